@@ -1,4 +1,4 @@
-"""Reports on evaluations and training runs, made from result files only.
+"""Makes reports on evaluations and training runs from their result files.
 
     from t0.reports import read_report
 
@@ -6,18 +6,18 @@
     report.lines()                          # the tables in the terminal
     report.write(Path("report")).html       # report/report.html
 
-The input files are `results_<step>.json` of mode `score_eval` with `scores/` next to it,
+The inputs are `results_<step>.json` of mode `score_eval` with `scores/` next to it,
 `decoded_<step>.json` of mode `eval` with `predictions/`, and `metrics.jsonl` of training runs.
 
     read_runs(paths)                 result files -> evaluated checkpoints
     read_named_runs(words)           words of a command line -> runs, each with its checkpoints
     read_curves(paths)               metrics.jsonl -> training curves
     summarise(runs)                  runs -> numbers, comparison, notes
-    read_report(words)               all of it -> tables, with four renderings
-    write_report(words, output)      the same, and report.html, .csv, .json and pictures
+    read_report(words)               all of these -> tables, which have four renderings
+    write_report(words, output)      all of these, and report.html, .csv, .json and pictures
 
-This package imports only `errors`, `files`, `progress` and `text_tables` of t0, and no TensorFlow;
-matplotlib, Jinja and scipy are imported when a report is made.
+From t0 this package imports only `errors`, `files`, `progress` and `text_tables`, and never
+TensorFlow. matplotlib, Jinja and scipy are imported when a report is made.
 """
 
 from t0.reports.evaluations import EvaluatedRun, read_runs

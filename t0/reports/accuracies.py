@@ -1,7 +1,7 @@
-"""Accuracies of runs on the examples that they share, with intervals and paired tests, in percent.
+"""Computes accuracies of runs on shared examples, with intervals and paired tests, in percent.
 
     runs = read_runs([Path("eval")])
-    tasks, grid = shared_tasks([[runs[0]], [runs[0]]], "super_glue/rte")    # of each run its seeds
+    tasks, grid = shared_tasks([[runs[0]], [runs[0]]], "super_glue/rte")    # lists of seeds
     difference = gap(grid, 0, 1)
     difference.difference, difference.p_value            # (0.0, 1.0)
     [row["mid_p_value"] for row in prompt_gaps(tasks, grid, 0, 1)]          # [1.0]
@@ -10,13 +10,14 @@
     >>> s.mean, s.median, s.first_quartile, s.third_quartile
     (66.66666666666667, 60.0, 55.0, 75.0)
 
-An interval is for other examples and, if there are several prompts, for other prompts like these;
-`fixed_low` and `fixed_high` are the ends of the interval for these prompts and other examples.
+An interval generalizes to other examples and, if there are several prompts, to other similar
+prompts. `fixed_low` and `fixed_high` are the ends of the interval that keeps these prompts and
+generalizes only to other examples.
 
-Assumptions: a task with the same name is the same prompt of the same dataset in every run, and the
-same `idx` is the same row of the dataset. Two runs scored the same example if row, right choice,
-number of choices, and the texts of input and choices are the same; files without inputs are
-compared by the rest.
+Assumptions: tasks with the same name have the same prompt and dataset in every run, and the same
+`idx` means the same row of the dataset. Two runs scored the same example if the row, the gold
+choice, the number of choices, and the texts of input and choices are equal. If a file has no
+inputs, the texts are not compared.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Spread:
-    """Location and spread of accuracies over prompts; quartiles interpolate linearly."""
+    """The mean, quartiles and range of accuracies over prompts; quartiles interpolate linearly."""
 
     mean: float
     median: float
@@ -49,15 +50,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Grid:
-    """What some runs got right on P prompts of a dataset, on examples that all of them scored.
+    """Whether runs are correct on P prompts of a dataset, on the E examples that all runs scored.
 
     Attributes:
       rows: int64 [E], the examples' rows in the dataset.
-      right: for each run, bool [S, P, E]; S is the number of its seeds.
+      right: for each run, bool [S, P, E]; S is its number of seeds.
       present: bool [P, E], which prompts have which examples.
-      documents: [E], each example's document; None where the scores have none.
-      left_out: for each prompt, the examples that only some runs scored.
-      other_texts: for each prompt, the examples whose texts differ between the runs.
+      documents: [E], each example's document; None if the scores have no documents.
+      left_out: for each prompt, the number of examples that only some runs scored.
+      other_texts: for each prompt, the number of examples whose texts differ between runs.
     """
 
     rows: np.ndarray
@@ -68,7 +69,7 @@ class Grid:
     other_texts: tuple[int, ...]
 
     def of_prompts(self, wanted: Sequence[int]) -> "Grid":
-        """Returns the grid of some of the prompts."""
+        """Returns the grid restricted to some prompts."""
         wanted = list(wanted)
         present = self.present[wanted]
         kept = present.any(axis=0)
@@ -84,7 +85,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A run's mean accuracy over prompts and seeds, with its intervals, in percent."""
+    """A run's mean accuracy over prompts and seeds with its intervals, in percent."""
 
     mean: float
     low: float
@@ -95,17 +96,18 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Gap:
-    """The second run's mean accuracy less the first's, on the examples that both scored.
+    """The second run's mean accuracy minus the first's, on the examples that both scored.
 
     Attributes:
       examples: the number of examples that at least one prompt has.
-      difference: in percentage points, as are the ends of its intervals.
-      p_value: of the test that there is none, for other examples and other prompts.
-      fixed_p_value: the same, for these prompts only.
-      detectable: the least difference that is found in four of five evaluations like this one.
+      difference: in percentage points, like the ends of its intervals.
+      p_value: of the test for no difference, generalizing to other examples and prompts.
+      fixed_p_value: the same for these prompts only.
+      detectable: the smallest true difference that four of five such evaluations would find.
       correlation: of the two runs' means by example; None if one is constant.
       prompts: the number of prompts.
-      estimates: the difference as `statistics` has it, as a share: for other prompts, for these.
+      estimates: the difference as a share, for `statistics`: with random prompts, with fixed
+        prompts.
     """
 
     examples: int
@@ -122,12 +124,12 @@ class Gap:
     estimates: tuple[CrossedMean, CrossedMean]
 
     def row(self) -> dict[str, Any]:
-        """Returns the columns of a table; the p-values are not adjusted for other rows."""
+        """Returns the columns of a table; p-values are not adjusted for other rows."""
         return {key: value for key, value in vars(self).items() if key != "estimates"}
 
 
 def spread(accuracies: Sequence[float]) -> Spread:
-    """Returns the spread of at least one accuracy."""
+    """Summarizes at least one accuracy."""
     values = np.asarray(accuracies, float)
     low, first, median, third, high = np.percentile(values, (0, 25, 50, 75, 100))
     return Spread(*map(float, (values.mean(), median, first, third, low, high)))
@@ -138,12 +140,12 @@ def shared_grid(
     *,
     any_texts: bool = False,
 ) -> Grid:
-    """Returns the grid of the examples that all runs scored.
+    """Builds the grid of the examples that all runs scored.
 
     Args:
-      runs: for each run, its scores of the same P prompts; or, of a run with several seeds, that
-        for each seed.
-      any_texts: whether examples are the same though their texts differ.
+      runs: for each run, its scores of the same P prompts. For a run with several seeds, a list of
+        such scores, one per seed.
+      any_texts: whether examples count as the same even if their texts differ.
     """
     seeds = [[run] if isinstance(run[0], ExampleScores) else list(run) for run in runs]
     every = [scores for of_run in seeds for scores in of_run]
@@ -175,7 +177,7 @@ def shared_grid(
 
 @dataclass(frozen=True)
 class _SharedExamples:
-    """What several evaluations of one prompt have in common; see `Grid`."""
+    """The examples that several evaluations of one prompt share; see `Grid`."""
 
     idx: np.ndarray
     correct: list[np.ndarray]
@@ -210,14 +212,14 @@ def _share(scores: Sequence[ExampleScores], *, any_texts: bool) -> _SharedExampl
 
 
 def scores_of(tasks: Sequence["RankedTask"]) -> list[ExampleScores]:
-    """Returns the scores of the tasks that have some."""
+    """Returns the scores of those tasks that have examples with scores."""
     return [task.scores for task in tasks if task.scores is not None and len(task.scores)]
 
 
 def shared_tasks(
     runs: Sequence[Sequence["EvaluatedRun"]], dataset: str, *, any_texts: bool = False
 ) -> tuple[list["RankedTask"], Grid | None]:
-    """Returns the tasks of a dataset that all runs scored, and the examples that they share.
+    """Returns the tasks of a dataset that all runs scored, and the grid of their shared examples.
 
     Args:
       runs: for each run, its seeds.
@@ -237,7 +239,7 @@ def shared_tasks(
 
 
 def scored_tasks(run: "EvaluatedRun", dataset: str) -> dict[str, "RankedTask"]:
-    """Returns name -> task, of a run's tasks of a dataset that have scores."""
+    """Returns name -> task for a run's tasks of a dataset that have scores."""
     return {task.name: task for task in run.tasks if task.dataset == dataset and scores_of([task])}
 
 
@@ -262,7 +264,7 @@ def _accuracy(means: Sequence[CrossedMean], intervals: Sequence[Interval]) -> Ac
 
 
 def _wilson(right: np.ndarray) -> Interval:
-    """Returns the interval of one prompt's accuracy, whose examples [E] are independent."""
+    """Returns Wilson's interval for one prompt's accuracy on independent examples [E]."""
     from scipy import stats
 
     test = stats.binomtest(int(right.sum()), right.size)
@@ -270,7 +272,7 @@ def _wilson(right: np.ndarray) -> Interval:
 
 
 def mean_accuracy(grids: Sequence[Grid], run: int) -> Accuracy:
-    """Returns the plain mean of a run's accuracies on several datasets, which are fixed."""
+    """Returns the unweighted mean of a run's accuracies over several datasets, which are fixed."""
     means = [
         statistics.mean_of_means([crossed_accuracy(grid, run, prompts) for grid in grids])
         for prompts in (RANDOM, FIXED)
@@ -279,7 +281,7 @@ def mean_accuracy(grids: Sequence[Grid], run: int) -> Accuracy:
 
 
 def gap(grid: Grid, first: int, second: int) -> Gap:
-    """Returns the difference of two runs of a grid."""
+    """Returns the difference between two runs of a grid."""
     pair = (grid.right[first], grid.right[second])
     estimates = (
         statistics.crossed_difference(
@@ -298,7 +300,7 @@ def gap(grid: Grid, first: int, second: int) -> Gap:
 
 
 def mean_gap(gaps: Sequence[Gap]) -> Gap:
-    """Returns the plain mean of the gaps of several datasets, which are fixed."""
+    """Returns the unweighted mean of the gaps of several datasets, which are fixed."""
     of_kinds = zip(*(each.estimates for each in gaps), strict=True)
     return _gap(
         *map(statistics.mean_of_means, of_kinds),
@@ -315,7 +317,7 @@ def _gap(
     prompts: int,
     correlation: float | None = None,
 ) -> Gap:
-    """Returns a gap from a difference for other prompts, and for these only."""
+    """Makes a gap from the difference with random prompts and with fixed prompts."""
     low, high = _percent(statistics.interval_of_difference(random))
     fixed_low, fixed_high = _percent(statistics.interval_of_difference(fixed))
     return Gap(
@@ -343,7 +345,8 @@ def prompt_gaps(
 ) -> list[dict[str, Any]]:
     """Returns a row for each prompt: both accuracies, their difference and McNemar's test.
 
-    With several seeds the test is of their means, and the counts are None.
+    With several seeds, the p-values come from the test of the means instead, and the counts are
+    None.
     """
     rows = []
     for p, task in enumerate(tasks):
@@ -370,11 +373,11 @@ def prompt_gaps(
 
 
 def bounds(interval: Interval | Accuracy | None, *, fixed: bool = False) -> dict[str, Any]:
-    """Returns the ends of an interval as columns, None if there is none.
+    """Returns the ends of an interval as table columns; None without an interval.
 
     Args:
       interval: the interval, or an accuracy with its intervals.
-      fixed: whether the columns of the interval for these prompts only are added.
+      fixed: whether to add columns for the interval with fixed prompts.
     """
     columns = dict.fromkeys(("interval_low", "interval_high"))
     columns |= dict.fromkeys(("fixed_low", "fixed_high")) if fixed else {}

@@ -1,17 +1,17 @@
-"""Accuracy on the examples whose text is not in the training data, next to that on all.
+"""Compares accuracy on examples without overlap with the training data to accuracy on all.
 
-    overlap = read_overlap(Path("overlap"))             # what `t0 overlap` wrote
+    overlap = read_overlap(Path("overlap"))             # the output folder of `t0 overlap`
     rows = clean_rows(read_runs([Path("eval")]), overlap)
     rows[0]["all"], rows[0]["clean"], rows[0]["p_value"]
 
-An example is clean if it overlaps, by the headline's n-grams or a whole field, under none of the
-dataset's prompts that were scored. The test is paired: both accuracies are of the same examples, so
-the difference `clean - all` is judged by how much each example, with all its prompts, moves it (its
-influence), for these prompts and other examples. If there are several runs, each has its difference
-from the first by example, on all and on the clean examples.
+An example is clean if it does not overlap under any of the dataset's scored prompts, judged by the
+headline n-gram length or a whole field. The test is paired, because clean examples are a subset of
+all. The difference `clean - all` is tested by the influence of each example, with all its prompts,
+for fixed prompts and other examples. If there are several runs, each one also has its difference
+from the first run, on all and on clean examples.
 
-Assumptions: the overlap was computed for the rows that were evaluated. Examples beyond its rows, or
-another split, are a UserError.
+Assumptions: the overlap was computed for the evaluated rows. If an evaluated example is beyond its
+rows, or the split differs, that is a UserError.
 """
 
 import dataclasses
@@ -33,22 +33,22 @@ from t0.reports.statistics import FIXED, crossed_mean, interval_of_difference, p
 
 SCHEMA = 1
 RESULT = "overlap.json"
-# With fewer clean or overlapping examples nothing can be said of their difference.
+# With fewer clean or overlapping examples, their difference is not tested.
 FEWEST = 5
 _SCORE_EVAL = "_score_eval"
 
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-    """Which examples overlap with the training data.
+    """The examples that overlap with the training data.
 
     Attributes:
       path: the file.
       split: the split of the evaluation tasks.
-      ngram: the length that an overlap is judged by.
+      ngram: the n-gram length that decides whether an example overlaps.
       train: the names of the training data.
       examples: task, without `_score_eval` -> the number of its examples.
-      rows: task, without `_score_eval` -> the `idx` of those that overlap.
+      rows: task, without `_score_eval` -> the `idx` of the overlapping examples.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class Overlap:
 
     @property
     def sentence(self) -> str:
-        """The definition of an overlap, in a sentence."""
+        """The definition of an overlap, as a sentence."""
         return (
             f"Examples overlap that have {self.ngram} words in a row, or a whole field, in the "
             f"training data {', '.join(self.train)}."
@@ -74,7 +74,7 @@ def read_overlap(path: Path) -> Overlap:
       path: the folder, or its `overlap.json`.
 
     Raises:
-      UserError: if there is no whole result.
+      UserError: if there is no complete result.
     """
     path = any_path(path)
     path = path / RESULT if path.is_dir() else path
@@ -135,17 +135,17 @@ def _overlapping(lines: bytes, ngram: str, path: Path) -> dict[str, frozenset[in
 
 
 def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str, Any]]:
-    """Returns a row for each dataset and run that has scores of tasks of the overlap.
+    """Returns a row for each dataset and run with scores of tasks that the overlap covers.
 
     Returns:
-      `dataset`, `run` (its position), `label`, `prompts`, `examples`, `overlapping`; in percent
-      `all` and `clean` (None without a clean example) with `clean_low` and `clean_high`;
-      `difference`, clean less all, with its interval and `p_value`, None if either part has fewer
-      than `FEWEST` examples; and `gap_all`, `gap_clean`, `gap_p_value`, the difference from the
-      first run by example, None for that run.
+      `dataset`, `run` (its position), `label`, `prompts`, `examples`, `overlapping`. In percent:
+      `all`, and `clean` with `clean_low` and `clean_high` (None without clean examples).
+      `difference` is clean minus all, with its interval and `p_value`; None if there are fewer than
+      `FEWEST` clean or overlapping examples. `gap_all`, `gap_clean` and `gap_p_value` are the
+      difference from the first run, paired by example; None for the first run.
 
     Raises:
-      UserError: if the overlap is of other rows, or of none of the tasks.
+      UserError: if the overlap is for other rows, or for none of the tasks.
     """
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
@@ -177,7 +177,7 @@ def _plain_name(task: RankedTask) -> str:
 def _covered(
     runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap
 ) -> tuple[list[RankedTask], Grid | None]:
-    """Returns the prompts of the overlap that all runs scored, and the examples they share."""
+    """Returns the prompts of the overlap that all runs scored, and the grid of shared examples."""
     tasks, grid = accuracies.shared_tasks([[run] for run in runs], dataset)
     covered = [p for p, task in enumerate(tasks) if _plain_name(task) in overlap.examples]
     if grid is None or not covered:
@@ -191,7 +191,7 @@ def _is_clean(grid: Grid, tasks: Sequence[RankedTask], overlap: Overlap) -> np.n
 
 
 def _clean_part(grid: Grid, clean: np.ndarray) -> Grid | None:
-    """Returns the grid of the clean examples; None without any."""
+    """Returns the grid of the clean examples; None if there are none."""
     present = grid.present & clean
     prompts = np.flatnonzero(present.any(axis=1)).tolist()
     return dataclasses.replace(grid, present=present).of_prompts(prompts) if prompts else None
@@ -254,10 +254,10 @@ def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
 
 
 def _clean_less_all(grid: Grid, clean: np.ndarray) -> Any:
-    """Returns the mean over prompts of clean accuracy less all accuracy, with its variance.
+    """Returns clean accuracy minus all accuracy, averaged over prompts, with its variance.
 
-    An example moves the difference by its influence on both means, which the linearised variance
-    of a ratio estimator is made of (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 6).
+    The variance sums each example's influence on both means, as in the linearized variance of a
+    ratio estimator (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 6).
     """
     right = grid.right[0].astype(float)
     present, part = grid.present.astype(float), (grid.present & clean).astype(float)

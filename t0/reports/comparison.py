@@ -1,17 +1,20 @@
-"""Compares runs: accuracies on the examples that they share, differences, tied sets, tables.
+"""Compares runs on shared examples: accuracies, differences from a baseline, and tied sets.
 
     runs, baseline = read_named_runs(["eval"])
     comparison = compare(runs, baseline=baseline) if len(runs) > 1 else None
     comparison                         # None; otherwise comparison.datasets, .mean, .notes
     tables = comparison_tables(comparison) if comparison else {}
 
-Every dataset is compared on the prompts and examples that all of its runs scored. Differences are
-with the baseline; their p-values are adjusted over the table (Benjamini and Hochberg, 1995, J. R.
-Stat. Soc. B 57). Those of all pairs, which decide the tied sets, are adjusted over all pairs and
-datasets. In the tables runs have letters, A the first. A small letter after an accuracy names a set
-of runs that cannot be told apart on that dataset; runs that share none differ.
+Every dataset is compared on the prompts and examples that all its runs scored. The p-values of the
+differences from the baseline are adjusted over the whole table (Benjamini and Hochberg, 1995, J. R.
+Stat. Soc. B 57). The tied sets depend on the differences of all pairs of runs, whose p-values are
+adjusted over all pairs and datasets.
 
-Assumptions: see `accuracies.shared_grid` for which examples are the same. The mean is over the
+Tables name runs by letters, the first run by A. A small letter after an accuracy names a tied set:
+runs that are not significantly different on that dataset. Two runs that share no small letter
+differ.
+
+Assumptions: `accuracies.shared_grid` says which examples are the same. The mean is over the
 datasets that all runs have.
 """
 
@@ -54,7 +57,7 @@ _LEGEND = (
 
 @dataclass(frozen=True)
 class BaselineDifference:
-    """A run's difference from the baseline; `adjusted` is its p-value over the table."""
+    """A run's difference from the baseline; `adjusted` is its p-value, adjusted over the table."""
 
     run: int
     gap: Gap
@@ -62,25 +65,26 @@ class BaselineDifference:
 
     @property
     def clear(self) -> bool:
-        """Whether the difference is told apart from none."""
+        """Whether the difference is significant."""
         return self.adjusted < SIGNIFICANT
 
 
 @dataclass(frozen=True)
 class ComparedDataset:
-    """One dataset, or the mean over datasets.
+    """The comparison on one dataset, or of the means over datasets.
 
     Attributes:
       runs: the positions of the runs that have it.
       tasks: the prompts that all of them scored.
       grid: the examples that they share; None for a mean.
-      accuracies: of each of these runs.
-      gaps: the difference of each pair of runs (first < second), second less first.
-      differences: of each run but the baseline; none if the baseline does not have it.
-      tied: the maximal sets of runs, by position, without two that are told apart.
-      prompts: for each run but the baseline, a row for each prompt, see `accuracies.prompt_gaps`.
-      won: for each run, how many examples it has right under more prompts than the baseline.
-      lost: for each run, under fewer.
+      accuracies: run -> its accuracy.
+      gaps: pair of runs (first < second) -> the second's accuracy minus the first's.
+      differences: the difference of each run except the baseline; empty if the baseline has no
+        scores here.
+      tied: the tied sets by position: maximal sets of runs without a significantly different pair.
+      prompts: run, except the baseline -> a row for each prompt, see `accuracies.prompt_gaps`.
+      won: run -> the number of examples that it has right under more prompts than the baseline.
+      lost: run -> the number of examples that it has right under fewer.
     """
 
     dataset: str
@@ -102,7 +106,7 @@ class ComparedDataset:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """A comparison of runs; `mean` is over the datasets that all runs have, if there are two."""
+    """A comparison of runs; `mean` is over the datasets of all runs, if there are at least two."""
 
     runs: tuple[NamedRun, ...]
     baseline: int
@@ -112,7 +116,7 @@ class RunComparison:
 
     @property
     def rows(self) -> list[ComparedDataset]:
-        """The mean first, if there is one, then the datasets."""
+        """The mean, if there is one, followed by the datasets."""
         return [*([self.mean] if self.mean else []), *self.datasets]
 
     @property
@@ -124,15 +128,16 @@ class RunComparison:
 def compare(
     runs: Sequence[NamedRun], *, baseline: int = 0, any_texts: bool = False
 ) -> RunComparison:
-    """Returns the comparison of some runs.
+    """Compares runs.
 
     Args:
       runs: the runs.
-      baseline: the position of the run that the others are compared with.
-      any_texts: whether examples are the same though their inputs or choices differ.
+      baseline: the position of the run with which the others are compared.
+      any_texts: whether examples count as the same even if their inputs or choices differ.
 
     Raises:
-      UserError: if there are fewer than two runs, they cannot be compared, or share no example.
+      UserError: if there are fewer than two runs, they cannot be compared, or they share no
+        example.
     """
     check_comparable(runs)
     notes = notes_on(runs)
@@ -167,7 +172,7 @@ def _compare_dataset(
     any_texts: bool,
     notes: list[str],
 ) -> ComparedDataset | None:
-    """Returns the comparison on one dataset, or None; adds to the notes what is left out."""
+    """Compares the runs on one dataset, or returns None; notes say what was left out."""
     names = {
         i: [set(accuracies.scored_tasks(seed, dataset)) for seed in run.seeds]
         for i, run in enumerate(runs)
@@ -248,7 +253,7 @@ def _examples_left_out(
 
 
 def _gains(grid: Grid, first: int, second: int) -> np.ndarray:
-    """Returns for each example [E] the share of prompts won by the second run, less those lost."""
+    """Returns for each example [E] the second run's share of correct prompts minus the first's."""
     weights = grid.present.sum(axis=0)
     one, other = (grid.right[run].mean(axis=0).sum(axis=0) / weights for run in (first, second))
     return other - one
@@ -276,7 +281,7 @@ def _mean_over_datasets(rows: Sequence[ComparedDataset], baseline: int) -> Compa
 
 
 def _with_adjusted_p_values(rows: Sequence[ComparedDataset]) -> tuple[ComparedDataset, ...]:
-    """Returns rows with p-values adjusted over all of them, and with their tied sets."""
+    """Returns the rows with tied sets, and with p-values adjusted over all rows."""
     of_baseline = iter(_adjust([d.gap.p_value for row in rows for d in row.differences]))
     of_pairs = iter(_adjust([gap.p_value for row in rows for gap in row.gaps.values()]))
     return tuple(
@@ -292,7 +297,7 @@ def _with_adjusted_p_values(rows: Sequence[ComparedDataset]) -> tuple[ComparedDa
 
 
 def _adjust(p_values: Sequence[float]) -> list[float]:
-    """Returns the p-values of one table, adjusted by Benjamini's and Hochberg's procedure."""
+    """Adjusts the p-values of one table with the procedure of Benjamini and Hochberg."""
     from scipy import stats
 
     return stats.false_discovery_control(p_values).tolist() if p_values else []
@@ -322,7 +327,7 @@ def comparison_tables(comparison: RunComparison) -> dict[str, ReportTable]:
 
 
 def legend_lines(comparison: RunComparison) -> list[str]:
-    """Returns what the letters and columns mean, for the terminal."""
+    """Returns the lines that explain letters and columns in the terminal."""
     lines = []
     for position, run in enumerate(comparison.runs):
         seeds = f" (mean of {len(run.seeds)} seeds)" if len(run.seeds) > 1 else ""
@@ -336,9 +341,9 @@ def legend_lines(comparison: RunComparison) -> list[str]:
 
 
 def tied_letters(row: ComparedDataset, run: int) -> str:
-    """Returns the small letters of the sets that a run is in; none if all runs are one set.
+    """Returns the small letters of a run's tied sets; "" if all runs are in one set.
 
-    The sets are in the order of their best accuracy.
+    The sets are ordered by their best accuracy.
     """
     sets = sorted(row.tied, key=lambda group: -max(row.accuracies[member].mean for member in group))
     if len(sets) < 2:
@@ -446,7 +451,7 @@ def _make_difference_table(comparison: RunComparison) -> ReportTable:
 
 
 def _count_clear_prompts(prompts: Sequence[Row] | None) -> dict[str, int | None]:
-    """Returns on how many prompts a run is better and worse, before any correction."""
+    """Counts the prompts on which a run is significantly better and worse, without correction."""
     if not prompts:
         return {"better": None, "worse": None}
     clear = [prompt["difference"] for prompt in prompts if prompt["p_value"] < SIGNIFICANT]

@@ -1,4 +1,4 @@
-"""What predictions look like: confusion matrix, majority baseline, ties, calibration, reliability.
+"""Diagnoses predictions: confusion matrix, majority baseline, ties, calibration, reliability.
 
     path = Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl")
     diagnosis = diagnose(read_scores(path))
@@ -9,19 +9,20 @@
     panels = reliability_panels(rows, [0])                  # one for each dataset
 
     >>> gold, predicted = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
-    >>> confusion_matrix(gold, predicted, 2).tolist()      # a row for each right choice
+    >>> confusion_matrix(gold, predicted, 2).tolist()      # a row for each gold choice
     [[1, 2], [0, 1]]
     >>> calibrate(np.array([0.55, 0.95]), np.array([True, True])).bins
     ((0.55, 100.0, 1), (0.95, 100.0, 1))
 
-The majority baseline is the accuracy of the answer that is right most often, the same for every
-example. If the choices differ from example to example, answers are the choices' positions.
+The majority baseline always answers with the most frequent gold answer. If the choices differ
+between examples, the positions of the choices count as answers.
 
-A reliability diagram has all prompts of a dataset. In its interval the rows of one example, under
-all of its prompts, are drawn together, as are the examples of one document.
+A reliability diagram combines all prompts of a dataset. Its interval resamples an example together
+with all its prompts, and all examples of one document together.
 
-Assumptions: the confidence of a prediction is its share of the probability of the choices, each
-by its summed log-likelihood, without length normalisation; ten bins of equal width.
+Assumptions: the confidence of a prediction is its share of the total probability of the choices.
+The probability of a choice comes from its summed log-likelihood, without length normalization.
+There are ten bins of equal width.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -47,11 +48,11 @@ _SHOWN_ERRORS = 4
 
 @dataclass(frozen=True)
 class Calibration:
-    """How confidence and accuracy agree.
+    """The agreement of confidence and accuracy.
 
     Attributes:
-      bins: (mean confidence from 0 to 1, accuracy in percent, number of predictions) of each bin
-        that has some.
+      bins: (mean confidence from 0 to 1, accuracy in percent, number of predictions) of each
+        non-empty bin.
       error: the mean distance between confidence and accuracy over the predictions, in percent.
       low: the low end of its interval.
       high: the high end.
@@ -66,7 +67,7 @@ class Calibration:
 def calibrate(
     confidence: np.ndarray, correct: np.ndarray, *, clusters: np.ndarray | None = None
 ) -> Calibration:
-    """Returns the calibration of predictions; see `statistics.calibration_interval`."""
+    """Computes the calibration of predictions; see `statistics.calibration_interval`."""
     places = statistics.calibration_bins(confidence)
     bins = []
     for place in np.unique(places).tolist():
@@ -83,18 +84,16 @@ class Diagnosis:
     """The predictions of one task in one run; shares are in percent.
 
     Attributes:
-      answers: the texts of the A choices, or their positions from "choice 1".
-      fixed: whether the choices are the same texts in every example.
-      matrix: int [A, A], the number of examples by right choice (row) and prediction (column); None
+      answers: the texts of the A choices, or "choice 1", "choice 2" ... by position.
+      fixed: whether all examples have the same choices.
+      matrix: int [A, A], the number of examples by gold choice (row) and prediction (column); None
         if there are more than `MOST_ANSWERS`.
-      majority: the accuracy of the answer that is right most often.
-      most_predicted: the share of the answer that is predicted most often.
-      most_predicted_answer: that answer.
-      calibration: how confidence and accuracy agree.
-      without_ties: the accuracy on examples without several choices of the same highest score; None
-        if there are none.
-      entropy: of the distribution over answers that the predictions have, in bits: 0 if they are
-        all the same answer.
+      majority: the accuracy of the most frequent gold answer.
+      most_predicted: the share of the most frequent prediction.
+      most_predicted_answer: that prediction.
+      calibration: the agreement of confidence and accuracy.
+      without_ties: the accuracy on examples whose highest score is unique; None if there are none.
+      entropy: of the distribution of predictions, in bits; 0 if they are all the same.
     """
 
     answers: tuple[str, ...]
@@ -109,7 +108,7 @@ class Diagnosis:
 
 
 def diagnose(scores: ExampleScores) -> Diagnosis | None:
-    """Returns the diagnosis of a task's predictions; None without examples."""
+    """Diagnoses a task's predictions; None without examples."""
     if not len(scores):
         return None
     count = int(scores.choices.max())
@@ -133,12 +132,12 @@ def diagnose(scores: ExampleScores) -> Diagnosis | None:
 
 
 def confusion_matrix(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
-    """Returns the examples [count, count] by right choice [E] and predicted choice [E]."""
+    """Counts examples [count, count] by gold choice [E] and predicted choice [E]."""
     return np.bincount(gold * count + predicted, minlength=count * count).reshape(count, count)
 
 
 def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
-    """Returns the calibration of each dataset and run with scores, dataset by dataset."""
+    """Returns the calibration for each dataset and run with scores, ordered by dataset."""
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
         for position, run in enumerate(runs):
@@ -158,7 +157,7 @@ def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
 
 
 def reliability_panels(rows: Sequence[Mapping[str, Any]], shown: Collection[int]) -> list[Panel]:
-    """Returns a panel for each dataset.
+    """Makes a panel for each dataset.
 
     Args:
       rows: the runs' calibration.

@@ -1,4 +1,4 @@
-"""Plots of evaluations: accuracy over prompts, accuracy and metrics over steps, differences.
+"""Plots evaluations: accuracy over prompts, accuracy and metrics over steps, differences.
 
     summary = summarise(read_named_runs(["eval"])[0])
     panels = box_panels(summary)        # one for each dataset
@@ -6,10 +6,11 @@
     panels = metric_panels(summary)     # one for each such task and metric of mode `eval`
     panels = difference_panels(summary.comparison) if summary.comparison else []
 
-A box shows quartiles and median, its whiskers the range over prompts, each point one prompt, the
-diamond the mean. Runs are side by side under their letters. The dotted line is chance, the dashed
-lines are published values. A difference is a point with the interval for other examples and
-prompts (thin) and for these prompts only (thick); it is filled if it is told apart from none.
+In a box plot, the box shows quartiles and median, the whiskers the range over prompts, each point
+one prompt, and the diamond the mean. Runs are side by side, labelled by their letters. The dotted
+line is chance, and the dashed lines are published values. A difference is a point with two
+intervals: thin for other examples and prompts, thick for these prompts only. The point is filled if
+the difference is significant.
 
 Assumptions: accuracies are in percent; T5's metrics in `UNITS` are between 0 and 100; the range of
 other metrics is unknown.
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
 MOST_BOXES = 8
 _DIFFERENCES_OF_A_PANEL = 12
 _LABEL_CHARACTERS = 18
-# The largest number of pictures of a kind; the tables hold the other values.
+# The maximum number of metric panels; the tables hold the other values.
 MOST_METRIC_PANELS = 24
-# Panels of any plot; T0++ has 62 datasets, and results with thousands would be drawn for minutes.
+# The maximum number of panels in any plot. T0++ has 62 datasets; drawing thousands would take
+# minutes.
 MOST_PANELS = 100
 # Metric with values from 0 to 100 -> the unit on its axis.
 UNITS = {
@@ -44,7 +46,7 @@ UNITS = {
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "F measure, %"),
     "bleu": "0 to 100",
 }
-# Of prompts in the order of accuracy, which keep points apart; the distance of two boxes is 1.
+# Horizontal offsets of prompts sorted by accuracy, which keep points apart. Boxes are 1 apart.
 _OFFSETS = (0.1, -0.1, 0.2, -0.2)
 _REFERENCE_STYLE = {
     "T0-11B": ((0, (6, 2)), "#7a4b94"),
@@ -54,16 +56,15 @@ _REFERENCE_STYLE = {
 
 
 def axis_label(metric: str) -> str:
-    """Returns a metric's name with its unit, if the unit is known.
+    """Returns a metric's name with its unit, if known.
 
-    >>> axis_label("em"), axis_label("edit_distance")
-    ('em (%)', 'edit_distance')
+    >>> axis_label("em"), axis_label("edit_distance") ('em (%)', 'edit_distance')
     """
     return f"{metric} ({UNITS[metric]})" if metric in UNITS else metric
 
 
 def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each run, with its letter if there are several."""
+    """Returns (colour, text) for each run, with its letter if there are several runs."""
     letters = [f"{run.mark.letter}  " if len(runs) > 1 else "" for run in runs]
     return [
         (run.mark.colour, letter + run.label) for letter, run in zip(letters, runs, strict=True)
@@ -71,7 +72,7 @@ def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
 
 
 def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
-    """Returns (colour, text) for each series of checkpoints: the colour of its first run."""
+    """Returns (colour, text) for each series of checkpoints, with the colour of its first run."""
     found: dict[str, tuple[str, str]] = {}
     for run in runs:
         found.setdefault(run.series, (run.mark.colour, run.name))
@@ -83,13 +84,13 @@ def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
 
 
 def boxed_runs(runs: Sequence[EvaluatedRun]) -> tuple[int, ...]:
-    """Returns the positions of the ranked runs to draw: all, or each series' last if too many."""
+    """Returns the positions of the ranked runs to draw; if too many, the last of each series."""
     ranked = [i for i, run in enumerate(runs) if run.tasks]
     return tuple(ranked) if len(ranked) <= MOST_BOXES else last_of_series(runs, ranked)
 
 
 def box_panels(summary: Summary) -> list[Panel]:
-    """Returns a panel of box plots for each dataset, in the order of the report."""
+    """Makes a panel of box plots for each dataset, in the order of the report."""
     boxed = boxed_runs(summary.runs)
     prompts: dict[tuple[str, int], list[Row]] = {}
     for prompt in summary.prompts:
@@ -180,14 +181,14 @@ def _counts_label(rows: Sequence[Row]) -> str:
 
 
 def reference_lines(rows: Sequence[Row]) -> dict[str, float]:
-    """Returns the reference lines of a dataset: chance (mean over its rows), published values."""
+    """Returns a dataset's reference lines: chance (mean over its rows) and published values."""
     chances = [row["chance"] for row in rows if row["chance"] is not None]
     lines = {"chance": sum(chances) / len(chances)} if chances else {}
     return lines | published_means([rows[0]["dataset"]])
 
 
 def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
-    """Draws the lines, and writes their names at the right margin."""
+    """Draws the lines and writes their names at the right margin."""
     for name, value in lines.items():
         style, colour = _REFERENCE_STYLE[name]
         axes.axhline(value, linestyle=style, color=colour, linewidth=1.3, zorder=1)
@@ -197,7 +198,7 @@ def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
 
 
 def step_panels(summary: Summary) -> list[Panel]:
-    """Returns a panel for each dataset that a series has at two steps or more."""
+    """Makes a panel for each dataset that a series evaluated at two or more steps."""
 
     def draw_quartiles(axes: "Axes", line: Sequence[Row]) -> None:
         bands = [[row[key] for row in line] for key in ("step", "first_quartile", "third_quartile")]
@@ -217,7 +218,7 @@ def step_panels(summary: Summary) -> list[Panel]:
 
 
 def metric_panels(summary: Summary) -> list[Panel]:
-    """Returns a panel for each metric of a task that a series has at two steps or more."""
+    """Makes a panel for each metric of a task that a series evaluated at two or more steps."""
 
     def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
         metric, values = rows[0]["metric"], [row["value"] for row in rows]
@@ -237,7 +238,7 @@ def metric_panels(summary: Summary) -> list[Panel]:
 def _with_two_steps(
     rows: Sequence[Row], runs: Sequence[EvaluatedRun], *keys: str
 ) -> list[list[Row]]:
-    """Returns the rows grouped by keys, if a series has two steps, with the series' colour."""
+    """Groups rows by keys, with series' colours; keeps groups where a series has two steps."""
     legend = series_legend(runs)
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
@@ -260,7 +261,7 @@ def _series_drawing(
     draw_axis: Callable[["Axes", Sequence[Row]], None],
     draw_below: Callable[["Axes", Sequence[Row]], None] = lambda axes, line: None,
 ) -> Callable[["Axes"], list[str]]:
-    """Returns a drawing of a value against the step, with a line for each series."""
+    """Returns a function that draws a value against the step, with a line for each series."""
 
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
@@ -282,7 +283,7 @@ def _series_drawing(
 
 
 def difference_panels(comparison: RunComparison) -> list[Panel]:
-    """Returns a panel for each run but the baseline and each twelve datasets."""
+    """Makes a panel for each run except the baseline and each twelve datasets."""
     panels = []
     for run in range(len(comparison.runs)):
         rows = [row for row in comparison.rows if any(gap.run == run for gap in row.differences)]
@@ -339,7 +340,7 @@ def _difference_panel(comparison: RunComparison, run: int, rows: list[ComparedDa
 
 
 def _limits(comparison: RunComparison) -> tuple[float, float]:
-    """Returns the ends of the axis of all pictures, so that they can be compared."""
+    """Returns the same axis limits for all panels, so that they can be compared."""
     gaps = [one.gap for row in comparison.datasets for one in row.differences]
     ends = [
         end

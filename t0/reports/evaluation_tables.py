@@ -1,4 +1,4 @@
-"""The tables of evaluated runs: datasets, prompts, normalizations, clean examples, metrics.
+"""Builds the tables of evaluated runs: datasets, prompts, normalizations, clean examples, metrics.
 
     summary = summarise(read_named_runs(["eval"])[0])
     tables = evaluation_tables(summary)
@@ -31,7 +31,7 @@ from t0.reports.tables import (
 
 _PERCENT = round(100 * CONFIDENCE)
 _RUN = ReportColumn("label", "Run", "run", css="t short", kind="run")
-# Name in CSV and JSON -> key of a row of prompts.
+# Name in CSV and JSON -> key in the rows of prompts.
 _PROMPT_FIELDS = {
     "run": "label",
     **{key: key for key in ("step", "group", "dataset", "prompt", "task")},
@@ -62,7 +62,7 @@ _METRIC_FIELDS = {
 
 
 def evaluation_tables(summary: Summary) -> dict[str, ReportTable]:
-    """Returns the tables that have rows, by name, in the order of the page."""
+    """Returns the non-empty tables by name, in the order of the page."""
     tables = [
         _make_dataset_table(summary),
         _make_clean_table(summary),
@@ -74,12 +74,12 @@ def evaluation_tables(summary: Summary) -> dict[str, ReportTable]:
 
 
 def run_column(summary: Summary) -> list[ReportColumn]:
-    """Returns the column of runs; none if there is one run."""
+    """Returns the column of runs; an empty list if there is only one run."""
     return [_RUN] if len(summary.runs) > 1 else []
 
 
 def _fields(row: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the fields of rows whose "run" is a position: files name runs by their labels."""
+    """Returns the fields of rows whose "run" is a position; files use the run's label instead."""
     keys = [key for key in row if key not in (MARK, "run", "label")]
     return {"run": "label"} | {key: key for key in keys}
 
@@ -147,7 +147,7 @@ def _excluded_reasons(row: Row) -> str:
 
 
 def _marked(rows: Iterable[Row], summary: Summary) -> list[dict[str, Any]]:
-    """Returns rows of normalizations or clean examples with the marks of their runs and titles."""
+    """Returns rows of normalizations or clean examples, with their runs' marks and their titles."""
     runs = summary.runs
     return [{**row, MARK: runs[row["run"]].mark, "title": title_of(row["dataset"])} for row in rows]
 
@@ -286,7 +286,7 @@ def _two_digits(value: float) -> str:
 
 
 def group_tables(summary: Summary, task: str) -> dict[str, ReportTable]:
-    """Returns the metrics of a task by category and by part, as far as it has them."""
+    """Returns the metrics of a task by category and by subtask, if the task has them."""
     (results,) = (results for results in summary.decoded if results.task == task)
     tables = {}
     for kind, head in ((CATEGORY, "Category"), (PART, "Task")):

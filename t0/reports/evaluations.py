@@ -1,8 +1,8 @@
-"""Reads the result files of evaluations into runs, strictly.
+"""Reads result files of evaluations into runs, and refuses malformed ones.
 
-A run is one evaluated checkpoint. Its file of rank evaluation holds one record for each task, that
-is, for each prompt of a dataset; the per-example scores are next to it in `scores/` and may be
-absent. A run may also have, or only have, a file of mode `eval`, with the metrics of decoded text:
+A run is one evaluated checkpoint. Its rank evaluation file has one record for each task, which is
+one prompt of a dataset. The per-example scores are next to it in `scores/`, and may be missing. A
+run may also, or only, have a file of mode `eval`, with the metrics of decoded text:
 
     eval/results_1000.json
     eval/scores/super_glue_rte_must_be_true_score_eval_1000.jsonl
@@ -19,13 +19,13 @@ A record of mode `eval`:
      "signatures": {"bleu": "nrefs:1|..."}, "examples": 2737, "truncated_inputs": 0,
      "truncated_targets": 4, "predictions": "predictions/mt_1000.jsonl"}
 
-A metric named "rougeL_for_data_to_text" is "rougeL" of the group "data_to_text", if there is a
-"rougeL" of the whole task. A metric may be undefined (a correlation of constant predictions): NaN
-and null become None.
+A metric named "rougeL_for_data_to_text" is "rougeL" for the group "data_to_text", provided that the
+whole task also has a "rougeL". A metric may be undefined, such as a correlation of constant
+predictions: NaN and null become None.
 
-Assumptions: accuracies and chance levels are percentages (0 to 100). The results in one folder are
-of checkpoints of one training run, so they form a series over steps. Optional fields may be absent;
-a malformed field or file is a UserError that names it.
+Assumptions: accuracies and chance levels are percentages (0 to 100). The results in one folder
+belong to checkpoints of one training run, so they form a series over steps. Optional fields may be
+missing. A malformed field or file is a UserError that names it.
 """
 
 import re
@@ -55,7 +55,7 @@ from t0.reports.result_files import (
     percentage,
 )
 
-# Published results are rounded to one or two decimals; anything further apart is another run.
+# Published results are rounded to one or two decimals; a larger difference means another run.
 _ACCURACY_TOLERANCE = 0.06
 _GROUP_ORDER = {"held-out": 0, "training": 1}
 _ANLI_ROUND = re.compile(r"(?:^|[_/])r([123])(?:_score_eval)?$")
@@ -67,9 +67,9 @@ class RankedTask:
 
     Attributes:
       chance: the accuracy of guessing: 100 / number of choices, averaged over the examples if there
-        are per-example scores; otherwise the results file's value, or None.
-      excluded: reason -> number of examples that were left out.
-      scores: the per-example scores, None if their file is absent.
+        are per-example scores; otherwise the value in the results file, or None.
+      excluded: reason -> number of examples left out.
+      scores: the per-example scores; None if their file is missing.
     """
 
     name: str
@@ -88,7 +88,7 @@ class RankedTask:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The text that a model wrote for an example.
+    """The text that a model generated for an example.
 
     Attributes:
       heading: the example's name, if the file of predictions has one.
@@ -105,12 +105,12 @@ class DecodedTask:
     """One task of one run in mode `eval`.
 
     Attributes:
-      metrics: metric -> value of the whole task, None if it is undefined.
+      metrics: metric -> value for the whole task; None if undefined.
       groups: group -> metric -> value.
-      signatures: metric -> sacreBLEU's signature, which names the way it was computed.
-      predictions_file: the file of all predictions, None if it is unknown.
-      intervals: metric -> the ends of its 95 % interval, where the evaluation has computed one.
-      results_file: the file that has the metrics.
+      signatures: metric -> sacreBLEU's signature, which identifies how it was computed.
+      predictions_file: the file of all predictions; None if unknown.
+      intervals: metric -> the ends of its 95 % interval, if the evaluation computed one.
+      results_file: the file with the metrics.
     """
 
     name: str
@@ -130,15 +130,15 @@ class EvaluatedRun:
     """One evaluated checkpoint.
 
     Attributes:
-      name: the model's name: the end of its directory's path that no other model has, or the name
-        in the results.
+      name: the model's name: the shortest end of its directory's path that no other model has, or
+        the name in the results.
       label: name and step, unique among the runs that are read together.
-      series: identifies the training run whose checkpoints belong on one line.
-      facts: the results file's `run` object without its notes.
+      series: identifies the training run, whose checkpoints share one line in plots.
+      facts: the `run` object of the results file, without its notes.
       skipped: names of tasks without an accuracy.
       ranked: whether there is a rank evaluation; if not, `path` is the file of mode `eval`.
       decoded: the run's tasks in mode `eval`.
-      other_paths: the other files of the same checkpoint: decoded text, perplexity.
+      other_paths: further result files of the same checkpoint: decoded text, perplexity.
       mark: its letter and colour.
     """
 
@@ -163,7 +163,7 @@ class EvaluatedRun:
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
-    """Returns the runs of every result file among and below `paths`.
+    """Reads the runs of all result files in `paths`, which may be files or folders.
 
     Raises:
       UserError: if a file is missing or malformed, or no task has a metric.
@@ -184,7 +184,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
 
 
 def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
-    """Returns the group of each dataset, in the order of the report."""
+    """Returns dataset -> group, in the order of the report."""
     groups: dict[str, set[str]] = {}
     for run in runs:
         for task in run.tasks:
@@ -195,7 +195,7 @@ def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
 
 
 def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tuple[int, ...]:
-    """Returns, of the runs at some positions, the position of each series' last checkpoint."""
+    """Returns the position of the last checkpoint of each series, among the given positions."""
     last: dict[str, int] = {}
     for i in positions:
         best = last.get(runs[i].series)
@@ -205,7 +205,7 @@ def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tu
 
 
 def _join(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
-    """Adds a run; the runs of a checkpoint that was evaluated in several ways become one."""
+    """Adds a run, and merges it with another evaluation of the same checkpoint."""
     for i, run in enumerate(runs):
         same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
         same = same and run.facts.get("split") == new.facts.get("split")
@@ -263,7 +263,7 @@ def _name(path: Path, facts: Mapping[str, Any]) -> str:
 
 
 def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
-    """Gives models whose directories have the same name longer names: `sni/model`, `qa/model`."""
+    """Gives longer names to models with equal directory names: `sni/model`, `qa/model`."""
     folders = [PurePosixPath(str(run.facts.get("model_dir", ""))) for run in runs]
     by_folder = [run.name == folder.name for run, folder in zip(runs, folders, strict=True)]
     names = distinct_names([folder for folder, so in zip(folders, by_folder, strict=True) if so])
@@ -274,7 +274,7 @@ def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
 
 
 def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...]:
-    """Adds the step; where labels are equal also the split, then the folder, then a number."""
+    """Adds the step; if labels are still equal, also the split, then the folder, then a number."""
     labels = [r.name if r.step is None else f"{r.name}, step {r.step:,}" for r in runs]
     for more in (
         [f", {run.facts.get('split')}" for run in runs],
@@ -303,7 +303,7 @@ def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...
 def _read_ranked_tasks(
     content: Mapping[str, Any], path: Path, step: int | None
 ) -> tuple[tuple[RankedTask, ...], tuple[str, ...]]:
-    """Returns the tasks with an accuracy, and the names of those without."""
+    """Returns the tasks that have an accuracy, and the names of those that have none."""
     tasks, skipped = [], []
     records = sorted(field(content, "tasks", dict, path).items())
     with ProgressLine(len(records), unit="task", doing="reading scores") as progress:
@@ -336,7 +336,7 @@ def _read_task_scores(
 def _ranked_task(
     name: str, record: Mapping[str, Any], *, where: str, scores: ExampleScores | None
 ) -> RankedTask | None:
-    """Returns the task, or None when neither metrics nor scores give an accuracy."""
+    """Returns the task; None if neither metrics nor scores give an accuracy."""
     metrics = numbers(field(record, "metrics", dict, where), f"{where}: metrics")
     excluded = counts(field(record, "excluded", dict, where, default={}), f"{where}: excluded")
     examples = field(record, "examples", int, where)
@@ -368,14 +368,14 @@ def _ranked_task(
 
 
 def _group(dataset: str) -> str:
-    """Returns the group of a dataset in results that do not name it."""
+    """Returns the group of a dataset if the results do not name it."""
     return "held-out" if dataset in held_out_titles() else ""
 
 
 def _check_agreement(
     scores: ExampleScores, accuracy: float | None, examples: int, excluded: int, where: str
 ) -> None:
-    """Checks that scores and results are of the same evaluation."""
+    """Checks that scores and results come from the same evaluation."""
     if len(scores) not in (examples, examples - excluded):
         raise UserError(
             f"{where}: {examples} examples, but its scores file {scores.path} holds {len(scores)}. "
@@ -389,7 +389,7 @@ def _check_agreement(
 
 
 def _dataset_key(dataset: str, task: str) -> str:
-    """Returns the dataset's name; the three rounds of ANLI, known by the task's name, have three.
+    """Returns the dataset's name; ANLI becomes three datasets, one per round in the task's name.
 
     >>> _dataset_key("anli", "anli_GPT_3_style_r2_score_eval"), _dataset_key("sciq/default", "x")
     ('anli/r2', 'sciq')
@@ -418,7 +418,7 @@ def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
         lm_eval_samples.check_count(content, name, samples.lines, file)
         read.append(name)
         with_eos |= samples.with_eos
-        # A prompt may also have been evaluated by itself: it has the same scores there.
+        # A prompt may also have been evaluated on its own, with the same scores.
         for prompt, scores in samples.prompts.items():
             tasks.setdefault(prompt.name, _task_of_samples(prompt, scores))
     if not tasks and others:
@@ -512,7 +512,7 @@ def _metric_value(value: object, where: str) -> float | None:
 def _by_group(
     values: Mapping[str, float | None],
 ) -> tuple[dict[str, float | None], dict[str, dict[str, float | None]]]:
-    """Returns the metrics of the whole task, and those of each group."""
+    """Splits metrics into those of the whole task and those of each group."""
     whole: dict[str, float | None] = {}
     groups: dict[str, dict[str, float | None]] = {}
     for name, value in values.items():
@@ -537,10 +537,11 @@ def _predictions_file(record: Mapping[str, Any], path: Path, where: str) -> Path
 
 
 def read_predictions(file: Path) -> Iterator[Prediction]:
-    """Yields the predictions of a file; a `.json` file of questions has some of them only.
+    """Yields the predictions in a file; a `.json` file of questions has only some of them.
 
     Raises:
-      UserError: if the file cannot be read, or a line is malformed; it names file and line.
+      UserError: if the file cannot be read, or a line is malformed; the message names file and
+        line.
     """
     try:
         with file.open(encoding="utf-8") as lines:
@@ -563,7 +564,7 @@ def _predictions_of_questions(text: str, file: Path) -> Iterator[Prediction]:
 
 
 def _prediction(record: object, where: str) -> Prediction:
-    """Returns a prediction from a record in one of the three forms of `predictions/`."""
+    """Parses a prediction from a record in one of the three formats of `predictions/`."""
     if not isinstance(record, dict) or not isinstance(record.get("prediction"), str):
         raise UserError(f"{where}: wanted an object with the text 'prediction'.")
     if isinstance(record.get("Instance"), dict):  # Tk-Instruct's
@@ -580,6 +581,6 @@ def _prediction(record: object, where: str) -> Prediction:
 
 
 def _texts(value: object) -> Sequence[str]:
-    """Returns a text, or a list's texts, as a list; nothing for anything else."""
+    """Returns a text, or the texts in a list, as a list; empty for any other value."""
     listed = value if isinstance(value, list) else [value]
     return [text for text in listed if isinstance(text, str)]

@@ -1,23 +1,23 @@
-"""All examples of a report, in scripts next to the page, which loads them when they are viewed.
+"""Collects all examples of a report into scripts, which the page loads when they are viewed.
 
     index, scripts = collect_examples(read_runs([Path("eval")]))
     index[0]["name"], index[0]["tasks"][0]["prompt"]     # ("RTE", "GPT-3 style")
     scripts["report_examples_0.js"]                      # t0Examples(0, {"strings": [...], ...});
 
-A page that was opened from a file cannot fetch another file, but it can load a script, so the
-examples of each dataset are a call of one function with JSON. Texts of examples that several
-prompts and runs share are written once. A long text is cut in its middle, because the question is
-often at its end.
+A page opened from disk cannot fetch another file, but it can load a script. So the examples of each
+dataset are a script with one function call whose argument is JSON. Texts that several prompts and
+runs share are written once. A long text is cut in the middle, because the question is often at the
+end.
 
-A script holds, for each prompt, the examples in the order of their rows:
+A script lists, for each prompt, the examples in the order of their rows:
 
     [row, input, gold, choices, [[run, prediction, [log-likelihood of each choice]], ...]]
     [heading, input, targets, [[run, text], ...]]                  # decoded text
 
-where an input, a choice and a text is its position in `strings`; a run that scored other choices
-for a row has its own record.
+Inputs, choices and texts are indices into `strings`. If a run scored other choices for a row, it
+has a separate record.
 
-Assumptions: one row of a dataset has the same number in every run.
+Assumptions: a row of a dataset has the same number in every run.
 """
 
 import json
@@ -36,10 +36,10 @@ PATTERN = "report_examples_*.js"
 
 
 def collect_examples(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Returns the index of all datasets for the page, and the scripts by name.
+    """Returns the index of all datasets for the page, and the scripts by file name.
 
-    The index has a record for each dataset and each task of decoded text: `name`, `kind`, and
-    `tasks`; each task has the `prompt`, and for each run its diagnosis or None.
+    The index has a record for each dataset and each task of decoded text, with `name`, `kind` and
+    `tasks`. Each task has the `prompt`, and for each run its diagnosis or None.
 
     Raises:
       UserError: if a file of scores or predictions cannot be read.
@@ -62,7 +62,7 @@ def collect_examples(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]]
 
 
 def script_json(content: object) -> str:
-    """Returns JSON that is safe in a script, in a page and next to it."""
+    """Encodes JSON so that it is safe in a script, both inside a page and in a separate file."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -73,7 +73,7 @@ Tasks = Mapping[str, Mapping[int, Any]]
 
 
 def _groups(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str, Tasks]]:
-    """Returns (name, kind, prompt -> run -> task) of each dataset and each decoded task."""
+    """Returns (name, kind, prompt -> run -> task) for each dataset and each decoded task."""
     ranked: dict[str, dict[str, dict[int, RankedTask]]] = {}
     decoded: dict[str, dict[str, dict[int, DecodedTask]]] = {}
     for position, run in enumerate(runs):
@@ -92,15 +92,14 @@ def _groups(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str, Tasks]]:
 
 
 def _place(strings: dict[str, int], text: str) -> int:
-    """Returns the position of a text among all texts; one that occurs again is kept once."""
+    """Returns the index of a text in `strings`; equal texts are stored once."""
     return strings.setdefault(cut_in_middle(text), len(strings))
 
 
 def cut_in_middle(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Returns a text, or its beginning and its end.
+    """Returns a text, shortened to its beginning and end if it is longer than the limit.
 
-    >>> cut_in_middle("abcdefghij", limit=4)
-    'ab … [6 characters left out] … ij'
+    >>> cut_in_middle("abcdefghij", limit=4) 'ab … [6 characters left out] … ij'
     """
     if len(text) <= limit:
         return text
@@ -155,7 +154,7 @@ def _index_entry(
 
 
 def diagnosis_record(diagnosis: Diagnosis | None) -> dict[str, Any] | None:
-    """Returns a diagnosis as it stands in the page and in `report.json`."""
+    """Converts a diagnosis to the record in the page and in `report.json`."""
     if diagnosis is None:
         return None
     calibration = diagnosis.calibration

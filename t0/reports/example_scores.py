@@ -1,30 +1,31 @@
-"""Reads per-example scores (`scores/<task>_<step>.jsonl`) as a stream into small arrays.
+"""Reads per-example scores (`scores/<task>_<step>.jsonl`) as a stream into compact arrays.
 
-One line for each example, in dataset order:
+Each line is an example, in the order of the dataset:
 
     {"idx": 3, "choices": [{"text": "True", "log_likelihood": -0.4, "tokens": 2},
                            {"text": "False", "log_likelihood": -1.2, "tokens": 2}],
      "gold": 1, "prediction": 0}
 
-`inputs` is the prompted text, `document` (a text or a number) what the rows of one document share;
-both may be absent, as may `tokens` and `characters`, the lengths of a choice. Samples of
-lm-evaluation-harness are read as well: a file of all prompts of a dataset, see `lm_eval_samples`.
+Optional fields: `inputs` is the prompted text; `document` (a text or number) is equal in all rows
+of one document; `tokens` and `characters` are the lengths of a choice. Samples of
+lm-evaluation-harness can also be read: such a file has all prompts of a dataset, see
+`lm_eval_samples`.
 
-Next to the scores there may be the answers that were decoded for the same prompts, a line for each
-example (`answers/<task>_<step>.jsonl`):
+The answers decoded for the same prompts may be in `answers/<task>_<step>.jsonl`, one line for each
+example:
 
     {"idx": 3, "answer": "Trve", "exact_match": false}
 
     scores = read_scores(Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl"))
     scores.accuracy, scores.confidence.mean()    # 54.15, 0.61
 
-For each example a few numbers are kept and no text, so memory does not grow with the length of the
-texts; `ExampleScores.records` reads the texts again, one example after another.
+For each example only a few numbers are kept and no text, so memory does not grow with the length of
+the texts. `ExampleScores.records` reads the texts again, one example at a time.
 
-Assumptions: `idx` is the row of the dataset, the same in every prompt and run. A line without a
-gold choice (null or -1) is an excluded example and is left out. A score that is not finite, an
-index out of range or a prediction that is not the likeliest choice is a UserError that names file
-and line.
+Assumptions: `idx` is the row of the dataset, which is the same in every prompt and run. A line
+without a gold choice (null or -1) is an excluded example and is left out. A score that is not
+finite, an index out of range, or a prediction that is not the likeliest choice is a UserError that
+names file and line.
 """
 
 import functools
@@ -41,7 +42,7 @@ from t0.errors import UserError
 from t0.reports.lm_eval_samples import HarnessPrompt, exported_sample, is_sample
 from t0.reports.result_files import finite, is_integer, json_object
 
-# Log-likelihoods may be rounded: a prediction this close to the best choice counts as the best.
+# Log-likelihoods may be rounded, so a prediction this close to the best choice counts as the best.
 _ROUNDING_NATS = 1e-4
 # The lengths by which a choice's log-likelihood may be divided.
 LENGTHS = ("tokens", "characters")
@@ -49,23 +50,24 @@ LENGTHS = ("tokens", "characters")
 
 @dataclass(frozen=True)
 class ExampleScores:
-    """The numbers of one task's E examples that statistics need, in file order.
+    """The statistics of one task's E examples, in file order.
 
     Attributes:
       idx: int64 [E], row of the dataset.
-      gold: int32 [E], index of the correct choice.
+      gold: int32 [E], index of the gold choice.
       prediction: int32 [E], index of the predicted choice.
       correct: bool [E], whether the prediction is the gold choice.
       confidence: float32 [E], the predicted choice's share of the probability of all choices.
       choices: int32 [E], number of answer choices.
-      tied: bool [E], whether two or more choices share the highest log-likelihood exactly.
-      labels: the texts of the choices, if they are the same in all examples, else None.
-      texts: uint32 [E], a checksum of input and choices without regard to spaces; 0 if the file
-        does not have the input.
-      documents: [E], what the rows of one document share; None if the file does not say.
-      right_by: normalization -> bool [E], what is right by it: the log-likelihood divided by
-        "tokens" or by "characters", and "decoded" answers; only those that the files have.
-      task: the task of the file that these are of, where it has several; None for all of it.
+      tied: bool [E], whether two or more choices share exactly the highest log-likelihood.
+      labels: the texts of the choices if all examples have the same, else None.
+      texts: uint32 [E], a checksum of input and choices that ignores whitespace; 0 if the file has
+        no input.
+      documents: [E], the document of each row; None if the file has no documents.
+      right_by: normalization -> bool [E], whether the prediction is correct under it. "tokens" and
+        "characters" divide the log-likelihood by that length, "decoded" compares decoded answers.
+        Only normalizations that the files support are present.
+      task: the task that these examples belong to if the file has several tasks; else None.
     """
 
     path: Path
@@ -86,7 +88,7 @@ class ExampleScores:
         return len(self.idx)
 
     def records(self) -> Iterator[Mapping[str, Any]]:
-        """Yields the records of the examples again, which were checked when they were read first.
+        """Reads the records of the examples again; they were checked when first read.
 
         Raises:
           UserError: if the file cannot be read again.
@@ -101,12 +103,12 @@ class ExampleScores:
 
     @property
     def accuracy(self) -> float:
-        """Share of correct predictions, percent."""
+        """The share of correct predictions in percent."""
         return 100.0 * float(self.correct.mean())
 
     @property
     def chance(self) -> float:
-        """Accuracy of guessing, percent: 100 / number of choices, averaged over the examples."""
+        """The accuracy of guessing in percent: the mean over examples of 100 / choices."""
         return float((100.0 / self.choices).mean())
 
 
@@ -117,7 +119,8 @@ def read_scores(path: Path) -> ExampleScores:
       path: a `.jsonl` file as described in the module's header.
 
     Raises:
-      UserError: if the file cannot be read, or a line is malformed; it names file and line.
+      UserError: if the file cannot be read, or a line is malformed; the message names file and
+        line.
     """
     columns = _ScoreColumns()
     for where, record in _lines(path):
@@ -132,7 +135,7 @@ class HarnessSamples:
     Attributes:
       prompts: prompt -> its scores, in the file's order.
       lines: the number of samples.
-      with_eos: whether a choice was scored with its EOS; both where samples differ.
+      with_eos: whether choices were scored with EOS; has both values if samples differ.
     """
 
     prompts: Mapping[HarnessPrompt, ExampleScores]
@@ -141,15 +144,16 @@ class HarnessSamples:
 
 
 def read_samples(path: Path, task: str) -> HarnessSamples:
-    """Reads a samples file of lm-evaluation-harness, as `lm_eval_samples` describes it.
+    """Reads a samples file of lm-evaluation-harness; `lm_eval_samples` describes the format.
 
     Args:
       path: the file.
       task: the harness's task, for messages.
 
     Raises:
-      OtherTask: if the task is not one that we exported.
-      UserError: if the file cannot be read, or a line is malformed; it names file and line.
+      OtherTask: if we did not export the task.
+      UserError: if the file cannot be read, or a line is malformed; the message names file and
+        line.
     """
     found: dict[HarnessPrompt, _ScoreColumns] = {}
     with_eos, lines = set(), 0
@@ -165,7 +169,7 @@ def read_samples(path: Path, task: str) -> HarnessSamples:
 
 
 class _ScoreColumns:
-    """The numbers of the examples that were read so far."""
+    """Collects the statistics of examples while they are read."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int, bool, float, int, bool, int]] = []
@@ -240,7 +244,7 @@ class _ScoreColumns:
 def _is_right_by(
     lengths: Sequence[int | None], likelihoods: Sequence[float], gold: int
 ) -> bool | None:
-    """Returns whether the likeliest choice by length is right; None if a length is unknown."""
+    """Returns whether the best choice per unit of length is correct; None without lengths."""
     if None in lengths:
         return None
     shares = [value / max(1, length) for value, length in zip(likelihoods, lengths, strict=True)]
@@ -248,10 +252,10 @@ def _is_right_by(
 
 
 def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
-    """Returns the scores with what is right by the decoded answers in a file.
+    """Returns the scores with the correctness of the decoded answers in a file.
 
     Raises:
-      UserError: if the file is malformed, or lacks an example of the scores.
+      UserError: if the file is malformed, or an example of the scores is missing.
     """
     found = {}
     for where, record in _lines(path):
@@ -299,7 +303,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def inputs_of(record: Mapping[str, Any]) -> str | None:
-    """Returns the prompted text of a record, None if it has none."""
+    """Returns the prompted text of a record; None if it has none."""
     for key in ("inputs", "input"):
         if isinstance(value := record.get(key), str):
             return value
@@ -307,7 +311,7 @@ def inputs_of(record: Mapping[str, Any]) -> str | None:
 
 
 def _check_choice(choice: object, where: str) -> tuple[str, float, int | None, int]:
-    """Returns a choice's text, log-likelihood, and length in tokens and in characters."""
+    """Returns a choice's text, log-likelihood, and length in tokens and characters."""
     text = choice.get("text") if isinstance(choice, dict) else None
     if not isinstance(text, str):
         raise UserError(f"{where}: a choice must be an object with a 'text', got {choice!r:.80}.")

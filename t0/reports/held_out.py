@@ -1,4 +1,4 @@
-"""T0's held-out datasets: published accuracies, and a run's means next to them.
+"""Compares a run's means on T0's held-out datasets with the published accuracies.
 
     >>> published_mean(["super_glue/rte"], "T0-11B")
     81.0
@@ -15,11 +15,12 @@
 
     held out, 2 of T0's 11 datasets: mean 51.2   chance 50.0   T0-3B 57.9   T0-11B 70.5
 
-`published.csv` has only accuracies that were compared with their source, which each row names. A
-row of several datasets has the mean over them: ANLI's three rounds are one row. A dataset's mean is
-over its prompts, the held-out mean is over datasets, of which ANLI's rounds are three.
+`published.csv` contains only accuracies that were checked against their source, which each row
+names. If a row has several datasets, its accuracy is their mean: ANLI's three rounds share a row. A
+dataset's mean is over its prompts. The held-out mean is over datasets, and each of ANLI's three
+rounds counts as a dataset.
 
-A published value is within a run's interval for these prompts and other examples, or outside of it.
+A published value is either within or outside a run's interval for fixed prompts and other examples.
 
 Assumptions: the run's scores are next to its results; without them there is no interval.
 """
@@ -46,7 +47,7 @@ MODELS = ("T0-3B", "T0-11B")
 
 @dataclass(frozen=True)
 class PublishedAccuracy:
-    """A row of the table: the mean accuracy of a model over prompts and datasets, in percent."""
+    """A row of the table: a model's mean accuracy over prompts and datasets, in percent."""
 
     datasets: tuple[str, ...]
     titles: tuple[str, ...]
@@ -57,7 +58,7 @@ class PublishedAccuracy:
 
 @functools.cache
 def published_accuracies() -> tuple[PublishedAccuracy, ...]:
-    """Returns the rows of `published.csv`."""
+    """Reads the rows of `published.csv`."""
     text = resources.files(__package__).joinpath("published.csv").read_text(encoding="utf-8")
     return tuple(
         PublishedAccuracy(
@@ -100,18 +101,18 @@ def published_mean(datasets: Collection[str], model: str) -> float | None:
 
 
 def published_means(datasets: Collection[str]) -> dict[str, float]:
-    """Returns each model with its mean over datasets, if the table has all of them."""
+    """Returns model -> its mean over datasets, for the models whose results cover them all."""
     means = {model: published_mean(datasets, model) for model in MODELS}
     return {model: mean for model, mean in means.items() if mean is not None}
 
 
 def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
-    """Returns a row for each published accuracy, and one of the mean over the datasets.
+    """Returns a row for each published accuracy, and one for the mean over the datasets.
 
     Returns:
       `datasets`, `title`, `prompts`, `examples`; `mean`, `chance`, `low` and `high` in percent,
-      None if a dataset was not evaluated or has no scores; and `models`, model -> its published
-      `value`, the `difference` of the run from it, and whether it is `within` the interval.
+      which are None if a dataset was not evaluated or has no scores; and `models`: model -> its
+      published `value`, the run's `difference` from it, and whether it is `within` the interval.
     """
     groups = dict.fromkeys((row.datasets, row.titles) for row in published_accuracies())
     rows = [_row(run, datasets, ", ".join(titles)) for datasets, titles in groups]
@@ -125,7 +126,7 @@ def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
 def held_out_means(
     runs: Sequence["EvaluatedRun"],
 ) -> list[tuple["EvaluatedRun", dict[str, Any]]]:
-    """Returns each checkpoint with a held-out dataset, and its mean as a row of `reproduction`."""
+    """Returns each checkpoint with held-out datasets, and its mean as a row of `reproduction`."""
     evaluated = [(run, _evaluated(run)) for run in runs]
     return [(run, _row(run, datasets, "")) for run, datasets in evaluated if datasets]
 
@@ -181,7 +182,7 @@ def _mean_of_means(several: Sequence[Sequence[float]]) -> float:
 
 
 def _crossed_mean(tasks: Sequence["RankedTask"]) -> CrossedMean | None:
-    """Returns the mean for these prompts; None if a prompt has no scores."""
+    """Returns the mean for fixed prompts; None if a prompt has no scores."""
     scores = accuracies.scores_of(tasks)
     if not scores or len(scores) < len(tasks):
         return None
@@ -189,7 +190,7 @@ def _crossed_mean(tasks: Sequence["RankedTask"]) -> CrossedMean | None:
 
 
 def reproduction_table(rows: Sequence[Mapping[str, Any]]) -> ReportTable:
-    """Returns the table of `reproduction` for the terminal."""
+    """Formats the rows of `reproduction` as a table for the terminal."""
     columns = [
         ReportColumn("title", "", "dataset", css="t"),
         ReportColumn("prompts", "", "prompts"),

@@ -1,4 +1,4 @@
-"""Reads lm-evaluation-harness's results and `--log_samples` files of tasks that we exported.
+"""Reads results and `--log_samples` files of lm-evaluation-harness, for tasks that we exported.
 
     results_2026-11-23T01-48-10.713242.json
     samples_super_glue_rte_score_eval_2026-11-23T01-48-10.713242.jsonl
@@ -6,16 +6,16 @@
     >>> cautions({"transformers_version": "4.57.6"})
     []
 
-A line of a samples file has, among others:
+A line of a samples file contains, among other fields:
 
     {"doc": {"idx": 0, "dataset": "super_glue/rte", "prompt": "GPT-3 style", "task": "super_...",
              "inputs": "...", "choices": ["True", "False"], "gold": 1, ...},
      "arguments": {"gen_args_0": {"arg_0": "...", "arg_1": " True</s>"}, ...},
      "filtered_resps": [["-1.25", "False"], ["-2.5", "False"]], "filter": "none", ...}
 
-Assumptions: the harness is 0.4; it writes log-likelihoods in nats, as texts, in the choices' order.
-The rows of `t0 export-eval` say which prompt and row of a dataset a sample is of; a sample without
-them is of another task, and cannot be assigned.
+Assumptions: the harness is version 0.4, which writes log-likelihoods in nats, as texts, in the
+order of the choices. The rows of `t0 export-eval` identify a sample's prompt and row. Samples
+without them belong to another task and cannot be assigned.
 """
 
 import re
@@ -27,23 +27,24 @@ from typing import Any
 from t0.errors import UserError
 from t0.reports.result_files import field, finite, is_integer
 
-# As our results files say it, so that runs that rank in the same way can be compared.
+# Equal to the texts in our results files, so that runs with the same ranking can be compared.
 WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
 WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
 _ROW = ("idx", "dataset", "prompt", "task", "inputs", "choices", "gold")
 _EXPORT = "`t0 export-eval TASKS --to lm-eval --output DIR` and `lm_eval run --include_path DIR`"
-# Of these releases T5's classes say that every output matrix is the embedding, and the harness ties
-# the weights of a model after it has loaded them.
+# From this release of transformers on, T5's classes declare the output matrix tied to the
+# embedding. The harness ties a model's weights after it has loaded them, which replaces an untied
+# matrix.
 _TYING = 5
 
 
 class OtherTask(UserError):
-    """The samples are of a task that we did not export."""
+    """The samples belong to a task that we did not export."""
 
 
 @dataclass(frozen=True)
 class HarnessPrompt:
-    """A prompt of ours that the harness evaluated: its task's name, its dataset and its prompt."""
+    """One of our prompts that the harness evaluated: its task, its dataset and its prompt."""
 
     name: str
     dataset: str
@@ -51,7 +52,7 @@ class HarnessPrompt:
 
 
 def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
-    """Returns task of the harness -> the file with its samples, for the tasks that have one.
+    """Returns harness task -> its samples file, for the tasks that have one.
 
     Raises:
       UserError: if no task has one.
@@ -75,13 +76,13 @@ def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
 def facts(
     content: Mapping[str, Any], path: Path, tasks: Collection[str], with_eos: Collection[bool]
 ) -> dict[str, Any]:
-    """Returns what the harness says of a run, under the names that our results files use.
+    """Returns the harness's settings of a run, under the names in our own results files.
 
     Args:
       content: the results file's content.
       path: the results file.
       tasks: the harness's tasks that were read.
-      with_eos: whether their choices were scored with EOS; both where tasks differ.
+      with_eos: whether their choices were scored with EOS; has both values if tasks differ.
     """
     config = field(content, "config", dict, path, default={})
     arguments = config.get("model_args")
@@ -111,7 +112,7 @@ def _split_of(content: Mapping[str, Any], tasks: Collection[str]) -> str | None:
 
 
 def cautions(content: Mapping[str, Any]) -> list[str]:
-    """Returns what readers of the results must know."""
+    """Returns warnings that readers of the results need."""
     release = re.match(r"\d+", str(content.get("transformers_version", "")))
     if release is None or int(release[0]) < _TYING:
         return []
@@ -123,14 +124,14 @@ def cautions(content: Mapping[str, Any]) -> list[str]:
 
 
 def is_sample(record: Mapping[str, Any]) -> bool:
-    """Returns whether a line is a sample of the harness, and not of our own scores."""
+    """Returns whether a line is a sample of the harness instead of our own scores."""
     return "doc" in record and "doc_id" in record
 
 
 def exported_sample(
     record: Mapping[str, Any], where: str, task: str
 ) -> tuple[HarnessPrompt, dict[str, Any], bool]:
-    """Returns a sample's prompt, its line as our scores have it, and whether EOS was scored.
+    """Returns a sample's prompt, its line in the format of our scores, and whether EOS was scored.
 
     Args:
       record: a sample of an exported task.
@@ -138,8 +139,8 @@ def exported_sample(
       task: the harness's task, for messages.
 
     Raises:
-      OtherTask: if its row was not written by `t0 export-eval`.
-      UserError: if it is malformed, or has no log-likelihood for one of the choices.
+      OtherTask: if `t0 export-eval` did not write its row.
+      UserError: if it is malformed, or a choice has no log-likelihood.
     """
     doc = field(record, "doc", dict, where)
     if any(doc.get(key) is None for key in _ROW):
@@ -191,7 +192,7 @@ def check_count(content: Mapping[str, Any], task: str, lines: int, file: Path) -
     """Checks that a samples file has as many samples as the harness evaluated.
 
     Raises:
-      UserError: if it has others.
+      UserError: if the numbers differ.
     """
     counts = content.get("n-samples")
     wanted = counts.get(task, {}) if isinstance(counts, dict) else {}

@@ -1,15 +1,15 @@
-"""The runs of a report: files read, steps and seeds put under one name, and whether they compare.
+"""Groups evaluated checkpoints into the named runs of a report, and checks their comparability.
 
     runs, baseline = read_named_runs(["eval"])
     runs[0].name, len(runs[0].checkpoints)    # ('eval, step 1,000', 1)
     runs[0].mark.letter                       # 'A'
 
-A run is a model: all of its evaluated steps and files are one run, and its last ranked step is
-compared with other runs. `NAME=RUN` names a run: `a=results_100.json b=results_200.json` compares
-two steps. `NAME=RUN,RUN` gives several seeds one name: their accuracies are averaged.
+A run is a model: all its evaluated steps and files form one run, and its last ranked step is
+compared with other runs. `NAME=RUN` gives a run a name, so `a=results_100.json b=results_200.json`
+compares two steps. `NAME=RUN,RUN` gives several seeds one name, and their accuracies are averaged.
 
-Assumptions: the facts about a run are in its results file under `run`; a fact that a file does not
-have is not compared.
+Assumptions: the facts about a run are in its results file under `run`. If a file does not have a
+fact, that fact is not compared.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from t0.reports.evaluations import EvaluatedRun, read_runs
 from t0.reports.plots import Mark, run_letter
 from t0.reports.result_files import find_results
 
-# Fact -> why runs that differ in it are not compared.
+# Fact -> why runs that differ in it cannot be compared.
 _REFUSED = {
     "split": "they scored other rows. Evaluate both on one split",
     "normalisation": "their choices are ranked in other ways. Evaluate both with one normalisation",
@@ -50,7 +50,7 @@ class NamedRun:
     Attributes:
       name: the name given, or the label of the checkpoint that is compared.
       checkpoints: all evaluated checkpoints.
-      seeds: the checkpoints that are compared: the last ranked one, of several seeds one each.
+      seeds: the checkpoints to compare: the last ranked checkpoint of each seed.
       mark: its letter and colour.
     """
 
@@ -71,17 +71,17 @@ class NamedRun:
 def read_named_runs(
     words: Sequence[str | Path], *, baseline: str | None = None
 ) -> tuple[tuple[NamedRun, ...], int]:
-    """Reads the runs of a command line.
+    """Reads the runs named on a command line.
 
     Args:
       words: `RUN`, or `NAME=RUN,RUN` for the seeds of one name; a run is a file or folder.
-      baseline: a run by its name or by its word; one that is not among the words is added.
+      baseline: the name or word of a run; if it is not among the words, it is added.
 
     Returns:
       The runs in the order of the words, and the position of the baseline.
 
     Raises:
-      UserError: if a file is missing or malformed, or a name is given twice or unknown.
+      UserError: if a file is missing or malformed, or a name is unknown or given twice.
     """
     words = [str(word) for word in words]
     names = [word.partition("=")[0] for word in words]
@@ -129,7 +129,7 @@ def _split(word: str) -> tuple[str, list[Path]]:
 def _models_below(
     path: Path, runs: Sequence[EvaluatedRun], *, alone: bool
 ) -> dict[object, list[EvaluatedRun]]:
-    """Returns the checkpoints of each model among or below a path."""
+    """Returns model -> its checkpoints, for the result files at a path."""
     files = {file.resolve() for file in find_results([path])}
     models: dict[object, list[EvaluatedRun]] = {}
     for run in runs:
@@ -146,7 +146,7 @@ def _models_below(
 
 
 def _named(key: object, seeds: Sequence[Sequence[EvaluatedRun]], position: int) -> NamedRun:
-    """Returns a run with its marks; `key` is its name if it was given one."""
+    """Builds a run with its marks; `key` is its name if the user gave one."""
     compared = tuple(_last(checkpoints) for checkpoints in seeds)
     checkpoints = [run for of_seed in seeds for run in of_seed]
     name = key if isinstance(key, str) else compared[0].label
@@ -205,7 +205,7 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
             raise UserError(_without_scores(run))
     for fact, why in _REFUSED.items():
         values = _values(runs, fact)
-        # The tokens are named after the colon: a decoder-only model's choice may have no EOS.
+        # The part after the colon names the tokens: a decoder-only model's choices may have no EOS.
         if len({value.partition(":")[0] for value in values.values()}) > 1:
             listed = "; ".join(f"{name} has {value}" for name, value in values.items())
             raise UserError(f"these runs cannot be compared by '{fact}' ({listed}): {why}.")
@@ -226,7 +226,7 @@ def _without_scores(run: NamedRun) -> str:
 
 
 def notes_on(runs: Sequence[NamedRun]) -> list[str]:
-    """Returns what readers must know about how the runs were made."""
+    """Returns notes about differences in how the runs were made."""
     notes = []
     for fact, meaning in _NOTED.items():
         values = _values(runs, fact)
@@ -237,7 +237,7 @@ def notes_on(runs: Sequence[NamedRun]) -> list[str]:
 
 
 def _values(runs: Sequence[NamedRun], fact: str) -> Mapping[str, str]:
-    """Returns name -> the value of a fact, of the runs whose file has it."""
+    """Returns run -> its value of a fact, for the runs whose files have it."""
     found: dict[str, str] = {}
     for run in runs:
         values: list[Any] = [seed.facts[fact] for seed in run.seeds if fact in seed.facts]

@@ -1,4 +1,4 @@
-"""The HTML page: one file with its style, script and plots, which works offline.
+"""Renders the HTML page: one file with its style, script and plots, which works offline.
 
     summary = summarise(read_named_runs(["eval"])[0], title="My evaluation")
     svgs = tuple(panel_svg(p, f"accuracy-{i}") for i, p in enumerate(box_panels(summary)))
@@ -7,14 +7,16 @@
     tables = evaluation_tables(summary)
     html = render_page(summary, tables, [figure], index=index, scripts=scripts)
 
-Few examples are in the page; many are in scripts next to it, see `example_browser`.
+If the examples are few, they are inside the page; otherwise they are in scripts next to it, see
+`example_browser`.
 
-Every text that comes from data or files is untrusted. It is written to the page in two ways only:
-through Jinja's autoescape, and as JSON whose `<`, `>`, `&` and `'` are numeric escapes, which the
-script puts into text nodes. A content-security policy allows only this page's one script, the
-scripts next to it if there are some, and no other address.
+All text from data or files is untrusted. It reaches the page in only two ways: through Jinja's
+autoescape, and as JSON in which `<`, `>`, `&` and `'` are numeric escapes, and which the script
+puts into text nodes. A content security policy allows only the page's one script and, if there are
+any, the scripts next to it. No other address is allowed.
 
-Assumptions: the templates next to this module are trusted; `figures` holds SVG from this package.
+Assumptions: the templates next to this module are trusted, and `figures` holds SVG from this
+package.
 """
 
 import base64
@@ -36,7 +38,7 @@ from t0.reports.summary import Summary
 from t0.reports.tables import ReportTable, fact, number
 from t0.reports.training_curves import TrainingCurves, training_table
 
-# Examples that are together smaller are in the page.
+# Examples of at most this total size are inside the page.
 EMBEDDED_BYTES = 600_000
 _CALL = re.compile(r"t0Examples\(\d+, (.*)\);\n", re.DOTALL)
 
@@ -48,7 +50,7 @@ class PageFigure:
     Attributes:
       panels: SVG elements, as markup.
       legend: (colour, text) of each run or series.
-      compares: whether it is part of the comparison of runs.
+      compares: whether it belongs to the comparison of runs.
     """
 
     anchor: str
@@ -69,7 +71,7 @@ def render_page(
     links: Sequence[tuple[str, str]] = (),
     curves: Sequence[TrainingCurves] = (),
 ) -> str:
-    """Returns the page.
+    """Renders the page.
 
     Args:
       summary: the report's content.
@@ -117,12 +119,12 @@ def render_page(
 
 
 def are_embedded(scripts: Mapping[str, str]) -> bool:
-    """Returns whether the examples are in the page, and not in scripts next to it."""
+    """Returns whether the examples are inside the page instead of in scripts next to it."""
     return sum(map(len, scripts.values())) <= EMBEDDED_BYTES
 
 
 def breakable(name: str, signs: str = "/_|") -> Any:
-    """Returns a name as escaped HTML that may be broken after each of the `signs`."""
+    """Escapes a name for HTML and allows line breaks after each of the `signs`."""
     from markupsafe import Markup, escape
 
     parts = re.split(f"(?<=[{re.escape(signs)}])", name)
@@ -131,7 +133,7 @@ def breakable(name: str, signs: str = "/_|") -> Any:
 
 @functools.cache
 def environment() -> Any:
-    """Returns the Jinja environment, made once; templates are read as package data."""
+    """Makes the Jinja environment once; templates are read as package data."""
     import jinja2
     from markupsafe import Markup
 

@@ -1,4 +1,4 @@
-"""The picture of `t0 plan --output`: the memory of a core, and the parts of a step's time.
+"""Draws the picture of `t0 plan --output`: the memory of a core and the time of a step.
 
     t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin --output plan.png
 
@@ -22,7 +22,7 @@ from t0.reports.plots import INK, MUTED, RUN_COLOURS, new_figure, styled
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Kind of memory -> the words at its part of the column.
+# Kind of memory -> the label of its part of the column.
 _KINDS = {
     "weights": "weights",
     "optimizer": "optimizer's slots",
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def draw_plan(plan: Mapping[str, Any], path: str) -> None:
-    """Writes the picture; the suffix of `path` chooses PNG, SVG or PDF."""
+    """Draws a plan and writes the picture; the suffix of `path` selects PNG, SVG or PDF."""
     figure = new_figure(9.6, 4.2)
     with styled():
         figure.get_layout_engine().set(rect=(0, 0, 1, 0.92), wspace=0.05)
@@ -50,7 +50,7 @@ def draw_plan(plan: Mapping[str, Any], path: str) -> None:
 
 
 def gibibytes(count: float) -> float:
-    """Returns bytes in GiB."""
+    """Converts bytes to GiB."""
     return count / 2**30
 
 

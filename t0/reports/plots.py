@@ -1,4 +1,4 @@
-"""Matplotlib without its global state: panels as inline SVG, or together as one PNG.
+"""Draws panels with matplotlib, without its global state: as inline SVG, or together as one PNG.
 
     def draw(axes):
         axes.plot([1, 2], [3, 4])
@@ -8,16 +8,16 @@
     svg = panel_svg(panel, "loss-0")
     png = panels_png([panel], legend=[("#0072b2", "my model")], heading="Training curves")
 
-Each plot of a report is made of panels. The page holds each panel as an SVG; one PNG holds all
-panels of a plot. One function draws a panel in both places.
+Each plot of a report consists of panels. The page has each panel as an SVG, and one PNG has all
+panels of a plot. The same function draws a panel in both places.
 
-SVG in a page needs a tooltip for each point, a text alternative, ids that differ between figures,
-and no namespace addresses; `inline_svg` changes matplotlib's SVG accordingly. An artist drawn with
-`gid=tooltip_id(n)` gets the n-th tooltip.
+In the page, an SVG needs a tooltip for each point, a text alternative, ids that differ between
+figures, and no XML namespaces; `inline_svg` changes matplotlib's SVG accordingly. An artist drawn
+with `gid=tooltip_id(n)` gets the n-th tooltip.
 
 Assumptions: matplotlib is imported only when something is drawn. The same figure gives the same
-bytes: there are no dates, and ids are hashed with a fixed salt. Texts are printable: SVG allows no
-control characters.
+bytes: there are no dates, and ids are hashed with a fixed salt. Texts are printable, because SVG
+allows no control characters.
 """
 
 import io
@@ -35,7 +35,8 @@ PNG_DOTS_PER_INCH = 160
 INK = "#22303c"
 MUTED = "#5d6b78"
 GRID = "#e4e8ec"
-# Okabe and Ito's palette, which colour-blind readers can distinguish, dark enough ones first.
+# Okabe and Ito's palette, which colour-blind readers can distinguish; the darkest colours come
+# first.
 RUN_COLOURS = (
     "#0072b2",
     "#d55e00",
@@ -77,7 +78,7 @@ _STYLE = {
 # A reference to an id in SVG.
 _REFERENCE = re.compile(r"url\(#|^#")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
-# Colour in a picture -> the page's variable of that colour, see style.css.j2.
+# Colour in a picture -> the page's CSS variable for it, see style.css.j2.
 _VARIABLES = {
     **{colour: f"var(--run-{number})" for number, colour in enumerate(RUN_COLOURS)},
     INK: "var(--ink)",
@@ -94,8 +95,8 @@ _PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES = 3.3, 2.8
 _COLUMNS = 3
 _TITLE_CHARACTERS, _TITLE_LINES = 30, 3
 _SVG_DOTS_PER_INCH = 72  # points, the unit of SVG
-_LINE_HEIGHT = 0.075  # of the axis: between the names of two lines
-_SMALLEST_SPAN = 20.0  # percentage points: a smaller axis would make noise look like an effect
+_LINE_HEIGHT = 0.075  # as a share of the axis: the distance between the names of two lines
+_SMALLEST_SPAN = 20.0  # percentage points; on a shorter axis noise would look like an effect
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-      draw: draws onto axes, and returns the tooltips of the artists that it gave a `tooltip_id`.
+      draw: draws on the axes, and returns the tooltips of the artists with a `tooltip_id`.
     """
 
     title: str
@@ -119,8 +120,7 @@ def run_colour(position: int) -> str:
 def run_letter(position: int) -> str:
     """Returns the short name of a run: A, B ... Z, then A2, B2 ...
 
-    >>> run_letter(0), run_letter(27)
-    ('A', 'B2')
+    >>> run_letter(0), run_letter(27) ('A', 'B2')
     """
     lap, offset = divmod(position, 26)
     return chr(ord("A") + offset) + (str(lap + 1) if lap else "")
@@ -128,12 +128,12 @@ def run_letter(position: int) -> str:
 
 @dataclass(frozen=True)
 class Mark:
-    """How tables and plots show an evaluated checkpoint, or a run.
+    """How tables and plots show an evaluated checkpoint or a run.
 
     Attributes:
       letter: its short name, see `run_letter`; "A.2" is the second checkpoint of run A.
-      position: the run's position, which chooses the colour.
-      name: its whole name.
+      position: the run's position, which determines the colour.
+      name: its full name.
     """
 
     letter: str = "A"
@@ -152,7 +152,7 @@ def tooltip_id(number: int) -> str:
 
 
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
-    """Returns an empty figure that belongs to no window and no registry."""
+    """Returns an empty figure that is not registered with pyplot."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -161,7 +161,7 @@ def new_figure(width_inches: float, height_inches: float) -> "Figure":
 
 
 def styled() -> object:
-    """Returns the context with the report's style, in which axes are made and figures saved."""
+    """Returns a context with the report's style, for making axes and saving figures."""
     from matplotlib import rc_context
 
     return rc_context(_STYLE)
@@ -170,13 +170,13 @@ def styled() -> object:
 def limit_percent(
     axes: "Axes", values: Sequence[float] = (0.0, 100.0), *, whole: bool = False
 ) -> None:
-    """Sets limits of an axis of percentages.
+    """Sets the limits of an axis of percentages.
 
     Args:
       axes: the axes.
       values: the values that are drawn.
-      whole: from 0 to 100, so that panels can be compared; else the limits hold the values and
-        span at least 20 points.
+      whole: whether the axis goes from 0 to 100, so that panels can be compared; otherwise it
+        covers the values, and at least 20 points.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -228,10 +228,9 @@ def set_title(axes: "Axes", text: str) -> None:
 
 
 def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
-    """Returns a name in lines: broken after a sign if there is one, the third cut short.
+    """Splits a title into lines, preferably after a separator; the third line is cut short.
 
-    >>> title_lines("super_glue/wsc.fixed", width=12)
-    ['super_glue/', 'wsc.fixed']
+    >>> title_lines("super_glue/wsc.fixed", width=12) ['super_glue/', 'wsc.fixed']
     """
     lines = [""]
     for part in re.findall(r"[^\s/_:.-]*[\s/_:.-]?", text):
@@ -246,7 +245,7 @@ def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
 
 
 def panel_svg(panel: Panel, name: str) -> str:
-    """Returns one panel as an `<svg>` element; `name` prefixes its ids."""
+    """Draws one panel as an `<svg>` element; `name` prefixes its ids."""
     figure = new_figure(_PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES)
     with styled():
         axes = figure.subplots()
@@ -258,10 +257,10 @@ def panel_svg(panel: Panel, name: str) -> str:
 def panels_png(
     panels: Sequence[Panel], *, legend: Sequence[tuple[str, str]], heading: str
 ) -> bytes:
-    """Returns all panels in one picture, with a heading and a legend of colours above them."""
+    """Draws all panels in one PNG, below a heading and a legend of colours."""
     from matplotlib.lines import Line2D
 
-    # Four panels are in two rows of two: three in a row would leave one over.
+    # Four panels are arranged two by two, because a row of three would leave one over.
     columns = 2 if len(panels) == 4 else min(_COLUMNS + (len(panels) > 9), len(panels))
     rows = -(-len(panels) // columns)
     top = 0.55 + 0.22 * len(legend)
@@ -294,19 +293,19 @@ def panels_png(
 
 
 def png_bytes(figure: "Figure") -> bytes:
-    """Returns the figure as a PNG."""
+    """Renders the figure as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()
     figure.set_dpi(PNG_DOTS_PER_INCH)
     with styled():
-        # Not `savefig`, which draws a figure with a layout engine twice.
+        # `savefig` would draw a figure with a layout engine twice.
         FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
 
 def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence[str] = ()) -> str:
-    """Returns the figure as an `<svg>` element for an HTML page.
+    """Converts the figure to an `<svg>` element for an HTML page.
 
     Args:
       figure: the figure.
@@ -319,7 +318,7 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
     buffer = io.BytesIO()
     figure.set_dpi(_SVG_DOTS_PER_INCH)
     with styled():
-        # Not `savefig`, as above. The metadata, with a date, is removed below.
+        # Avoids `savefig`, as above. The metadata, which has a date, is removed below.
         FigureCanvasSVG(figure).print_svg(buffer)
     root = ElementTree.fromstring(buffer.getvalue())
     for element in root.iter():
@@ -333,11 +332,11 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
             target.set("class", "tip")
     _remove(root, "metadata")
     for size in ("width", "height"):
-        root.attrib.pop(size, None)  # the viewBox gives the proportions, the page the width
+        root.attrib.pop(size, None)  # the viewBox sets the proportions, the page the width
     root.set("role", "img")
     root.set("aria-label", description)
     if tooltips:
-        root.set("tabindex", "0")  # the page's script shows the tooltips to the arrow keys
+        root.set("tabindex", "0")  # with the focus, the arrow keys move between tooltips
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
 
 
@@ -356,7 +355,7 @@ def _make_plain(element: ElementTree.Element, name: str) -> None:
 
 
 def themed(style: str) -> str:
-    """Returns a style whose colours are the page's variables, which also have dark values."""
+    """Replaces the colours in a style by the page's variables, which also have dark values."""
     return _COLOUR.sub(lambda found: _VARIABLES.get(found[0].lower(), found[0]), style)
 
 

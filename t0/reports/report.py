@@ -1,12 +1,12 @@
-"""Makes a report of evaluations and training runs: terminal, page, CSV, JSON and pictures.
+"""Makes a report on evaluations and training runs: terminal, page, CSV, JSON and pictures.
 
     report = read_report(["eval"], metrics_paths=[Path("model")])
     print(report.lines())
     paths = report.write(Path("report"))
     paths.html  # report/report.html
 
-Everything is computed before the first byte is written. Each file replaces that of an earlier
-report in one step, the page last.
+Everything is computed before the first byte is written. Each file atomically replaces its version
+in an earlier report, the page last.
 
 Assumptions: the same input gives the same bytes (no dates, seeded statistics).
 """
@@ -53,7 +53,7 @@ _BOXES, _STEPS, _CURVES = "accuracy.png", "accuracy_by_step.png", "training.png"
 _RELIABILITY, _METRICS = "reliability.png", "metrics_by_step.png"
 _DIFFERENCES = "run_differences.png"
 _LINKS = {"report.csv": "CSV", "report_metrics.csv": "CSV of metrics", "report.json": "JSON"}
-# Files that not every report has, earlier versions' Markdown among them.
+# Files that some reports do not have, including Markdown files of earlier versions.
 _NOT_ALWAYS = (
     *(_BOXES, _RELIABILITY, _STEPS, _METRICS, _CURVES, _DIFFERENCES, "run_prompts.png"),
     *("report.csv", "report_metrics.csv", "report.md"),
@@ -68,7 +68,7 @@ class ReportPaths:
     """The paths of a report's files.
 
     Attributes:
-      csv: the CSV files; the first is of prompts if there is a rank evaluation.
+      csv: the CSV files; the first is the one of prompts if there is a rank evaluation.
     """
 
     html: Path
@@ -86,7 +86,7 @@ class _Plot:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What a report shows, in whatever form.
+    """The content of a report, independent of its output format.
 
     Attributes:
       summary: the numbers of the evaluations.
@@ -99,7 +99,7 @@ class EvaluationReport:
     curves: Sequence[TrainingCurves]
 
     def lines(self, width: int | None = None) -> list[str]:
-        """Returns the report for a terminal of a width; None for no limit."""
+        """Formats the report for a terminal of the given width; None for no limit."""
         summary, comparison = self.summary, self.summary.comparison
         lines = [f"Note: {note}" for note in summary.notes] + headlines(summary.runs)
         if comparison:
@@ -116,7 +116,7 @@ class EvaluationReport:
         return lines
 
     def data(self) -> dict[str, Any]:
-        """Returns the numbers for JSON: for each table a list of its rows."""
+        """Returns the numbers as a JSON value; each table is a list of its rows."""
         summary, comparison = self.summary, self.summary.comparison
         return {
             "schema": SCHEMA,
@@ -138,10 +138,12 @@ class EvaluationReport:
         """Writes the page, the CSV and JSON files, and the pictures.
 
         Args:
-          output_dir: made if it is absent; files of an earlier report in it are replaced.
+          output_dir: the folder, which is made if necessary; files of an earlier report are
+            replaced.
 
         Raises:
-          UserError: if a file of scores or predictions cannot be read, or the output not written.
+          UserError: if a file of scores or predictions cannot be read, or the output cannot be
+            written.
         """
         drawn = _plots(self.summary, self.curves)
         texts = {"report.json": json.dumps(self.data(), indent=1, allow_nan=False) + "\n"}
@@ -159,7 +161,7 @@ class EvaluationReport:
         texts |= {} if are_embedded(scripts) else scripts
         files = {plot.file: plot.png for plot in drawn}
         files |= {name: text.encode() for name, text in texts.items()}
-        files["report.html"] = page.encode()  # the last one
+        files["report.html"] = page.encode()  # written last
         folder = any_path(output_dir)
         _replace_files(files, folder)
         return ReportPaths(
@@ -184,14 +186,15 @@ def read_report(
     """Reads one or more evaluated runs, and compares them if there are several.
 
     Args:
-      words: the runs, as `read_named_runs` takes them; none for training runs only.
-      title: the page's heading; None for a heading that names its content.
-      notes: sentences that are shown above everything else, before the runs' own notes.
+      words: the runs, as in `read_named_runs`; empty for training runs only.
+      title: the page's heading; None for a heading that describes the content.
+      notes: sentences that are shown first, before the runs' own notes.
       metrics_paths: `metrics.jsonl` files, or model directories, for training curves.
       overlap_path: the output of `t0 overlap`, for the accuracy on examples without overlap.
-      baseline: the run that the others are compared with; by default the first.
-      any_texts: whether examples are compared though their inputs or choices differ.
-      must_compare: whether runs that cannot be compared are an error; otherwise a note says why.
+      baseline: the run with which the others are compared; the first by default.
+      any_texts: whether to compare examples even if their inputs or choices differ.
+      must_compare: whether runs that cannot be compared are an error; otherwise a note gives the
+        reason.
 
     Raises:
       UserError: if an input is missing or malformed, or the runs cannot be compared.
@@ -308,7 +311,7 @@ def _difference_plot(comparison: RunComparison) -> _Plot | None:
 def _series_legend(
     shown: Sequence[EvaluatedRun], runs: Sequence[EvaluatedRun]
 ) -> list[tuple[str, str]]:
-    """Returns the legend of the series of some of the runs."""
+    """Returns the legend for the series of the shown runs."""
     series = {run.series for run in shown}
     return [entry for name, entry in series_legend(runs).items() if name in series]
 
@@ -337,14 +340,14 @@ def _plot(
 
 
 def _replace_files(files: Mapping[str, bytes], folder: Path) -> None:
-    """Writes files in the given order, then removes others that an earlier report has left.
+    """Writes files in the given order, then removes the outdated files of an earlier report.
 
     Raises:
       UserError: if the folder cannot be written.
     """
     with writing(str(folder)):
         paths.make_folder(str(folder))
-    remove_leftovers([str(folder)])  # of a process that was killed
+    remove_leftovers([str(folder)])  # left by a killed process
     for name, content in files.items():
         write_whole(str(folder / name), content)
     outdated = {*_NOT_ALWAYS, *(path.name for path in folder.glob(PATTERN))} - set(files)

@@ -12,11 +12,11 @@
     3
     >>> field({}, "step", int, "results_3.json", default=None)
 
-Texts are untrusted: control characters and lone surrogates, which JSON can hold, are read as
-visible escapes, so that they do not get into a terminal, plot or page.
+Texts are untrusted. JSON can contain control characters and lone surrogates; they are replaced by
+visible escapes, so that they never reach a terminal, plot or page.
 
-Assumptions: the mode in a file's `run` object determines its kind, so a file may be renamed. A
-field that is null counts as absent. Booleans, NaN and infinities are not numbers.
+Assumptions: the mode in a file's `run` object determines its kind, so files may be renamed. A null
+field counts as missing. Booleans, NaN and infinities are not numbers.
 """
 
 import math
@@ -32,7 +32,7 @@ from t0.files.any_path import any_path
 SCHEMA = 1
 PATTERNS = ("results_*.json", "decoded_*.json", "perplexity_*.json")
 _STEP = re.compile(r"(?:results|decoded|perplexity)_(\d+)$")
-# Escapes and characters in JSON text that may be unprintable; some of them are printable.
+# Escapes and characters in JSON text that may be unprintable; a few of them are printable.
 _MAY_BE_UNPRINTABLE = re.compile(
     r"\\[bfr]|\\u(?:00[0189]|007f|d[89a-f]|fff)|[\x7f-\x9f\ud800-\udfff\ufffe\uffff]", re.IGNORECASE
 )
@@ -40,9 +40,9 @@ _MISSING = object()
 
 
 def find_results(paths: Iterable[Path]) -> list[Path]:
-    """Returns the result files among and below `paths`, each once, in the order given.
+    """Returns the result files in `paths`, each once, in the given order.
 
-    A folder gives the files of both kinds below it, ordered by folder, then by step.
+    Folders are searched for all kinds of files, which are sorted by folder, then by step.
 
     Raises:
       UserError: if no path is given, a path does not exist, or a folder has no results.
@@ -71,13 +71,13 @@ def find_results(paths: Iterable[Path]) -> list[Path]:
 
 
 def file_step(path: Path) -> int | None:
-    """Returns the step in a file's name, None where there is none."""
+    """Returns the step in a file's name; None if it has none."""
     found = _STEP.match(path.stem)
     return int(found[1]) if found else None
 
 
 def load_results(path: Path) -> dict[str, Any]:
-    """Returns the object in a result file of a known schema, or of lm-evaluation-harness.
+    """Loads a result file of a known schema, or of lm-evaluation-harness.
 
     Raises:
       UserError: if the file cannot be read, or does not hold such an object.
@@ -99,32 +99,32 @@ def load_results(path: Path) -> dict[str, Any]:
 
 
 def is_harness(content: Mapping[str, Any]) -> bool:
-    """Returns whether a file's content is of lm-evaluation-harness; see `lm_eval_samples`."""
+    """Returns whether a file's content is from lm-evaluation-harness; see `lm_eval_samples`."""
     return "schema" not in content and all(
         isinstance(content.get(key), dict) for key in ("results", "configs")
     )
 
 
 def is_decoded(content: Mapping[str, Any]) -> bool:
-    """Returns whether a file's content is of decoded text or a perplexity, not of ranking."""
+    """Returns whether a file's content is about decoded text or perplexity instead of ranking."""
     run = content.get("run")
     return isinstance(run, dict) and run.get("mode") in ("eval", "perplexity")
 
 
 def parsed_json(text: str) -> Any:
-    """Returns the value of a JSON text; all texts in it are made printable.
+    """Parses a JSON text and makes all texts in it printable.
 
     Raises:
       ValueError: if it is not valid JSON, or is nested too deep.
     """
     value = untrusted.parsed_json(text)
-    # Most texts are plain ASCII, which this sees twenty times as fast as the pattern.
+    # Most texts are plain ASCII; this check finds that twenty times as fast as the pattern.
     plain = text.isascii() and "\\" not in text and "\x7f" not in text
     return value if plain or not _MAY_BE_UNPRINTABLE.search(text) else _printable(value)
 
 
 def json_object(text: str, where: object) -> dict[str, Any]:
-    """Returns the object of a JSON text.
+    """Parses a JSON text that must be an object.
 
     Raises:
       UserError: if the text is not valid JSON, or not an object.
@@ -140,7 +140,7 @@ def json_object(text: str, where: object) -> dict[str, Any]:
 
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
-        # A carriage return before a line feed stays; one alone is escaped.
+        # A carriage return stays only before a line feed; any other is escaped.
         return "\r\n".join(map(printable, value.split("\r\n")))
     if isinstance(value, dict):
         return {_printable(key): _printable(part) for key, part in value.items()}
@@ -150,10 +150,11 @@ def _printable(value: Any) -> Any:
 def field(
     record: Mapping[str, Any], key: str, kind: type, where: object, *, default: Any = _MISSING
 ) -> Any:
-    """Returns `record[key]`, which must be of the given kind; the default where it is absent.
+    """Returns `record[key]`, which must have the given type; the default if it is missing.
 
     Raises:
-      UserError: if it is absent without a default, of another kind, or an integer beyond 64 bits.
+      UserError: if it is missing without a default, has another type, or is an integer beyond 64
+        bits.
     """
     value = record.get(key)
     if value is None:
@@ -166,12 +167,12 @@ def field(
 
 
 def is_integer(value: object) -> bool:
-    """Returns whether a value is a whole number of at most 64 bits."""
+    """Returns whether a value is an integer of at most 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def finite(value: object) -> float | None:
-    """Returns a finite number as a float, None for anything else."""
+    """Returns a finite number as a float; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -182,7 +183,7 @@ def finite(value: object) -> float | None:
 
 
 def numbers(record: Mapping[str, Any], where: str) -> dict[str, float]:
-    """Returns the record, whose values must be finite numbers; any other is a UserError."""
+    """Returns the record after checking that all values are finite numbers."""
     found = {key: finite(value) for key, value in record.items()}
     for key, value in found.items():
         if value is None:
@@ -191,7 +192,7 @@ def numbers(record: Mapping[str, Any], where: str) -> dict[str, float]:
 
 
 def percentage(record: Mapping[str, Any], key: str, where: str) -> float | None:
-    """Returns `record[key]`, a number from 0 to 100; None where it is absent."""
+    """Returns `record[key]`, a number from 0 to 100; None if it is missing."""
     if record.get(key) is None:
         return None
     value = numbers({key: record[key]}, where)[key]
@@ -201,7 +202,7 @@ def percentage(record: Mapping[str, Any], key: str, where: str) -> float | None:
 
 
 def counts(record: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Returns the record, whose values must be whole numbers from 0; any other is a UserError."""
+    """Returns the record after checking that all values are counts."""
     for key, value in record.items():
         if not is_integer(value) or value < 0:
             raise UserError(f"{where}: '{key}' must be a count, got {value!r:.80}.")
@@ -209,7 +210,7 @@ def counts(record: Mapping[str, Any], where: str) -> dict[str, int]:
 
 
 def distinct_names(folders: Collection[PurePath]) -> dict[PurePath, str]:
-    """Returns, for each folder, the shortest end of its path that no other folder has.
+    """Returns for each folder the shortest end of its path that no other folder has.
 
     >>> list(distinct_names([PurePosixPath("sni/model"), PurePosixPath("/out/qa/model")]).values())
     ['sni/model', 'qa/model']

@@ -1,4 +1,4 @@
-"""Statistics of evaluations: arrays in, numbers out; numpy and scipy only.
+"""Statistics of evaluations: intervals, tests and calibration error, with only numpy and scipy.
 
     >>> right = np.random.default_rng(0).random((1, 10, 277)) < 0.6    # seeds, prompts, examples
     >>> interval = interval_of_share(crossed_mean(right, prompts=RANDOM))
@@ -14,45 +14,47 @@
     >>> round(calibration_error(confidence, correct), 3)
     0.3
 
-`docs/statistics.md` has the measured coverage of each interval and the rejection rate of each test;
-`benchmarks/interval_coverage.py` measures them.
+`docs/statistics.md` reports the measured coverage of each interval and the rejection rate of each
+test; `benchmarks/interval_coverage.py` measures them.
 
-**The crossed mean.** Axes of the arrays: S seeds, P prompts, E examples; any axes may stand before
-them (a batch). Values are right or wrong (1 or 0), or the gain of one run over another (-1, 0, 1);
-a mean is in the same unit. One example under P prompts is one observation of the example, not P of
-them; one prompt on E examples is one observation of the prompt. So the variance of the mean is that
-of a crossed design,
+**The crossed mean.** Arrays have the axes S seeds, P prompts and E examples, after any batch axes.
+Values are right or wrong (1 or 0), or the gain of one run over another (-1, 0, 1); a mean has the
+same unit. One example under P prompts is one observation of the example, not P observations.
+Likewise, one prompt on E examples is one observation of the prompt. So the variance of the mean is
+that of a crossed design:
 
-    V = V[prompts] + V[examples] - V[prompts and examples],
+    V = V[prompts] + V[examples] - V[prompts and examples]
 
-each the sum of squares of its centred sums: the third is in both of the first two (for complete
-data this is (MSA + MSB - MSAB) / (P E), Searle, Casella and McCulloch, Variance Components, 1992,
-chapter 4; for any crossed levels Cameron, Gelbach and Miller, 2011, J. Bus. Econ. Stat. 29). Its
-degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2). Prompts are FIXED if the
-question is about these prompts, RANDOM if they are a sample of prompts: only then V[prompts]
-counts. Seeds are random. Examples that share a document are one cluster. Clusters of unequal size
-are weighted by CR2, with the degrees of freedom of Bell and McCaffrey (2002, Survey Methodology
-28).
+Each term is the sum of squares of its centred sums, and the third is subtracted because both of the
+others contain it. For complete data this is (MSA + MSB - MSAB) / (P E) (Searle, Casella and
+McCulloch, Variance Components, 1992, chapter 4); for any crossed levels see Cameron, Gelbach and
+Miller, 2011, J. Bus. Econ. Stat. 29. The degrees of freedom are Satterthwaite's (1946, Biometrics
+Bulletin 2).
 
-The interval of a share is Wilson's with the effective number of examples, and Student's quantile
-(Wilson, 1927, J. Am. Stat. Assoc. 22; effective numbers: Kish, Survey Sampling, 1965): it stays
-between 0 and 1 and holds near them. The interval of a difference is symmetric, Student's.
+Prompts are FIXED if the question is about exactly these prompts, and RANDOM if they are a sample of
+prompts; V[prompts] counts only then. Seeds are random. Examples that share a document form a
+cluster. If clusters differ in size, they are weighted by CR2, with the degrees of freedom of Bell
+and McCaffrey (2002, Survey Methodology 28).
 
-**Many comparisons.** McNemar (1947, Psychometrika 12), exact by the binomial distribution; mid-p:
-Fagerland, Lydersen and Laake (2013, BMC Med. Res. Methodol. 13), which recommends it. Sets of
-equals: the maximal sets without a significant pair, as in Piepho's letters (2004, J. Comput. Graph.
-Stat. 13).
+The interval of a share is Wilson's (1927, J. Am. Stat. Assoc. 22) with the effective number of
+examples (Kish, Survey Sampling, 1965) and Student's quantile. It stays between 0 and 1, and keeps
+its coverage near them. The interval of a difference is the symmetric one of Student's t.
 
-**The calibration error** is the mean distance of confidence and accuracy over bins (Naeini, Cooper
-and Hauskrecht, 2015, AAAI). It is biased: noise makes distances by itself, so that a model without
-error seems to have some, and percentiles of resampled errors miss the true one. The true error is
-at least the observed one less the sum of the bins' noise, and at most the observed one less what
-noise adds in the directions of the bins' errors, both by the triangle inequality; the ends are
-quantiles of these sums, whose terms are drawn from the normal distribution with the examples'
-covariance.
+**Many comparisons.** McNemar's test (1947, Psychometrika 12) is exact, by the binomial
+distribution. The mid-p version follows Fagerland, Lydersen and Laake (2013, BMC Med. Res. Methodol.
+13), who recommend it. Tied sets are the maximal sets without a significantly different pair, as in
+Piepho's letters (2004, J. Comput. Graph. Stat. 13).
+
+**The calibration error** is the mean distance between confidence and accuracy over bins (Naeini,
+Cooper and Hauskrecht, 2015, AAAI). It is biased: noise creates distances, so even a perfectly
+calibrated model seems to have an error, and percentiles of resampled errors miss the true one. By
+the triangle inequality, the true error is at least the observed error minus the sum of the bins'
+noise. It is at most the observed error minus the noise in the direction of each bin's error. The
+ends of the interval are quantiles of these sums, whose terms are drawn from a normal distribution
+with the examples' covariance.
 
 Assumptions: runs, prompts and clusters are independent draws; a prompt's mean is over the examples
-that it has; all seeds have the same cells. With one cluster there is no variance: NaN.
+that it has; all seeds have the same cells. With only one cluster the variance is NaN.
 """
 
 import itertools
@@ -64,12 +66,12 @@ import numpy as np
 CONFIDENCE = 0.95
 POWER = 0.8
 FIXED, RANDOM = "fixed", "random"
-# Of the calibration error: draws of its interval, their seed, and bins of equal width.
+# For the calibration error: the draws for its interval, their seed, and the bins of equal width.
 RESAMPLES = 1000
 SEED = 0
 BINS = 10
 _SEEDS, _PROMPTS, _EXAMPLES = -3, -2, -1
-# A smaller variance of shares is rounding: one of 10,000,000 values that differs gives 1e-14.
+# A smaller variance of shares is a rounding error: one differing value in 10,000,000 gives 1e-14.
 _ROUNDING = 1e-20
 
 
@@ -79,7 +81,7 @@ class CrossedMean:
 
     Attributes:
       value: the mean over seeds and prompts of each prompt's mean.
-      variance: the variance of `value`; NaN with one cluster of examples.
+      variance: the variance of `value`; NaN with only one cluster of examples.
       degrees: its degrees of freedom.
       clusters: the number of clusters of examples.
       cells: the number of values.
@@ -107,7 +109,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class _Part:
-    """The variance that one level, or several crossed ones, add; `sign` is 1 or -1."""
+    """The variance from one level, or from several crossed levels; `sign` is 1 or -1."""
 
     sign: int
     variance: np.ndarray
@@ -125,10 +127,10 @@ def crossed_mean(
     """Returns the mean of values [..., S, P, E], with its variance.
 
     Args:
-      values: the values; those that are not present count as nothing.
+      values: the values; those that are not present are ignored.
       prompts: FIXED or RANDOM; a single prompt is always fixed.
       present: bool [P, E], which prompts have which examples; None if all have all.
-      clusters: [E], the document of each example; None if each is its own document.
+      clusters: [E], the document of each example; None if each example is its own document.
     """
     cells = _Cells.of(values, present, clusters)
     return _mean(cells.value, cells, cells.parts(prompts, seeds=True))
@@ -142,9 +144,9 @@ def crossed_difference(
     present: np.ndarray | None = None,
     clusters: np.ndarray | None = None,
 ) -> CrossedMean:
-    """Returns the mean of `second` less that of `first`, paired by prompt and example.
+    """Returns the mean of `second` minus that of `first`, paired by prompt and example.
 
-    The seeds of the two are not paired, so each run's add their variance.
+    The seeds of the two runs are not paired, so both runs' seeds add their variance.
 
     Args:
       first: values [..., S, P, E] of one run.
@@ -163,7 +165,7 @@ def crossed_difference(
 
 
 def mean_of_means(means: Sequence[CrossedMean]) -> CrossedMean:
-    """Returns the plain mean of independent means, such as those of several datasets."""
+    """Returns the unweighted mean of independent means, such as those of several datasets."""
     count = len(means)
     parts = [_Part(1, m.variance / count**2, float(m.degrees), single=True) for m in means]
     variance, degrees = _total(parts)
@@ -177,7 +179,7 @@ def mean_of_means(means: Sequence[CrossedMean]) -> CrossedMean:
 
 
 def interval_of_share(mean: CrossedMean) -> Interval:
-    """Returns the interval of a mean of values from 0 to 1; 0 to 1 without variance."""
+    """Returns the interval of a mean of values from 0 to 1; (0, 1) if the variance is NaN."""
     share = np.clip(mean.value, 0.0, 1.0)
     spread = share * (1 - share)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -189,7 +191,7 @@ def interval_of_share(mean: CrossedMean) -> Interval:
 
 
 def score_interval(share: np.ndarray, effective: np.ndarray, quantile: np.ndarray) -> Interval:
-    """Returns the score interval of a share of `effective` examples."""
+    """Returns Wilson's score interval for a share of `effective` examples."""
     squared = quantile**2 / effective
     middle = (share + squared / 2) / (1 + squared)
     reach = np.sqrt(squared * (share * (1 - share) + squared / 4)) / (1 + squared)
@@ -197,7 +199,7 @@ def score_interval(share: np.ndarray, effective: np.ndarray, quantile: np.ndarra
 
 
 def interval_of_difference(mean: CrossedMean) -> Interval:
-    """Returns the interval of a difference of shares; -1 to 1 without variance."""
+    """Returns the interval of a difference of shares; (-1, 1) if the variance is NaN."""
     reach = _quantile(mean.degrees) * mean.standard_error
     known = ~np.isnan(mean.variance)
     low, high = (np.clip(mean.value + sign * reach, -1.0, 1.0) for sign in (-1, 1))
@@ -205,10 +207,10 @@ def interval_of_difference(mean: CrossedMean) -> Interval:
 
 
 def p_value(mean: CrossedMean) -> np.ndarray:
-    """Returns the two-sided p-value of a difference: Student's t with Satterthwaite's degrees.
+    """Returns the two-sided p-value of a difference, by Student's t with Satterthwaite's degrees.
 
-    Where all examples differ by the same amount, it is the sign test's; 1 without
-    variance to judge by, or without a difference.
+    If all examples differ by the same amount, the sign test is used instead. Without a difference,
+    or if the variance is NaN, the p-value is 1.
     """
     from scipy.special import stdtr
 
@@ -220,10 +222,10 @@ def p_value(mean: CrossedMean) -> np.ndarray:
 
 
 def minimum_detectable(mean: CrossedMean, power: float = POWER) -> np.ndarray:
-    """Returns the true difference that a test at level 1 - CONFIDENCE finds with a probability.
+    """Returns the true difference that a test at level 1 - CONFIDENCE finds with this power.
 
-    Source: Bloom (1995), Evaluation Review 19: the standard error times the sum of the quantiles of
-    level and power.
+    Source: Bloom (1995), Evaluation Review 19: the standard error times the sum of the quantiles
+    for level and power.
     """
     from scipy.special import stdtrit
 
@@ -238,12 +240,12 @@ def _quantile(degrees: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Values as prompts' means, and each cluster's contribution to them.
+    """Values summarized as each prompt's mean and each cluster's contribution to it.
 
     Attributes:
       means: [..., S, P], divided by S P.
-      sums: [..., S, P, C], what the examples of a cluster add to the mean over its expectation, as
-        CR2 adjusts it; their sum over clusters is near 0.
+      sums: [..., S, P, C], the deviation from the mean that the examples of a cluster contribute,
+        adjusted by CR2; the sum over clusters is near 0.
       degrees: the degrees of freedom of the clusters.
       count: the number of values.
     """
@@ -287,7 +289,7 @@ class _Cells:
         return self.means.sum(axis=(-2, -1))
 
     def parts(self, prompts: str, *, seeds: bool, only_seeds: bool = False) -> list[_Part]:
-        """Returns the parts of the variance: all of them, or only those with seeds."""
+        """Returns all terms of the variance, or only the terms with seeds."""
         levels = [_EXAMPLES]
         levels += [_PROMPTS] if prompts == RANDOM and self.means.shape[-1] > 1 else []
         levels += [_SEEDS] if seeds and self.means.shape[-2] > 1 else []
@@ -299,7 +301,7 @@ class _Cells:
         return found
 
     def _part(self, chosen: Sequence[int]) -> _Part:
-        # The axes of `means` are one fewer than those of `sums`.
+        # `means` has one axis fewer than `sums`.
         axes = [a for a in chosen if a != _EXAMPLES]
         table = self.sums if _EXAMPLES in chosen else self.means[..., None]
         dropped = tuple(a for a in (_SEEDS, _PROMPTS) if a not in chosen)
@@ -319,8 +321,7 @@ def bell_mccaffrey(shares: np.ndarray) -> float:
     Args:
       shares: [C], each cluster's share of the observations.
 
-    >>> round(bell_mccaffrey(np.full(56, 1 / 56)), 6)
-    55.0
+    >>> round(bell_mccaffrey(np.full(56, 1 / 56)), 6) 55.0
     """
     between = shares**2 / (1 - shares)
     return float(1 / ((shares**2).sum() + between.sum() ** 2 - (between**2).sum()))
@@ -332,7 +333,7 @@ def _mean(value: np.ndarray, cells: _Cells, parts: Iterable[_Part]) -> CrossedMe
 
 
 def _total(parts: Sequence[_Part]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the variance and Satterthwaite's degrees; neither is below that of one level."""
+    """Returns the variance and Satterthwaite's degrees; neither is below that of a single level."""
     raw = sum(part.sign * part.variance for part in parts)
     single = [part for part in parts if part.single]
     variance = np.maximum(raw, np.max([part.variance for part in single], axis=0))
@@ -345,14 +346,14 @@ def _total(parts: Sequence[_Part]) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class McNemar:
-    """McNemar's tests of two runs on the same examples; arrays have the batch's axes.
+    """McNemar's tests of two runs on the same examples; arrays have the batch axes.
 
     Attributes:
       first_only: the number of examples that only the first run gets right.
       second_only: the number of examples that only the second run gets right.
-      p_value: exact, two-sided; 1 without disagreements. It rejects too rarely.
-      mid_p_value: less half the probability of the observed counts; near its level, not always
-        below it.
+      p_value: exact and two-sided; 1 without disagreements. It rejects too rarely.
+      mid_p_value: the exact p-value minus half the probability of the observed counts. Its
+        rejection rate is near the level, but may be above it.
     """
 
     first_only: np.ndarray
@@ -362,7 +363,7 @@ class McNemar:
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
-    """Returns McNemar's test for each batch of bool [..., E], whether a run is right."""
+    """Computes McNemar's test for each batch of bool [..., E], whether each run is right."""
     from scipy.special import bdtr, gammaln
 
     first_only = (first & ~second).sum(axis=-1)
@@ -376,7 +377,7 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
 
 
 def tied_sets(count: int, *, different: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """Returns the maximal sets of runs without two that differ, the first runs first.
+    """Returns the maximal sets of runs in which no two runs differ, in the order of the runs.
 
     Args:
       count: the number of runs.
@@ -401,7 +402,7 @@ def correlation(first: np.ndarray, second: np.ndarray) -> float | None:
 
 
 def calibration_bins(confidence: np.ndarray, *, bins: int = BINS) -> np.ndarray:
-    """Returns the bin of each confidence [E] from 0 to 1; 1 is in the last one."""
+    """Returns the bin of each confidence [E] from 0 to 1; 1 belongs to the last bin."""
     return np.minimum((confidence * bins).astype(int), bins - 1)
 
 
@@ -424,10 +425,10 @@ def calibration_interval(
     Args:
       confidence: from 0 to 1.
       right: whether the prediction is right.
-      clusters: int [E] from 0, what is drawn together, as one row under several prompts; None if
-        every example is drawn by itself.
+      clusters: int [E] from 0, the group of examples that are drawn together, such as one row under
+        several prompts; None if all examples are independent.
       resamples: the number of draws.
-      seed: of the draws.
+      seed: the seed of the draws.
     """
     examples = len(confidence)
     excess = np.zeros((examples, BINS))

@@ -5,22 +5,21 @@
     rows = normalization_rows(read_runs([Path("eval")]))
     rows[0]["sum"], rows[0]["characters"], rows[0]["decoded"]      # means over prompts, in percent
 
-Rows are mappings, in which an unknown value is None. `run` is a checkpoint's position in
-`summary.runs`, `label` its name. Datasets are sorted by group (held-out, training, others) and
-name, tasks of mode `eval` as in their files, runs as given.
+Rows are mappings in which unknown values are None. `run` is a checkpoint's position in
+`summary.runs`, and `label` its name. Datasets are sorted by group (held-out, training, others) and
+name, tasks of mode `eval` as in their files, and runs as given.
 
-T0's accuracy is by the plain sum of a choice's log-probabilities. Next to it are others:
+T0 ranks the choices by the plain sum of their log-probabilities. The report also has other
+normalizations:
 
-| column | the prediction is |
-|---|---|
-| sum | the choice of the greatest log-likelihood: T0's, the headline |
-| tokens | that of the greatest log-likelihood divided by its tokens, EOS among them |
-| characters | that of the greatest log-likelihood divided by its characters |
-| decoded | what the model writes, which is right if it is the right choice after normalization |
+| column | the prediction is | |---|---| | sum | the choice with the highest log-likelihood: T0's,
+the headline | | tokens | the choice with the highest log-likelihood per token, including EOS | |
+characters | the choice with the highest log-likelihood per character | | decoded | the decoded
+text, which is right if it equals the gold choice after normalization |
 
-Assumptions: a task with the same name is the same prompt of the same dataset in every run; all
-accuracies and differences are in percent. A dataset has an accuracy by a normalization if all of
-its prompts have one.
+Assumptions: tasks with the same name have the same prompt and dataset in every run. All accuracies
+and differences are in percent. A dataset has an accuracy under a normalization if all its prompts
+have one.
 """
 
 import dataclasses
@@ -49,7 +48,7 @@ from t0.reports.named_runs import NamedRun
 from t0.reports.statistics import Interval
 from t0.reports.tables import MARK, Row
 
-# The kinds of rows in the table `metrics`: a task, one of its categories, or a task within it.
+# The kinds of rows in the table `metrics`: a task, one of its categories, or one of its subtasks.
 WHOLE, CATEGORY, PART = "whole", "category", "part"
 # Column of `normalization_rows` -> its heading in tables.
 NORMALIZATIONS = {
@@ -59,9 +58,9 @@ NORMALIZATIONS = {
     "decoded": "Decoded",
 }
 _DIAGNOSIS = ("majority", "most_predicted", "most_predicted_answer", "without_ties", "entropy")
-# The name of a group that is a task of Super-NaturalInstructions; other groups are categories.
+# Names of groups that are tasks of Super-NaturalInstructions; other groups are categories.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
-# (whether there is rank evaluation, whether there is mode `eval`) -> the report's title.
+# (has rank evaluation, has mode `eval`) -> the report's title.
 _TITLES = {
     (True, False): "T0 rank evaluation",
     (True, True): "T0 evaluation",
@@ -76,7 +75,7 @@ class DecodedResults:
 
     Attributes:
       metrics: the metrics of the whole task, in the order of the files.
-      signatures: (metric, signature), each once.
+      signatures: (metric, signature), without repetitions.
       files: the files of predictions of each series' last checkpoint.
     """
 
@@ -88,22 +87,22 @@ class DecodedResults:
 
 @dataclass(frozen=True)
 class Summary:
-    """The content of a report, in whatever form it is written.
+    """The content of a report, independent of its output format.
 
     Attributes:
       notes: the caller's notes, the runs' notes, and warnings about the data.
       runs: all evaluated checkpoints.
-      named: the runs that these checkpoints are of.
-      comparison: the runs compared with the baseline; None for one run.
+      named: the runs to which these checkpoints belong.
+      comparison: the runs compared with the baseline; None for a single run.
       datasets: a row for each dataset and run: accuracy over prompts, counts summed over prompts,
-        and the interval of the mean, if every prompt has per-example scores.
+        and the interval of the mean if every prompt has per-example scores.
       prompts: a row for each prompt and run.
-      metrics: a row for each value of mode `eval`: of a task (`kind` is WHOLE), of one of its
-        categories, or of a task within it. An undefined value is None.
-      clean: a row for each dataset and run, see `clean_examples.clean_rows`; none without overlap.
-      overlap: the definition of an overlap, in a sentence; None without one.
+      metrics: a row for each value of mode `eval`: for a task (`kind` is WHOLE), for one of its
+        categories, or for a subtask. An undefined value is None.
+      clean: a row for each dataset and run, see `clean_examples.clean_rows`; empty without overlap.
+      overlap: the definition of an overlap as a sentence; None without overlap.
       normalizations: a row for each dataset and run, see `normalization_rows`.
-      reliabilities: of each dataset and run with scores, see `diagnosis.reliability_rows`.
+      reliabilities: a row for each dataset and run with scores, see `diagnosis.reliability_rows`.
     """
 
     title: str
@@ -131,19 +130,20 @@ def summarise(
     any_texts: bool = False,
     must_compare: bool = False,
 ) -> Summary:
-    """Returns the tables of some runs; without runs they are empty.
+    """Summarizes runs; without runs all tables are empty.
 
     Args:
       named: the runs.
-      title: the report's title; None for a title that names its content.
+      title: the report's title; None for a title that describes the content.
       notes: sentences that are shown first.
       overlap: the overlap with the training data, or None.
-      baseline: the position of the run that the others are compared with.
-      any_texts: whether examples with other texts are compared, see `comparison.compare`.
-      must_compare: whether runs that cannot be compared are an error; otherwise a note says why.
+      baseline: the position of the run with which the others are compared.
+      any_texts: whether to compare examples with different texts, see `comparison.compare`.
+      must_compare: whether runs that cannot be compared are an error; otherwise a note gives the
+        reason.
 
     Raises:
-      UserError: if the overlap is of other rows than the runs, or runs cannot be compared.
+      UserError: if the overlap is for other rows than the runs', or the runs cannot be compared.
     """
     runs = tuple(run for model in named for run in model.checkpoints)
     datasets, prompts = rank_rows(runs)
@@ -197,7 +197,7 @@ def _comparison(
 def rank_rows(
     runs: Sequence[EvaluatedRun],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns the rows `datasets` and `prompts` of a summary."""
+    """Returns the rows of the tables `datasets` and `prompts`."""
     datasets, prompts = [], []
     for dataset, group in dataset_groups(runs).items():
         for position, run in enumerate(runs):
@@ -265,7 +265,7 @@ _TOTALS = ("ties", "truncated_inputs", "truncated_targets")
 
 
 def _mean_accuracy(scores: Sequence[ExampleScores | None]) -> Accuracy | None:
-    """Returns the mean over prompts; None if one has no scores."""
+    """Returns the mean over prompts; None if a prompt has no scores."""
     if not scores or any(each is None or not len(each) for each in scores):
         return None
     return accuracies.accuracy(accuracies.shared_grid([scores]), 0)
@@ -286,7 +286,8 @@ def normalization_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
 
     Returns:
       `dataset`, `run` (its position), `label`, `prompts`; and for each of `NORMALIZATIONS` the mean
-      over prompts in percent with `<name>_low` and `<name>_high`, None if a prompt has none.
+      over prompts in percent with `<name>_low` and `<name>_high`, None if a prompt has no such
+      accuracy.
     """
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
@@ -314,7 +315,7 @@ def _normalized_accuracy(scores: Sequence[ExampleScores], name: str) -> Accuracy
 
 
 def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
-    """Returns the rows `metrics` of a summary."""
+    """Returns the rows of the table `metrics`."""
     rows = []
     for tasks in _by_task(runs).values():
         metrics = _metrics_of(tasks)
@@ -327,7 +328,7 @@ def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
         groups = sorted({group for task in tasks.values() for group in task.groups})
         rows += [
             _value_row(runs, run, task, metric, group)
-            for group in sorted(groups, key=_kind)  # CATEGORY is before PART
+            for group in sorted(groups, key=_kind)  # CATEGORY comes before PART
             for run, task in tasks.items()
             if group in task.groups
             for metric in metrics
@@ -340,7 +341,7 @@ def _value_row(
 ) -> dict[str, Any]:
     run = runs[position]
     values = task.groups[group] if group else task.metrics
-    # Counts and signatures are of the whole task.
+    # Counts and signatures belong to the whole task.
     return {
         "run": position,
         "label": run.label,
@@ -372,11 +373,11 @@ def _kind(group: str) -> str:
 def group_values(
     metrics: Sequence[Row], task: str, kind: str
 ) -> list[tuple[str, int, tuple[float | None, ...]]]:
-    """Returns (group, run, values) of a task's groups of a kind, by name, then run.
+    """Returns (group, run, values) for a task's groups of one kind, sorted by name, then run.
 
     Args:
-      metrics: the rows `metrics` of a summary.
-      task: the task of the groups; the values are in the order of its metrics.
+      metrics: the rows of the table `metrics`.
+      task: the task; the values are in the order of its metrics.
       kind: CATEGORY or PART.
     """
     values: dict[tuple[str, int], list[float | None]] = {}
@@ -387,7 +388,7 @@ def group_values(
 
 
 def _by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:
-    """Returns task -> position of a run -> the run's results of that task."""
+    """Returns task -> position of a run -> the run's results for that task."""
     by_task: dict[str, dict[int, DecodedTask]] = {}
     for position, run in enumerate(runs):
         for task in run.decoded:
@@ -453,7 +454,7 @@ def _mostly_tied(task: RankedTask) -> bool:
 
 
 def _signature_warnings(metrics: Sequence[Row]) -> list[str]:
-    """Returns a note for each metric whose values are not comparable between the runs."""
+    """Returns a warning for each metric whose values are not comparable between runs."""
     signatures: dict[tuple[str, str], set[str]] = {}
     for row in metrics:
         if row["kind"] == WHOLE:

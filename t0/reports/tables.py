@@ -1,4 +1,4 @@
-r"""One table with four renderings: page, terminal, CSV and JSON.
+r"""Renders one table in four formats: page, terminal, CSV and JSON.
 
     columns = (ReportColumn("dataset", "Dataset", "dataset"), ReportColumn("mean", "Mean", "mean"))
     table = ReportTable("datasets", "Datasets", columns, [{"dataset": "rte", "mean": 54.151}])
@@ -7,11 +7,12 @@ r"""One table with four renderings: page, terminal, CSV and JSON.
     list(table.lines())        # ["dataset  mean", "rte      54.2"], for the terminal
 
 The page renders a table with `data_table` of macros.html.j2. `number`, `signed`, `interval` and
-others make the texts of cells. CSV and JSON hold the values of the
-rows at full precision, under the names of `fields`; page and terminal show the texts of `columns`.
+similar functions format cells. CSV and JSON contain the values of the rows at full precision, under
+the names in `fields`; page and terminal show the formatted `columns`.
 
-Texts are untrusted: in CSV a text that a spreadsheet would take for a formula begins with an
-apostrophe. An unknown value (None) is a dash on page and terminal, empty in CSV, null in JSON.
+Texts are untrusted: in CSV, a text that a spreadsheet would interpret as a formula is prefixed with
+an apostrophe. An unknown value (None) is a dash on page and terminal, empty in CSV, and null in
+JSON.
 """
 
 import csv
@@ -23,48 +24,46 @@ from typing import Any
 from t0.text_tables import table_lines
 
 Row = Mapping[str, Any]
-# The key of a row's `Mark`, which no file holds: JSON and CSV name runs by their labels.
+# The key of a row's `Mark`, which is never written to files: JSON and CSV name runs by their
+# labels.
 MARK = "mark"
-# A cell that begins with one of these is a formula to some spreadsheet.
+# Some spreadsheets interpret a cell that begins with one of these as a formula.
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n")
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """Returns a number with the given digits after the point, a dash for None.
+    """Formats a number with the given number of decimals; a dash for None.
 
-    >>> number(54.151), number(None)
-    ('54.2', '–')
+    >>> number(54.151), number(None) ('54.2', '–')
     """
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def count(value: int | None) -> str:
-    """Returns a count with thousands separators, a dash for None."""
+    """Formats a count with thousands separators; a dash for None."""
     return "–" if value is None else f"{value:,}"
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """Returns a number with its sign, which is a typographic minus or plus; zero has no sign.
+    """Formats a number with a typographic plus or minus sign; zero has no sign.
 
-    >>> signed(-2.04), signed(0.01)
-    ('−2.0', '0.0')
+    >>> signed(-2.04), signed(0.01) ('−2.0', '0.0')
     """
     text = f"{value:+.{digits}f}"
     return text[1:] if not float(text) else text.replace("-", "−")
 
 
 def span(low: float, high: float, digits: int = 0) -> str:
-    """Returns the smallest and the largest of some values, one number if they are equal.
+    """Formats the smallest and the largest of some values; one number if they are equal.
 
-    >>> span(9, 1267), span(40.0, 62.54, 1)
-    ('9–1,267', '40.0–62.5')
+    >>> span(9, 1267), span(40.0, 62.54, 1) ('9–1,267', '40.0–62.5')
     """
     texts = [f"{value:,.{digits}f}" for value in (low, high)]
     return texts[0] if low == high and not digits else "–".join(texts)
 
 
 def interval(row: Mapping[str, Any], kind: str = "interval") -> str:
-    """Returns a row's interval as "low to high", empty if there is none.
+    """Formats a row's interval as "low to high"; empty if there is none.
 
     Args:
       row: the row, with the keys `<kind>_low` and `<kind>_high`.
@@ -78,15 +77,14 @@ def interval(row: Mapping[str, Any], kind: str = "interval") -> str:
 
 
 def p_value(p: float) -> str:
-    """Returns a p-value to two significant digits, or that it is below 0.001."""
+    """Formats a p-value with two significant digits, or as "< 0.001"."""
     return "< 0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
 
 
 def fact(value: Any) -> str:
-    """Returns a value of the results' `run` object as text; objects as "key value, ...".
+    """Formats a value of the results' `run` object; objects become "key value, ...".
 
-    >>> fact({"inputs": 1024, "targets": 256})
-    'inputs 1024, targets 256'
+    >>> fact({"inputs": 1024, "targets": 256}) 'inputs 1024, targets 256'
     """
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {fact(part)}" for key, part in value.items())
@@ -98,10 +96,10 @@ def fact(value: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Returns a value as page and terminal show it.
+    """Formats a value for page and terminal.
 
-    >>> value_text(54.151), value_text(1000), value_text(None), value_text("rte")
-    ('54.2', '1,000', '–', 'rte')
+    >>> value_text(54.151), value_text(1000), value_text(None), value_text("rte") ('54.2', '1,000',
+    '–', 'rte')
     """
     if isinstance(value, str):
         return value or "–"
@@ -116,9 +114,9 @@ class ReportColumn:
       key: the key of its values in the rows.
       heading: its heading on the page; empty if it is only in the terminal.
       short: its heading in the terminal; empty if it is only on the page.
-      show: makes a text of a value that is known.
-      text: makes the text of a row, instead of `show`.
-      detail: makes a second text of a row, which the page shows in small type.
+      show: formats a value that is known.
+      text: formats a cell from the whole row, instead of `show`.
+      detail: formats a second text from the whole row, which the page shows in small type.
       css: the CSS classes of its cells, "t ..." for texts and "n ..." for numbers.
       kind: "name" (bold), "run" (the run's letter and colour) or "prompt" (opens its examples).
     """
@@ -134,11 +132,11 @@ class ReportColumn:
 
     @property
     def is_text(self) -> bool:
-        """Whether the cells are texts, which are aligned at their left end."""
+        """Whether the cells are texts, which are left-aligned."""
         return self.css.startswith("t")
 
     def cell(self, row: Row) -> str:
-        """Returns the text of a row's cell."""
+        """Formats the cell of a row."""
         if self.kind == "run":
             return row[MARK].letter
         if self.text is not None:
@@ -154,13 +152,13 @@ class ReportTable:
     Attributes:
       name: its key in JSON and its anchor on the page.
       title: its heading.
-      columns: what page and terminal show.
+      columns: the columns on the page and in the terminal.
       rows: a mapping from key to value for each row.
       note: a text that the page shows above it.
       file: the name of its CSV file; empty if it has none.
       fields: name in CSV and JSON -> key; by default all keys of the rows.
-      nested: fields with values of several parts, which only JSON holds.
-      long: whether the page shows its first rows, and a field to filter them.
+      nested: fields with structured values, which are only in JSON.
+      long: whether the page shows only the first rows, with a field to filter them.
       shown: whether page and terminal show a row; by default all rows.
     """
 
@@ -177,15 +175,15 @@ class ReportTable:
 
     @property
     def shown_rows(self) -> list[Row]:
-        """The rows that page and terminal show."""
+        """The rows on the page and in the terminal."""
         return [row for row in self.rows if self.shown is None or self.shown(row)]
 
     def records(self) -> list[dict[str, Any]]:
-        """Returns the rows for JSON."""
+        """Returns the rows as JSON objects."""
         return [{name: row[key] for name, key in self._fields(row).items()} for row in self.rows]
 
     def csv(self) -> str:
-        """Returns the rows as CSV, with a header."""
+        """Formats the rows as CSV, with a header."""
         names = [name for name in self._fields((self.rows or [{}])[0]) if name not in self.nested]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -195,7 +193,7 @@ class ReportTable:
         return text.getvalue()
 
     def lines(self, width: int | None = None) -> Iterator[str]:
-        """Yields the lines of the table for a terminal of a width; None for no limit."""
+        """Yields the lines of the table for a terminal of the given width; None for no limit."""
         shown = [column for column in self.columns if column.short]
         yield from table_lines(
             [column.short for column in shown],
@@ -209,7 +207,7 @@ class ReportTable:
 
 
 def _csv_cell(value: object) -> object:
-    """Returns a number unchanged, and a text so that a spreadsheet does not run it."""
+    """Returns numbers unchanged; escapes texts that a spreadsheet would run as a formula."""
     if isinstance(value, Mapping):
         value = "; ".join(f"{key}: {part}" for key, part in value.items())
     if not isinstance(value, str):

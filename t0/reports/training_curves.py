@@ -10,8 +10,8 @@
     panels = curve_panels(curves, ["#0072b2"])     # one for each quantity, see t0.reports.plots
     training_table(curves)[0]                      # ("steps", ["200"])
 
-Assumptions: a resumed training repeats steps, so the last line of a step counts. The last line may
-be incomplete while the training is running, and is then left out. The loss is in nats.
+Assumptions: a resumed training run repeats steps, so the last line of a step counts. While a run is
+still training, its last line may be incomplete; it is then ignored. The loss is in nats.
 """
 
 import datetime
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity that one panel draws.
+    """A quantity that has its own panel.
 
     Attributes:
-      key: the name in metrics.jsonl, of the training batches.
+      key: its name in metrics.jsonl, for the training batches.
       title: the panel's title.
-      label: the axis' label.
-      held_out: the name of the same quantity on held-out examples, if there is one.
-      instead: the name of a quantity whose panel makes this one unnecessary.
+      label: the label of the axis.
+      held_out: the name of the same quantity on held-out examples, if any.
+      instead: another quantity; if that was recorded, this one needs no panel.
     """
 
     key: str
@@ -54,20 +54,20 @@ class Quantity:
 
 QUANTITIES = (
     Quantity("loss_per_token", "NLL", "nats for each target token", "validation_loss_per_token"),
-    # The mean over positions, padding included, as Mesh TensorFlow trains: another scale, and the
-    # same curve.
+    # Mesh TensorFlow's training loss is a mean over all positions, including padding: the same
+    # curve on another scale.
     Quantity("loss", "Training loss", "loss (nats)", "validation_loss", "loss_per_token"),
     Quantity("learning_rate", "Learning rate", "learning rate"),
     Quantity("tokens_per_second", "Speed", "tokens per second"),
 )
 # Quantities that are drawn only if they change.
 _SETTINGS = {"learning_rate"}
-# Fields about a run, which its first record has.
+# Facts about a run, which are in its first record.
 _FACTS = ("parameters", "batch_sequences", "batch_tokens")
-# An axis of losses is logarithmic from this ratio of the largest to the smallest value.
+# An axis of losses is logarithmic if the largest value is at least this many times the smallest.
 _LOG_FROM_RATIO = 3.0
 HELD_OUT_COLOUR = RUN_COLOURS[1]
-# Prefix of means over tasks, such as "eval/accuracy", and the largest number of their panels.
+# The prefix of means over tasks, such as "eval/accuracy", and the maximum number of their panels.
 _OF_TASKS = "eval/"
 _MOST_TASK_PANELS = 6
 _SMOOTH_ABOVE_POINTS = 150
@@ -76,13 +76,13 @@ _NOISY = {"loss", "loss_per_token", "tokens_per_second"}
 
 @dataclass(frozen=True)
 class TrainingCurves:
-    """One training run: for each quantity its (step, value) points in order of steps.
+    """One training run, with the (step, value) points of each quantity in order of steps.
 
     Attributes:
-      not_finite: number of values that were NaN or infinite, which are left out.
-      best: the metric by which the best checkpoint was kept, and its step; None without one.
-      stopped_early: the step at which the run was stopped early, or None.
-      facts: the sizes of the model and of a batch, if they were recorded.
+      not_finite: the number of NaN or infinite values, which are left out.
+      best: the metric that selected the best checkpoint, and its step; None without one.
+      stopped_early: the step of early stopping, or None.
+      facts: the sizes of the model and of a batch, if recorded.
       configuration: gin's values as text, from `configuration.json` next to the metrics.
     """
 
@@ -96,7 +96,7 @@ class TrainingCurves:
     configuration: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, key: str, step: int) -> float | None:
-        """Returns a quantity's value at a step, None if it was not recorded."""
+        """Returns a quantity's value at a step; None if it was not recorded."""
         return dict(self.points.get(key, ())).get(step)
 
     @property
@@ -116,10 +116,10 @@ class TrainingCurves:
 
 
 def read_curves(paths: Sequence[Path]) -> tuple[TrainingCurves, ...]:
-    """Reads each metrics file, or the `metrics.jsonl` of each model directory.
+    """Reads metrics files, given directly or as model directories with a `metrics.jsonl`.
 
     Raises:
-      UserError: if a file is missing, empty or malformed; it names file and line.
+      UserError: if a file is missing, empty or malformed; the message names file and line.
     """
     files = [path / "metrics.jsonl" if path.is_dir() else path for path in map(any_path, paths)]
     for file in files:
@@ -146,7 +146,7 @@ def _read(path: Path, *, label: str) -> TrainingCurves:
         best_step = record.pop("best_step", None)
         if is_integer(best_step) and isinstance(record.get("best_by"), str):
             best = record["best_by"], best_step
-            # A run that was resumed with more patience has later lines without it.
+            # If a run was resumed with more patience, later lines have no `stopped_early`.
             stopped_early = step if record.get("stopped_early") else None
         for key, value in record.items():
             if key == "step" or isinstance(value, bool) or not isinstance(value, int | float):
@@ -171,7 +171,7 @@ def _read(path: Path, *, label: str) -> TrainingCurves:
 
 
 def _configuration(path: Path) -> dict[str, str]:
-    """Returns gin's values; nothing if the file is absent or is not one of ours."""
+    """Returns gin's values; an empty dict if the file is missing or not one of ours."""
     try:
         content = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -181,7 +181,7 @@ def _configuration(path: Path) -> dict[str, str]:
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the step and the fields of each whole line."""
+    """Yields the step and the fields of each complete line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -193,7 +193,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             record = parsed_json(line)
         except ValueError as error:
-            if number == len(lines):  # no newline after it: still being written
+            if number == len(lines):  # no newline follows: the line is still being written
                 continue
             raise UserError(f"{path}, line {number}: not valid JSON ({error}).") from error
         step = record.get("step") if isinstance(record, dict) else None
@@ -205,7 +205,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def curve_legend(
     curves: Sequence[TrainingCurves], runs: Sequence[EvaluatedRun]
 ) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each training run: the colour of its checkpoints if known."""
+    """Returns (colour, text) for each training run, with the colour of its checkpoints if known."""
     known = {name: colour for colour, name in series_legend(runs).values()}
     spare = [colour for colour in RUN_COLOURS if colour not in known.values()]
     legend = []
@@ -223,11 +223,11 @@ def _find_colour(folder: Path, colours: Mapping[str, str]) -> str | None:
 
 
 def curve_panels(curves: Sequence[TrainingCurves], colours: Sequence[str]) -> list[Panel]:
-    """Returns a panel for each known quantity that some training run recorded.
+    """Makes a panel for each known quantity that some training run recorded.
 
-    Training is a pale line, held-out values are a dark one with a dot for each evaluation, and both
-    are named in the panel. A star marks the best evaluation, a dotted line the step at which a run
-    was stopped early. Losses that fall far have a logarithmic axis.
+    Training values are a pale line. Held-out values are a dark line with a dot for each evaluation.
+    Both are named in the panel. A star marks the best evaluation, and a dotted line the step of
+    early stopping. If losses fall far, their axis is logarithmic.
     """
     drawn = list(zip(colours, curves, strict=True))
     recorded = {key for run in curves for key in run.points}
@@ -275,7 +275,7 @@ def _curve_panel(quantity: Quantity, curves: Sequence[tuple[str, TrainingCurves]
 
 
 def _scale(axes: "Axes", *, logarithmic: bool) -> None:
-    """Begins the axis at 0, or makes it logarithmic where values lie far apart."""
+    """Starts the axis at 0, or makes it logarithmic if values are far apart."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     formatter = FuncFormatter(lambda value, _: f"{value:,.6g}")
@@ -292,7 +292,7 @@ def _scale(axes: "Axes", *, logarithmic: bool) -> None:
 def _draw_curve(
     axes: "Axes", run: TrainingCurves, key: str, colour: str, *, alone: bool
 ) -> list[tuple[float, str, str]]:
-    """Draws a run's values, and returns (last value, name, colour) of the line."""
+    """Draws a run's values; returns (last value, name, colour) of the line."""
     if key not in run.points:
         return []
     steps, values = zip(*run.points[key], strict=True)
@@ -313,7 +313,7 @@ def _draw_curve(
 def _mark_best(
     axes: "Axes", run: TrainingCurves, keys: Sequence[str], colour: str, *, gid: str
 ) -> list[str]:
-    """Draws a star on the best evaluation, if the best was chosen by one of the panel's keys."""
+    """Draws a star on the best evaluation if one of the panel's keys selected it."""
     value = run.value(*run.best) if run.best and run.best[0] in keys else None
     if value is None:
         return []
@@ -323,12 +323,11 @@ def _mark_best(
 
 
 def smoothed(values: Sequence[float], *, radius: int) -> list[float]:
-    """Returns the mean of the 2 x radius + 1 values around each, fewer towards the ends.
+    """Returns a moving average over 2 x radius + 1 values, fewer near the ends.
 
-    The window stays centred, so a curve that falls steeply is not shifted.
+    The window stays centred, so a steeply falling curve is not shifted.
 
-    >>> smoothed([1.0, 2.0, 6.0, 7.0], radius=1)
-    [1.0, 3.0, 5.0, 7.0]
+    >>> smoothed([1.0, 2.0, 6.0, 7.0], radius=1) [1.0, 3.0, 5.0, 7.0]
     """
     sums = np.concatenate([[0.0], np.cumsum(values)])
     places = np.arange(len(values))
@@ -338,7 +337,7 @@ def smoothed(values: Sequence[float], *, radius: int) -> list[float]:
 
 
 def training_table(curves: Sequence[TrainingCurves]) -> list[tuple[str, list[str]]]:
-    """Returns rows (name, a text for each run) of sizes, final and best values and time."""
+    """Returns rows (name, a text for each run) of sizes, final and best values, and time."""
     columns = [_final_values(run) for run in curves]
     rows = [(name, [column[name] for column in columns]) for name in (columns or [{}])[0]]
     return [(name, [text or "–" for text in texts]) for name, texts in rows if any(texts)]
@@ -359,7 +358,7 @@ _SIZES = {
 
 
 def _final_values(run: TrainingCurves) -> dict[str, str]:
-    """Returns name -> text, empty if a value was not recorded."""
+    """Returns name -> text; empty if a value was not recorded."""
     points, best_value = run.points, run.value(*run.best) if run.best else None
     held_out = points.get("validation_loss_per_token", ())
     least = min(((value, step) for step, value in held_out), default=None)
@@ -380,7 +379,7 @@ def _final_values(run: TrainingCurves) -> dict[str, str]:
 
 
 def _duration(run: TrainingCurves) -> str:
-    """Returns the time of the logged steps, each pace for the steps since the line before."""
+    """Returns the time of the logged steps; each pace covers the steps since the line before."""
     points = run.points.get("seconds_per_step", ())
     if len(points) < 2:
         return ""
