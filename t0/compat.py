@@ -46,7 +46,7 @@ def _quiet_start() -> None:
 # The machine type reported by the firmware: "Google Compute Engine" on Google Cloud, including TPU
 # VMs.
 _PRODUCT_NAME = "/sys/class/dmi/id/product_name"
-# If one of these variables is set, the user says that there is a metadata server, or where it is.
+# If one of these variables is set, there is a metadata server.
 _GOOGLE_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "TPU_NAME")
 
 

@@ -401,7 +401,7 @@ def _note_interrupts() -> Iterator[None]:
         _interrupted.set()
         signal.default_int_handler(number, frame)
 
-    # Leave other handlers alone; other threads cannot install one.
+    # Do not replace a custom handler. Only the main thread can install one.
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
         threading.current_thread() is not threading.main_thread()
     ):

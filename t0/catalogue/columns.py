@@ -84,7 +84,7 @@ class ColumnSummary:
 
     @property
     def is_label(self) -> bool:
-        """Whether this looks like a label column: a few values, each of which is repeated."""
+        """Whether this looks like a label column: a few values, all of them repeated."""
         return not self.nested and 2 <= len(self.values) <= min(MOST_LABELS, max(2, self.rows // 3))
 
 

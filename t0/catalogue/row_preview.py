@@ -102,7 +102,7 @@ def preview_row(
     lengths: Mapping[str, int],
     tokens: Tokens | None,
 ) -> RowPreview:
-    """Renders a row, counts its tokens and finds where it is truncated.
+    """Renders a row, counts its tokens and finds the point of truncation.
 
     Args:
       task: the template and its data.

@@ -154,7 +154,7 @@ def _names(plan: StarterFolder) -> dict[str, str]:
 def _kept(
     plan: StarterFolder, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any] | None]:
-    """Yields each row as it is written, or None for a row without a text or a label."""
+    """Yields each row in its output form, or None for a row without a text or a label."""
     names = _names(plan)
     for row in rows:
         index = plan.labels.index(row.get(plan.labels.column))

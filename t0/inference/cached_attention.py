@@ -1,26 +1,26 @@
-"""Attention of a decoding step, with keys and values that are cached from step to step.
+"""Attention of a decoding step, with keys and values cached from step to step.
 
 Legend: B examples, K beams, H heads, D key or value size of a head, L input tokens, T target
 tokens, C targets of a chunk, N chunks.
 
-Mesh TensorFlow's layers also decode with cached states, but they rewrite all states at each step,
+Mesh TensorFlow's layers also cache states while decoding, but they rewrite all states at each step,
 and their dimension order needs a transpose in each matrix product. `cache_attention` replaces them
-by layers with the same variables, which
+with layers that have the same variables and
 
 - write a step's keys and values in place, into chunks of C positions: [N, B, H, K*C, D];
-- read only the chunks that hold tokens, so that a high limit T costs nothing;
+- read only the chunks that contain tokens, so that a high limit T costs nothing;
 - compute the encoder's keys [B, H, D, L] and values [B, H, L, D] once, and share them among the
   beams;
-- compute in float32, whatever the type of activations, except for the sums of the encoder's values.
+- compute in float32, whatever the activation type, except for the sums of the encoder's values.
 
-The beams of an example share one cache. Nothing in it is moved when beams are reordered:
-`ancestors` [B, K, T] has the column that holds each token of a beam's history; other columns are
+The beams of an example share one cache. When beams are reordered, no cached value moves:
+`ancestors` [B, K, T] holds the column of each token in a beam's history, and all other columns are
 masked.
 
     model = mesh_utils.build_model(...)
     cache_attention(model.decoder)
 
-Layers of other kinds are not replaced.
+Other kinds of layers are not replaced.
 """
 
 from typing import Any
@@ -35,13 +35,13 @@ _HIDDEN = -1e9
 
 
 def cache_attention(decoder: Any) -> int:
-    """Replaces the attention layers of a decoder whose options are those of T5.
+    """Replaces the attention layers of a decoder that have T5's options.
 
     Args:
-      decoder: Mesh TensorFlow's `Unitransformer`, which is changed.
+      decoder: Mesh TensorFlow's `Unitransformer`; it is modified.
 
     Returns:
-      the number of layers that were replaced.
+      the number of replaced layers.
     """
     if decoder.ensemble_dim or type(decoder.layer_stack) is not transformer.LayerStack:
         return 0
@@ -56,10 +56,10 @@ def cache_attention(decoder: Any) -> int:
 
 
 class _CachedSelfAttention(transformer_layers.SelfAttention):
-    """The decoder's attention to its earlier positions."""
+    """The decoder's self-attention to earlier positions."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
-        """Prepares the states ("first_part", returning `x`) or attends at one step."""
+        """Prepares the states ("first_part", returning `x`), or attends at one step."""
         if context.mode == "first_part":
             self._prepare(context, x)
             return x
@@ -94,8 +94,8 @@ class _CachedSelfAttention(transformer_layers.SelfAttention):
         context.record_new_states([_fresh_zeros(context.mesh, shape) for _ in ("keys", "values")])
 
     def _biases(self, context: Any, x: mtf.Tensor, heads: list[mtf.Dimension]) -> mtf.Tensor:
-        """Returns each step's biases [T, N, H, C]: relative positions and the causal mask."""
-        # Layers that share the table of relative positions share the biases.
+        """Returns the biases of all steps [T, N, H, C]: relative positions and the causal mask."""
+        # Layers with the same table of relative positions share the biases.
         key = ("biases of every step", self.relative_attention_type)
         if self.relative_attention_type == "bias" or key not in context.cache:
             memory_dim = self.memory_length(context)
@@ -117,7 +117,7 @@ class _CachedEncDecAttention(transformer_layers.EncDecAttention):
     """The decoder's attention to the encoder's output."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
-        """Prepares keys and values ("first_part", returning `x`) or attends at one step."""
+        """Prepares keys and values ("first_part", returning `x`), or attends at one step."""
         params = self.make_params(context)
         if context.mode == "first_part":
             self._prepare(context, params)
@@ -160,7 +160,7 @@ def _chunks(length_dim: mtf.Dimension) -> mtf.Dimension:
 
 
 def _fresh_zeros(mesh: mtf.Mesh, shape: mtf.Shape) -> mtf.Tensor:
-    """Returns zeros in a new buffer, which may be written in place."""
+    """Returns zeros in a new buffer, which can be written in place."""
     return mtf.slicewise(
         lambda like: tf.raw_ops.Empty(shape=like.shape, dtype=like.dtype, init=True),
         [mtf.zeros(mesh, shape, tf.float32)],
@@ -170,7 +170,7 @@ def _fresh_zeros(mesh: mtf.Mesh, shape: mtf.Shape) -> mtf.Tensor:
 
 
 def _in_chunks(bias: tf.Tensor) -> tf.Tensor:
-    """Returns biases [T, H, T] as [T, N, H, C]; positions after the last T are masked."""
+    """Returns biases [T, H, T] as [T, N, H, C]; positions beyond T are masked."""
     steps, heads, length = bias.shape.as_list()
     bias = tf.pad(bias, [(0, 0), (0, 0), (0, -length % CHUNK)], constant_values=_HIDDEN)
     return tf.transpose(tf.reshape(bias, [steps, heads, -1, CHUNK]), [0, 2, 1, 3])
@@ -193,7 +193,7 @@ def _attend_to_past(
       k: keys of this step.
       v: values of this step.
       keys: cached keys, [N, B, H, K*C, D]; written in place.
-      values: cached values, of the same shape; written in place.
+      values: cached values, same shape; written in place.
       step: the step's number, scalar.
       biases: added to the logits of each step, [T, N, H, C].
       ancestors: the column of each token of each beam, [B, K, T]; None without beams.
@@ -207,8 +207,9 @@ def _attend_to_past(
     first = tf.range(batch * heads * beams) * CHUNK + chunk * (batch * heads * rows) + offset
 
     def write(kept: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-        # In place. The next step's keys and values depend on this step's tokens, which depend on
-        # this step's reads: so all reads of a step precede the next step's writes.
+        # Writing in place is safe: the next step's keys and values depend on this step's tokens,
+        # which depend on this step's reads. Therefore all reads of a step precede the next step's
+        # writes.
         flat = tf.reshape(kept, [-1, size])
         new = tf.reshape(_by_head(new), [-1, size])
         return tf.reshape(tf.raw_ops.InplaceUpdate(x=flat, i=first, v=new), kept.shape)
@@ -227,7 +228,7 @@ def _attend_to_past(
 
 
 def _mask_of_other_beams(ancestors: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
-    """Returns the mask [n, B, 1, K, K*C] of other beams' rows, from ancestors [B, K, T]."""
+    """Returns the mask [n, B, 1, K, K*C] of the rows of other beams, from ancestors [B, K, T]."""
     batch, beams, length = ancestors.shape.as_list()
     padded = tf.pad(ancestors, [(0, 0), (0, 0), (0, -length % CHUNK)])
     padded = tf.transpose(tf.reshape(padded, [batch, beams, -1, CHUNK]), [2, 0, 1, 3])[: chunk + 1]

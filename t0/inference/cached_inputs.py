@@ -1,10 +1,10 @@
-"""Reads inference's inputs of a task from its cache's files, without TensorFlow.
+"""Reads a task's inference inputs from the files of its cache, without TensorFlow.
 
     source = open_cache("qa", "test", files, total=277, vocabularies=(tokens, tokens))
     next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
-The examples have the order, and so the numbers, that SeqIO gives them. Of a task with instructions,
-the inputs have the examples that fit, and the target is the first output.
+The examples have the same order as in SeqIO, and therefore the same numbers. In a task with
+instructions, the inputs contain the examples that fit, and the target is the first output.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_ch
 
 _T = TypeVar("_T")
 
-# How many files SeqIO keeps open, and how many records of each it reads at a time.
+# The number of files that SeqIO keeps open, and of records that it reads from each at a time.
 _OPEN, _BLOCK = 16, 16
 _TEXTS = tuple(f"{name}_pretokenized" for name in FIELDS)
 _CHOICES = "is_correct"
@@ -46,13 +46,13 @@ def open_cache(
       task: the task's name.
       split: the split's name.
       files: its TFRecord files.
-      total: the number of its examples, None if it is not known.
-      vocabularies: of inputs and targets; `decode` makes the text of a record that has none.
-      spec: how inputs are made of the records of a task with instructions; None for other tasks.
-      hides_targets: whether targets are left out, because the split's labels are withheld.
+      total: the number of its examples, None if unknown.
+      vocabularies: for inputs and targets; their `decode` makes the text of a record without text.
+      spec: how to make inputs from the records of a task with instructions; None for other tasks.
+      hides_targets: whether to omit targets, because the split's labels are withheld.
 
     Raises:
-      UserError: while it is read, if a file cannot be read or is damaged, or the task is one for
+      UserError: raised while reading, if a file is unreadable or damaged, or if the task is for
         rank evaluation.
     """
 
@@ -71,7 +71,7 @@ _Record = tuple[list[list[int] | None], list[bytes | None]]
 
 
 def _records(task: str, file: str, spec: InstructionSpec | None) -> Iterator[_Record]:
-    """Yields the ids and the texts of each record's inputs and targets."""
+    """Yields the ids and texts of each record's inputs and targets."""
     for records in record_batches(file):
         try:
             if spec is not None:
@@ -93,7 +93,7 @@ def _of_instructions(
     """Returns the ids and texts of inputs and targets of a task with instructions.
 
     Raises:
-      ValueError: if the records are not those of such a task.
+      ValueError: the records are not those of such a task.
     """
     ids = ids_of(records, (*instructed.FEATURES, _PARTS))
     texts, outputs = texts_of(records, _INSTRUCTION_TEXTS).values()
@@ -111,7 +111,7 @@ def _of_instructions(
 
 
 def _slices(text: bytes, sizes: np.ndarray, kept: np.ndarray) -> bytes:
-    """Returns a text without those of its parts that do not stay."""
+    """Returns a text without the parts that are dropped."""
     ends = np.cumsum(sizes)
     places = zip((ends - sizes)[kept].tolist(), ends[kept].tolist(), strict=True)
     return b"".join(text[start:end] for start, end in places)
@@ -128,7 +128,7 @@ def _text(ids: list[int] | None, text: bytes | None, vocabulary: Any) -> str | N
 
 
 def interleave_blocks(streams: Iterable[Iterator[_T]]) -> Iterator[_T]:
-    """Yields the elements of streams in the order in which SeqIO reads a cache's files.
+    """Yields the elements of streams in the order in which SeqIO reads the files of a cache.
 
     >>> list(interleave_blocks(map(iter, [range(18), "ab"])))[14:]
     [14, 15, 'a', 'b', 16, 17]

@@ -6,17 +6,17 @@ Legend: B examples, K beams, L input tokens, T target tokens, V vocabulary.
     generator.restore("/models/tiny/model.ckpt-1000")
     ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
-Mesh TensorFlow's shapes are static: each (B, L, T) has its own lowering, which is made on first
+Mesh TensorFlow's shapes are static: each (B, L, T) has its own lowering, which is created on first
 use. All lowerings share one set of variables, which is restored once. `t0.inference.inputs` keeps
 the number of shapes small.
 
 A lowering runs the encoder once, then a loop over the decoder's steps. Layers, variables and the
-protocol for decoding step by step are Mesh TensorFlow's: a pass in mode "first_part" makes the
+protocol for step-by-step decoding are Mesh TensorFlow's: a pass in mode "first_part" creates the
 states, and each pass in mode "incremental" takes the states and returns new ones. The loop is ours:
-it computes scores, ends when every example has ended, and has a length limit for each example.
+it computes scores, stops when every example has ended, and has a length limit for each example.
 `t0.inference.cached_attention` replaces the attention layers.
 
-Logits are float32 products of the last hidden state, whatever the type of activations.
+Logits are float32 products of the last hidden state, whatever the activation type.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ class _Lowered:
 
 
 class _MatmulDevices(SharedVariables):
-    """The devices of a mesh, with a matrix product instead of an einsum where they are the same.
+    """The devices of a mesh, with a matrix product instead of an equivalent einsum.
 
     TensorFlow's Einsum has no oneDNN kernel for the few rows of a decoding step.
     """
@@ -93,18 +93,18 @@ class MeshGenerator:
 
     @property
     def replicas(self) -> int:
-        """The number of parts into which the mesh splits a batch: B must be a multiple of it."""
+        """The number of parts into which the mesh splits a batch; B must be a multiple of it."""
         return replicas(self._placement.mesh_shape, self._placement.layout_rules)
 
     def restore(self, checkpoint: str) -> int:
-        """Loads every variable of the model from `checkpoint`, for all batch shapes.
+        """Loads all variables of the model from `checkpoint`, for all batch shapes.
 
         Returns:
-          the number of variables restored.
+          the number of restored variables.
 
         Raises:
-          UserError: if the checkpoint cannot be read, misses a variable of the model, or has it in
-            another shape or type.
+          UserError: the checkpoint cannot be read, or a variable of the model is missing or has a
+            different shape or type.
         """
         if self._slice_copies is None:
             *_, lowering = self._build(self.replicas, 1, 1, _DecodingLoop.first_part)
@@ -118,13 +118,14 @@ class MeshGenerator:
     def predict(
         self, inputs: np.ndarray, limits: np.ndarray, draws: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns predicted tokens and their scores.
+        """Predicts tokens and their scores.
 
         Args:
           inputs: int [B, L], 0 is padding; B is a multiple of `replicas`.
-          limits: int [B], the most tokens to predict for each row; 0 for a padding row.
-          draws: float [B, T], uniform from 0 to below 1, used only for sampling. T is the most
-            tokens of any row.
+          limits: int [B], the maximum number of tokens to predict for each row; 0 for a padding
+            row.
+          draws: float [B, T], uniform in [0, 1), used only for sampling. T is the maximum over all
+            rows.
 
         Returns:
           the tokens, int32 [B, T]: each row's tokens up to EOS or its limit, then zeros; and the
@@ -139,13 +140,13 @@ class MeshGenerator:
         self._session.close()
 
     def lower(self, shape: tuple[int, int, int]) -> _Lowered:
-        """Builds the program of a batch shape, and keeps it; `predict` does so at its first batch.
+        """Builds and caches the program of a batch shape. `predict` does this for a new shape.
 
         Args:
-          shape: examples, tokens of input, tokens to predict.
+          shape: number of examples, tokens of an input, tokens to predict.
 
         Returns:
-          the tensors that are fed and read.
+          the input and output tensors.
         """
         if shape not in self._lowered:
             fed, outputs, lowering = self._build(*shape, _DecodingLoop.run)
@@ -191,8 +192,8 @@ class _BatchFeeds:
 
     Attributes:
       inputs: int32 [B, L], 0 is padding.
-      limits: int32 [B], the most tokens to predict, with EOS; 0 for a padding row.
-      draws: float32 [B, T], uniform random numbers from 0 to below 1 for sampling.
+      limits: int32 [B], the maximum number of tokens to predict, with EOS; 0 for a padding row.
+      draws: float32 [B, T], uniform random numbers in [0, 1) for sampling.
     """
 
     inputs: mtf.Tensor
@@ -201,7 +202,7 @@ class _BatchFeeds:
 
 
 class _DecodingLoop:
-    """The decoding of a batch, in the feeds' mesh graph.
+    """Decodes a batch in the mesh graph of the feeds.
 
     Args:
       model: Mesh TensorFlow's `Bitransformer`.
@@ -277,9 +278,9 @@ class _DecodingLoop:
         return mtf.range(self._feeds.inputs.mesh, self._length_dim, tf.int32)
 
     def first_part(self) -> tuple[list[mtf.Tensor], list[Any], mtf.Tensor]:
-        """Returns the first states, the states that no step changes, and a pass's logits.
+        """Returns the first states, the constant states, and the logits of a pass.
 
-        It is the smallest computation with every variable of the model.
+        This is the smallest computation that uses all variables of the model.
         """
         batch_dims = [self._batch_dim, *([self._beam_dim] if self._beam_dim else [])]
         ids = mtf.zeros(
@@ -332,7 +333,7 @@ class _DecodingLoop:
         return self._slicewise(self._search.step, [step, logits, *feeds, *found.values()])
 
     def _reorder(self, state: mtf.Tensor, ancestors: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
-        """Returns a state in the new order of the beams, if it has a beam dimension."""
+        """Reorders the beams of a state, if it has a beam dimension."""
         if self._beam_dim not in state.shape.dims:
             return state
         own = [self._batch_dim, self._beam_dim]
@@ -384,7 +385,7 @@ def _encode(
 
 
 def _table(logits: mtf.Tensor) -> mtf.Tensor | None:
-    """Returns the softmax's weights [D, V] in float32; None if logits are not a plain product."""
+    """Returns the softmax weights [D, V] in float32, or None if logits are not a plain product."""
     product = logits.operation
     if not isinstance(product, mtf.EinsumOperation) or len(product.inputs) != 2:
         return None

@@ -1,7 +1,7 @@
-"""Reads the lines of a file as inputs, and makes batches of similar length, on any engine.
+"""Reads the lines of a file as inputs, and makes batches of similar length, for any engine.
 
-The examples of a task come from `t0.inference.task_inputs` (SeqIO) or
-`t0.inference.cached_inputs` (its cache's files).
+`t0.inference.task_inputs` (SeqIO) and `t0.inference.cached_inputs` (files of a cache) read the
+examples of a task.
 
 Legend: B examples, L input tokens, T target tokens.
 
@@ -15,10 +15,10 @@ Each call of `read` yields the examples one at a time, from the start and in the
         for batch in batches(window, LengthLimits(512, 64), batch_size=32, method=method, seed=0):
             ids, scores = generator.predict(batch.inputs, batch.limits, batch.draws)
 
-The stream of examples is divided into windows. A window's examples are sorted by length and divided
-into batches of B, which are padded to one of a few lengths: so there is little padding, and few
-shapes are lowered. The batches depend only on the order of the examples, so a resumed run makes the
-same batches.
+The stream of examples is divided into windows. The examples of a window are sorted by length and
+divided into batches of B, which are padded to one of a few lengths. This keeps padding low and the
+number of lowered shapes small. The batches depend only on the order of the examples, so a resumed
+run makes the same batches.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from t0.sources.readers import parsed_line, read_document, rows_of_document, wit
 
 _T = TypeVar("_T")
 
-# Batches of a window. With more of them, the lengths in a batch are more similar.
+# Number of batches in a window. In a larger window, the lengths within a batch are more similar.
 WINDOW = 32
 _SHORTEST = 16
 
@@ -57,7 +57,7 @@ class InferenceExample:
       number: the example's number from 0, in the order of the task or file.
       inputs: the input's text.
       targets: the target's text, or None if it is unknown.
-      tokens: all of the input's tokens.
+      tokens: all tokens of the input.
     """
 
     number: int
@@ -71,11 +71,11 @@ class InputSource:
     """A source of examples.
 
     Attributes:
-      name: the name of the task, or of the file without its ending.
-      total: the number of examples, None if it is not known before they are read.
+      name: the name of the task, or of the file without its extension.
+      total: the number of examples; None if it is unknown before they are read.
       facts: a description of the examples, for the summary file.
       read: (shard, number of shards) -> the examples of this shard.
-      origin: the arguments with which another process opens the same source.
+      origin: the arguments with which another process can open the same source.
     """
 
     name: str
@@ -94,16 +94,16 @@ def answer_choices_error(task: str) -> UserError:
 
 
 def open_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> InputSource:
-    """Returns the inputs of a file; `InferenceSettings.input_file` describes its formats.
+    """Opens a file of inputs. `InferenceSettings.input_file` describes its formats.
 
     Args:
       path: the file, local or `gs://`.
       vocabulary: the vocabulary of the inputs.
       add_eos: whether EOS ends each input.
-      repeats: how many times each input is repeated, one after the other.
+      repeats: how many times to repeat each input, one after the other.
 
     Raises:
-      UserError: if there is no such file, it is empty, or a line is malformed.
+      UserError: the file is missing or empty, or a line is malformed.
     """
     if not paths.exists(path) or paths.is_folder(path):
         raise UserError(f"input file not found: {path} (infer.input_file)")
@@ -136,7 +136,7 @@ def open_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) ->
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines, numbered from 1, without line ends and without blank lines at the end."""
+    """Yields the lines, numbered from 1, without line endings and trailing blank lines."""
     blank = 0
     with contextlib.ExitStack() as stack:
         with reading(path):
@@ -199,13 +199,13 @@ def _expected_fields() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class LengthLimits:
-    """The most tokens of an input and of a prediction.
+    """The maximum number of tokens of an input and of a prediction.
 
     Attributes:
-      inputs: the most tokens of an input. Longer inputs are truncated; an EOS at the end is kept.
-      targets: the most tokens of a prediction, with EOS.
-      targets_per_input: (multiplier, constant): the most tokens of a prediction are also at most
-        the input's tokens times the multiplier plus the constant; None for no such limit.
+      inputs: the maximum for inputs. Longer inputs are truncated; an EOS at the end is kept.
+      targets: the maximum for predictions, with EOS.
+      targets_per_input: (multiplier, constant): limits a prediction also to the number of the
+        input's tokens times the multiplier plus the constant; None for no such limit.
     """
 
     inputs: int
@@ -219,7 +219,7 @@ class LengthLimits:
         return [*tokens[: self.inputs - 1], EOS if tokens[-1] == EOS else tokens[self.inputs - 1]]
 
     def limit_prediction(self, tokens: Sequence[int]) -> int:
-        """Returns the most tokens to predict for an input."""
+        """Returns the maximum number of tokens to predict for an input."""
         if self.targets_per_input is None:
             return self.targets
         multiplier, constant = self.targets_per_input
@@ -232,9 +232,9 @@ class InputBatch:
 
     Attributes:
       inputs: int32 [B, L], 0 is padding.
-      limits: int32 [B], the most tokens to predict; 0 for a padding row.
+      limits: int32 [B], the maximum number of tokens to predict; 0 for a padding row.
       draws: float32 [B, T], random numbers for sampling; zeros without sampling.
-      places: the places in the window of the examples in the first rows; other rows are padding.
+      places: the indices in the window of the examples in the first rows; other rows are padding.
     """
 
     inputs: np.ndarray
@@ -263,7 +263,7 @@ def batches(
     Args:
       window: the examples.
       limits: the length limits.
-      batch_size: B of every batch.
+      batch_size: B of all batches.
       method: how tokens are chosen.
       seed: the seed of the draws.
     """
@@ -283,7 +283,7 @@ def batches(
 
 
 def padded_length(tokens: int, limit: int) -> int:
-    """Returns the least of 16, 24, 32, 48, 64, 96 ... that holds an input; at most the limit.
+    """Returns the smallest of 16, 24, 32, 48, 64, 96 ... that fits an input; at most the limit.
 
     >>> [padded_length(tokens, 512) for tokens in (0, 17, 33, 65, 400)]
     [16, 24, 48, 96, 512]
@@ -296,7 +296,7 @@ def padded_length(tokens: int, limit: int) -> int:
 
 
 def draw_uniform(seed: int, number: int, count: int) -> np.ndarray:
-    """Returns uniform random numbers of an example, float32 [count], from 0 to below 1."""
+    """Returns uniform random numbers in [0, 1) for an example, float32 [count]."""
     stream = np.random.Generator(np.random.Philox(key=[seed, number]))
     return stream.random(count, dtype=np.float32)
 

@@ -1,4 +1,4 @@
-"""Reads from gin what to predict: `t0.infer`'s settings, or those of T5's `infer.gin`.
+"""Creates prediction jobs from gin: from `t0.infer`'s settings, or those of T5's `infer.gin`.
 
     settings = InferenceSettings(mixture_or_task_name="qa", output_dir="/out", beam_size=4)
     settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)
@@ -6,9 +6,9 @@
     make_jobs(settings, run)           # one for each task
     make_t5_jobs(run)                  # the job of T5's decode_from_file
 
-gin's name of the settings is `t0.infer`; `gin/runs/infer.gin` binds them. T5's mode reads a text
-file, ends each input with EOS, is configured by `Bitransformer.decode`, and writes one prediction
-on each line of `<output_filename>-<step>`.
+gin knows the settings as `t0.infer`; `gin/runs/infer.gin` binds them. T5's mode reads a text file,
+appends EOS to each input, is configured by `Bitransformer.decode`, and writes one prediction per
+line to `<output_filename>-<step>`.
 """
 
 import dataclasses
@@ -26,7 +26,8 @@ from t0.inference.methods import EOS
 from t0.inference.prediction_jobs import PredictionJob, shard_suffix
 from t0.mesh import devices
 
-# The settings that gin has a say in; the plain class, which other engines take, knows no gin.
+# The settings class that gin configures. Other engines use the plain class, which does not need
+# gin.
 InferenceSettings = gin.external_configurable(
     prediction_jobs.InferenceSettings, "infer", module="t0"
 )
@@ -38,8 +39,8 @@ class RunArguments:
 
     Attributes:
       vocabularies: the vocabularies of inputs and targets.
-      sequence_length: the limits {"inputs": tokens, "targets": tokens}; None for no limits, in mode
-        `eval` only.
+      sequence_length: the limits {"inputs": tokens, "targets": tokens}; None for no limits, only in
+        mode `eval`.
       batch_size: the number of sequences in a batch.
     """
 
@@ -52,7 +53,7 @@ def make_jobs(settings: InferenceSettings, run: RunArguments) -> list[Prediction
     """Returns a job for the input file, or one for each task of the mixture.
 
     Raises:
-      UserError: if settings are missing, or name a task, split or file that does not exist.
+      UserError: settings are missing, or they name a task, split or file that does not exist.
     """
     if not settings.output_dir:
         raise UserError("infer.output_dir is not set: it names the folder of the predictions")
@@ -94,15 +95,16 @@ def _open_sources(settings: InferenceSettings, run: RunArguments) -> list[InputS
 
 
 def has_generator(model_type: str) -> bool:
-    """Returns whether our generator decodes the configured model."""
+    """Returns whether our generator can decode the configured model."""
     return model_type == "bitransformer" and bound("run.predict_fn") is None
 
 
 def uses_own_inference(model_type: str) -> bool:
-    """Returns whether our inference runs the configured one, and not Mesh TensorFlow's.
+    """Returns whether our inference runs the configured one, instead of Mesh TensorFlow's.
 
     Raises:
-      UserError: if `t0.infer` is configured with a model or function that ours does not support.
+      UserError: `t0.infer` is configured with a model or function that our inference does not
+        support.
     """
     configured = InferenceSettings().configured
     supported = has_generator(model_type)
@@ -122,7 +124,7 @@ def make_t5_jobs(run: RunArguments) -> list[PredictionJob]:
     """Returns the job of T5's `infer.gin`.
 
     Raises:
-      UserError: if the files are not set, or the input file does not exist.
+      UserError: the files are not set, or the input file does not exist.
     """
     files = [bound(f"decode_from_file.{name}") for name in ("input_filename", "output_filename")]
     if not all(files):
@@ -154,7 +156,7 @@ def make_evaluation_jobs(
       run: the run's arguments.
       tasks: the tasks.
       split: their split.
-      folder: the folder of the texts, `<task>_<step>.jsonl`.
+      folder: the folder of the decoded texts, `<task>_<step>.jsonl`.
     """
     settings, limits = read_decoding_settings(run)
     cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
@@ -172,11 +174,11 @@ def make_evaluation_jobs(
 def read_decoding_settings(
     run: RunArguments, longest: int | None = None
 ) -> tuple[prediction_jobs.InferenceSettings, LengthLimits]:
-    """Returns the settings and limits that gin binds for Mesh TensorFlow's `Bitransformer.decode`.
+    """Reads the settings and limits that gin binds for Mesh TensorFlow's `Bitransformer.decode`.
 
     Args:
       run: the run's arguments.
-      longest: the most tokens of an input, if the run has no lengths.
+      longest: the maximum number of tokens of an input, if the run has no lengths.
     """
     decode = {name: bound(f"Bitransformer.decode.{name}", value) for name, value in _T5.items()}
     most_inputs = run.sequence_length["inputs"] if run.sequence_length else longest

@@ -1,4 +1,4 @@
-"""How tokens are chosen, on any engine: greedy search, sampling or beam search, as plain numbers.
+"""The decoding method for any engine: greedy search, sampling or beam search, as plain numbers.
 
 DecodingMethod(beam_size=4)                            # beams, compared by GNMT's length penalty
 DecodingMethod(temperature=0.7, top_k=40)              # draws
@@ -20,8 +20,9 @@ class DecodingMethod:
       alpha: finished beams are compared by score / ((5 + their tokens with EOS) / 6) ** alpha, with
         the length penalty of GNMT (arXiv:1609.08144, equation 14, without coverage) and Mesh
         TensorFlow.
-      temperature: 0 for the likeliest token; else tokens are drawn, and logits divided by it.
-      top_k: draws are from this many of the likeliest tokens; 0 for all.
+      temperature: 0 to take the most likely token; otherwise logits are divided by it and tokens
+        are drawn.
+      top_k: draw from this many of the most likely tokens; 0 for all.
     """
 
     beam_size: int = 1

@@ -6,7 +6,7 @@
         model_dir="/models/tiny",
     )   # as t0.infer is configured, into <infer.output_dir>/<task>_1000.jsonl
 
-Finished batches are written to files, so that a killed run resumes after its last batch.
+Finished batches are written to files, so that a killed run can resume after its last batch.
 """
 
 from collections.abc import Mapping
@@ -34,19 +34,19 @@ def predict(
     steps: Any = None,
     checkpoint: str | None = None,
 ) -> None:
-    """Writes the predictions that gin configures: `t0.infer`'s, or those of T5's `infer.gin`.
+    """Writes the predictions that gin configures: those of `t0.infer` or of T5's `infer.gin`.
 
     Args:
       model: the model's type and mesh.
       vocabulary: one vocabulary, or (inputs, targets).
       lengths: the limits {"inputs": tokens, "targets": tokens}.
-      batch_size: the sequences of a batch, unless `infer.batch_size` is set.
+      batch_size: the number of sequences in a batch, unless `infer.batch_size` is set.
       model_dir: the folder of the checkpoints.
       steps: a step, a list of steps, "all" or None (the latest).
       checkpoint: a checkpoint to use instead of those in `model_dir`, or None.
 
     Raises:
-      UserError: if nothing is configured, or an input or output file cannot be used.
+      UserError: nothing is configured, or an input or output file cannot be used.
     """
     settings = InferenceSettings()
     vocabularies = both_vocabularies(vocabulary)

@@ -1,4 +1,4 @@
-"""The file of predictions, which appears when it is complete; a killed run can resume.
+"""A file of predictions, which appears when it is complete. A killed run can resume.
 
     file = PredictionFile("/out/qa_1000.jsonl", facts)
     file.summary                             # None, or the summary of the run that wrote it
@@ -6,8 +6,8 @@
     file.kept                                # {(0, 2): {"examples": 32, ...}} of an earlier run
     file.finish([32, 9])                     # writes the file of 41 batches, and its summary
 
-`<file>.partial/` holds a file for each finished batch. All files are written under another name and
-renamed, so that none is ever incomplete.
+`<file>.partial/` holds a file for each finished batch. All files are written under a temporary name
+and then renamed, so no file is ever incomplete.
 """
 
 import collections
@@ -44,19 +44,19 @@ class PredictionFile:
 
     Args:
       path: the file, local or `gs://`.
-      facts: the facts that the predictions depend on. A run resumes only from predictions with the
+      facts: the facts that determine the predictions. A run resumes only from predictions with the
         same facts.
-      described: whether a summary is written next to the finished file. If not, an earlier file is
+      described: whether to write a summary next to the finished file. If not, an existing file is
         replaced.
-      writes: whether this process writes the file. If several predict together, one of them writes
-        the file, and each writes its batches.
+      writes: whether this process writes the file. If several processes predict together, one of
+        them writes the file, and each writes its own batches.
 
     Attributes:
       summary: the summary of a finished file; None if it is not finished.
-      kept: (window, batch) -> counts of the batches that an earlier run has finished.
+      kept: (window, batch) -> counts of the batches that an earlier run finished.
 
     Raises:
-      UserError: if there are predictions with other facts at this path, finished or not.
+      UserError: there are predictions with different facts at this path, finished or not.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PredictionFile:
         self._described = described
         self._folder = f"{path}.partial"
         if writes and not paths.is_remote(path):
-            # The summary of a run that was killed while it wrote that.
+            # A run that was killed while it wrote the summary may have left a temporary file.
             publishing.remove_leftovers([os.path.dirname(path) or "."])  # noqa: PTH120
         self.summary = self._read_summary() if described else None
         self.kept: dict[tuple[int, int], dict[str, int]] = {}
@@ -124,7 +124,7 @@ class PredictionFile:
           numbers_of_batches: the number of batches of each window.
 
         Raises:
-          UserError: if a batch is missing.
+          UserError: a batch is missing.
         """
         counts: collections.Counter[str] = collections.Counter()
 
@@ -142,7 +142,7 @@ class PredictionFile:
                     counts.update(predictions.counts)
                 yield from (merged[index] + "\n" for index in sorted(merged))
 
-        # The file is last: where it exists, everything is complete.
+        # The predictions are renamed last: if the file exists, everything is complete.
         temporary = os.path.join(self._folder, "predictions")  # noqa: PTH118 (gs:// paths)
         write_whole(temporary, lines())
         summary = {"schema": SCHEMA, "settings": self._facts, **counts}
@@ -162,7 +162,7 @@ class PredictionFile:
     def _read(self, window: int, batch: int) -> BatchPredictions | None:
         content = read_json(self._partial(_batch_name(window, batch)))
         lines, counts = content.get("lines"), content.get("counts")
-        # A file that a power failure has damaged is written again.
+        # If a power failure damaged the file, write it again.
         if not isinstance(lines, dict) or not isinstance(counts, dict):
             return None
         if not all(index.isdecimal() for index in lines):

@@ -5,7 +5,7 @@
     job = PredictionJob(source, LengthLimits(512, 64), settings, "/out/qa_{step}.jsonl")
     job.line(example, "Paris", -1.25)   # the line of the file
 
-Gin binds the settings as `t0.infer` (`t0.inference.jobs`); the PyTorch engine reads them from a run
+Gin binds the settings as `t0.infer` (`t0.inference.jobs`). The PyTorch engine reads them from a run
 specification.
 """
 
@@ -23,7 +23,7 @@ from t0.inference.methods import EOS, DecodingMethod
 
 @dataclasses.dataclass(frozen=True)
 class InferenceSettings:
-    """Inference's settings: the inputs, the search and the outputs.
+    """The settings of inference: the inputs, the search and the outputs.
 
     Attributes:
       mixture_or_task_name: the task or mixture of the examples; with `input_file`, the task whose
@@ -38,7 +38,7 @@ class InferenceSettings:
       alpha: the exponent of the beams' length penalty.
       temperature: the temperature of sampling, 1 for the model's distribution; 0 to decode
         greedily.
-      top_k: sample from this many of the likeliest tokens; -1 for all.
+      top_k: sample from this many of the most likely tokens; -1 for all.
       seed: the seed of sampling. An example's random numbers do not depend on its batch or shard.
       shard_id: this process predicts the examples whose number modulo `num_shards` is `shard_id`.
       num_shards: the number of processes that share the examples.
@@ -95,7 +95,7 @@ class InferenceSettings:
         return DecodingMethod(self.beam_size, self.alpha, self.temperature, max(0, self.top_k))
 
     def facts(self) -> dict[str, Any]:
-        """Returns the settings on which predictions depend, for the summary file."""
+        """Returns the settings that determine the predictions, for the summary file."""
         names = ["shard_id", "num_shards", "batch_size", "beam_size", "activation_dtype"]
         if self.beam_size > 1:
             names.append("alpha")
@@ -113,7 +113,7 @@ class PredictionJob:
       limits: the length limits in tokens.
       settings: the settings of the search, the batches and the shards.
       path: the file of the predictions, with {step} for the checkpoint's step.
-      as_json: whether the file is JSON Lines; else it has a text on each line.
+      as_json: whether the file is JSON Lines; if not, it has a text on each line.
     """
 
     examples: InputSource
@@ -123,11 +123,11 @@ class PredictionJob:
     as_json: bool = True
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts on which the predictions depend, except for the checkpoint."""
+        """Returns the facts that determine the predictions, except for the checkpoint."""
         return {**self.examples.facts, **dataclasses.asdict(self.limits), **self.settings.facts()}
 
     def line(self, example: InferenceExample, prediction: str, score: float) -> str:
-        """Returns the line that is written for an example."""
+        """Returns the line of the file for an example."""
         if not self.as_json:
             return prediction.replace("\n", " ")
         line = {"idx": example.number, "inputs": example.inputs, "prediction": prediction}
@@ -137,7 +137,7 @@ class PredictionJob:
 
 
 def shard_suffix(settings: InferenceSettings) -> str:
-    """Returns what the name of a shard's file has before its ending."""
+    """Returns the suffix of a shard's file name, before the extension."""
     if settings.num_shards == 1:
         return ""
     return f"-{settings.shard_id:05d}-of-{settings.num_shards:05d}"

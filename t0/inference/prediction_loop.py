@@ -1,11 +1,12 @@
-"""Predicts jobs batch by batch, with any engine; a killed run resumes after its last batch.
+"""Runs prediction jobs batch by batch, with any engine. A killed run can resume.
 
     predict_checkpoints(jobs, {1000: "/models/tiny/model.ckpt-1000"}, make_generator, vocabulary,
                         describe=lambda path: {"checkpoint_fingerprint": "..."})
 
-Several processes may predict together: process r of n takes batches r, r + n, r + 2 n ... of each
-window, and the first one writes the file when all batches are finished. The batches, and therefore
-the file, do not depend on the number of processes. All processes must see the output folder.
+Several processes may predict together. Process r of n takes batches r, r + n, r + 2 n ... of each
+window, and the first process writes the file when all batches are finished. The batches, and
+therefore the file, do not depend on the number of processes. All processes must see the output
+folder.
 """
 
 import collections
@@ -40,13 +41,15 @@ class TokenGenerator(Protocol):
     replicas: int
 
     def restore(self, checkpoint: str) -> int:
-        """Loads a checkpoint's weights; returns the number of variables."""
+        """Loads the weights of a checkpoint; returns the number of variables."""
 
     def predict(
         self, inputs: np.ndarray, limits: np.ndarray, draws: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ids int32 [B, T] and scores float32 [B] of inputs [B, L], limits [B] and draws
-        [B, T].
+        """Predicts from inputs [B, L], limits [B] and draws [B, T].
+
+        Returns:
+          ids, int32 [B, T], and scores, float32 [B].
         """
 
 
@@ -55,8 +58,8 @@ class Processes:
     """The processes that predict together.
 
     Attributes:
-      rank: the number of this one, from 0.
-      size: their number.
+      rank: the number of this process, from 0.
+      size: the number of processes.
       wait: waits until all processes have called it.
     """
 
@@ -77,18 +80,18 @@ def predict_checkpoints(
     describe: Callable[[str], Mapping[str, Any]],
     processes: Processes = ALONE,
 ) -> None:
-    """Predicts the jobs with each checkpoint; skips files that an earlier run has finished.
+    """Runs the jobs with each checkpoint; skips files that an earlier run finished.
 
     Args:
       jobs: the jobs.
       checkpoints: step -> path.
       make_generator: called if there is something to predict.
-      vocabulary: has `decode`, from tokens to text.
-      describe: path -> the facts about a checkpoint on which predictions depend.
+      vocabulary: its `decode` turns tokens into text.
+      describe: path -> the facts about a checkpoint that determine the predictions.
       processes: the processes that predict together.
 
     Raises:
-      UserError: if there are predictions with other facts, or a batch size does not fit the mesh.
+      UserError: there are predictions with different facts, or a batch size does not fit the mesh.
     """
     generator = None
     for step, path in checkpoints.items():
@@ -201,7 +204,7 @@ def _batch_size(job: PredictionJob, replicas: int) -> int:
 
 
 def _share(job: PredictionJob) -> int | None:
-    """Returns the number of examples of this shard, None if it is not known."""
+    """Returns the number of examples of this shard, None if unknown."""
     total, settings = job.examples.total, job.settings
-    # A source that has not counted its examples may have 0 as their number.
+    # A source that has not counted its examples may report 0.
     return len(range(settings.shard_id, total, settings.num_shards)) if total else None

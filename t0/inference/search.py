@@ -11,7 +11,7 @@ takes float32 logits and returns the next state. It computes one device's slice 
 operations. An example's tokens do not depend on other examples.
 
 A score is the sum of the natural logarithms of the predicted tokens' probabilities, with EOS, under
-the unchanged model: temperature and top k affect the draws, not the scores.
+the unchanged model: temperature and top k affect the draws, but not the scores.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from t0.compat import tf1 as tf
 from t0.inference.methods import EOS, NEVER, DecodingMethod
 
-# A row's largest numbers are found among the largest of so many places each.
+# To find the largest numbers of a row, first compare the maxima of parts with this many entries.
 _PLACES = 128
 
 
@@ -60,8 +60,9 @@ _BEAMS = {
     "tokens": Field(("beam",), tf.int32),
     "ids": Field(("length",), tf.int32),
     "score": Field((), tf.float32),
-    # `judged` is the best finished beam's score over its length penalty. Of the unfinished beams
-    # there are the tokens so far, the scores, and the column of each token's keys and values.
+    # `judged` is the best finished beam's score divided by its length penalty. The `alive` fields
+    # hold the tokens so far and the scores of the unfinished beams, and the column of each token's
+    # keys and values.
     "judged": Field((), tf.float32),
     "alive_ids": Field(("beam", "length"), tf.int32),
     "alive_scores": Field(("beam",), tf.float32),
@@ -70,7 +71,7 @@ _BEAMS = {
 
 
 def search(method: DecodingMethod) -> Search:
-    """Returns the search of a method."""
+    """Returns the search of a decoding method."""
     if method.beam_size > 1:
         return Search(_BEAMS, _start_beams(method), _step_beams(method))
     return Search(_ONE, _start_one, _step_one(method))
@@ -103,13 +104,13 @@ def _step_one(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
 
 
 def _draw_tokens(logits: tf.Tensor, draws: tf.Tensor, method: DecodingMethod) -> tf.Tensor:
-    """Returns tokens [B] drawn with the uniform random numbers `draws` [B], from 0 to below 1."""
+    """Draws tokens [B] with the uniform random numbers `draws` [B] in [0, 1)."""
     places = None
     if method.top_k:
         logits, places = tf.math.top_k(logits, min(method.top_k, logits.shape.as_list()[-1]))
     below = tf.cumsum(tf.nn.softmax(logits / method.temperature), -1)
-    # The first token where the cumulative probability exceeds the draw. The draw is scaled by the
-    # sum of all probabilities, which may round to less than 1.
+    # Take the first token at which the cumulative probability exceeds the draw. The draw is scaled
+    # by the sum of all probabilities, which may round to less than 1.
     place = tf.reduce_sum(tf.cast(below <= draws[:, tf.newaxis] * below[:, -1:], tf.int32), -1)
     place = tf.minimum(place, logits.shape.as_list()[-1] - 1)
     return place if places is None else tf.gather(places, place, batch_dims=1)
@@ -134,10 +135,10 @@ def _start_beams(method: DecodingMethod) -> Callable[[tf.Tensor, int], tuple[tf.
 
 
 def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """Returns the step of beam search.
+    """Returns the step function of beam search.
 
-    Of the 2K best continuations, the best K without EOS become the next beams, and the first K may
-    finish, with EOS or at the example's limit. Only the best finished one is kept. An example ends
+    From the best 2K continuations, the best K without EOS become the next beams. The first K may
+    finish, with EOS or at the example's limit. Only the best finished beam is kept. An example ends
     when no unfinished beam can become better than it.
     """
     beams = method.beam_size
@@ -181,10 +182,10 @@ def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
 def _continuations(
     logits: tf.Tensor, alive_scores: tf.Tensor, count: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns scores, beams and tokens [B, count] of the best continuations, the best first."""
+    """Returns scores, beams and tokens [B, count] of the best continuations, best first."""
     batch, beams, vocabulary = logits.shape.as_list()
     logits = tf.reshape(logits, [-1, vocabulary])
-    # The best of each beam first, since sorting all beams' V columns together would be slower.
+    # Find the best of each beam first: sorting all beams' V columns together would be slower.
     few, tokens = _largest(logits, min(count, vocabulary))
     nats = few - few[:, :1] + _log_probability(logits, tokens[:, 0])[:, tf.newaxis]
     scores = tf.reshape(nats, [batch, beams, -1]) + alive_scores[..., tf.newaxis]
@@ -195,20 +196,20 @@ def _continuations(
 
 
 def _log_probability(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """Returns the log-probabilities [B] of the likeliest tokens [B] of logits [B, V]."""
+    """Returns the log-probabilities [B] of the most likely tokens [B] of logits [B, V]."""
     # The probability is never 0, so the softmax, which is faster, is exact enough.
     return tf.log(tf.gather(tf.nn.softmax(logits), tokens, batch_dims=1))
 
 
 def _largest(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the `count` largest of rows [B, V], the largest first, and their places.
+    """Returns the `count` largest entries of rows [B, V] in descending order, and their indices.
 
-    Of equal numbers the first comes first.
+    If entries are equal, the first one comes first.
     """
     batch, size = rows.shape.as_list()
     if size % _PLACES or size // _PLACES <= count:
         return tf.math.top_k(rows, count)
-    # The largest of each part first: `top_k` of whole rows takes ten times as long.
+    # Find the largest of each part first: `top_k` of whole rows takes ten times as long.
     parts = tf.reshape(rows, [batch, size // _PLACES, _PLACES])
     within = tf.sort(tf.math.top_k(tf.reduce_max(parts, -1), count)[1])
     few, places = tf.math.top_k(

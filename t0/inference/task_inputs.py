@@ -1,10 +1,10 @@
-"""Reads inference's inputs of a task through SeqIO, cached or not.
+"""Reads a task's inference inputs with SeqIO, cached or not.
 
 source = open_task(seqio.TaskRegistry.get("qa"), "test", use_cached=False)
 next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
-If the label of a prompted task's row is withheld (-1), the template renders a target all the same,
-often the last choice. Such an example has no target here.
+If the label of a row is withheld (-1), a prompted task's template still renders a target, often the
+last choice. Here, such an example has no target.
 """
 
 import copy
@@ -37,11 +37,11 @@ def open_task(
       task: SeqIO's task.
       split: the split's name.
       use_cached: whether to read the task's cache.
-      lengths: feature -> most tokens, which decide how many examples an instruction has; nothing is
-        cut.
+      lengths: feature -> maximum number of tokens, which determines the number of examples in an
+        instruction; nothing is truncated.
 
     Raises:
-      UserError: if the task has no such split, or is one for rank evaluation.
+      UserError: the task has no such split, or is for rank evaluation.
     """
     if split not in task.splits:
         raise UserError(
@@ -63,7 +63,7 @@ def open_task(
         return dataset.map(lambda record: {name: record[name] for name in kept})
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-        # Numbered before sharding, so that an example's draws do not depend on its shard.
+        # Number the records before sharding, so that an example's draws do not depend on its shard.
         for number, record in elements(lambda: records().enumerate().shard(shards, shard)):
             example = _of_record(int(number), record, task.output_features)
             unknown = hidden or example.targets == NO_LABEL
@@ -76,21 +76,21 @@ def open_task(
 
 
 def _hides_labels(task: seqio.Task, split: str) -> bool:
-    """Returns whether a cached split has rows without a label; records do not say which."""
+    """Returns whether a cached split has rows without a label; its records do not say which."""
     source = task.source
     if not isinstance(source, PromptedSource):
         return False
     try:
         rows = source.open(split).rows()
         return any(hidden_label(source.dataset, row) for row in rows)
-    except AbsentData:  # T0's tables know which splits of its datasets have no labels
+    except AbsentData:  # T0's tables say which splits of its datasets have no labels
         place = (source.dataset, source.subset, source.split_mapping[split])
         known = exemptions(*place, source.template.name)
         return any(one.kind == HIDES for one in known)
 
 
 def _uncut(task: seqio.Task, lengths: Mapping[str, int]) -> Callable[..., tf.data.Dataset]:
-    """Returns the function that makes a task's dataset without cutting inputs or targets."""
+    """Returns the function that makes a task's dataset without truncating inputs or targets."""
     if instructions_of(task, lengths) is None:
         return functools.partial(task.get_dataset, None)
     steps = [*task.preprocessors[:-1], seqio.preprocessors.append_eos]

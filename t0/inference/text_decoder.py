@@ -7,7 +7,7 @@
     decode = evaluation_decoder(model, RunArguments(vocabularies, lengths, batch_size=32))
     decode(datasets, "/models/tiny/model.ckpt-1000")      # the texts of all datasets, in order
 
-Mode `infer` writes files instead (`t0.inference.prediction_loop`); its predictions are the same.
+Mode `infer` writes files instead (`t0.inference.prediction_loop`), with the same predictions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from t0.inference.prediction_jobs import predicted_tokens
 from t0.mesh import devices
 from t0.scoring.mesh_model import MeshModel, build_model
 
-# On a CPU more rows are no faster, and leave more of a task's last batch empty.
+# On a CPU more rows are not faster, and they leave more of a task's last batch empty.
 _MOST_ROWS = 32
 _UNLIMITED = 1 << 20
 
@@ -35,10 +35,10 @@ class TextDecoder:
 
     Args:
       model: the model's type and mesh.
-      vocabularies: those of inputs and targets.
-      dtype: the type of activations.
+      vocabularies: the vocabularies of inputs and targets.
+      dtype: the activation type.
       lengths: the limits in tokens, or None for no limits.
-      batch_size: the most sequences of full length in a batch.
+      batch_size: the maximum number of full-length sequences in a batch.
       method: how tokens are chosen.
       targets_per_input: limits a prediction by the length of its input, as in `LengthLimits`.
     """
@@ -62,11 +62,11 @@ class TextDecoder:
         self._rows = max(1, rows // replicas) * replicas
 
     def restore(self, checkpoint: str) -> int:
-        """Loads a checkpoint's weights; returns the number of variables."""
+        """Loads the weights of a checkpoint; returns the number of variables."""
         return self._generator.restore(checkpoint)
 
     def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterator[str]:
-        """Yields the text of each input [L], of at most so many tokens."""
+        """Yields the text of each input [L], each of at most `most_tokens` tokens."""
         longest, per_input = self._limits
         limits = LengthLimits(longest, most_tokens, per_input)
         examples = (InferenceExample(n, "", None, ids.tolist()) for n, ids in enumerate(inputs))
@@ -84,7 +84,7 @@ class TextDecoder:
 def make_generator(
     model: MeshModel, vocabularies: tuple[Any, Any], *, dtype: str, method: DecodingMethod
 ) -> MeshGenerator:
-    """Builds the configured model with activations of a type, and returns its generator."""
+    """Builds the configured model with the given activation type, and returns its generator."""
     built, placement = build_model(model, vocabularies)
     types = mesh_utils.get_variable_dtype()
     activations = devices.activation_dtype(dtype)
@@ -96,11 +96,13 @@ def make_generator(
 def evaluation_decoder(
     model: MeshModel, run: RunArguments
 ) -> Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]:
-    """Returns the function that decodes datasets with a checkpoint, as `Bitransformer.decode` says.
+    """Returns a function that decodes datasets with a checkpoint.
+
+    Gin's bindings of `Bitransformer.decode` configure it.
 
     Args:
       model: the model's type and mesh.
-      run: the run's arguments; without lengths, those of the longest input are used.
+      run: the run's arguments. If they have no lengths, the longest input determines them.
     """
     decoders: list[TextDecoder] = []
 

@@ -157,7 +157,7 @@ def _index(
       value: the subscript's value in this row.
       items: the list or mapping.
       column: the name of the value's column, for messages.
-      of_choices: whether `items` are choices, one of which the label must select.
+      of_choices: whether `items` are answer choices, so that the label must select one of them.
       calculated: whether the subscript is an arithmetic or conditional expression.
 
     Raises:

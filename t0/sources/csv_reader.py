@@ -325,8 +325,7 @@ class _SwallowedRows:
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         self._width = 0
-        # Column -> its distinct values in single-line rows, as long as they are few (mostly
-        # labels).
+        # Column -> its distinct values in single-line rows, if there are few (mostly labels).
         self._values: dict[int, set[str]] = {}
         # Records in which each line splits like the first line: line number, cells of each line.
         self._suspects: list[tuple[int, list[list[str]]]] = []

@@ -1,16 +1,16 @@
-"""Builds SeqIO tasks from a dataset's rows and a template, ready for SeqIO's registry.
+"""Builds SeqIO tasks from the rows of a dataset and a template, ready to be registered.
 
     task = PromptedTask("super_glue", "rte", template, {"train": "train"}, {"train": 2490})
     task_definitions(task)      # name -> keyword arguments of seqio.TaskRegistry.add
 
-| file | what is in it |
+| file | contents |
 |---|---|
 | `prompted_tasks` | the tasks of a prompt: source, preprocessing, definitions |
 | `recipe_tasks`, `instruction_tasks` | tasks of documents, questions, translations, instructions |
 | `metrics` | the metrics of all tasks |
 | `vocabulary` | the vocabulary that all tasks share |
 
-This room registers nothing; the catalogue, `seqio_tasks`, does.
+This package registers nothing; `seqio_tasks` does.
 """
 
 from t0.catalogue import PromptedTask

@@ -1,29 +1,30 @@
-"""The steps of a task with instructions: an input's parts are tokenised, cached, and those that fit joined.
+"""Preprocessing of instruction tasks: tokenises the parts of an input, and joins those that fit.
 
-A record before the cache has `name`, `definition`, `positives`, `negatives` and `instance`, which are
-the parts of its input in this order, and `outputs`. A cached record has all of these as tokens:
+A record before the cache has `name`, `definition`, `positives`, `negatives` and `instance`, which
+are the parts of its input in this order, and `outputs`. A cached record holds them as tokens:
 
     inputs                [tokens]   the ids of the input with all of its examples
     inputs_pretokenized   []         its text
-    part_tokens           [parts]    how many of the ids each part has; 0 for an example that is missing
-    part_bytes            [parts]    how many bytes of the text
+    part_tokens           [parts]    the number of ids of each part; 0 for a missing example
+    part_bytes            [parts]    the number of bytes of each part's text
     outputs               [tokens]   the ids of all outputs, one output after another
     outputs_pretokenized  [outputs]  their texts
-    output_tokens         [outputs]  how many of the ids each output has
+    output_tokens         [outputs]  the number of ids of each output
 
-Parts begin and end at white space, which pieces of T5's vocabularies do not cross. So the ids of an
-input without some of its examples are those of the parts that stay, but for one thing: of two ways
-to cut a word that are equally likely, SentencePiece may choose by what stands before it.
+Parts start and end at white space, and pieces of T5's vocabularies do not cross white space.
+Therefore, to drop an example from the input, it is enough to drop its ids. There is one exception:
+if two ways to split a word are equally likely, SentencePiece may choose depending on the text
+before the word.
 
-`t0.feeding.instructed` carries out the steps after the cache without TensorFlow.
-"""  # noqa: E501 (a table)
+`t0.feeding.instructed` performs the steps after the cache without TensorFlow.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from t0.compat import seqio, tf
 
-# Tk-Instruct's and nanoT5's limit, used if the sequence length of inputs is not set.
+# The limit of Tk-Instruct and nanoT5, used if the sequence length of inputs is not set.
 LONGEST_INPUTS = 1024
 
 Record = Mapping[str, Any]
@@ -32,7 +33,7 @@ Record = Mapping[str, Any]
 def encode_parts(
     dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
 ) -> tf.data.Dataset:
-    """Tokenises the parts of inputs, and the outputs; the module describes both records."""
+    """Tokenises outputs and the parts of inputs. The header of the module describes the records."""
 
     def encode(record: Record) -> Record:
         rest = dict(record)
@@ -43,8 +44,9 @@ def encode_parts(
         parts = [name, definition, *tf.unstack(positives), *tf.unstack(negatives), instance]
         beginnings = [tf.strings.join(parts[: number + 1]) for number in range(len(parts))]
         ids = output_features["inputs"].vocabulary.encode_tf(tf.stack(beginnings))
-        # A beginning's ids are the first ones of the whole, so that their number is where its last
-        # part ends. The sorting is for vocabularies whose pieces cross white space.
+        # The ids of a prefix of the input are the first ids of the whole input, so the number of
+        # ids of the prefix is where its last part ends. The sorting is for vocabularies whose
+        # pieces cross white space.
         ends = tf.sort(tf.minimum(ids.row_lengths(), tf.size(ids[-1], tf.int64)))
         targets = output_features["targets"].vocabulary.encode_tf(outputs)
         return {
@@ -84,16 +86,17 @@ def join_what_fits(
     *,
     positives: int,
 ) -> tf.data.Dataset:
-    """Leaves out the examples that do not fit `sequence_length["inputs"]`, which counts EOS.
+    """Drops the examples that do not fit in `sequence_length["inputs"]`, which includes EOS.
 
-    Definition, instance and the examples before an example leave it room, or it and the rest of its
-    kind are left out. The task's name is not counted. (Tk-Instruct: `src/ni_collator.py`)
+    An example is kept if the definition, the instance, the earlier examples and the example itself
+    fit. The first example that does not fit is dropped, with all later ones of its kind, positive
+    or negative. The task's name does not count. (Tk-Instruct: `src/ni_collator.py`)
 
     Args:
-      dataset: records that `encode_parts` made.
-      sequence_length: feature -> its most tokens; `LONGEST_INPUTS` where it has none.
+      dataset: records made by `encode_parts`.
+      sequence_length: feature -> its maximum number of tokens; `LONGEST_INPUTS` by default.
       output_features: the task's features.
-      positives: the number of places for positive examples; the rest are for negative ones.
+      positives: the number of slots for positive examples; the other slots are for negative ones.
     """
     most = (sequence_length or {}).get("inputs") or LONGEST_INPUTS
     most -= int(output_features["inputs"].add_eos)
@@ -115,7 +118,7 @@ def join_what_fits(
 
 
 def _kept(sizes: tf.Tensor, positives: int, most: int) -> tf.Tensor:
-    """Returns bool [parts]: which parts stay in an input of at most `most` tokens."""
+    """Returns a mask, bool [parts], of the parts to keep in an input of at most `most` tokens."""
     always = tf.fill([2], True)
     least = sizes[1] + sizes[-1]
     first, second = sizes[2 : 2 + positives], sizes[2 + positives : -1]

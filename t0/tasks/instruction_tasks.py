@@ -19,14 +19,15 @@
 
 An input equals the output of Tk-Instruct's collator, including the spaces before "Positive" and
 after "Output:". An example is kept if the definition, the examples kept so far, the example and the
-instance, with EOS, are no longer than the limit for inputs. The first example that does not fit
-ends its kind, positive or negative (`join_what_fits`). Inputs that are still too long are cut at
-their end.
+instance, with EOS, are no longer than the limit for inputs. The first example that does not fit is
+dropped, with all later ones of its kind, positive or negative (`join_what_fits`). Inputs that are
+still too long are truncated at the end.
 
 A record is an instance: its input, one of its outputs as the target, and the fields that metrics
 and predictions need: `references`, `task`, `category`, `id` and `input`. Gin may bind
 `sni.instances_per_task` (100), `sni.languages` (("English",)) and `sni.seed` (0). The splits are
-Tk-Instruct's: `test` has other tasks than `train`; `validation` exists only with a dev_tasks.txt.
+those of Tk-Instruct: `test` and `train` have different tasks; `validation` exists only if there is
+a dev_tasks.txt.
 """
 
 import dataclasses
@@ -65,14 +66,15 @@ MIXED = "sni_tk_instruct"
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """Which parts of a task's instruction come before an instance.
+    """The parts of a task's instruction that come before an instance.
 
     Attributes:
       name: whether to include the task's name.
       definition: whether to include the definition.
-      positives: the most positive examples; fewer if the task lacks them or they do not fit.
-      negatives: the most negative examples.
-      explanations: whether each example is followed by its explanation.
+      positives: the maximum number of positive examples; fewer if the task has fewer or they do not
+        fit.
+      negatives: the maximum number of negative examples.
+      explanations: whether to follow each example by its explanation.
     """
 
     name: bool = False
@@ -83,13 +85,13 @@ class Switches:
 
 
 def switches_of(task: str) -> Switches:
-    """Returns the switches that a task's name encodes.
+    """Parses the encoding in a task's name.
 
         >>> switches_of("sni_def_pos_2_neg_2_expl").negatives
         2
 
     Raises:
-      UserError: the name encodes no switches.
+      UserError: the name does not end in an encoding.
     """
     found = _NAME.fullmatch(task)
     if task == NO_INSTRUCTION:
@@ -109,7 +111,7 @@ def switches_of(task: str) -> Switches:
 
 
 # The encodings of Tk-Instruct's experiments; the paper's models use the first. A task with several
-# encodings draws one for each instance.
+# encodings draws one of them for each instance.
 VARIANTS: dict[str, tuple[Switches, ...]] = {
     **{
         name: (switches_of(name),)
@@ -143,7 +145,7 @@ VARIANTS: dict[str, tuple[Switches, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The pieces of an input, of which the examples may be left out.
+    """The parts of an input; the examples can be dropped.
 
     Attributes:
       name: the task's name. Tk-Instruct does not count its tokens when it selects examples.
@@ -160,20 +162,20 @@ class Parts:
     instance: str
 
     def whole(self) -> str:
-        """Returns the input with all of its examples."""
+        """Returns the input with all its examples."""
         examples = "".join((*self.positives, *self.negatives))
         return self.name + self.definition + examples + self.instance
 
 
 def drawn(variants: Sequence[Switches], instance: Instance, seed: int) -> Switches:
-    """Returns the switches for an instance: the only ones, or ones drawn by the instance's id."""
+    """Returns the encoding of an instance; if there are several, the instance's id draws one."""
     if len(variants) == 1:
         return variants[0]
     return random.Random(f"{instance.id} {seed}").choice(variants)
 
 
 def input_parts(task: Task, instance: Instance, switches: Switches) -> Parts:
-    """Returns the pieces of an instance's input."""
+    """Returns the parts of an instance's input."""
     explained = switches.explanations
     return Parts(
         name=f"{task.name}. " if switches.name else "",
@@ -209,13 +211,13 @@ def _ended(text: str) -> str:
 @gin.configurable("sni", module="t0")
 @dataclasses.dataclass(frozen=True)
 class InstructionSettings:
-    """Which instances of a folder are used.
+    """The selection of instances from a folder.
 
     Attributes:
-      instances_per_task: the most instances of a task, by default Tk-Instruct's and nanoT5's
-        number; None for all.
-      languages: tasks in other languages are left out.
-      seed: the seed for drawing instances, their order and their encodings.
+      instances_per_task: the maximum number of instances of a task, by default that of Tk-Instruct
+        and nanoT5; None for all.
+      languages: tasks in other languages are excluded.
+      seed: the seed for the instances, their order and their encodings.
     """
 
     instances_per_task: int | None = 100
@@ -224,16 +226,16 @@ class InstructionSettings:
 
 
 class InstructionSource(RecordSource):
-    """The instances of a folder as a SeqIO data source, each with its instruction in pieces.
+    """The instances of a folder as a SeqIO data source, each with the parts of its instruction.
 
     Args:
       folder: the folder with `tasks` and `splits`.
-      variants: the encodings, one of which is drawn for each instance.
+      variants: the encodings, one of them drawn for each instance.
 
     Attributes:
       folder: the folder.
-      places: "positives" and "negatives" -> the most examples in any encoding, since TensorFlow
-        needs a fixed number.
+      places: "positives" and "negatives" -> the maximum number of examples in any encoding, since
+        TensorFlow needs a fixed number.
     """
 
     def __init__(self, folder: Path, variants: Sequence[Switches]) -> None:
@@ -303,7 +305,7 @@ class InstructionSource(RecordSource):
                 "positives": self._filled("positives", parts.positives),
                 "negatives": self._filled("negatives", parts.negatives),
                 "instance": parts.instance,
-                # Targets are drawn only for training, so that every evaluation is the same.
+                # Targets are drawn only for training, so that all evaluations are the same.
                 "outputs": instance.outputs if split == "train" else instance.outputs[:1],
                 "references": instance.outputs,
             }
@@ -326,7 +328,7 @@ class InstructionSource(RecordSource):
 def postprocess(
     output: str, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> str | Expected:
-    """Returns a prediction as stripped text, and a target as `Expected`."""
+    """Returns a prediction as stripped text, or a target as `Expected`."""
     if not is_target:
         return output.strip()
     text = tf.compat.as_text
@@ -337,8 +339,8 @@ def postprocess(
     )
 
 
-# Cached, since predictions come in turns from all tasks, and each file has megabytes of which this
-# keeps some kilobytes.
+# Cached, since predictions alternate between all tasks. Each file has megabytes, of these only some
+# kilobytes are kept.
 @functools.lru_cache(maxsize=2048)
 def _facts(folder: Path, task: str) -> dict[str, Any]:
     return {k: v for k, v in read_json(folder, task).items() if k != "Instances"}
@@ -351,10 +353,10 @@ def instruction_task(folder: Path, variants: Sequence[Switches]) -> dict[str, An
 
     Args:
       folder: the folder with `tasks` and `splits`.
-      variants: the encodings, one of which is drawn for each instance.
+      variants: the encodings, one of them drawn for each instance.
 
     Raises:
-      UserError: if the folder has no lists of tasks.
+      UserError: the folder has no lists of tasks.
     """
     source = InstructionSource(folder, variants)
     return {
@@ -376,6 +378,6 @@ def instruction_tasks(folder: Path) -> dict[str, dict[str, Any]]:
     """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for each of `VARIANTS`.
 
     Raises:
-      UserError: if the folder has no lists of tasks.
+      UserError: the folder has no lists of tasks.
     """
     return {name: instruction_task(folder, variants) for name, variants in VARIANTS.items()}

@@ -7,27 +7,27 @@
     # {"exact_match": 100.0, "rougeL": 100.0, "exact_match_for_misc.": 100.0, ...}
     Bleu()(["Guten Morgen."], ["Guten Tag."])                        # {"bleu": ...}, as t5's metric
 
-Prompts: T5's tables for (super_)glue, else the metrics that the template names. A metric gets the
-postprocessed targets and predictions: class ids if the template's choices are fixed, else stripped
-text; always text if `reads_text(metrics)`. The original gives some metrics values of a wrong type,
-and its evaluation crashes (fault 2 of the design notes). Here, SQuAD-style metrics get a list of
-answers, a generation prompt over a classification dataset has metrics of generated text, and no
-metric is listed twice (SeqIO's evaluator rejects a second `accuracy`).
+Prompts: the metrics are those of T5's tables for (super_)glue, otherwise those that the template
+names. A metric receives postprocessed targets and predictions: class ids if the template's choices
+are fixed, otherwise stripped text; always text if `reads_text(metrics)`. The original code passes
+values of a wrong type to some metrics, and its evaluation crashes (fault 2 of the design notes).
+Here, SQuAD-style metrics receive a list of answers, a generation prompt over a classification
+dataset has metrics of generated text, and no metric is listed twice (SeqIO's evaluator rejects a
+second `accuracy`).
 
 Question answering: exact match and F1 as in SQuAD's official scripts. A target is the list of
-accepted answers, of which the best counts. If any question has no answer, SQuAD 2.0's rules are
-used for all questions: the empty prediction is right for questions without an answer and wrong for
-the others.
+accepted answers; the best match counts. If any question has no answer, SQuAD 2.0's rules are used
+for all questions: the empty prediction is right for questions without an answer and wrong for all
+others.
 
-Instructions: ROUGE-L and exact match by Tk-Instruct's rules, over all instances and for each group.
-The best reference counts. ROUGE-L is the F measure of Google's `rouge-score` with its stemmer;
-exact match ignores case, punctuation and spaces.
+Instructions: ROUGE-L and exact match with Tk-Instruct's rules, over all instances and for each
+group. The best reference counts. ROUGE-L is the F measure of Google's `rouge-score` with its
+stemmer. Exact match ignores case, punctuation and spaces.
 
-ROUGE: `rouge-score` reads only a-z and 0-9, so that equal texts in Hindi or Chinese would score 0.
-A text is split into words of its own script if most of its letters and digits are not ASCII. All
-other texts, such as English ones, keep the scores of `rouge-score`.
+ROUGE: `rouge-score` reads only a-z and 0-9, so identical texts in Hindi or Chinese would score 0.
+If most letters and digits of a text are not ASCII, the text is split into the words of its script. All other texts, such as English ones, keep the scores of `rouge-score`.
 
-Translation: BLEU by sacreBLEU, with its signature. Values are percentages.
+Translation: BLEU from sacreBLEU, with its signature. Values are percentages.
 """
 
 import collections
@@ -51,7 +51,7 @@ Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 
 
 def _answers(metric: Metric) -> Metric:
-    # SQuAD's metrics take a list of accepted answers: here one, the target.
+    # SQuAD's metrics take a list of accepted answers: here a list of one, the target.
     def over_answers(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
         return metric([[target] for target in targets], predictions)
 
@@ -60,7 +60,7 @@ def _answers(metric: Metric) -> Metric:
 
 
 def _numbers(metric: Metric) -> Metric:
-    # A correlation needs numbers; a text that is not a number counts as -1, as in T5's STS-B task.
+    # A correlation needs numbers. A text that is not a number counts as -1, as in T5's STS-B task.
     def over_numbers(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         return metric(
             [*map(t5_postprocessors.string_to_float, targets)],
@@ -74,7 +74,7 @@ def _numbers(metric: Metric) -> Metric:
 _PEARSON = _numbers(t5.pearson_corrcoef)
 _SPEARMAN = _numbers(t5.spearman_corrcoef)
 
-# A character of a script that writes no spaces, with its marks; a word of the others; a symbol.
+# A character of a script without spaces, with its marks; a word of any other script; a symbol.
 _NO_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 _WORDS = regex.compile(
     rf"[{_NO_SPACES}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}\u200c\u200d]--[{_NO_SPACES}]]+|\p{{So}}",
@@ -84,7 +84,7 @@ _CHARACTERS = regex.compile(r"[\p{L}\p{M}\p{N}\p{So}]")
 
 
 class _RougeWords:
-    """Splits a text into words as `rouge-score` does, or of its own script if it is mostly so.
+    """Splits a text into words like `rouge-score`, or by its own script if it is mostly not ASCII.
 
     Args:
       use_stemmer: whether to reduce English words of more than three letters to their stems.
@@ -94,7 +94,7 @@ class _RougeWords:
         self._of_ascii = rouge_scorer.tokenizers.DefaultTokenizer(use_stemmer)
 
     def tokenize(self, text: str) -> list[str]:
-        """Returns the words, in lower case."""
+        """Returns the words in lower case."""
         characters = _CHARACTERS.findall(text)
         if 2 * sum(map(str.isascii, characters)) >= len(characters):
             return self._of_ascii.tokenize(text)
@@ -108,9 +108,10 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
     return t5.rouge(targets, predictions, tokenizer=_RougeWords(use_stemmer=False))
 
 
-# promptsource's metric names, in its spelling -> T5's functions. The missing names are not used by
-# T0's templates: T5 has no function for Mean Reciprocal Rank, and its functions for AUC, MultiRC
-# and Span Squad need probabilities, groups of answers, and spans, which a prompt's text is not.
+# promptsource's metric names, in its spelling -> T5's functions. T0's templates do not use the
+# missing names: T5 has no function for Mean Reciprocal Rank, and its functions for AUC, MultiRC and
+# Span Squad need probabilities, groups of answers, and spans, which the text of a prompt does not
+# provide.
 _OF_TEXT: dict[str, Metric] = {
     "BLEU": t5.bleu,
     "ROUGE": rouge,
@@ -129,13 +130,13 @@ METRICS: dict[str, Metric] = {
 }
 
 # Benchmarks with a table of metrics for each subset. These metrics need class ids, so a template
-# without answer choices has the metrics that it names.
+# without answer choices has the metrics that it names instead.
 _TABLES = {
     "glue": glue_utils.GLUE_METRICS,
     "super_glue": glue_utils.SUPERGLUE_METRICS,
 }
 
-# Replacements of entries in T5's tables that do not fit the prompts' outputs.
+# Replacements for entries of T5's tables that do not fit the outputs of prompts.
 _FORCED: dict[tuple[str, str | None], list[Metric]] = {
     ("super_glue", "wsc.fixed"): [t5.accuracy],
     ("super_glue", "multirc"): [t5.accuracy],
@@ -156,7 +157,7 @@ def plain_metrics(dataset: str, subset: str | None, template: Template) -> list[
     """Returns the metric functions of the plain task of `template`.
 
     Raises:
-      UserError: if the template names a metric that is not in `METRICS`.
+      UserError: the template names a metric that is not in `METRICS`.
     """
     by_dataset = _by_dataset(dataset, subset, template)
     if by_dataset is not None:
@@ -172,7 +173,7 @@ def plain_metrics(dataset: str, subset: str | None, template: Template) -> list[
 
 
 def reads_text(metrics: Sequence[Metric]) -> bool:
-    """Returns whether one of the metrics needs text, not class ids."""
+    """Returns whether one of the metrics needs text instead of class ids."""
     return any(metric in _OF_TEXT.values() for metric in metrics)
 
 
@@ -181,7 +182,7 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised_answer(answer: str) -> str:
-    """Returns an answer in the form that SQuAD's official scripts compare.
+    """Normalizes an answer for comparison, like SQuAD's official scripts.
 
     >>> normalised_answer("The  Broncos' quarterback!")
     'broncos quarterback'
@@ -191,12 +192,12 @@ def normalised_answer(answer: str) -> str:
 
 
 def answers_match(answer: str, prediction: str) -> float:
-    """Returns 1 if both texts are the same after `normalised_answer`, else 0."""
+    """Returns 1 if both texts are equal after `normalised_answer`, otherwise 0."""
     return float(normalised_answer(answer) == normalised_answer(prediction))
 
 
 def answer_f1(answer: str, prediction: str) -> float:
-    """Returns the harmonic mean of the precision and recall of words, 0 to 1; 0 for no words."""
+    """Returns the harmonic mean of the precision and recall of words, 0 to 1; 0 without words."""
     wanted, got = normalised_answer(answer).split(), normalised_answer(prediction).split()
     same = sum((collections.Counter(wanted) & collections.Counter(got)).values())
     if not same:
@@ -234,14 +235,14 @@ def squad_scores(answers: Sequence[str], prediction: str, *, may_be_none: bool) 
 
 
 def some_unanswerable(targets: Iterable[Sequence[str]]) -> bool:
-    """Returns whether any question has no answer, so that SQuAD 2.0's rules are used."""
+    """Returns whether any question has no answer, so that SQuAD 2.0's rules apply."""
     return any(not answers for answers in targets)
 
 
 def squad_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
     """Returns `em` and `f1` in percent.
 
-    If any question has no answer, there are also `em_answerable`, `em_unanswerable` and so on.
+    If any question has no answer, the result also has `em_answerable`, `em_unanswerable` and so on.
     """
     may_be_none = some_unanswerable(targets)
     groups: dict[str, list[dict[str, float]]] = {"": []}
@@ -259,7 +260,7 @@ def squad_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[str]) 
 
 
 class Expected(NamedTuple):
-    """An instance's accepted outputs, and the groups that it belongs to."""
+    """The accepted outputs of an instance, and the groups to which it belongs."""
 
     references: tuple[str, ...]
     task: str
@@ -267,12 +268,12 @@ class Expected(NamedTuple):
 
 
 def normalised_output(text: str) -> str:
-    """Returns text in lower case, without punctuation and superfluous spaces, to be compared."""
+    """Normalizes a text for comparison: lower case, no punctuation, no superfluous spaces."""
     return " ".join(text.lower().translate(_WITHOUT_PUNCTUATION).split())
 
 
 def outputs_match(reference: str, prediction: str) -> float:
-    """Returns 1 if both texts are the same after `normalised_output`, else 0."""
+    """Returns 1 if both texts are equal after `normalised_output`, otherwise 0."""
     return float(normalised_output(reference) == normalised_output(prediction))
 
 
@@ -293,7 +294,7 @@ INSTRUCTION_MEASURES: dict[str, Callable[[str, str], float]] = {
 
 
 def group_name(category: str) -> str:
-    """Returns a category's spelling in a metric's name.
+    """Returns the spelling of a category in a metric's name.
 
     >>> group_name("Data to Text")
     'data_to_text'
@@ -304,7 +305,7 @@ def group_name(category: str) -> str:
 def instruction_metrics(
     targets: Sequence[Expected], predictions: Sequence[str]
 ) -> dict[str, float]:
-    """Returns each measure in percent, over all instances, by category and by task."""
+    """Returns each metric in percent, over all instances, by category and by task."""
     scores: dict[str, list[dict[str, float]]] = collections.defaultdict(list)
     for target, prediction in zip(targets, predictions, strict=True):
         judged = {
@@ -329,10 +330,10 @@ def _percent(values: Iterable[float]) -> float:
 
 @gin.configurable("bleu", module="t0")
 def bleu_tokenizer(tokenize: str = "intl") -> str:
-    """Returns sacreBLEU's tokenizer (gin: `bleu.tokenize`): T5's, or 13a as in WMT's papers.
+    """Returns sacreBLEU's tokenizer (gin: `bleu.tokenize`): that of T5, or 13a as in WMT's papers.
 
     Raises:
-      UserError: if sacreBLEU has no tokenizer of this name.
+      UserError: sacreBLEU has no tokenizer of this name.
     """
     tokenizers = sacrebleu.BLEU.TOKENIZERS
     if tokenize not in tokenizers:
@@ -344,7 +345,7 @@ class Bleu:
     """BLEU in percent over a whole corpus, with sacreBLEU's defaults except for the tokenizer.
 
     Args:
-      tokenize: sacreBLEU's name of a tokenizer; None for gin's `bleu.tokenize`.
+      tokenize: sacreBLEU's name of a tokenizer; None to use gin's `bleu.tokenize`.
     """
 
     __name__ = "bleu"
@@ -357,7 +358,7 @@ class Bleu:
         return {"bleu": self._metric(targets, predictions)[1].score}
 
     def signature(self) -> str:
-        """Returns sacreBLEU's signature, which a reader needs to compare BLEU values."""
+        """Returns sacreBLEU's signature, which makes BLEU values comparable."""
         metric, _ = self._metric(["."], ["."])
         return str(metric.get_signature())
 

@@ -1,10 +1,10 @@
-"""The base of our SeqIO data sources: records in a fixed order, from one generator.
+"""The base class of our SeqIO data sources: records in a fixed order, from one generator.
 
-    source = QuestionSource(splits)      # a subclass, which makes records
+    source = QuestionSource(splits)      # a subclass, which creates the records
     source.list_shards("train")          # ["train"]
     source.get_dataset("train")          # a tf.data.Dataset of its records, in order
 
-A split is one shard, so that a record's number is unique (`idx` of rank evaluation).
+A split is one shard, so the number of a record is unique (`idx` of rank evaluation).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class OrderedSource(seqio.DataSource):
         return False
 
     def list_shards(self, split: str) -> Sequence[str]:
-        """Returns the split's name: one shard."""
+        """Returns the split's name: each split is one shard."""
         return [split]
 
     def records(self, split: str) -> Iterator[Record]:
@@ -42,7 +42,7 @@ class OrderedSource(seqio.DataSource):
         raise NotImplementedError
 
     def check(self, split: str) -> None:
-        """Raises the errors that can be known before the records are read, such as absent data."""
+        """Raises errors that are detectable without reading the records, such as missing data."""
 
     def get_dataset(
         self,
@@ -55,7 +55,7 @@ class OrderedSource(seqio.DataSource):
         """Returns the records of a split as a dataset, in order.
 
         `shuffle` and `seed` are ignored: they are for sources that shuffle files. SeqIO shuffles
-        cached records, and live records within a buffer.
+        cached records itself, and live records within a buffer.
         """
         del shuffle, seed, unused
         if shard_info and shard_info.num_shards > 1:

@@ -9,11 +9,11 @@ The source renders each row to a record of strings:
 
     {"inputs": "... Does this imply ...?", "targets": "Yes", "answer_choices": ["Yes", "No"]}
 
-(`answer_choices` only if the template has them; `document` in rank evaluation, if several rows of
-the dataset share a text: `t0.sources.documents`). As in the original, targets get EOS and inputs do
-not; the caching point is after tokenisation; a choice is correct if it equals the stripped target
-exactly. The source's `reports` count the rows that the template drops, and the rows without a
-label, for the cache's record.
+`answer_choices` exists only if the template has them. `document` exists only in rank evaluation, if
+several rows of the dataset share a text (`t0.sources.documents`). As in the original code, targets
+get EOS and inputs do not, the caching point is after tokenisation, and a choice is correct if it
+equals the stripped target exactly. The source's `reports` count the rows that the template drops
+and the rows without a label, for the cache's record.
 """
 
 import functools
@@ -43,8 +43,8 @@ class PromptedSource(OrderedSource):
       num_rows: the task's split name -> number of raw rows, or a function that counts them.
       seed_name: the seed of a template's random draws, together with the row's index.
       hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`, so that no
-        answer choice is marked correct (for rank evaluation; most templates would pick the last
-        choice).
+        answer choice is marked as correct. This is for rank evaluation; with most templates, the
+        last choice would otherwise be correct.
     """
 
     def __init__(
@@ -73,25 +73,25 @@ class PromptedSource(OrderedSource):
 
     @cached_property
     def compiled(self) -> CompiledTemplate:
-        """The compiled template. Jinja compiles it on first use, so that registering is fast."""
+        """The compiled template. Jinja compiles it on first use, so that registration is fast."""
         return CompiledTemplate(self.template, seed_name=self.seed_name)
 
     def num_input_examples(self, split: str) -> int:
-        """Returns the number of raw rows of `split`, recorded for T0's datasets, else counted."""
+        """Returns the number of raw rows of `split`, recorded for T0's datasets or counted."""
         if callable(self._num_rows):
             return self._num_rows(split)
         return self._num_rows[split]
 
     def open(self, split: str) -> SplitRows:
-        """Opens the rows of the task's split; see `open_rows` for the errors."""
+        """Opens the rows of the task's split. See `open_rows` for the errors."""
         return open_rows(self, split)
 
     def data_files(self, split: str) -> Sequence[Path]:
-        """Returns the files of the split in the data folders; none for data of the hub."""
+        """Returns the files of the split in the data folders; none for hub data."""
         return local_files(self.dataset, self.subset, self.split_mapping[split])
 
     def document_column(self, columns: Sequence[str]) -> str | None:
-        """Returns the column of a row's document; None if a record has none."""
+        """Returns the column of a row's document, or None if records have no document."""
         return document_column(self.dataset, self.subset, columns) if self.hide_labels else None
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:
@@ -114,18 +114,18 @@ class PromptedSource(OrderedSource):
             yield record
 
     def check(self, split: str) -> None:
-        """Raises the errors about absent data, and learns whether records have a document."""
+        """Raises errors about missing data, and finds out whether records have a document."""
         rows = self.open(split)
         if self.document_column(rows.columns):
             self.signature["document"] = TEXT
 
 
 def expand_choices(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Replaces each record {inputs, targets, answer_choices} by one record for each choice.
+    """Replaces each record {inputs, targets, answer_choices} with one record for each choice.
 
-    Each record has `idx` [2] (the row's index and the choice's), `inputs`, `targets` (the choice),
-    `is_correct` and `weight` 1.0, as T5's `rank_classification` preprocessor defines them, and the
-    row's `document` if it has one.
+    Each record has `idx` [2] (the index of the row and of the choice), `inputs`, `targets` (the
+    choice), `is_correct` and `weight` 1.0, as T5's `rank_classification` preprocessor defines them,
+    and the row's `document` if it has one.
     """
     return t5_preprocessors.rank_classification(
         dataset,
@@ -143,9 +143,9 @@ def _strip(output_or_target: str, example: Any = None, is_target: bool = False) 
 
 
 class _ClassIdPostprocessor:
-    """Maps an output to its index in a template's fixed choices, -1 if it is not among them.
+    """Maps an output to its index in a template's fixed choices, or -1 if it is not among them.
 
-    If the choices depend on the row, the output stays text and is stripped.
+    If the choices depend on the row, the output remains text and is stripped.
     """
 
     def __init__(self, template: Template) -> None:
@@ -165,7 +165,7 @@ class _ClassIdPostprocessor:
 class _RankMetric:
     """T5's `rank_classification` metric, which counts the classes when it is first called.
 
-    Compiling the choices of hundreds of templates while tasks are registered would take seconds.
+    Compiling the choices of hundreds of templates during registration would take seconds.
     """
 
     def __init__(self, template: Template) -> None:
@@ -173,7 +173,7 @@ class _RankMetric:
         self.__name__ = "rank_classification"
 
     def rank_classes(self) -> int | None:
-        """Returns the number of answer choices of every row, or None if rows may differ."""
+        """Returns the number of answer choices if all rows have the same number, otherwise None."""
         fixed = CompiledTemplate(self._template).fixed_choices
         return len(fixed) if fixed else None
 
@@ -192,7 +192,7 @@ def _output_features() -> dict[str, seqio.Feature]:
 def task_definitions(task: PromptedTask) -> dict[str, dict[str, Any]]:
     """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for a template's tasks.
 
-    These are the plain task, and the `_score_eval` task if the template has answer choices.
+    The tasks are the plain task and, if the template has answer choices, the `_score_eval` task.
     """
     source = functools.partial(
         PromptedSource,

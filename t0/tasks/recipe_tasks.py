@@ -14,13 +14,13 @@ r"""Builds the SeqIO tasks of the recipes: documents, question answering and tra
 
 Documents: the steps are those of t5's `c4_v220_span_corruption`, `c4_v220_prefix_lm` and
 `c4_v220_full_lm`. Documents are tokenised before the caching point. The random steps of an
-objective come after it, so that they differ in each epoch. Training uses another implementation
-(`t0.feeding.pretraining`), which makes the same tokens.
+objective come after it, so that they differ in each epoch. Training uses a different implementation
+(`t0.feeding.pretraining`), which produces the same tokens.
 
 Questions: question and context are separated by a line break, which T5's vocabulary reads as a
-space. UnifiedQA's checkpoints were trained with a backslash and an n instead: set gin's
-`qa.separator = ' \\n '` for them. Without a context, the input is the question alone (closed book).
-The target is the first answer, or the empty text if there is none.
+space. UnifiedQA's checkpoints were trained with a backslash and an n instead; for them, set gin's
+`qa.separator = ' \\n '`. Without a context, the input is only the question (closed book). The
+target is the first answer, or the empty text if there is none.
 """
 
 import functools
@@ -52,12 +52,12 @@ class RecordSource(OrderedSource):
     """The records of a recipe's data.
 
     Args:
-      read: returns the records of a split, from the first at each call.
+      read: returns the records of a split, starting at the first one in each call.
       count: returns the number of records of a split.
       splits: the names of the splits.
       signature: field of a record -> `TEXT` or `TEXTS`.
-      notes: returns what a user should know about a split before a run.
-      files: returns the files that a split is read from.
+      notes: returns notes about a split for the user, shown before a run.
+      files: returns the files of a split.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RecordSource(OrderedSource):
         """Yields the records of a split.
 
         Raises:
-          UserError: if there is no such split, or its data is malformed.
+          UserError: there is no such split, or its data is malformed.
         """
         if split not in self.splits:
             raise UserError(f"there is no split '{split}', there are: {', '.join(self.splits)}")
@@ -99,7 +99,7 @@ def t5_features() -> dict[str, seqio.Feature]:
 
 
 def tokenised() -> list[Any]:
-    """Returns the preprocessors for records with inputs and targets, which may be cached."""
+    """Returns the preprocessors for records with inputs and targets; the result may be cached."""
     return [
         seqio.preprocessors.tokenize,
         seqio.preprocessors.append_eos,
@@ -128,7 +128,7 @@ class TextSource(seqio.DataSource):
         return [str(shard) for shard in self.texts.shards(split)]
 
     def data_files(self, split: str) -> Sequence[Path]:
-        """Returns the files that the documents of a split are read from; none for the hub's."""
+        """Returns the files with the documents of a split; none for hub data."""
         return self.texts.files(split) if isinstance(self.texts, FolderTexts) else ()
 
     def get_dataset(
@@ -139,13 +139,13 @@ class TextSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         **unused: Any,
     ) -> tf.data.Dataset:
-        """Returns the documents of a split, or of every n-th of its shards.
+        """Returns the documents of a split, or of every n-th shard.
 
         Args:
           split: the split.
           shuffle: whether to shuffle the shards.
           seed: the seed of the shuffling.
-          shard_info: which shards to read: `index`, `index + num_shards`, ...
+          shard_info: the shards to read: `index`, `index + num_shards`, ...
           unused: SeqIO's other arguments, which are ignored.
         """
         del unused
@@ -173,8 +173,8 @@ class TextSource(seqio.DataSource):
         )
 
 
-# The objective, which ends a task's name -> T5's steps after the caching point, and whether the
-# task has inputs.
+# The objective, which is the suffix of a task's name -> T5's steps after the caching point, and
+# whether the task has inputs.
 OBJECTIVES: dict[str, tuple[tuple[Callable[..., Any], ...], bool]] = {
     "span_corruption": (
         (t5_preprocessors.span_corruption, seqio.preprocessors.append_eos_after_trim),
@@ -192,7 +192,7 @@ def pretraining_definitions(prefix: str, texts: Texts) -> dict[str, dict[str, An
     """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for the tasks over `texts`.
 
     Args:
-      prefix: the start of the tasks' names.
+      prefix: the prefix of the task names.
       texts: the documents.
     """
     source = TextSource(texts)
@@ -245,14 +245,14 @@ def _question_records(splits: Mapping[str, SplitFile], split: str) -> Iterator[R
 def postprocess_answer(
     output: str, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> str | list[str]:
-    """Returns a prediction as stripped text, and a target as the list of accepted answers."""
+    """Returns a prediction as stripped text, or a target as the list of accepted answers."""
     if not is_target:
         return output.strip()
     return [tf.compat.as_text(answer) for answer in example["answers"]]
 
 
 class QuestionSource(RecordSource):
-    """The questions of a dataset's files."""
+    """The questions in the files of a dataset."""
 
     def __init__(self, splits: Mapping[str, SplitFile]) -> None:
         super().__init__(
@@ -265,7 +265,7 @@ class QuestionSource(RecordSource):
 
 
 def question_task(splits: Mapping[str, SplitFile]) -> dict[str, Any]:
-    """Returns the arguments of `seqio.TaskRegistry.add` for a dataset's splits."""
+    """Returns the arguments of `seqio.TaskRegistry.add` for a question answering dataset."""
     return {
         "source": QuestionSource(splits),
         "preprocessors": tokenised(),
@@ -276,13 +276,13 @@ def question_task(splits: Mapping[str, SplitFile]) -> dict[str, Any]:
 
 
 def language_name(code: str) -> str:
-    """Returns a language's English name, for T5's prefixes.
+    """Returns the English name of a language, for T5's prefixes.
 
     >>> language_name("pt-BR")
     'Portuguese'
 
     Raises:
-      UserError: if the code is not a language code.
+      UserError: the code is not a language code.
     """
     try:
         name = babel.Locale.parse(re.split("[-_]", code)[0]).english_name
@@ -295,7 +295,7 @@ def language_name(code: str) -> str:
 
 
 def translation_prefix(source: str, target: str) -> str:
-    """Returns the text before a sentence.
+    """Returns the prefix that T5 puts before a sentence to translate.
 
     >>> translation_prefix("en", "de")
     'translate English to German: '
@@ -312,7 +312,7 @@ def _pair_records(
 
 
 class PairSource(RecordSource):
-    """The sentences of a dataset's files, from one language to another."""
+    """The sentence pairs in the files of a dataset, in one direction."""
 
     def __init__(self, splits: Mapping[str, SplitFile], source: str, target: str) -> None:
         super().__init__(
@@ -328,7 +328,7 @@ def translation_task(splits: Mapping[str, SplitFile], source: str, target: str) 
     """Returns the arguments of `seqio.TaskRegistry.add` for one direction of a dataset.
 
     Raises:
-      UserError: if a code is not a language code.
+      UserError: a code is not a language code.
     """
     translation_prefix(source, target)
     return {

@@ -1,11 +1,11 @@
 """The vocabulary that all tasks share. Its file is read when the first text is tokenised.
 
-The path comes from the first of these that is set: the `--vocab` flag, the gin binding
-`t0.vocabulary.path = '/path/to/spiece.model'`, the environment variable `T0_VOCAB`, T5's public
-model on Google Cloud Storage. Registering 971 tasks must not read the file, so the path is looked
-up only when the first text is tokenised.
+The path is the first of these that is set: the `--vocab` flag, the gin binding `t0.vocabulary.path
+= '/path/to/spiece.model'`, the environment variable `T0_VOCAB`, and T5's public model on Google
+Cloud Storage. Registering 971 tasks must not read the file, so the path is looked up when the first
+text is tokenised.
 
-`t0.catalogue.sentence_pieces` knows the two editions of T5's model, and reads them without
+`t0.catalogue.sentence_pieces` describes the two editions of T5's model, and reads them without
 TensorFlow.
 """
 
@@ -18,7 +18,7 @@ from t0.errors import UserError, remote_mistake, short_reason
 
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 
-# The two files of T5's public model -> the number of sentinels to add on loading.
+# The two files of T5's public model -> the number of sentinels to add when it is loaded.
 T5_EDITIONS = {
     DEFAULT_VOCABULARY: 0,
     "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model": EXTRA_IDS,
@@ -35,11 +35,11 @@ def set_vocabulary(path: str | None) -> None:
       path: a SentencePiece model, local or `gs://`; None to use the next source of the path.
 
     Raises:
-      UserError: if `path` is a local path and there is no such file.
+      UserError: `path` is local and does not exist.
     """
     global _times_set
     _chosen.clear()
-    # A loaded model is loaded again, so that gin records the source of its path again.
+    # Reload a loaded model, so that gin records the source of its path again.
     _times_set += 1
     if path:
         if "://" not in path and not os.path.isfile(path):  # noqa: PTH113
@@ -52,7 +52,7 @@ def set_vocabulary(path: str | None) -> None:
 
 @gin.configurable("vocabulary", module="t0")
 def vocabulary_path(path: str | None = None) -> str:
-    """Returns the path of the SentencePiece model, chosen as in the module's header."""
+    """Returns the path of the SentencePiece model; the module's header says how it is chosen."""
     if _chosen:
         return _chosen[0]
     return path or os.environ.get("T0_VOCAB") or DEFAULT_VOCABULARY
@@ -61,8 +61,8 @@ def vocabulary_path(path: str | None = None) -> str:
 class SharedVocabulary(seqio.SentencePieceVocabulary):
     """The SentencePiece model at `vocabulary_path()`, with T5's 100 sentinels after its pieces.
 
-    Equal to any other `SharedVocabulary`, and to a `seqio.SentencePieceVocabulary` with the same
-    ids, since mixtures compare the vocabularies of their tasks.
+    It is equal to every other `SharedVocabulary`, and to a `seqio.SentencePieceVocabulary` with the
+    same ids, since mixtures compare the vocabularies of their tasks.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
 
     @property
     def _is_loaded(self) -> bool:
-        # Evaluated for each text that Python tokenises, so it must be fast: gin would take 7 us.
+        # This runs for each text that Python tokenises, so it must be fast: gin would take 7 us.
         return self._model is not None and self._chosen_by == _choice()
 
     def _model_context(self):  # noqa: ANN202 (a private type of SeqIO)
@@ -96,7 +96,7 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
             return False
         path = self.sentencepiece_model_file
         if path in T5_EDITIONS:
-            # Both files hold the same model, so neither has to be read.
+            # Both files contain the same model, so neither has to be read.
             return any(
                 other == seqio.SentencePieceVocabulary(edition, added)
                 for edition, added in T5_EDITIONS.items()
@@ -108,12 +108,12 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
 
 
 def _choice() -> tuple[int, str | None]:
-    """Returns a value that changes when `set_vocabulary` or T0_VOCAB chooses a vocabulary."""
+    """Returns a value that changes when `set_vocabulary` or T0_VOCAB selects another vocabulary."""
     return _times_set, os.environ.get("T0_VOCAB")
 
 
 def _same_as_stock(path: str) -> seqio.SentencePieceVocabulary:
-    """Returns SeqIO's own vocabulary for the model at `path`, with the same ids as ours."""
+    """Returns SeqIO's vocabulary class for the model at `path`, with the same ids as ours."""
     model = checked_model(path, _read(path))
     added = 0 if holds_sentinels(model) else EXTRA_IDS
     return seqio.SentencePieceVocabulary(path, added)
@@ -123,10 +123,10 @@ def check_vocabularies(task: seqio.Task | seqio.Mixture) -> None:
     """Checks the vocabularies of a task's features as strictly as that of `--vocab`.
 
     Training pads with 0 and ends texts with 1, whatever the vocabulary says. A file that is not on
-    this machine is not read; whoever needs it reports that.
+    this machine is not read; the code that needs it reports the error.
 
     Raises:
-      UserError: if one has other ids for padding and end of text.
+      UserError: a vocabulary has other ids for padding and end of text.
     """
     vocabularies = {id(f.vocabulary): f.vocabulary for f in task.output_features.values()}
     for vocabulary in vocabularies.values():
@@ -167,5 +167,5 @@ _SHARED = SharedVocabulary()
 
 
 def default_vocabulary() -> SharedVocabulary:
-    """Returns the one vocabulary object of all prompted tasks."""
+    """Returns the single vocabulary object that all prompted tasks share."""
     return _SHARED
