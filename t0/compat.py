@@ -571,8 +571,8 @@ def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., 
     error.
 
     Args:
-      name: a key of `REPLACEABLE`: the attribute of this module, then the function's name in its
-        module or class.
+      name: a key of `REPLACEABLE`: the attribute of this module, then the function's name in that
+        module.
       function: the replacement, which takes the same arguments.
 
     Yields:

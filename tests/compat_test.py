@@ -270,14 +270,6 @@ def test_a_function_is_replaced_for_a_while():
     assert utils.decode is published
 
 
-def test_what_a_class_has_is_replaced_too():
-    kind = compat.simd_mesh_impl.SimdMeshImpl
-    published = kind.LaidOutVariable
-    with compat.replaced("simd_mesh_impl.SimdMeshImpl.LaidOutVariable", print) as before:
-        assert (before, kind.LaidOutVariable) == (published, print)
-    assert kind.LaidOutVariable is published
-
-
 def test_what_was_replaced_comes_back_after_an_error():
     from mesh_tensorflow.transformer import utils
 

@@ -128,7 +128,7 @@ def test_rounding_decides_about_a_word_after_a_long_text(small_model):
     assert len({tuple(ids[-2:]) for ids in wanted}) == 2
     tokenizer = Tokenizer(model, eos_id=1)
     assert ids_of(tokenizer, texts) == wanted
-    assert tokenizer._joined(texts[0].encode()) and not tokenizer._joined(texts[-1].encode())
+    assert tokenizer._join(texts[0].encode()) and not tokenizer._join(texts[-1].encode())
 
 
 def test_words_are_looked_up_without_their_scores_only_while_these_are_small(small_model):
@@ -143,7 +143,7 @@ def test_words_are_looked_up_without_their_scores_only_while_these_are_small(sma
     for word, most in ((unknown, 300), ("and", 20_000)):  # few ids, and many
         texts = [f"{word} " * number + "αβγ" for number in range(0, most, most // 40)]
         assert ids_of(tokenizer, texts) == processor.encode(texts)
-        assert tokenizer._joined(texts[0].encode()) and not tokenizer._joined(texts[-1].encode())
+        assert tokenizer._join(texts[0].encode()) and not tokenizer._join(texts[-1].encode())
 
 
 def test_a_mark_is_a_piece_of_its_own_where_no_piece_has_it(small_model, t5_model):
@@ -172,7 +172,7 @@ def counting(monkeypatch, owner, name):
 def test_known_words_are_not_searched_again(small_model, monkeypatch):
     tokenizer = Tokenizer(small_model, eos_id=1)
     before = ids_of(tokenizer, ["rain and snow", "snow"])
-    searched = counting(monkeypatch, tokenizing._Words, "_searched")
+    searched = counting(monkeypatch, tokenizing._KnownWords, "_search")
     assert ids_of(tokenizer, ["rain and snow", "snow"]) == before
     assert not searched
     ids_of(tokenizer, ["rain in Lima", "in"])
@@ -180,7 +180,7 @@ def test_known_words_are_not_searched_again(small_model, monkeypatch):
 
 
 def test_scores_are_added_up_only_for_long_texts_and_close_words(t5_model, monkeypatch):
-    added = counting(monkeypatch, Tokenizer, "_joined_by_score")
+    added = counting(monkeypatch, Tokenizer, "_join_by_score")
     tokenizer = Tokenizer(t5_model, eos_id=1)
     processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
     # The two best ways to cut "prawns" differ by 0.004 nats.
@@ -192,9 +192,9 @@ def test_scores_are_added_up_only_for_long_texts_and_close_words(t5_model, monke
 def test_a_close_word_is_known_while_sums_are_small(t5_model):
     """`prawns` is, in a short text, and is not, in one whose score is a hundred times as large."""
     tokenizer = Tokenizer(t5_model, eos_id=1)
-    assert tokenizer._joined(b"prawns")
-    assert tokenizer._joined(b"a b c " * 3000)
-    assert not tokenizer._joined(b"a b c " * 3000 + b"prawns")
+    assert tokenizer._join(b"prawns")
+    assert tokenizer._join(b"a b c " * 3000)
+    assert not tokenizer._join(b"a b c " * 3000 + b"prawns")
     word = tokenizer._words[b"prawns"]
     processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
     best, second = processor.nbest_encode("prawns", nbest_size=2, out_type="immutable_proto").nbests
@@ -205,7 +205,7 @@ def test_a_close_word_is_known_while_sums_are_small(t5_model):
 def test_texts_of_new_words_are_not_learned(small_model, monkeypatch):
     monkeypatch.setattr(tokenizing, "_SEARCHES_AT_FIRST", 20)
     monkeypatch.setattr(tokenizing, "_WORDS_A_SEARCH", 10)
-    searched = counting(monkeypatch, tokenizing._Words, "_searched")
+    searched = counting(monkeypatch, tokenizing._KnownWords, "_search")
     tokenizer = Tokenizer(small_model, eos_id=1)
     processor = sentencepiece.SentencePieceProcessor(model_proto=small_model)
     texts = [" ".join(f"{10 * row + i}x," for i in range(10)) for row in range(200)]

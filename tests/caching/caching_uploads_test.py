@@ -35,8 +35,8 @@ def test_objects_are_those_of_the_disk(whole, cache_here, bucket, monkeypatch, r
     cache_here(OUT, *TASKS, options=OPTIONS)
     assert bucket.files("b") == whole
     if room == "always":
-        # Three for a part, two for a file, a dozen for a task; some for the run.
-        assert bucket.counts().total() <= 20 + 12 * len(TASKS) + 3 * 30 + 2 * len(whole)
+        # Five for a part, two for a file, a dozen for a task; some for the run.
+        assert bucket.counts().total() <= 20 + 12 * len(TASKS) + 5 * 30 + 2 * len(whole)
 
 
 def test_a_marker_follows_what_it_names(whole, cache_here, bucket):

@@ -102,7 +102,7 @@ ELSEWHERE = {
     ),
     28: ("end_to_end/bad_input_test.py", "test_folder_that_cannot_be_written"),
     29: ("training/training_checkpointing_test.py", "test_full_disk_leaves_the_last_checkpoint"),
-    30: ("cli/install_test.py", "test_a_python_that_cannot_be_used_is_named"),
+    30: ("cli/setup_test.py", "test_a_python_that_cannot_be_used_is_named"),
     31: ("end_to_end/bad_input_test.py", "test_vocabulary_of_another_size_stops_at_the_start"),
     32: ("end_to_end/bad_input_test.py", "test_interrupt_saves_and_says_how_to_go_on"),
     33: ("end_to_end/eval_by_kind_test.py", "test_rank_tasks_are_ranked"),

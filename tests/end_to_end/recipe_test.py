@@ -109,7 +109,7 @@ def test_report_of_the_results(scored, model_dir, world):
         *("--metrics", str(model_dir / "metrics.jsonl")),
     )
     assert done.returncode == 0, done.stderr
-    text = "".join(path.read_text() for path in out.glob("*.md"))
+    text = "".join(path.read_text() for path in out.glob("*.csv"))
     assert "which word" in text
     assert "own choices" in text
     assert list(out.glob("*.html"))

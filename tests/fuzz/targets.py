@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from t0.config.specification import InstructionSpec, RunSpec
 from t0.errors import UserError
-from t0.feeding.reading import Block
+from t0.feeding.reading import ExampleBlock
 from tests.fuzz.mutators import changed_json, damaged, damaged_folder, jinja
 from tests.fuzz.tiny_run import tiny_run
 
@@ -281,7 +281,10 @@ def cached_instructions(folder: Path) -> Callable[[st.DataObject], None]:
             ).read(0, 1),
         ):
             for found in read():
-                assert len(found[0]["inputs"] if isinstance(found, Block) else found.tokens) <= 6
+                assert (
+                    len(found[0]["inputs"] if isinstance(found, ExampleBlock) else found.tokens)
+                    <= 6
+                )
 
     return run
 

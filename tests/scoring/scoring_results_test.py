@@ -84,7 +84,9 @@ def test_full_disk_is_said_and_keeps_the_old_file(tmp_path):
     try:
         # Files may no longer grow beyond this: a write fails as on a full disk.
         resource.setrlimit(resource.RLIMIT_FSIZE, (9000, hard))
-        with pytest.raises(UserError, match=f"cannot write {path}: the disk is full. What was"):
+        with pytest.raises(
+            UserError, match=f"cannot write {path}: the disk is full. Finished tasks are"
+        ):
             write_whole(str(path), ("x" * 999 + "\n" for _ in range(5000)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))

@@ -11,7 +11,7 @@ from mesh_tensorflow.transformer import learning_rate_schedules
 
 from t0.config import parse
 from t0.feeding.mixing import MixedStream
-from t0.feeding.reading import Block
+from t0.feeding.reading import ExampleBlock
 from t0.feeding.token_files import Ragged
 from t0.feeding.training_data import TrainingData
 from t0.rehearsal.virtual_pod import as_written
@@ -43,7 +43,7 @@ class MadeUp:
             order = np.arange(half) + number * half
             if seed is not None:
                 order = np.random.default_rng([seed, epoch, number]).permutation(order)
-            yield Block(ids, order)
+            yield ExampleBlock(ids, order)
 
 
 def made_up_data(seed=0, pack=True):
