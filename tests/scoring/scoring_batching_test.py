@@ -114,7 +114,7 @@ def test_sorted_batches_hold_every_choice_once_within_the_limits(seed, tokens, r
     assert collections.Counter(key for batch in made for keys in batch.keys for key in keys) == (
         wanted
     )
-    # Lengths are rounded up, so that sizes of rows repeat: at most 4 numbers of choices, 2 lengths of
+    # Lengths are rounded up, so sizes repeat: at most 4 numbers of choices, 2 lengths of
     # inputs and 3 of targets.
     sizes = {batch.targets.shape[1:] + batch.inputs.shape[1:] for batch in made}
     assert not most or len(sizes) <= 4 * 2 * 3
