@@ -23,7 +23,8 @@ others.
 Instructions: ROUGE-L and exact match with Tk-Instruct's rules, over all instances and for each
 group. The best reference counts. ROUGE-L is the F measure of Google's `rouge-score` with its
 stemmer. Exact match ignores case, punctuation and spaces.
- ROUGE: `rouge-score` reads only a-z and 0-9, so identical texts in Hindi or Chinese would score 0.
+
+ROUGE: `rouge-score` reads only a-z and 0-9, so identical texts in Hindi or Chinese would score 0.
 If most letters and digits of a text are not ASCII, the text is split into the words of its script.
 All other texts, such as English ones, keep the scores of `rouge-score`.
 
