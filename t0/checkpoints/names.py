@@ -116,7 +116,8 @@ _LEGACY_NORMS = (("/final_layer_norm/", "/rms_norm/"), ("/layer_norm/", "/rms_no
 def split_slot(name: str) -> tuple[str, str | None]:
     """Splits a name into the parameter's canonical name and the slot's kind (None for a parameter).
 
-    >>> split_slot("shared/embedding_slot_vr") ('shared/embedding', 'vr')
+    >>> split_slot("shared/embedding_slot_vr")
+    ('shared/embedding', 'vr')
     """
     match = _SLOT.fullmatch(name)
     return (match[1], match[2] or match[3]) if match else (name, None)
@@ -165,7 +166,8 @@ def from_t5x(path: str) -> str | None:
 def from_mtf(name: str) -> str | None:
     """Returns the canonical name of a Mesh TensorFlow variable; None if unknown.
 
-    >>> from_mtf("encoder/final_layer_norm/scale_slot_v") 'encoder/rms_norm/scale_slot_v'
+    >>> from_mtf("encoder/final_layer_norm/scale_slot_v")
+    'encoder/rms_norm/scale_slot_v'
     """
     for legacy, current in _LEGACY_NORMS:
         name = name.replace(legacy, current)

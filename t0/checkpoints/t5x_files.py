@@ -330,7 +330,8 @@ def chunk_shape(
       elements: the maximum number of elements in a chunk.
       single: dimensions in which a chunk has size 1.
 
-    >>> chunk_shape((32128, 4096), 16 * 2**20) (4016, 4096)
+    >>> chunk_shape((32128, 4096), 16 * 2**20)
+    (4016, 4096)
     """
     chunk = [1 if axis in single else size for axis, size in enumerate(shape)]
     while np.prod(chunk, dtype=np.int64) > elements:

@@ -53,7 +53,8 @@ def applies(path: "str | os.PathLike[str]") -> bool:
 def split(path: "str | os.PathLike[str]") -> tuple[str, str]:
     """Splits a `gs://` path into bucket and object name.
 
-    >>> split("gs://b/cache/toy/") ('b', 'cache/toy')
+    >>> split("gs://b/cache/toy/")
+    ('b', 'cache/toy')
     """
     bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
     return bucket, name.strip("/")

@@ -383,8 +383,8 @@ def _folder_of_this_process() -> str:
 def is_unfinished(name: str) -> bool:
     """Returns whether a name marks an unfinished file or folder of any process, alive or dead.
 
-    >>> is_unfinished("probe.incomplete-host-12-345"), is_unfinished("model.safetensors") (True,
-    False)
+    >>> is_unfinished("probe.incomplete-host-12-345"), is_unfinished("model.safetensors")
+    (True, False)
     """
     return bool(_LEFTOVER.fullmatch(name))
 

@@ -54,7 +54,8 @@ def _deeper(value: object, levels: int) -> bool:
 def find_lone_surrogate(value: object) -> str | None:
     r"""Returns the first half of a surrogate pair in the texts and keys of a JSON value, or None.
 
-    >>> find_lone_surrogate([{"a": "whole \U0001f600"}, {"b": ["half \ud83d"]}]) '\ud83d'
+    >>> find_lone_surrogate([{"a": "whole \U0001f600"}, {"b": ["half \ud83d"]}])
+    '\ud83d'
     """
     if isinstance(value, str):
         found = None if value.isascii() else _SURROGATE.search(value)

@@ -4,12 +4,15 @@
 
     find(OverlapSearch(train=("/data/cache",), evaluation=("t0_eval_score_eval",)), "overlap")
 
-| file | content | |---|---| | `words` | normalised words, and hashes of n-grams | |
-`evaluation_rows` | evaluation rows with their fields and prompted texts | | `index` | the hashes of
-the evaluation's n-grams, on disk | | `training_texts` | training texts, from caches or rendered,
-divided into jobs | | `scanning`, `beam_search` | the search, in local processes or on Apache Beam |
-| `outcome`, `overlap_tables` | counts by row, prompt and dataset; their tables as text | |
-`finding` | one complete search, from options to output files |
+| file | content |
+|---|---|
+| `words` | normalised words, and hashes of n-grams |
+| `evaluation_rows` | evaluation rows with their fields and prompted texts |
+| `index` | the hashes of the evaluation's n-grams, on disk |
+| `training_texts` | training texts, from caches or rendered, divided into jobs |
+| `scanning`, `beam_search` | the search, in local processes or on Apache Beam |
+| `outcome`, `overlap_tables` | counts by row, prompt and dataset; their tables as text |
+| `finding` | one complete search, from options to output files |
 
 This package needs TensorFlow only for `gs://` paths.
 """

@@ -116,8 +116,8 @@ class EvaluationSet:
 def texts_in(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yields (name, text) for each text in a column's value, at any depth.
 
-    >>> list(texts_in("answers", {"text": ["a", "b"], "start": [3]})) [('answers.text', 'a'),
-    ('answers.text', 'b')]
+    >>> list(texts_in("answers", {"text": ["a", "b"], "start": [3]}))
+    [('answers.text', 'a'), ('answers.text', 'b')]
     """
     if isinstance(value, str):
         yield name, value

@@ -401,7 +401,8 @@ def dataset_names(training: TrainingTexts) -> tuple[list[str], list[int]]:
 def longest_common(one: list[str], other: list[str]) -> tuple[int, int, int]:
     """Finds the longest word sequence that two lists share: its start in each, and its length.
 
-    >>> longest_common("a b c d".split(), "x b c y".split()) (1, 1, 2)
+    >>> longest_common("a b c d".split(), "x b c y".split())
+    (1, 1, 2)
     """
     matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
     match = matcher.find_longest_match()

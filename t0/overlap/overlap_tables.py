@@ -82,7 +82,8 @@ def _line(name: str, count: str, cells: Sequence[str], width: int = _SHARE) -> s
 def _share(part: int, whole: int) -> str:
     """Formats a share as a percentage; only an exact zero is shown as 0.
 
-    >>> _share(0, 7), _share(1, 10_000), _share(1, 3) ('0', '<0.1%', '33.3%')
+    >>> _share(0, 7), _share(1, 10_000), _share(1, 3)
+    ('0', '<0.1%', '33.3%')
     """
     if not part:
         return "0"

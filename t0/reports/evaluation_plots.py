@@ -58,7 +58,8 @@ _REFERENCE_STYLE = {
 def axis_label(metric: str) -> str:
     """Returns a metric's name with its unit, if known.
 
-    >>> axis_label("em"), axis_label("edit_distance") ('em (%)', 'edit_distance')
+    >>> axis_label("em"), axis_label("edit_distance")
+    ('em (%)', 'edit_distance')
     """
     return f"{metric} ({UNITS[metric]})" if metric in UNITS else metric
 

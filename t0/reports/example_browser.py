@@ -99,7 +99,8 @@ def _place(strings: dict[str, int], text: str) -> int:
 def cut_in_middle(text: str, limit: int = TEXT_LIMIT) -> str:
     """Returns a text, shortened to its beginning and end if it is longer than the limit.
 
-    >>> cut_in_middle("abcdefghij", limit=4) 'ab … [6 characters left out] … ij'
+    >>> cut_in_middle("abcdefghij", limit=4)
+    'ab … [6 characters left out] … ij'
     """
     if len(text) <= limit:
         return text

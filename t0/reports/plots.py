@@ -120,7 +120,8 @@ def run_colour(position: int) -> str:
 def run_letter(position: int) -> str:
     """Returns the short name of a run: A, B ... Z, then A2, B2 ...
 
-    >>> run_letter(0), run_letter(27) ('A', 'B2')
+    >>> run_letter(0), run_letter(27)
+    ('A', 'B2')
     """
     lap, offset = divmod(position, 26)
     return chr(ord("A") + offset) + (str(lap + 1) if lap else "")
@@ -230,7 +231,8 @@ def set_title(axes: "Axes", text: str) -> None:
 def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
     """Splits a title into lines, preferably after a separator; the third line is cut short.
 
-    >>> title_lines("super_glue/wsc.fixed", width=12) ['super_glue/', 'wsc.fixed']
+    >>> title_lines("super_glue/wsc.fixed", width=12)
+    ['super_glue/', 'wsc.fixed']
     """
     lines = [""]
     for part in re.findall(r"[^\s/_:.-]*[\s/_:.-]?", text):

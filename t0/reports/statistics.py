@@ -321,7 +321,8 @@ def bell_mccaffrey(shares: np.ndarray) -> float:
     Args:
       shares: [C], each cluster's share of the observations.
 
-    >>> round(bell_mccaffrey(np.full(56, 1 / 56)), 6) 55.0
+    >>> round(bell_mccaffrey(np.full(56, 1 / 56)), 6)
+    55.0
     """
     between = shares**2 / (1 - shares)
     return float(1 / ((shares**2).sum() + between.sum() ** 2 - (between**2).sum()))

@@ -12,10 +12,12 @@ name, tasks of mode `eval` as in their files, and runs as given.
 T0 ranks the choices by the plain sum of their log-probabilities. The report also has other
 normalizations:
 
-| column | the prediction is | |---|---| | sum | the choice with the highest log-likelihood: T0's,
-the headline | | tokens | the choice with the highest log-likelihood per token, including EOS | |
-characters | the choice with the highest log-likelihood per character | | decoded | the decoded
-text, which is right if it equals the gold choice after normalization |
+| column | the prediction is |
+|---|---|
+| sum | the choice with the highest log-likelihood: T0's, the headline |
+| tokens | the choice with the highest log-likelihood per token, including EOS |
+| characters | the choice with the highest log-likelihood per character |
+| decoded | the decoded text, which is right if it equals the gold choice after normalization |
 
 Assumptions: tasks with the same name have the same prompt and dataset in every run. All accuracies
 and differences are in percent. A dataset has an accuracy under a normalization if all its prompts

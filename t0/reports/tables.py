@@ -34,7 +34,8 @@ _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n")
 def number(value: float | None, digits: int = 1) -> str:
     """Formats a number with the given number of decimals; a dash for None.
 
-    >>> number(54.151), number(None) ('54.2', '–')
+    >>> number(54.151), number(None)
+    ('54.2', '–')
     """
     return "–" if value is None else f"{value:.{digits}f}"
 
@@ -47,7 +48,8 @@ def count(value: int | None) -> str:
 def signed(value: float, digits: int = 1) -> str:
     """Formats a number with a typographic plus or minus sign; zero has no sign.
 
-    >>> signed(-2.04), signed(0.01) ('−2.0', '0.0')
+    >>> signed(-2.04), signed(0.01)
+    ('−2.0', '0.0')
     """
     text = f"{value:+.{digits}f}"
     return text[1:] if not float(text) else text.replace("-", "−")
@@ -56,7 +58,8 @@ def signed(value: float, digits: int = 1) -> str:
 def span(low: float, high: float, digits: int = 0) -> str:
     """Formats the smallest and the largest of some values; one number if they are equal.
 
-    >>> span(9, 1267), span(40.0, 62.54, 1) ('9–1,267', '40.0–62.5')
+    >>> span(9, 1267), span(40.0, 62.54, 1)
+    ('9–1,267', '40.0–62.5')
     """
     texts = [f"{value:,.{digits}f}" for value in (low, high)]
     return texts[0] if low == high and not digits else "–".join(texts)
@@ -84,7 +87,8 @@ def p_value(p: float) -> str:
 def fact(value: Any) -> str:
     """Formats a value of the results' `run` object; objects become "key value, ...".
 
-    >>> fact({"inputs": 1024, "targets": 256}) 'inputs 1024, targets 256'
+    >>> fact({"inputs": 1024, "targets": 256})
+    'inputs 1024, targets 256'
     """
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {fact(part)}" for key, part in value.items())
@@ -98,8 +102,8 @@ def fact(value: Any) -> str:
 def value_text(value: Any) -> str:
     """Formats a value for page and terminal.
 
-    >>> value_text(54.151), value_text(1000), value_text(None), value_text("rte") ('54.2', '1,000',
-    '–', 'rte')
+    >>> value_text(54.151), value_text(1000), value_text(None), value_text("rte")
+    ('54.2', '1,000', '–', 'rte')
     """
     if isinstance(value, str):
         return value or "–"

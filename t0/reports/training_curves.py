@@ -327,7 +327,8 @@ def smoothed(values: Sequence[float], *, radius: int) -> list[float]:
 
     The window stays centred, so a steeply falling curve is not shifted.
 
-    >>> smoothed([1.0, 2.0, 6.0, 7.0], radius=1) [1.0, 3.0, 5.0, 7.0]
+    >>> smoothed([1.0, 2.0, 6.0, 7.0], radius=1)
+    [1.0, 3.0, 5.0, 7.0]
     """
     sums = np.concatenate([[0.0], np.cumsum(values)])
     places = np.arange(len(values))
