@@ -1,19 +1,20 @@
-"""Decoded answers to ranked prompts, judged by exact match.
+"""Decodes answers to ranked prompts, and judges them by exact match.
 
     for line in answer_lines(decoder, task, most_tokens(task)):
         line["answer"], line["exact_match"], line["choice"]      # "True.", True, 0
 
-`answers/<task>_<step>.jsonl` next to `scores/` has a line for each example with one right choice:
+`answers/<task>_<step>.jsonl` next to `scores/` has a line for each example with exactly one correct
+choice:
 
     {"idx": 0, "answer": "True.", "exact_match": true, "choice": 0}
 
-An answer is decoded greedily from the input that the choices are ranked for. It is an exact match
-if it equals the right choice after both are normalized (`NORMALISATION`); `choice` is the first
-choice that it equals, null if it equals none. The task's entry in the results has `decoded`: the
-share of exact matches, the share of answers that are no choice, and the settings.
+An answer is decoded greedily from the same input as the choices. It is an exact match if it equals
+the correct choice after both are normalized (`NORMALISATION`). `choice` is the first choice that it
+equals, or null if there is none. The task's entry in the results has `decoded`: the share of exact
+matches, the share of answers that are not a choice, and the settings.
 
-Assumptions: the choices of an example have one input. An answer may have `SLACK` tokens more than
-the longest choice of the task; a longer one equals none.
+Assumptions: the choices of an example have one input. An answer may be up to `SLACK` tokens longer
+than the longest choice of the task; longer answers match no choice.
 """
 
 import itertools
@@ -28,7 +29,7 @@ from t0.scoring.examples import MultipleChoiceExample, ScoringTask
 
 NORMALISATION = "lower case, single spaces, no punctuation at either end"
 SLACK = 8
-# Examples that are decoded together, and belong to one shard.
+# Examples that are decoded together. A window belongs to one shard.
 WINDOW = 512
 _LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -40,11 +41,11 @@ class Decoder(Protocol):
         """Loads a checkpoint's weights; returns the number of variables."""
 
     def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterable[str]:
-        """Returns the greedily decoded text of each input [L], of at most so many tokens."""
+        """Greedily decodes each input [L]; returns texts of at most `most_tokens` tokens."""
 
 
 def normalize_answer(text: str) -> str:
-    """Returns the form of a text that is compared.
+    """Normalizes a text for comparison.
 
     >>> normalize_answer(" The  Cat."), normalize_answer("'True'"), normalize_answer("?")
     ('the cat', 'true', '?')
@@ -59,7 +60,7 @@ def _is_punctuation(sign: str) -> bool:
 
 
 def most_tokens(task: ScoringTask) -> int:
-    """Returns the most tokens of an answer. There are few numbers: each needs its own graph."""
+    """Returns the length limit of answers, rounded up: each limit needs its own graph."""
     needed = max(longest for _, _, longest in task.sizes) + SLACK
     return next((length for length in _LENGTHS if needed <= length), needed)
 
@@ -67,12 +68,12 @@ def most_tokens(task: ScoringTask) -> int:
 def answer_lines(
     decoder: Decoder, task: ScoringTask, most: int, *, windows: Iterable[int] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the line of each example with one right choice, in dataset order.
+    """Yields the line of each example with exactly one correct choice, in dataset order.
 
     Args:
-      decoder: with a checkpoint's weights.
+      decoder: a decoder with a checkpoint's weights.
       task: the task.
-      most: the most tokens of an answer.
+      most: the maximum number of tokens of an answer.
       windows: the numbers of the windows to decode, from 0; None for all.
 
     Raises:
@@ -118,10 +119,10 @@ def answer_line(example: MultipleChoiceExample, answer: str) -> dict[str, Any]:
 
 
 class AnswerCounts:
-    """Counts answers as they pass.
+    """Counts answers while they are written.
 
     Args:
-      most: the most tokens of an answer.
+      most: the maximum number of tokens of an answer.
     """
 
     def __init__(self, most: int) -> None:
@@ -129,7 +130,7 @@ class AnswerCounts:
         self._answers = self._right = self._listed = 0
 
     def count_lines(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Yields the lines again."""
+        """Counts lines, and yields them unchanged."""
         for line in lines:
             self._answers += 1
             self._right += bool(line["exact_match"])
@@ -137,7 +138,7 @@ class AnswerCounts:
             yield line
 
     def entry(self) -> dict[str, Any]:
-        """Returns the field `decoded` of a task's entry; shares in percent."""
+        """Returns the field `decoded` of a task's entry; shares are in percent."""
         share = 100 / max(1, self._answers)
         return {
             "exact_match": share * self._right,

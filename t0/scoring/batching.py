@@ -5,14 +5,15 @@ row, M target tokens of a row.
 
 | plan | for | batches |
 |---|---|---|
-| `plan_packed` | a T5 in Mesh TensorFlow | rows [R, N] and [R, M], one input after another |
-| `plan_padded` | other models in it | inputs [B, L] and targets [B, C, T] of few shapes |
-| `SortedPlan(limits)` | PyTorch | the same of any shape: groups sorted by length, cut by tokens |
+| `plan_packed` | a T5 in Mesh TensorFlow | rows [R, N] and [R, M] of consecutive inputs and choices
+|
+| `plan_padded` | other Mesh TensorFlow models | inputs [B, L] and targets [B, C, T] in few shapes |
+| `SortedPlan(limits)` | PyTorch | the same in any shape: sorted by length, limited by tokens |
 
-Mesh TensorFlow's shapes are static, and each takes a lowering. A packed row computes no padding,
-except at its end. A task with many target tokens for each input token needs other rows than one
-with few of them. So tasks of similar ratio share a shape, and shapes are merged as long as a
-lowering costs more than the room that it saves.
+Mesh TensorFlow's shapes are static, and each shape needs a lowering. A packed row has padding only
+at its end. A task with many target tokens per input token needs other rows than a task with few of
+them, so tasks with similar ratios share a shape. Shapes are merged as long as a lowering costs more
+than the padding that it saves.
 
 Groups of several tasks wait in queues until they fill a batch:
 
@@ -36,16 +37,16 @@ import numpy as np
 from t0.errors import UserError
 from t0.scoring.examples import ChoiceGroup, ScoreKey, ScoringTask, Size
 
-# Tasks whose target tokens for each input token differ by less than this factor share a shape.
+# Tasks whose ratios of target tokens to input tokens differ by less than this share a shape.
 _RATIO = 1.1
-# How much more room for targets a row has than its inputs need on average.
+# Factor by which a row has more room for targets than its inputs need on average.
 _SPARE = 1.05
-# Groups wait until they fill so many packed batches, so that a batch can have a mixture of them.
+# Groups wait until they fill this many packed batches, so that a batch can mix different groups.
 _POOL = 4
-# Groups wait until they fill so many sorted batches.
+# Groups wait until they fill this many sorted batches.
 _SORTED_POOL = 32
-# C, L and T of padded batches are rounded up to multiples of these, and of more if there are too
-# many shapes. Targets are short, so they are rounded less.
+# C, L and T of padded batches are rounded up to multiples of these; the steps double if there are
+# too many shapes. Targets are short, so their step is small.
 _STEPS = (1, 32, 4)
 
 
@@ -54,8 +55,8 @@ class Costs:
     """The costs of computations, in floating point operations.
 
     Attributes:
-      input_token: one token through the encoder, and its keys and values for the decoder.
-      target_token: one token through the decoder and the softmax.
+      input_token: one token in the encoder, and its keys and values for the decoder.
+      target_token: one token in the decoder and the softmax.
       lowering: the lowering of one more shape.
     """
 
@@ -82,7 +83,7 @@ def model_costs(variables: Mapping[str, tuple[int, ...]]) -> Costs:
             decoder += size
         elif "decoder/logits/kernel" not in variables:
             decoder += size  # the softmax uses the shared embeddings
-    # About 7 ms for each variable, in which two cores do 1 to 3 GFLOP.
+    # Lowering takes about 7 ms per variable. Two cores compute 1 to 3 GFLOP in that time.
     return Costs(2.0 * (encoder + memory), 2.0 * decoder, lowering=1.8e9 * len(variables))
 
 
@@ -91,9 +92,9 @@ class BatchLimits:
     """Upper bounds of one batch.
 
     Attributes:
-      tokens: the most input tokens B*L plus target tokens B*C*T.
-      target_tokens: the most target tokens B*C*T. Times the vocabulary size this is the size of
-        the logits.
+      tokens: the maximum of input tokens B*L plus target tokens B*C*T.
+      target_tokens: the maximum of target tokens B*C*T. Times the vocabulary size, this is the size
+        of the logits.
       replicas: the number of parts into which a mesh splits the batch. B is a multiple of it, even
         if B then exceeds the bounds.
     """
@@ -103,7 +104,7 @@ class BatchLimits:
     replicas: int = 1
 
     def groups(self, size: Size) -> int:
-        """Returns the most groups of a size in a batch, at least one for each replica."""
+        """Returns how many groups of a size fit into a batch, at least one for each replica."""
         choices, inputs, targets = size
         written = max(1, choices * targets)
         most = min(self.tokens // (inputs + written), self.target_tokens // written)
@@ -112,10 +113,10 @@ class BatchLimits:
 
 @dataclasses.dataclass(frozen=True)
 class BatchShard:
-    """A subset of the batches, which one of several machines scores.
+    """A subset of the batches. Each of several machines scores one.
 
     Attributes:
-      id: from 0.
+      id: the number of the shard, from 0.
       of: the number of shards.
     """
 
@@ -123,7 +124,7 @@ class BatchShard:
     of: int = 1
 
     def check(self, name: str) -> None:
-        """Raises a UserError unless there is such a shard; `name` is the settings' name in gin."""
+        """Raises a UserError if there is no such shard; `name` is the settings' name in gin."""
         for field, value, least in (("shard_id", self.id, 0), ("num_shards", self.of, 1)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise UserError(
@@ -136,7 +137,7 @@ class BatchShard:
             )
 
     def has(self, number: int) -> bool:
-        """Returns whether the shard has a batch, by its number."""
+        """Returns whether batch `number` belongs to the shard."""
         return number % self.of == self.id
 
     @property
@@ -146,7 +147,7 @@ class BatchShard:
 
     @property
     def words(self) -> str:
-        """The shard in words, as the end of a clause; empty if there is only one."""
+        """The shard in words, as the end of a clause; empty if there is only one shard."""
         return "" if self.of == 1 else f" (shard {self.id} of {self.of})"
 
 
@@ -165,10 +166,10 @@ class PaddedShape:
 
 @dataclasses.dataclass(frozen=True)
 class PaddedBatch:
-    """A batch, which is padded with 0 when its ids are read.
+    """A batch whose ids are padded with 0 when they are read.
 
     Attributes:
-      groups: the groups of its first rows; the others are padding.
+      groups: the groups of its first rows; the other rows are padding.
       shape: the shape.
     """
 
@@ -177,7 +178,7 @@ class PaddedBatch:
 
     @property
     def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
-        """`keys[b][c]` is the choice that row b, column c belongs to; padding has no key."""
+        """`keys[b][c]` is the choice in row b, column c; padding has no key."""
         return tuple(group.keys for group in self.groups)
 
     @property
@@ -199,7 +200,7 @@ class PaddedBatch:
         return ids
 
     def score(self, scorer: Any) -> np.ndarray:
-        """Returns the log-likelihoods [B, C] by a scorer."""
+        """Scores the batch; returns log-likelihoods [B, C]."""
         return scorer.log_likelihoods(self.inputs, self.targets)
 
 
@@ -213,16 +214,16 @@ class PackedShape:
 
 
 class FreeTokens:
-    """The room that is left in the rows of a batch."""
+    """The free space in the rows of a batch."""
 
     def __init__(self, shape: PackedShape) -> None:
         self._left = [[shape.inputs, shape.targets] for _ in range(shape.rows)]
 
     def take(self, inputs: int, targets: int) -> int | None:
-        """Takes the room of an input and its choices in the first row that has it.
+        """Reserves space for an input and its choices in the first row that has enough.
 
         Returns:
-          the row, or None if no row has the room.
+          the row, or None if no row has enough space.
         """
         for row, left in enumerate(self._left):
             if inputs <= left[0] and targets <= left[1]:
@@ -238,11 +239,11 @@ class PackedTokens:
 
     Attributes:
       inputs: ids of the inputs, one input after another, [R, N].
-      input_numbers: the number of each token's input, from 1 on, [R, N].
+      input_numbers: the number of each token's input, from 1, [R, N].
       decoder_inputs: ids of the choices, shifted by one token, [R, M].
-      choice_numbers: the number of each token's choice, from 1 on, [R, M].
-      choice_inputs: the number of the input of each token's choice, [R, M].
-      targets: the ids that are predicted, [R, M].
+      choice_numbers: the number of each token's choice, from 1, [R, M].
+      choice_inputs: the number of the input to which each token's choice belongs, [R, M].
+      targets: the ids to predict, [R, M].
     """
 
     inputs: Any
@@ -255,7 +256,7 @@ class PackedTokens:
 
 @dataclasses.dataclass(frozen=True)
 class PackedBatch:
-    """A batch of groups of choices in rows.
+    """A batch of groups of choices in packed rows.
 
     Attributes:
       groups: the groups.
@@ -269,7 +270,7 @@ class PackedBatch:
 
     @property
     def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
-        """`keys[b][c]` is the choice that input b, column c belongs to."""
+        """`keys[b][c]` is the choice of input b, column c."""
         return tuple(group.keys for group in self.groups)
 
     def score(self, scorer: Any) -> np.ndarray:
@@ -284,14 +285,14 @@ class PackedBatch:
         return sums.astype(np.float32).reshape(len(self.groups), most)
 
     def lay_out(self) -> tuple[PackedTokens, np.ndarray]:
-        """Returns the rows, and b * C + c of the choice of each target, -1 in the padding."""
+        """Builds the rows, and each target's owner: b * C + c of its choice, -1 in padding."""
         shape, most = self.shape, max(len(group.targets) for group in self.groups)
         tokens = PackedTokens(
             *(np.zeros((shape.rows, shape.inputs), np.int32) for _ in range(2)),
             *(np.zeros((shape.rows, shape.targets), np.int32) for _ in range(4)),
         )
         owners = np.full((shape.rows, shape.targets), -1)
-        # A row without inputs has one of one token, so that there is something to compute.
+        # A row without inputs gets an input of one token, because attention needs at least one.
         tokens.input_numbers[:, 0] = tokens.choice_numbers[:, 0] = tokens.choice_inputs[:, 0] = 1
         for row in range(shape.rows):
             members = [b for b, of_group in enumerate(self.rows) if of_group == row]
@@ -315,10 +316,10 @@ class PackedBatch:
 
 
 def pack_groups(groups: Sequence[ChoiceGroup], shape: PackedShape) -> PackedBatch:
-    """Puts groups into rows of a shape, in their order.
+    """Packs groups into rows of a shape, in order.
 
     Raises:
-      ValueError: if the rows do not have the room.
+      ValueError: if they do not fit.
     """
     free, rows = FreeTokens(shape), []
     for number, group in enumerate(groups):
@@ -330,12 +331,12 @@ def pack_groups(groups: Sequence[ChoiceGroup], shape: PackedShape) -> PackedBatc
 
 
 ScoringBatch = PaddedBatch | PackedBatch
-# Groups that wait, the oldest first, and the tokens [2] of their inputs and targets.
+# Waiting groups, oldest first.
 Waiting = list[ChoiceGroup]
 
 
 class BatchPlan(Protocol):
-    """How groups become batches. Each queue collects groups of one kind.
+    """Decides how groups become batches. Each queue collects groups of one kind.
 
     Attributes:
       shapes: the shapes of batches that are lowered, one for each queue, or the limits of a batch.
@@ -352,20 +353,26 @@ class BatchPlan(Protocol):
         """Returns the index of the queue of a group."""
 
     def is_full(self, queue: int, waiting: Waiting, tokens: np.ndarray) -> bool:
-        """Returns whether batches are taken from a queue now."""
-
-    def take(self, queue: int, waiting: Waiting, tasks_before: int) -> tuple[list, Waiting]:
-        """Returns at least one batch of waiting groups, and the groups that are left.
+        """Returns whether batches should be taken from a queue now.
 
         Args:
           queue: the index of the queue.
           waiting: its groups.
-          tasks_before: groups of tasks before this one come first.
+          tokens: the input and target tokens of these groups, [2].
+        """
+
+    def take(self, queue: int, waiting: Waiting, tasks_before: int) -> tuple[list, Waiting]:
+        """Returns at least one batch of waiting groups, and the remaining groups.
+
+        Args:
+          queue: the index of the queue.
+          waiting: its groups.
+          tasks_before: groups of tasks before this one have priority.
         """
 
 
 class BatchQueues:
-    """The queues of a plan, which must hold every group that is added."""
+    """The queues of a plan. The plan must cover every group that is added."""
 
     def __init__(self, plan: BatchPlan) -> None:
         self._plan = plan
@@ -384,10 +391,11 @@ class BatchQueues:
         """Yields batches of the waiting groups; the last may not be full.
 
         Args:
-          tasks_before: only as long as a group of a task before this one waits; None to leave none.
+          tasks_before: stop when no group of a task before this one is waiting; None to empty the
+            queues.
         """
         for queue in range(len(self._waiting)):
-            # Groups come in the order of their tasks: the first is the oldest.
+            # Groups arrive in the order of their tasks, so the first one is the oldest.
             while (waiting := self._waiting[queue]) and (
                 tasks_before is None or waiting[0].keys[0][0] < tasks_before
             ):
@@ -404,12 +412,12 @@ class BatchQueues:
 
 @dataclasses.dataclass(frozen=True)
 class SortedPlan:
-    """Groups are sorted by length, and cut into batches by tokens.
+    """Sorts groups by length, and limits the tokens of each batch.
 
     Attributes:
       limits: the limits of a batch.
       steps: for static shapes, C, L and T are rounded up to multiples of these.
-      largest: the largest C, L and T of all groups, to which nothing is rounded further.
+      largest: the largest C, L and T of all groups, beyond which nothing is rounded up.
       static_groups: (C, L, T) -> B of static shapes; empty for batches of any shape.
     """
 
@@ -420,7 +428,7 @@ class SortedPlan:
 
     @property
     def shapes(self) -> tuple["SortedPlan", ...]:
-        """The plan itself, of the only queue."""
+        """The plan itself, for the only queue."""
         return (self,)
 
     @property
@@ -460,7 +468,7 @@ class SortedPlan:
         return [*batches, self._padded(members, size)], []
 
     def padded_size(self, size: Size) -> Size:
-        """Returns the size of a batch that holds a group."""
+        """Returns the batch size (C, L, T) that holds a group."""
         whole = np.maximum(1, -(-np.array(size) // self.steps)) * self.steps
         if any(self.largest):
             whole = np.minimum(whole, self.largest)
@@ -484,14 +492,14 @@ def _largest(size: Size, other: Size) -> Size:
 def plan_padded(
     tasks: Sequence[ScoringTask], limits: BatchLimits, *, most_shapes: int
 ) -> SortedPlan:
-    """Returns a plan with at most `most_shapes` shapes.
+    """Plans batches with at most `most_shapes` shapes.
 
     Sizes are rounded up in steps that double until there are few enough.
 
     Args:
       tasks: all tasks.
       limits: the limits of a batch.
-      most_shapes: the most shapes, at least 1.
+      most_shapes: the maximum number of shapes, at least 1.
     """
     sizes: collections.Counter[Size] = collections.Counter()
     for task in tasks:
@@ -504,7 +512,7 @@ def plan_padded(
     groups: collections.Counter[Size] = collections.Counter()
     for size, count in sizes.items():
         groups[plan.padded_size(size)] += count
-    # The last batch of a shape is nearly full.
+    # Reduce B so that the last batch of a shape is nearly full.
     batches = {size: -(-count // limits.groups(size)) for size, count in groups.items()}
     static = {
         size: -(-count // (batches[size] * limits.replicas)) * limits.replicas
@@ -515,10 +523,10 @@ def plan_padded(
 
 @dataclasses.dataclass(frozen=True)
 class PackedPlan:
-    """The shapes of packed rows.
+    """Static shapes of packed rows.
 
     Attributes:
-      shapes: the shapes, those for fewer target tokens for each input token first.
+      shapes: the shapes, in ascending order of target tokens per input token.
       of_tasks: the index of each task's shape.
       padding: the cost of all rows divided by the cost of their tokens, about 1.0 or more.
     """
@@ -550,11 +558,12 @@ class PackedPlan:
     ) -> tuple[list[PackedBatch], Waiting]:
         """Returns a batch of the oldest groups and a mixture of the others.
 
-        The mixture fills the room for inputs and the room for targets alike.
+        The mixture fills the room for inputs and the room for targets evenly.
         """
         shape = self.shapes[queue]
         old = sum(group.keys[0][0] < tasks_before for group in waiting)
-        # Half a batch of them, so that none waits for long, whatever its ratio.
+        # Half a batch is reserved for the oldest groups, so that none waits long, whatever its
+        # ratio.
         old = max(old, len(waiting) // (2 * _POOL))
         tokens = [group.tokens for group in waiting]
         ratios = [targets / inputs for inputs, targets in tokens]
@@ -579,9 +588,9 @@ class _SharedShape:
 
     Attributes:
       numbers: the tasks.
-      tokens: the input and target tokens of tasks of similar ratio, [., 2].
+      tokens: the input and target tokens of tasks with similar ratios, [., 2].
       groups: the number of their groups of choices.
-      longest: the most input tokens, and the most target tokens, of a group.
+      longest: the maximum input tokens and the maximum target tokens of a group, [2].
     """
 
     numbers: tuple[int, ...]
@@ -611,7 +620,7 @@ class _SharedShape:
         return max(1, targets) / max(1, inputs)
 
     def batches(self, limits: BatchLimits) -> int:
-        """Returns in how many batches the tasks are scored."""
+        """Returns the number of batches for these tasks."""
         total = float(self.tokens.sum(axis=0) @ [1.0, _SPARE])
         if total <= limits.tokens:
             return 1
@@ -619,11 +628,11 @@ class _SharedShape:
         return math.ceil(total / max(limits.tokens - left_over, limits.tokens / 2))
 
     def shape(self, limits: BatchLimits) -> PackedShape:
-        """Returns rows in which mixtures of the tasks nearly fill their batches."""
+        """Returns the shape of rows that mixtures of the tasks fill well."""
         totals = self.tokens.sum(axis=0)
         rows = self.batches(limits) * limits.replicas
         if rows > 1:
-            # What is left at the end of a row is on average less than one group.
+            # On average, the free space at the end of a row is smaller than one group.
             totals = np.ceil(totals * [1.0, _SPARE] / rows + totals / max(1, self.groups))
         inputs, targets = np.maximum(totals, self.longest).astype(int).tolist()
         return PackedShape(limits.replicas, inputs, targets)
@@ -631,7 +640,8 @@ class _SharedShape:
     def cost(self, costs: Costs, limits: BatchLimits) -> float:
         """Returns the cost of all rows, without attention.
 
-        Few batches are mixtures of all tasks, many of them of tasks of similar ratio.
+        If there are few batches, each mixes all tasks. If there are many, each mixes tasks with
+        similar ratios.
         """
         shape, rows = self.shape(limits), self.batches(limits) * limits.replicas
         room = np.array([shape.inputs, shape.targets])
@@ -647,13 +657,13 @@ def _token_costs(costs: Costs) -> np.ndarray:
 def plan_packed(
     tasks: Sequence[ScoringTask], costs: Costs, limits: BatchLimits, *, most_shapes: int
 ) -> PackedPlan:
-    """Returns at most `most_shapes` shapes of rows for all tasks.
+    """Plans packed rows for all tasks, with at most `most_shapes` shapes.
 
     Args:
       tasks: all tasks.
       costs: the model's costs.
       limits: the limits of a batch. A batch with fewer target tokens has more input tokens.
-      most_shapes: the most shapes, at least 1.
+      most_shapes: the maximum number of shapes, at least 1.
     """
     alike: dict[int, _SharedShape] = {}
     for number, task in enumerate(tasks):

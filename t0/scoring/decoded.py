@@ -1,18 +1,19 @@
-"""Mode `eval`: texts are decoded, T5's metrics are computed, and both are written to files.
+"""Mode `eval`: decodes texts, computes T5's metrics, and writes both to files.
 
-For each checkpoint, next to the lists of texts that Mesh TensorFlow writes:
+For each checkpoint, next to the text files that Mesh TensorFlow writes:
 
     <model_dir>/validation_eval/decoded_1000.json
     {"schema": 1, "run": {...}, "tasks": {"mt_en_de": {"examples": 2737, "metrics": {"bleu": 21.3},
       "intervals": {"bleu": [20.1, 22.5]},
       "signatures": {"bleu": "nrefs:1|case:mixed|eff:no|tok:intl|smooth:exp|version:2.6.0"},
       "truncated_inputs": 0, "truncated_targets": 4, "predictions": "predictions/..."}}}
+
     <model_dir>/validation_eval/predictions/mt_en_de_1000.jsonl
 
 Mesh TensorFlow's own function runs unchanged, on datasets whose postprocessing and metrics record
 their results. The results file is written when all tasks of a step have their metrics.
 
-A task's predictions are in the form that its recipe's own programs read:
+Predictions have the format that the evaluation scripts of each recipe read:
 
     write_predictions("eval", task, 1000, examples=records, predictions=texts)
     # "eval/predictions/qa_squad_1000.json"
@@ -50,11 +51,11 @@ from t0.tasks.metrics import Bleu, some_unanswerable, squad_metrics, squad_score
 from t0.tasks.recipe_tasks import QuestionSource
 from t0.training.metric_values import MetricValues, check_names
 
-# How many examples of a dataset are written out in full for a reader, evenly spread over it.
+# Number of a dataset's examples that are written in full for a reader, evenly spaced.
 READABLE = 100
 
-# Batches for the interval of a metric, their fewest examples, and Student's t for 19 degrees of
-# freedom and 95 %.
+# For the interval of a metric: the number of batches, the minimum number of examples in each, and
+# Student's t for 19 degrees of freedom and 95 %.
 BATCHES = 20
 FEWEST = 5
 _STUDENT = 2.093
@@ -63,7 +64,7 @@ _ROUNDING = 1e-9  # percent
 Record = Mapping[str, Any]
 
 
-# Decodes the datasets that have metrics, in their order, with the checkpoint of a path.
+# Decodes the datasets that have metrics, in order, with the checkpoint at a path.
 Decode = Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]
 
 
@@ -115,9 +116,9 @@ def with_results(published: Callable[..., None], decode: Decode | None) -> Calla
 
 @contextlib.contextmanager
 def read_from(folder: str) -> Iterator[Decode]:
-    """Yields a function that reads texts which another engine has decoded.
+    """Yields a function that reads texts decoded by another engine.
 
-    In the block, Mesh TensorFlow's evaluation evaluates the checkpoints of that engine.
+    Within the context, Mesh TensorFlow's evaluation uses that engine's checkpoints.
 
     Args:
       folder: the folder of `<task>_<step>.jsonl`, as `t0.inference` writes them, and of `DECODED`,
@@ -152,7 +153,7 @@ def signature_of(metric: Callable[..., Any]) -> str | None:
 
 
 class _DecodingRecorder:
-    """Records the predictions and metrics of one checkpoint after another, and writes them."""
+    """Records and writes the predictions and metrics of each checkpoint."""
 
     def __init__(self, folder: str, facts: Mapping[str, Any], lengths: Lengths) -> None:
         self._folder = folder
@@ -166,7 +167,7 @@ class _DecodingRecorder:
         self._examples = 0
 
     def noting_checkpoint(self, decode: Callable[..., Iterator[str]]) -> Callable[..., Any]:
-        """Returns Mesh TensorFlow's `decode` with a record of the checkpoint that it decodes."""
+        """Wraps Mesh TensorFlow's `decode` to record the checkpoint that it decodes."""
 
         def decode_and_note(*args: Any, **kwargs: Any) -> Iterator[str]:
             self._checkpoint = kwargs.get("checkpoint_path") or args[-1]
@@ -217,7 +218,7 @@ class _DecodingRecorder:
             returned = metric(targets, predictions)
             entry = self._entries.setdefault(task, {"metrics": {}, "signatures": {}})
             found = {}
-            if not isinstance(returned, tf.Summary):  # which is for TensorBoard only
+            if not isinstance(returned, tf.Summary):  # used only for TensorBoard
                 values = self._values.setdefault(task, MetricValues(task))
                 found = values.add(metric, returned)
                 entry["metrics"] |= found
@@ -272,21 +273,21 @@ def intervals(
     targets: Sequence[Any],
     predictions: Sequence[Any],
 ) -> dict[str, list[float]]:
-    """Returns the 95 % interval of each of a metric's values, by the means of batches.
+    """Returns the 95 % interval of each of a metric's values, by batch means.
 
-    The examples are dealt out to `BATCHES` batches. The standard error of the whole is that of the
-    batches' values divided by the root of their number, so the metric is computed once more over
-    all examples and no more. For a mean over examples this is unbiased; for a metric of the corpus,
-    as BLEU, it is close where a batch has many sentences.
+    The examples are distributed over `BATCHES` batches. The standard error of the whole is the
+    standard deviation of the batches' values divided by the square root of their number. So the
+    metric is computed only once more over all examples. The estimate is unbiased for a mean over
+    examples. For a corpus metric such as BLEU it is close if a batch has many sentences.
 
-    If all batches have one value, they show no spread. A value of 0 or 100 percent then gets
-    Wilson's interval of a share (0 of 100 examples: 0 to 3.7), other values get none.
+    If all batches have the same value, there is no spread. A value of 0 or 100 percent then gets
+    Wilson's interval of a proportion (0 of 100 examples: 0 to 3.7). Other values get no interval.
 
     Args:
       metric: T5's function of targets and predictions, which returns name -> value.
-      whole: its numbers for all examples.
-      targets: of E examples; nothing is returned for fewer than `BATCHES` times `FEWEST`.
-      predictions: of the same examples.
+      whole: its values over all examples.
+      targets: the targets; for fewer than `BATCHES` times `FEWEST` examples, nothing is returned.
+      predictions: the predictions for the same examples.
     """
     if len(targets) != len(predictions) or len(targets) < BATCHES * FEWEST:
         return {}
@@ -342,7 +343,7 @@ def write_predictions(
       folder: the folder of the evaluation's results, local or `gs://`.
       task: the task of the records.
       step: the checkpoint's step.
-      examples: the records that `task.get_dataset` yields; texts may be bytes.
+      examples: the records from `task.get_dataset`; texts may be bytes.
       predictions: the decoded text of each record.
 
     Raises:

@@ -6,10 +6,10 @@
         split="validation", model_dir="/models/tiny", datasets=eval_datasets, steps="all",
     )   # /models/tiny/validation_eval/results_1000.json, scores/<task>_1000.jsonl
 
-The evaluation is that of all engines, `t0.scoring.ranking`; here are the parts of Mesh TensorFlow:
-the scorer, gin's name of the settings, `score_eval`, and the choice of a reader. A task that is
-whole in its cache is read from the cache's files, a prompted task from rendered rows; both without
-TensorFlow. All others are read through SeqIO.
+All engines share the evaluation itself, `t0.scoring.ranking`. This module has the parts for Mesh
+TensorFlow: the scorer, the settings in gin, `score_eval`, and the choice of a reader. If a task's
+cache holds final examples, the cache files are read directly, and a prompted task is rendered from
+its rows; neither needs TensorFlow. All other tasks are read through SeqIO.
 """
 
 import functools
@@ -44,10 +44,10 @@ from t0.tasks.prompted_tasks import expand_choices
 # The parameters of `mesh_eval_dataset_fn` that select a task's records.
 _READING = ("num_eval_examples", "shuffle_eval_examples", "seed", "use_cached")
 
-# Records that are read from TensorFlow together; one by one, Python's overhead would dominate.
+# Records fetched from TensorFlow together. One at a time, Python's overhead would dominate.
 _RECORDS_AT_ONCE = 512
 
-# Gin binds this class; the plain class, which other engines use, does not import gin.
+# Registers the class with gin here, because other engines use the class without gin.
 RankEvaluationSettings = gin.external_configurable(
     ranking.RankEvaluationSettings, "score_eval", module="t0"
 )
@@ -75,17 +75,17 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
       model: the model's type and mesh.
       vocabulary: one vocabulary, or (inputs, targets).
       lengths: the limits {"inputs": tokens, "targets": tokens}; None for no limits.
-      batch_size: the most sequences of full length in a batch.
+      batch_size: the maximum number of full-length sequences in a batch.
       split: the split to score.
       model_dir: the folder of the checkpoints.
-      datasets: Mesh TensorFlow's `EvalDataset` of each task, whose records are not truncated.
+      datasets: Mesh TensorFlow's `EvalDataset` of each task, with records that are not truncated.
       summary_dir: the folder for results; by default `<model_dir>/<split>_eval`.
       steps: a step, a list of steps, "all" or None (the latest).
       dir_suffix: appended to the results folder's name.
       checkpoint: a checkpoint to score instead of those in `model_dir`, or None.
-      facts: more facts of the run.
-      make_decoder: makes the decoder of answers from the model, the vocabularies, `dtype`,
-        `lengths` and `batch_size`; None to decode none.
+      facts: additional facts of the run.
+      make_decoder: builds the decoder of answers from the model, the vocabularies, `dtype`,
+        `lengths` and `batch_size`; None to decode no answers.
 
     Raises:
       UserError: if there is no checkpoint or no task, or a task cannot be scored.
@@ -122,7 +122,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
 
     def decoder() -> answers.Decoder:
         for scorer in scorers:
-            scorer.close()  # so that no two models take memory
+            scorer.close()  # two models at the same time would need twice the memory
         options = {"dtype": settings.dtype, "lengths": lengths, "batch_size": batch_size}
         return make_decoder(model, vocabularies, **options)
 
@@ -156,7 +156,7 @@ def _plan(
 def rank_task_facts(
     name: str, split: str, metric_fns: Sequence[Callable[..., Any]] = ()
 ) -> RankTaskFacts:
-    """Returns what is known of a task before its records are read.
+    """Returns the facts about a task that are known before its records are read.
 
     Args:
       name: the task's name; without a prompt, it is also its dataset.
@@ -176,7 +176,7 @@ def rank_task_facts(
 def _open_records(
     data: Any, split: str, examples: int | None, sorter: RecordSorter
 ) -> records.ReadRecords:
-    """Opens a task's records: from its cache's files, from rendered rows, or through SeqIO."""
+    """Opens a task's records from its cache files, from rendered rows, or through SeqIO."""
     name, use_cached = data.name, bool(bound("mesh_eval_dataset_fn.use_cached", False))
     as_registered = (
         name in seqio.TaskRegistry.names()
@@ -206,7 +206,7 @@ def _first_examples(
 
 
 def _is_prompted(task: seqio.Task) -> bool:
-    """Returns whether `records.prompted_records` makes a task's records."""
+    """Returns whether `records.prompted_records` can produce a task's records."""
     *steps, last = task.preprocessors
     tokenized = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos]
     return (
@@ -241,7 +241,7 @@ def reading_facts() -> dict[str, Any]:
 
 
 def vocabulary_facts(vocabulary: Any) -> dict[str, Any]:
-    """Returns what a results file holds of the targets' vocabulary."""
+    """Returns the facts about the targets' vocabulary for a results file."""
     return {
         "vocabulary": getattr(vocabulary, "sentencepiece_model_file", str(vocabulary)),
         "vocabulary_sha256": vocabulary_hash(vocabulary),

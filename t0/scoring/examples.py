@@ -1,4 +1,4 @@
-"""Rank-evaluation examples: the choices of a row, cut to the model's limits, counted and checked.
+"""Rank-evaluation examples: joins the choices of a row, truncates, counts and checks them.
 
 Ten records of five examples with two choices each become five examples.
 
@@ -8,7 +8,7 @@ Ten records of five examples with two choices each become five examples.
     notes, warnings = describe_tasks([task])
     # super_glue/rte: 10 prompts, 277 examples; the first choice is correct in 53%
 
-Memory holds some numbers for each example, and does not grow with the examples' texts.
+Memory holds only a few numbers for each example, not the examples' texts.
 """
 
 import collections
@@ -26,7 +26,7 @@ from t0.sources.documents import COLUMNS, documents_in_rows
 
 EOS = 1
 
-# Why an example is excluded; these strings are in results files.
+# The reason for excluding an example; these strings are in results files.
 NO_CORRECT_CHOICE = "no correct choice"
 SEVERAL_CORRECT_CHOICES = "several correct choices"
 EQUAL_TOKENS = "the right choice has the same tokens as a wrong one"
@@ -36,11 +36,11 @@ _EQUAL_TOKENS_HINT = (
     "cut the choices where they are still equal: `t0 show TASK --ids` prints their tokens. Write "
     "choices of characters that the vocabulary has, or raise the limit of 'targets'"
 )
-# The most excluded examples whose numbers are kept, for each reason.
+# The maximum number of excluded examples that are listed, for each reason.
 _LISTED = 20
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _SHOWN_WARNINGS = 12
-# In results files, in place of the number of documents.
+# In results files, instead of the number of documents.
 UNKNOWN = "unknown"
 
 Lengths = Mapping[str, int] | None
@@ -58,7 +58,7 @@ class AnswerChoice:
       text: the choice's text.
       tokens: the choice's token ids with EOS, [T].
       is_correct: whether it is the correct choice.
-      inputs: the input's token ids, given which the choice is scored, [L].
+      inputs: the token ids of the input that the choice is conditioned on, [L].
     """
 
     text: str
@@ -67,7 +67,7 @@ class AnswerChoice:
     inputs: np.ndarray
 
     def reads_as(self, other: "AnswerChoice") -> bool:
-        """Returns whether the model cannot tell the two apart: equal tokens after equal inputs."""
+        """Returns whether two choices look the same: equal tokens after equal inputs."""
         return np.array_equal(self.tokens, other.tokens) and np.array_equal(
             self.inputs, other.inputs
         )
@@ -99,7 +99,7 @@ class MultipleChoiceExample:
 
     @property
     def excluded(self) -> str | None:
-        """Why the example is left out of the accuracy, or None."""
+        """The reason for excluding the example from the accuracy, or None."""
         correct = [choice for choice in self.choices if choice.is_correct]
         if len(correct) != 1:
             return SEVERAL_CORRECT_CHOICES if correct else NO_CORRECT_CHOICE
@@ -129,7 +129,7 @@ class ChoiceGroup:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """The numbers of input tokens, at least 1, and of target tokens of all choices."""
+        """The number of input tokens, at least 1, and of target tokens of all choices."""
         return max(1, len(self.inputs)), sum(map(len, self.targets))
 
 
@@ -143,7 +143,7 @@ class Truncation:
 
 @dataclasses.dataclass
 class ExcludedExamples:
-    """Examples that are left out for one reason: their number, and the `idx` of the first."""
+    """The number of examples excluded for one reason, and the `idx` of the first ones."""
 
     count: int = 0
     first: list[int] = dataclasses.field(default_factory=list)
@@ -158,8 +158,8 @@ class RankTaskFacts:
       dataset: its dataset with the subset, as in results files.
       prompt: its prompt's name; "" for a task without one.
       metric_fns: its metric functions.
-      rows: dataset, subset and split of the rows that its examples are made from, which tell the
-        documents of records that do not; None if it is not a prompted task.
+      rows: dataset, subset and split of the rows that its examples are made from. They provide the
+        documents if the records do not. None if it is not a prompted task.
       truncated: the numbers of inputs and targets that were truncated before.
     """
 
@@ -178,13 +178,13 @@ class ScoringTask:
     Attributes:
       facts: the facts that do not come from its records.
       read: reads its records in order.
-      lengths: the limits in tokens that its examples are truncated to.
+      lengths: the limits in tokens to which its examples are truncated.
       choices: the number of choices of each example, in the order of `idx`.
       gold: the index of each example's correct choice; -1 if the example is excluded.
       sizes: size -> number of groups of choices, after truncation.
-      tokens: (input tokens, target tokens of all choices) -> number of groups, likewise.
+      tokens: (input tokens, target tokens of all choices) -> number of groups, after truncation.
       truncated: the numbers of truncated inputs and targets.
-      excluded: reason -> examples that are left out of the accuracy.
+      excluded: reason -> examples that are excluded from the accuracy.
       documents: the `idx` of the first example of each example's document; None if it is unknown.
     """
 
@@ -206,7 +206,7 @@ class ScoringTask:
 
     @property
     def document_count(self) -> int | str | None:
-        """The number of documents; None if rows of the dataset share none, or `UNKNOWN`."""
+        """The number of documents; None if no rows of the dataset share one, or `UNKNOWN`."""
         if self.documents is not None:
             return len(set(self.documents))
         dataset = self.facts.dataset
@@ -226,7 +226,7 @@ class ScoringTask:
 def _examples_of(
     records: Iterator[ChoiceRecord],
 ) -> Iterator[tuple[MultipleChoiceExample, str | None]]:
-    """Yields the examples of records in order, not truncated, and the document of each."""
+    """Yields the examples of ordered records, not truncated, and the document of each."""
     for idx, group in itertools.groupby(records, key=lambda record: record.example):
         by_choice = {record.choice: record for record in group}
         first = next(iter(by_choice.values()))
@@ -251,12 +251,12 @@ def count_task(
       facts: the task's name, prompt and metrics.
       read: reads its records in order.
       lengths: the model's limits {"inputs": tokens, "targets": tokens}, or None for no limits.
-      max_excluded_share: the share of examples that may be excluded.
-      max_truncated_targets_share: the share of choices that may exceed the limit.
+      max_excluded_share: the maximum share of excluded examples.
+      max_truncated_targets_share: the maximum share of truncated choices.
 
     Raises:
       UserError: if the split is empty, its labels are hidden, or too many examples are excluded or
-        too many choices truncated.
+        choices truncated.
     """
     choices: list[int] = []
     gold: list[int] = []
@@ -390,10 +390,10 @@ def _check_truncated(task: ScoringTask, allowed: float) -> None:
 
 
 def describe_tasks(tasks: Sequence[ScoringTask]) -> tuple[list[str], list[str]]:
-    """Returns a note about the prompts of each dataset, and warnings about what is cut.
+    """Returns a note about the prompts of each dataset, and warnings about truncation.
 
-    The majority baseline is the share of the examples whose correct choice has the most frequent
-    index: an accuracy below it is no better than one fixed answer.
+    The majority baseline is the share of examples whose correct choice has the most frequent index.
+    An accuracy below it is no better than always giving the same answer.
     """
     by_dataset: dict[str, list[ScoringTask]] = collections.defaultdict(list)
     for task in tasks:

@@ -1,13 +1,13 @@
-"""`t0 merge`: the files of shards become those of one rank evaluation, byte for byte.
+"""`t0 merge`: merges the files of shards into those of one rank evaluation, byte for byte.
 
     merge(["out"], "out")        # out/results_1000.json, out/scores/<task>_1000.jsonl, events
 
-Shards are found below the folders; every checkpoint needs all of its shards, of one run, once and
-finished. Lines are joined as a stream, so memory does not grow with the examples' texts. The
-results file is written last.
+Shards are searched for below the folders. For each checkpoint, all shards of one run must be there
+exactly once and finished. Lines are merged as a stream, so memory does not grow with the examples'
+texts. The results file is written last.
 
-Assumptions: only the time of the results file (`created`) and paths of files are of the first
-shard; a shard that was scored twice is not merged.
+Assumptions: the time of the results file (`created`) and paths of files are taken from the first
+shard. A shard that was scored twice is not merged.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ from t0.scoring.answers import AnswerCounts
 from t0.scoring.rank_metrics import NORMALISERS, RankClassification, RankMetrics
 
 _AGAIN = "Start the shard's command again"
-# Facts of a run that all of its shards have in common; paths may differ between machines.
+# Facts that all shards of a run have in common. Paths may differ between machines.
 _SAME = tuple(name for name in results.MADE_FROM if name != "shard")
 
 
 @dataclasses.dataclass(frozen=True)
 class _ShardScores:
-    """One checkpoint's scores in one shard."""
+    """The scores of one checkpoint in one shard."""
 
     path: Path
     step: int
@@ -52,15 +52,15 @@ def merge(folders: Iterable[str], output: str) -> list[str]:
     """Merges the shards below some folders.
 
     Args:
-      folders: the folders for results of the evaluations, or of shards.
+      folders: results folders of evaluations or of shards.
       output: the folder for the merged results, which may be one of them.
 
     Returns:
       the paths of the results files.
 
     Raises:
-      UserError: if there are no shards, or some are unfinished, missing, there twice, damaged, or
-        of another run; or the output cannot be written.
+      UserError: if there are no shards, if some are unfinished, missing, duplicated, damaged or of
+        another run, or if the output cannot be written.
     """
     by_step: dict[int, list[_ShardScores]] = {}
     for part in _find([any_path(folder) for folder in folders]):
@@ -195,7 +195,7 @@ def _count(metrics: RankMetrics, line: Mapping[str, Any]) -> None:
 
 
 def _joined_lines(parts: Sequence[_ShardScores], task: str) -> Iterator[dict[str, Any]]:
-    """Yields the lines of all examples, by their rows; a line is of one shard or of several."""
+    """Yields one line per example in row order, joined from the shards that scored its choices."""
     with _merge_lines(part.scores(task) for part in parts) as merged:
         for idx, lines in itertools.groupby(merged, key=lambda line: line["idx"]):
             yield _join_choices(idx, list(lines))
@@ -203,7 +203,7 @@ def _joined_lines(parts: Sequence[_ShardScores], task: str) -> Iterator[dict[str
 
 @contextlib.contextmanager
 def _merge_lines(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
-    """Gives the lines of several files, each by its rows, in one order."""
+    """Merges the lines of several files, each sorted by row."""
     with contextlib.ExitStack() as opened:
         files = [opened.enter_context(path.open(encoding="utf-8", newline="\n")) for path in paths]
         streams = [map(parsed_json, file) for file in files]

@@ -36,13 +36,13 @@ class MeshModel:
 
     @classmethod
     def from_estimator_arguments(cls, arguments: Mapping[str, Any]) -> "MeshModel":
-        """Returns the model in the arguments of Mesh TensorFlow's `get_estimator`."""
+        """Reads the model from the arguments of Mesh TensorFlow's `get_estimator`."""
         return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where a model is computed.
+    """The mesh and the devices on which a model runs.
 
     Attributes:
       mesh_shape: the mesh.
@@ -89,18 +89,18 @@ def chosen_checkpoints(model_dir: str, wanted: Any, checkpoint: str | None) -> d
 
 
 def both_vocabularies(vocabulary: Any) -> tuple[Any, Any]:
-    """Returns the vocabularies of inputs and targets; `vocabulary` is one vocabulary or both."""
+    """Returns the vocabularies of inputs and targets from one vocabulary or a pair."""
     return mesh_utils.inputs_vocabulary(vocabulary), mesh_utils.targets_vocabulary(vocabulary)
 
 
 def vocabulary_hash(vocabulary: Any) -> str | None:
-    """Returns the hash of a vocabulary's SentencePiece model, None if it has no such model."""
+    """Returns the hash of a vocabulary's SentencePiece model, or None if it has no such model."""
     model = getattr(vocabulary, "sp_model", None)
     return hashlib.sha256(model).hexdigest() if model else None
 
 
 def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
-    """Returns whether an attention layer has no options but those of T5."""
+    """Returns whether an attention layer has only options that T5 uses."""
     relative = (
         ("bias", "bias_shared", None)
         if type(layer) is transformer_layers.SelfAttention
@@ -120,9 +120,9 @@ def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
 
 
 def copied_as(kind: type, original: Any) -> Any:
-    """Returns a copy of an object as one of a kind, without a trace on the class of the original.
+    """Copies an object as an instance of another class, without changing the original's class.
 
-    `copy.copy` leaves an attribute there, here on Mesh TensorFlow's.
+    `copy.copy` would leave an attribute on that class, here Mesh TensorFlow's.
     """
     made = object.__new__(kind)
     made.__dict__.update(original.__dict__)
@@ -130,10 +130,10 @@ def copied_as(kind: type, original: Any) -> Any:
 
 
 class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
-    """The devices of a mesh, for many lowerings in one graph, which share what holds variables.
+    """The devices of a mesh, for many lowerings in one graph that share their variables.
 
-    Mesh TensorFlow would lay the variables out again in each lowering, with operations that copy
-    them between masters and slices: half of a lowering's operations.
+    Otherwise Mesh TensorFlow creates the variables again in each lowering, with operations that
+    copy them between masters and slices: half of a lowering's operations.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -141,16 +141,16 @@ class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
         self._laid_out: dict[str, Any] = {}
 
     def LaidOutVariable(self, variable: mtf.Variable, mesh_impl: Any) -> Any:  # noqa: N802
-        """Returns the slices of a variable, those of the first lowering that has it."""
+        """Returns the slices of a variable from the first lowering that has it."""
         if variable.name not in self._laid_out:
             self._laid_out[variable.name] = super().LaidOutVariable(variable, mesh_impl)
         return self._laid_out[variable.name]
 
 
 def session_of_shapes(graph: tf.Graph) -> tf.Session:
-    """Returns a session for a graph to which batch shapes are added one by one."""
-    # TensorFlow places only the part of the graph that a run needs. Otherwise each new shape would
-    # cost as much as all earlier shapes together.
+    """Returns a session for a graph to which batch shapes are added over time."""
+    # With this option TensorFlow places only the part of the graph that a run needs. Otherwise each
+    # new shape would cost as much as all earlier shapes together.
     options = tf.GraphOptions(place_pruned_graph=True)
     return tf.Session(
         graph=graph, config=tf.ConfigProto(allow_soft_placement=True, graph_options=options)
@@ -158,7 +158,7 @@ def session_of_shapes(graph: tf.Graph) -> tf.Session:
 
 
 def restore_variables(session: tf.Session, checkpoint: str) -> int:
-    """Loads every variable of a session's graph from `checkpoint`, and returns how many.
+    """Restores every variable of a session's graph from `checkpoint`, and returns how many.
 
     Raises:
       UserError: if `check_variables` raises one, the checkpoint has weights that this model does
@@ -189,8 +189,8 @@ def restore_variables(session: tf.Session, checkpoint: str) -> int:
 def left_over(present: Iterable[str], wanted: Collection[str]) -> list[str]:
     """Returns the weights of a checkpoint that a model does not use, such as those of more layers.
 
-    Not counted are an optimizer's variables, whose names begin with the whole name of another
-    variable, and the biases in T5's first checkpoints that no model of Mesh TensorFlow reads.
+    It ignores an optimizer's variables, whose names begin with the whole name of another variable,
+    and the biases in T5's first checkpoints that no Mesh TensorFlow model reads.
 
     Args:
       present: names of the checkpoint's variables.

@@ -1,17 +1,18 @@
-"""A T5 whose inputs and choices lie one after another in rows, without padding between them.
+"""Runs a T5 on packed rows: inputs and choices follow each other without padding between them.
 
-Legend: R rows, N input tokens of a row, M target tokens of a row, S sequences of a row, H heads,
-D key or value size of a head, W tokens of the longest sequence.
+Legend: R rows, N input tokens of a row, M target tokens of a row, S sequences of a row, H heads, D
+key or value size of a head, W tokens of the longest sequence.
 
-Everything but attention works token by token, so it computes [R, N] and [R, M] tokens whatever the
-sequences' lengths. Attention gathers the tokens of a row into [S, H, W, D], attends there, and
-gathers the results back. S and W are known only when a batch is there: one lowering serves batches
-of all lengths. A row's sequences are divided into parts, each as wide as its own longest sequence.
+All layers except attention work token by token, so they compute [R, N] and [R, M] tokens for
+sequences of any length. Attention gathers the tokens of a row into [S, H, W, D], attends within
+each sequence, and gathers the results back. S and W come from the batch itself, so one lowering
+serves batches of all lengths. A row's sequences are split into parts, each as wide as its longest
+sequence.
 
     if pack_attention(model, mesh_shape, layout_rules):
         logits = packed_logits(model, row, variable_dtype)     # [R, M, vocabulary]
 
-The values are those of Mesh TensorFlow's layers. Models with other layers than T5's, and layouts
+The values equal those of Mesh TensorFlow's layers. Models with other layers than T5's, and layouts
 that split lengths or channels, are not packed.
 """
 
@@ -24,17 +25,18 @@ from t0.mesh.fused import splits_rows
 from t0.scoring.batching import PackedTokens
 from t0.scoring.mesh_model import copied_as, has_t5_options
 
-# Sequences of a row are attended in so many parts. More parts have less padding, if sequences are
-# sorted by length, and more operations.
+# The number of parts into which a row's sequences are split. More parts have less padding, if
+# sequences are sorted by length, but more operations.
 _PARTS = 4
-# Added to the logits of masked positions, whose exponential is then 0.
+# Added to the logits of masked positions, so that their exponential is 0.
 _HIDDEN = -1e9
-# Names of the values that layers share: the tokens, and the gathers by the names of their numbers.
+# Keys of the values that layers share: the tokens, and the gathers for each set of sequence
+# numbers.
 _PACKED, _GATHERS = "packed tokens", "gathers of packed tokens"
 
 
 def pack_attention(model: Any, mesh_shape: Any, layout_rules: Any) -> bool:
-    """Makes a model's attention layers take packed rows, if all of its layers are T5's.
+    """Makes a model's attention layers accept packed rows, if all of its layers are T5's.
 
     Args:
       model: Mesh TensorFlow's model, which is changed.
@@ -42,7 +44,7 @@ def pack_attention(model: Any, mesh_shape: Any, layout_rules: Any) -> bool:
       layout_rules: its layout, which must not split lengths, channels or vocabulary.
 
     Returns:
-      whether the model takes packed rows now.
+      whether the model accepts packed rows now.
     """
     if type(model) is not transformer.Bitransformer or splits_rows(mesh_shape, layout_rules):
         return False
@@ -73,7 +75,7 @@ def _is_t5_stack(stack: Any) -> bool:
 def packed_logits(
     model: Any, tokens: PackedTokens, variable_dtype: mtf.VariableDType
 ) -> mtf.Tensor:
-    """Returns the logits [R, M, vocabulary] of a model that `pack_attention` changed."""
+    """Computes the logits [R, M, vocabulary] of a model that `pack_attention` changed."""
     mesh = tokens.inputs.mesh
     given: dict[str, Any] = {
         "compute_loss": False,
@@ -85,7 +87,8 @@ def packed_logits(
             _GATHERS: {},
         },
     }
-    # Only id 0 is masked, as in rows of one input: an empty input is one token that stays zero.
+    # Only id 0 is masked, as in rows with a single input. An empty input is one token that stays
+    # zero.
     real = mtf.minimum(tokens.inputs, 1)
     encoded, _ = model.encoder.call_simple(tokens.inputs, None, sequence_id=real, **given)
     encoded = mtf.layers.rename_length_to_memory_length(encoded)
@@ -110,8 +113,8 @@ class _PackedSelfAttention(transformer_layers.SelfAttention):
     def _biases_by_offset(
         self, context: Any, x: mtf.Tensor, heads: list[mtf.Dimension], *, causal: bool
     ) -> mtf.Tensor:
-        """Returns the bias of each offset -N to N-1 of a key from a query, [H, 2N]."""
-        # Layers that share the table of relative positions share the biases.
+        """Returns the bias for each offset -N to N-1 between key and query, [H, 2N]."""
+        # Layers that share the table of relative positions also share the biases.
         key = ("biases by offset", self.relative_attention_type)
         if self.relative_attention_type == "bias" or key not in context.cache:
             length = context.length_dim.size
@@ -133,7 +136,7 @@ class _PackedSelfAttention(transformer_layers.SelfAttention):
 
 class _PackedEncDecAttention(transformer_layers.EncDecAttention):
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
-        """Attends from the choices of an input to the input."""
+        """Attends from the choices of an input to that input."""
         params = self.make_params(context)
         tokens = context.shared_params[_PACKED]
         memory = self._get_memory_antecedent(context)
@@ -171,10 +174,10 @@ def _attended(
 
 
 class _Sequences:
-    """Where the sequences of a row are.
+    """The positions of the sequences in a row.
 
     Args:
-      numbers: the number of each token's sequence, ascending from 1 on; 0 in the padding, [N].
+      numbers: the number of each token's sequence, ascending from 1; 0 in the padding, [N].
       count: S, scalar.
     """
 
@@ -184,28 +187,29 @@ class _Sequences:
         self.starts = tf.cumsum(self.lengths, exclusive=True)
 
     def parts(self) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Yields for each part the places of its tokens in the row, and which are none, [s, W]."""
+        """Yields, for each part, its tokens' positions in the row and which are padding, [s, W]."""
         bounds = [self._count * i // _PARTS for i in range(_PARTS + 1)]
         for part in map(slice, bounds[:-1], bounds[1:]):
             lengths, starts = self.lengths[part][:, None], self.starts[part][:, None]
-            width = tf.maximum(tf.reduce_max(lengths), 0)  # a part may have no sequence
+            width = tf.maximum(tf.reduce_max(lengths), 0)  # a part may have no sequences
             steps = tf.range(width)[None]
             yield tf.where_v2(steps < lengths, starts + steps, 0), steps >= lengths
 
 
 class _Gathers:
-    """The indices and biases by which attention reads a row; the same in all layers.
+    """The indices and biases with which attention reads a row; the same in all layers.
 
     Args:
       of_queries: the number of each query's sequence, [1, M].
       of_keys: the number of each key's sequence, [1, N].
-      biases: the bias of each offset of a key from a query, [H, 2N]; None for no biases.
+      biases: the bias for each offset between key and query, [H, 2N]; None for no biases.
       heads: H.
 
     Attributes:
-      parts: for each part of the sequences what to gather from queries [M * H, D] and from keys
-        [N * H, D], and what to add to logits: [s, H, W], [s, H, X], [s, H or 1, W or 1, X].
-      back: what to gather from the outputs of all parts, [M, H].
+      parts: for each part of the sequences, the indices into queries [M * H, D], the indices into
+        keys [N * H, D], and the biases to add to logits: [s, H, W], [s, H, X], [s, H or 1, W or 1,
+        X].
+      back: the indices into the outputs of all parts, [M, H].
     """
 
     def __init__(
@@ -225,7 +229,7 @@ class _Gathers:
             if biases is not None:
                 added += _by_pairs(biases, tf.shape(rows)[1])
             self.parts.append((_by_head(rows, heads), _by_head(columns, heads), added))
-            # Where each sequence begins in all outputs, and the step from head to head there.
+            # The offset of each sequence in all outputs, and the distance between heads there.
             many, width = tf.unstack(tf.shape(rows))
             firsts.append(total + tf.range(many) * (heads * width))
             widths.append(tf.fill([many], width))
@@ -234,33 +238,33 @@ class _Gathers:
         place = tf.range(tf.size(own)) - tf.gather(queries.starts, own)
         place += tf.gather(tf.concat(firsts, 0), own)
         steps = tf.gather(tf.concat(widths, 0), own)
-        # The padding at the end of a row reads anything, and nothing reads the padding.
+        # Padding at the end of a row reads arbitrary values, and nothing reads the padding.
         back = place[:, None] + tf.range(heads) * steps[:, None]
         self.back = tf.minimum(back, total - 1)
 
 
 def _by_head(tokens: tf.Tensor, heads: int) -> tf.Tensor:
-    """Returns what to gather from [N * H, D] for tokens [s, W]: [s, H, W]."""
+    """Returns indices into [N * H, D] for tokens [s, W]: [s, H, W]."""
     return tokens[:, None] * heads + tf.range(heads)[:, None]
 
 
 def _by_pairs(biases: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    """Returns biases [H, W, W] of queries and keys from those of the offsets -N to N-1, [H, 2N]."""
+    """Expands biases of the offsets -N to N-1, [H, 2N], to pairs of queries and keys, [H, W, W]."""
     heads, length = biases.shape[0], biases.shape[1] // 2
-    # Offsets 0 to W-1, then -W to -1, again and again: a row of 2W-1 begins one offset lower each.
+    # Repeat the offsets 0 to W-1, -W to -1. Each row of 2W-1 then begins one offset lower.
     around = tf.concat([biases[:, length : length + width], biases[:, length - width : length]], 1)
     many = tf.tile(around, [1, width])[:, : width * (2 * width - 1)]
     return tf.reshape(many, [heads, width, 2 * width - 1])[:, :, :width]
 
 
 def _attend(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, gathers: _Gathers) -> tf.Tensor:
-    """Returns the attended values in the shape of the queries.
+    """Returns the attended values with the shape of the queries.
 
     Args:
       q: queries, [1, M, H, D].
       k: keys, [1, N, H, D].
       v: values, [1, N, H, D].
-      gathers: what to attend to.
+      gathers: the indices and biases.
     """
     size = q.shape[-1]
     flat = [tf.reshape(x, [-1, size]) for x in (q, k, v)]

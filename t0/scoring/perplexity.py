@@ -1,16 +1,17 @@
-"""Perplexity: of tasks without metrics in mode `eval`, and in Mesh TensorFlow's own mode.
+"""Measures perplexity: for tasks without metrics in mode `eval`, and in mode `perplexity_eval`.
 
     measure(spec, datasets, checkpoints={20: "/m/model.ckpt-20"}, folder="/m/validation_eval",
             facts={"split": "validation"})
     # /m/validation_eval/perplexity_20.json
+
     {"schema": 1, "run": {...}, "tasks": {"text_span_corruption": {"examples": 512, "tokens": 31000,
       "metrics": {"nats_per_token": 2.31, "perplexity": 10.07, "token_accuracy": 54.2}}}}
 
-A number is over all target tokens of the split, EOS included and padding left out; accuracy is in
+Each number covers all target tokens of the split, including EOS but not padding. Accuracy is in
 percent. `t0 report` shows the file.
 
-Mode `perplexity_eval` is Mesh TensorFlow's, which measures `run.perplexity_eval_steps` batches with
-an estimator and logs only the negative logarithm; `with_printed_perplexity` prints the rest:
+Mode `perplexity_eval` is Mesh TensorFlow's. It measures `run.perplexity_eval_steps` batches with an
+estimator and logs only the negative logarithm. `with_printed_perplexity` prints the rest:
 
     weather_which_word_validation_32, step 20: perplexity 3.31 (1.1970 nats a token), token accuracy
     54.2 %, sequence accuracy 12.5 %, 96 tokens
@@ -34,7 +35,7 @@ from t0.scoring.results import SCHEMA, write_events, write_json
 from t0.training.graph import HeldOutGraph, TrainingSpec, build_held_out
 from t0.training.losses import PARTS
 
-# The features of a model; a packed one also has its segments and positions.
+# The features of a model. Packed features also have segments and positions.
 _FEATURES = ("inputs", "targets")
 
 
@@ -51,11 +52,11 @@ def measure(
 
     Args:
       spec: the model, its batch and its lengths.
-      datasets: Mesh TensorFlow's `EvalDataset` of each task, whose examples are padded.
+      datasets: Mesh TensorFlow's `EvalDataset` of each task, with padded examples.
       checkpoints: step -> path.
       folder: the folder for results.
       facts: facts of the run for the results file.
-      activations: their type.
+      activations: the type of activations.
 
     Raises:
       UserError: if a checkpoint cannot be read, or a task has no target token.
@@ -87,7 +88,7 @@ def measure(
 
 
 def _feature_names(datasets: Sequence[Any]) -> list[str]:
-    """Returns the features that the model is fed, which all tasks have."""
+    """Returns the features that feed the model; all tasks must have them."""
     with tf.Graph().as_default():
         specs = [dataset.dataset_fn().element_spec for dataset in datasets]
     names = [
@@ -139,7 +140,7 @@ def _measured(
 def _batches(
     dataset: Any, names: Sequence[str], rows: int
 ) -> Iterator[tuple[dict[str, np.ndarray], int]]:
-    """Yields batches and the number of their examples; the last batch is filled with padding."""
+    """Yields batches and the number of their examples; the last batch is padded."""
 
     def batches() -> tf.data.Dataset:
         records = dataset.dataset_fn().map(lambda record: {name: record[name] for name in names})
@@ -160,7 +161,7 @@ def _line(name: str, step: int, entry: Mapping[str, Any]) -> str:
 
 
 def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that builds the same estimator, whose `evaluate` also prints its results.
+    """Wraps a function that builds an estimator, so that `evaluate` also prints its results.
 
     Args:
       get_estimator: Mesh TensorFlow's function.
@@ -182,14 +183,14 @@ def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., 
 
 
 def line(name: str, found: Mapping[str, float]) -> str:
-    """Returns the line about one evaluation.
+    """Returns the line for one evaluation.
 
     Args:
-      name: Mesh TensorFlow's name of it: task, split, and the configured number of examples.
+      name: Mesh TensorFlow's name for it: task, split, and the configured number of examples.
       found: the estimator's results.
     """
     nats = -found["neg_log_perplexity"]
-    # A broken model's nats can be so many that `exp` would overflow.
+    # With a broken model the nats can be so large that `exp` overflows.
     perplexity = math.exp(min(nats, 700.0))
     return (
         f"{name}, step {found['global_step']:,}: perplexity {perplexity:.4g} "

@@ -1,7 +1,7 @@
-"""Computes T5's `rank_classification` metrics in a few bytes of memory for each example.
+"""Computes T5's `rank_classification` metrics with a few bytes of memory per example.
 
-T5's metric needs a tuple and a number for every choice, about 330 bytes; a task of 400,000 examples
-with two choices took 270 MB. This module keeps only the gold choice and the prediction of each
+T5's metric needs a tuple and a number for every choice, about 330 bytes. A task of 400,000 examples
+with two choices took 270 MB. This module stores only the gold choice and the prediction of each
 example, and its two scores if the metric needs the area under a curve. Other metrics get T5's
 lists.
 
@@ -10,10 +10,10 @@ lists.
         ...
     metrics.compute("task")     # {"accuracy": 54.2, "f1": 61.0, "auc-roc": 58.3, "auc-pr": 55.9}
 
-Excluded examples (`MultipleChoiceExample.excluded`) are left out, and every weight is 1.
+Excluded examples (`MultipleChoiceExample.excluded`) are skipped, and every weight is 1.
 
-T0's accuracy is by the plain sum of a choice's log-probabilities. Beside it is the accuracy by the
-sum divided by the choice's tokens (EOS among them), and by its characters:
+T0's accuracy ranks choices by the plain sum of their log-probabilities. `accuracy_by` has the
+accuracy if the sum is divided by the choice's number of tokens (including EOS) or characters:
 
     metrics.accuracy_by         # {"tokens": 53.1, "characters": 52.7}
 """
@@ -30,7 +30,7 @@ from t0.errors import UserError, say
 from t0.scoring.examples import MultipleChoiceExample
 from t0.training.metric_values import MetricValues
 
-# By what a choice's log-likelihood is divided, in addition to T0's plain sum.
+# Divisors of a choice's log-likelihood, as alternatives to T0's plain sum.
 NORMALISERS = ("tokens", "characters")
 
 Metric = Callable[..., Mapping[str, float]]
@@ -45,7 +45,7 @@ class RankMetrics:
       metric_fns: the task's metric functions.
 
     Attributes:
-      ties: the number of examples whose best score is that of several choices.
+      ties: the number of examples in which several choices share the best score.
     """
 
     def __init__(self, metric_fns: Iterable[Metric]) -> None:
@@ -63,17 +63,17 @@ class RankMetrics:
 
     @property
     def examples(self) -> int:
-        """The number of examples that are counted."""
+        """The number of counted examples."""
         return len(self._gold)
 
     @property
     def chance(self) -> float:
-        """The accuracy of guessing in percent: 100 / choices, averaged over the examples."""
+        """The accuracy of random guessing in percent: 100 / choices, averaged over the examples."""
         return self._chance / self.examples
 
     @property
     def accuracy_by(self) -> dict[str, float]:
-        """The accuracy, in percent, by the sum divided by each length of a choice."""
+        """The accuracy in percent, if sums are divided by each kind of length of a choice."""
         return {name: 100 * right / self.examples for name, right in self._right_by.items()}
 
     def accumulate(
@@ -99,17 +99,17 @@ class RankMetrics:
         for metric, known in self._metrics:
             if known is None:
                 found.add(metric, metric(self._targets, self._scores))
-            else:  # T5's ranking for several numbers of classes has one accuracy
+            else:  # T5's ranking reports one accuracy, even for several numbers of classes
                 found.add(ranked, self._ranked(known[0], task))
         for note in found.notes():
             say(note)
         return found.numbers
 
     def count(self, gold: int, row: np.ndarray, lengths: Mapping[str, Sequence[int]]) -> None:
-        """Accumulates an example with one correct choice.
+        """Accumulates an example with exactly one correct choice.
 
         Args:
-          gold: the correct choice.
+          gold: the index of the correct choice.
           row: the log-likelihoods [C] of the choices.
           lengths: each of `NORMALISERS` -> the lengths [C] of the choices.
         """
@@ -160,7 +160,7 @@ class RankMetrics:
 
 
 def best_by(row: np.ndarray, lengths: Sequence[int]) -> int:
-    """Returns the choice of the greatest log-likelihood divided by its length; 0 counts as 1.
+    """Returns the choice with the largest log-likelihood per length; length 0 counts as 1.
 
     >>> best_by(np.array([-2.0, -3.0], np.float32), [1, 3])
     1
@@ -171,7 +171,7 @@ def best_by(row: np.ndarray, lengths: Sequence[int]) -> int:
 def classes_of(metric: Metric) -> tuple[int | None] | None:
     """Returns (number of classes,) for T5's rank classification, and None for other metrics.
 
-    The number is None if it varies from example to example.
+    The number is None if it varies between examples.
     """
     if _is_rank_classification(metric):
         return (None,)
@@ -183,7 +183,7 @@ def classes_of(metric: Metric) -> tuple[int | None] | None:
 
 
 def _is_rank_classification(metric: Callable[..., Any]) -> bool:
-    """Returns whether a function is T5's, by its name: T5 is not imported for it."""
+    """Returns whether a function is T5's, judged by its name to avoid importing T5."""
     place = getattr(metric, "__module__", None), getattr(metric, "__qualname__", None)
     return place == ("t5.evaluation.metrics", "rank_classification")
 
@@ -193,13 +193,13 @@ class RankClassification:
     """T5's rank classification as plain data; `RankMetrics` computes it.
 
     Attributes:
-      classes: the number of classes; None if it varies from example to example.
+      classes: the number of classes; None if it varies between examples.
     """
 
     classes: int | None
 
     def rank_classes(self) -> int | None:
-        """Returns the number of classes, as `classes_of` asks for it."""
+        """Returns the number of classes for `classes_of`."""
         return self.classes
 
 
@@ -212,7 +212,7 @@ def _of_two(
     likelihoods = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
     positive = (likelihoods / likelihoods.sum(-1, keepdims=True))[:, 1]
     found = {"f1": 100 * metrics.f1_score(gold, predicted, zero_division=0)}
-    # If all examples have the same correct choice, there is no curve.
+    # If all examples have the same correct choice, the curves are undefined.
     if len(np.unique(gold)) == 2:
         found["auc-roc"] = 100 * metrics.roc_auc_score(gold, positive)
         found["auc-pr"] = 100 * metrics.average_precision_score(gold, positive)

@@ -8,12 +8,12 @@
     )
 
 Batches are planned over all tasks. Then each checkpoint is loaded once and scores one task after
-another. An interrupted evaluation keeps its finished tasks; when it is resumed, its results equal
-an uninterrupted run's, bit for bit.
+another. If an evaluation is interrupted, its finished tasks are preserved. When it is resumed, its
+results equal those of an uninterrupted run bit for bit.
 
-Several processes may evaluate together: each does the same, their scorers divide each batch, and
-one of them writes. Machines that do not know of each other score shards, which are subsets of the
-batches (`t0.scoring.batching.BatchShard`).
+If several processes evaluate together, they run the same code, their scorers split each batch, and
+one process writes. Independent machines can score shards instead, which are subsets of the batches
+(`t0.scoring.batching.BatchShard`).
 """
 
 import collections
@@ -48,34 +48,35 @@ from t0.scoring.results import (
     batches_digest,
 )
 
-# The most logits [B, C, T, V] of a batch, 4 bytes each.
+# The maximum number of logits [B, C, T, V] of a batch, 4 bytes each.
 MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "gpu": 256 * 1024 * 1024}
-# The most tokens of a batch on each device. Larger batches are no faster, and leave more of the
-# last batches empty.
+# The maximum number of tokens of a batch on each device. Larger batches are no faster, and the last
+# batches are emptier.
 MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
-# How many tasks may wait until later groups fill their last batches. More of them fill batches
-# better; fewer of them lose less in an interruption.
+# The number of tasks that may wait for later groups to fill their last batches. More tasks fill
+# batches better; with fewer, less is lost in an interruption.
 _MOST_WAITING_TASKS = 16
-# How many datasets' running accuracies fit into the progress line.
+# The number of datasets whose running accuracy fits into the progress line.
 _SHOWN_DATASETS = 3
 
 
 class ChoiceScorer(Protocol):
     """Computes log-likelihoods.
 
-    A scorer of packed rows has `log_probabilities` instead of `log_likelihoods`; the batches of its
-    plan call it.
+    A scorer of packed rows has `log_probabilities` instead of `log_likelihoods`, which the batches
+    of its plan call.
     """
 
     replicas: int
     device_kind: str
 
     def restore(self, checkpoint: str) -> int:
-        """Loads a checkpoint's weights; returns the number of variables."""
+        """Restores a checkpoint's weights; returns the number of variables."""
 
     def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Returns float32 [B, C] of inputs [B, L] and targets [B, C, T]; B is a multiple of
-        `replicas`.
+        """Scores inputs [B, L] and targets [B, C, T]; returns float32 [B, C].
+
+        B is a multiple of `replicas`.
         """
 
 
@@ -85,19 +86,21 @@ RankedTask = tuple[RankTaskFacts, Callable[[RecordSorter], ReadRecords]]
 
 @dataclasses.dataclass(frozen=True)
 class RankEvaluationSettings:
-    """A rank evaluation's settings; gin sets the fields as `score_eval.NAME`.
+    """The settings of a rank evaluation; gin sets the fields as `score_eval.NAME`.
 
     Attributes:
-      max_excluded_share: the share of a task's examples that may be left out of the accuracy: no
-        correct choice, several, or one with the same tokens as a wrong one.
-      max_truncated_targets_share: the share of a task's choices that may exceed the length limit.
-      max_shapes: the most batch shapes of a run in Mesh TensorFlow. More shapes cost more
+      max_excluded_share: the maximum share of a task's examples that are excluded from the
+        accuracy, because they have no correct choice, several, or one with the same tokens as a
+        wrong choice.
+      max_truncated_targets_share: the maximum share of a task's choices that exceed the length
+        limit.
+      max_shapes: the maximum number of batch shapes in Mesh TensorFlow. More shapes cost more
         lowerings, fewer shapes more padding.
       dtype: the type of activations, "float32" or "bfloat16". Logits and their softmax are always
         float32.
       shard_id: this evaluation scores the batches whose number modulo `num_shards` is `shard_id`.
-      num_shards: the number of evaluations that share the batches; `t0 merge` joins their results.
-      decode_answers: whether an answer to each input is also decoded, and judged by exact match.
+      num_shards: the number of evaluations that share the batches; `t0 merge` merges their results.
+      decode_answers: whether to also decode an answer to each input, judged by exact match.
     """
 
     max_excluded_share: float = 0.5
@@ -110,15 +113,15 @@ class RankEvaluationSettings:
 
     @property
     def shard(self) -> BatchShard:
-        """The evaluation's part of the batches."""
+        """The subset of batches that this evaluation scores."""
         return BatchShard(self.shard_id, self.num_shards)
 
 
 def check_settings(settings: RankEvaluationSettings) -> RankEvaluationSettings:
-    """Returns the settings, if their values are possible.
+    """Checks the settings, and returns them.
 
     Raises:
-      UserError: if one is not.
+      UserError: if a value is invalid.
     """
     types = ("float32", "bfloat16")
     if settings.dtype not in types:
@@ -155,16 +158,17 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     """Scores tasks at each checkpoint and writes the results.
 
     Args:
-      runs: the facts of each checkpoint's run, as `results_<step>.json` holds them.
+      runs: the facts of each checkpoint's run, as in `results_<step>.json`.
       folder: the folder for results.
       ranked: name -> task.
       lengths: the limits of inputs and targets in tokens, or None.
-      make_scorer: makes the scorer, if anything is to be scored.
+      make_scorer: builds the scorer; called only if something has to be scored.
       make_plan: plans the batches of all tasks.
       settings: the settings.
       writes: whether this process writes the results.
-      wait: waits until all processes that evaluate together are there.
-      make_decoder: makes the decoder of answers, once all is scored; None if the engine has none.
+      wait: a barrier for all processes that evaluate together.
+      make_decoder: builds the decoder of answers after all choices are scored; None if the engine
+        has none.
 
     Raises:
       UserError: if a task or a checkpoint cannot be read, or results cannot be written.
@@ -195,7 +199,7 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
                 ShardResults(folder, run, [*ranked], shard=shard, batches=digest, writes=writes)
                 for run in runs
             ]
-        wait()  # until all have seen which tasks are finished
+        wait()  # until all processes know which tasks are finished
         for result in results:
             if result.unfinished:
                 _score_checkpoint(*ready, result, shard)
@@ -203,8 +207,7 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
                 say(f"{result.KIND}: {result.write()}")
         if decodes:
             _decode(results, ready[0] if ready else (), make_decoder, shard)
-    # Only after all steps, so that a run that is interrupted in a later step also resumes earlier
-    # ones.
+    # Only after all steps: if a later step is interrupted, earlier steps must also be resumed.
     for result in results:
         result.remove_unfinished()
 
@@ -215,7 +218,7 @@ def _read(
     lengths: Lengths,
     settings: RankEvaluationSettings,
 ) -> list[ScoringTask]:
-    """Reads all tasks, also the finished ones, because batches are planned from all of them.
+    """Reads all tasks, including finished ones, because batches are planned from all of them.
 
     Otherwise a resumed evaluation would use other batches, and its log-likelihoods would differ in
     the last digits.
@@ -242,13 +245,13 @@ def _read(
 def batch_limits(
     batch_size: int, lengths: Lengths, vocabulary_size: int, scorer: ChoiceScorer
 ) -> BatchLimits:
-    """Returns the limits of a batch.
+    """Computes the limits of a batch.
 
     Args:
-      batch_size: the most sequences of full length.
+      batch_size: the maximum number of full-length sequences.
       lengths: the lengths of full sequences in tokens, or None for no limits.
-      vocabulary_size: the number of logits of a token.
-      scorer: the scorer, by its kind of device and its replicas.
+      vocabulary_size: the number of logits per token.
+      scorer: the scorer, which has a device kind and a number of replicas.
     """
     most = MAX_TOKENS[scorer.device_kind] * scorer.replicas
     configured = batch_size * sum(lengths.values()) if lengths else most
@@ -310,16 +313,16 @@ def _decode(
 
 
 class _RunningAccuracy:
-    """Counts examples on a progress line, with the accuracy so far on the latest datasets."""
+    """Shows counted examples on a progress line, with the running accuracy of recent datasets."""
 
     def __init__(self, progress: ProgressLine) -> None:
         self._progress = progress
         self._right: collections.Counter[str] = collections.Counter()
-        # In the order in which they were last scored.
+        # Ordered by when they were last scored.
         self._counted: dict[str, int] = {}
 
     def count(self, task: ScoringTask, right: bool | None) -> None:
-        """Counts an example; `right` is None if it is left out of the accuracy."""
+        """Counts an example; `right` is None if it is excluded from the accuracy."""
         dataset = task.facts.dataset
         if right is not None:
             self._right[dataset] += right
@@ -353,7 +356,7 @@ class _TaskScores:
       values: the log-likelihoods of the choices, NaN until they are scored.
       left: the number of choices that are neither scored nor skipped.
       left_of: the same for each example.
-      broken: (example, choice, value) of scores that are no finite numbers.
+      broken: (example, choice, value) of scores that are NaN or infinite.
     """
 
     def __init__(self, task: ScoringTask) -> None:
@@ -365,11 +368,11 @@ class _TaskScores:
         self.broken: list[tuple[int, int, float]] = []
 
     def add(self, example: int, choice: int, value: float | None) -> bool:
-        """Adds a choice's log-likelihood; returns whether it is the last of its example.
+        """Adds a choice's log-likelihood; returns whether it completes the example.
 
         Args:
-          example: the example's place in the task.
-          choice: the choice's place in the example.
+          example: the index of the example in the task.
+          choice: the index of the choice in the example.
           value: None for a choice that another shard scores.
         """
         if value is not None:
@@ -397,26 +400,26 @@ def score_tasks(
     tick: Callable[[ScoringTask, bool | None], None],
     shard: BatchShard = WHOLE,
 ) -> Iterator[tuple[ScoringTask, np.ndarray]]:
-    """Yields each wanted task with the log-likelihoods of its choices, when the last is scored.
+    """Yields each wanted task with its choices' log-likelihoods, when its last choice is scored.
 
     Args:
       scorer: a scorer with a checkpoint's weights.
-      tasks: all tasks of the run. All of them fill the batches, so that a choice is scored in the
-        same batch, to the same bits, whichever tasks are wanted. Batches without a wanted choice
+      tasks: all tasks of the run. All of them fill the batches, so a choice is scored in the same
+        batch, with the same bits, even if other tasks are wanted. Batches without a wanted choice
         are skipped.
       plan: the batch shapes, planned from all tasks.
       wanted: names of the tasks to yield.
-      tick: called for each example whose last choice is scored: its task, and whether the best
-        choice is the correct one, None for an example that is left out of the accuracy, or that
-        other shards score.
-      shard: which of the batches are scored.
+      tick: called for each example when its last choice is scored, with its task and whether the
+        best choice is the correct one; None if the example is excluded from the accuracy or scored
+        by other shards.
+      shard: the batches to score.
 
     Yields:
-      a task, and the log-likelihoods (float32, nats) of the choices of all its examples, one
-      example after another; NaN for choices that other shards score.
+      a task, and the log-likelihoods (float32, nats) of all choices of all its examples in order;
+      NaN for choices that other shards score.
 
     Raises:
-      UserError: if a score is not a finite number.
+      UserError: if a score is NaN or infinite.
     """
     queues, open_tasks = BatchQueues(plan), dict[int, _TaskScores]()
     numbers = itertools.count()
@@ -454,9 +457,9 @@ def _score_batch(
     *,
     own: bool,
 ) -> list[tuple[_TaskScores, int]]:
-    """Scores a batch if it has choices of an open task, and returns the examples that it ends.
+    """Scores a batch with choices of open tasks, and returns the examples that it completes.
 
-    One that is not its `own`, the evaluation does not score.
+    If `own` is false, the batch belongs to another shard and is not scored.
     """
     places = [
         (row, column, key)
@@ -511,7 +514,7 @@ def run_facts(
       settings: the settings.
       split: the split.
       lengths: the limits in tokens, or None.
-      vocabulary: "vocabulary", its path, "vocabulary_sha256" and "vocabulary_size".
+      vocabulary: a mapping with "vocabulary" (its path), "vocabulary_sha256" and "vocabulary_size".
       reading: the parameters of `mesh_eval_dataset_fn` that select a task's records.
     """
     return {

@@ -1,6 +1,6 @@
-"""The records of rank-evaluation tasks in the order of `idx`, read without TensorFlow.
+"""Reads the records of rank-evaluation tasks in the order of `idx`, without TensorFlow.
 
-A task has one record for each answer choice: `idx` [2] (the example's number and the choice's),
+A task has one record for each answer choice: `idx` [2] (the numbers of the example and the choice),
 `inputs` and `targets` as token ids, `is_correct`, the texts, and `document` (`t0.sources`) if rows
 of the dataset share a text.
 
@@ -9,9 +9,10 @@ of the dataset share a text.
         for record in read():                  # as often as needed, in the same order
             record.example, record.choice, record.text
 
-Caches of this project are in order, so their files are read again each time. Other records, such as
-those of stock SeqIO, which shuffles its caches, are sorted once: in memory up to a limit for all
-tasks together, beyond it through a temporary Arrow file. So memory does not grow with the records.
+Caches written by this project are in order, so their files are simply read again each time. Other
+records are sorted once, such as those of SeqIO itself, which shuffles its caches. Sorting happens
+in memory up to a limit for all tasks together, and otherwise in a temporary Arrow file. So memory
+does not grow with the records.
 """
 
 import functools
@@ -33,9 +34,9 @@ _TEXTS = ("inputs_pretokenized", "targets_pretokenized", "document")
 FEATURES = (*_INTEGERS, *_TEXTS)
 # Records that are decoded, or written to a file, together.
 _BATCH_RECORDS = 512
-# The most bytes that the records of all tasks take in memory.
+# The maximum memory for the records of all tasks.
 MEMORY_BYTES = 32 * 2**20
-_RECORD_BYTES = 800  # what Python's objects take, besides their content
+_RECORD_BYTES = 800  # overhead of Python objects, in addition to their content
 
 
 class ChoiceRecord(NamedTuple):
@@ -62,12 +63,12 @@ class ChoiceRecord(NamedTuple):
     document: str | None = None
 
 
-# Reads the records of a task in order, each time it is called.
+# Returns an iterator over a task's records in order; may be called repeatedly.
 ReadRecords = Callable[[], Iterator[ChoiceRecord]]
 
 
 def record_of(features: Mapping[str, Any]) -> ChoiceRecord:
-    """Returns the record of the features `FEATURES`; texts may be missing."""
+    """Builds a record from the features `FEATURES`; texts may be missing."""
     example, choice = (int(number) for number in features["idx"])
     document = features.get("document")
     return ChoiceRecord(
@@ -88,7 +89,7 @@ def text_of(value: Any) -> str:
 
 
 def not_ranked(task: str) -> UserError:
-    """Returns the error about a task whose records have no answer choices."""
+    """Returns the error for a task whose records have no answer choices."""
     return UserError(
         f"task {task} is not a rank-evaluation task (its records have no answer choices); its "
         f"rank-evaluation form, if it has one, is {task}_score_eval"
@@ -98,13 +99,13 @@ def not_ranked(task: str) -> UserError:
 def cached_records(
     task: str, files: Sequence[str], sorter: "RecordSorter", *, examples: int | None = None
 ) -> ReadRecords:
-    """Returns what reads the records of a cache in order.
+    """Returns a function that reads the records of a cache in order.
 
     Args:
       task: the task's name, for messages.
       files: the TFRecord files of the split.
-      sorter: sorts the records of a cache that is shuffled, and keeps those of a bucket.
-      examples: the most examples, the first ones; None for all.
+      sorter: sorts the records of a shuffled cache, and stores those of a bucket.
+      examples: read only this many examples from the start; None for all.
 
     Raises:
       UserError: also while records are read, if a file cannot be read or is damaged, or its records
@@ -121,7 +122,7 @@ def cached_records(
 
 
 def _are_ordered(files: Sequence[str]) -> bool:
-    """Returns whether `idx` ascends through the files; reads no further than to the answer."""
+    """Returns whether `idx` ascends through the files; stops at the first that does not."""
     last = -1
     for file in files:
         for records in record_batches(file, _BATCH_RECORDS):
@@ -157,7 +158,7 @@ def _decode(
 
 
 def prompted_records(source: Any, split: str, features: Mapping[str, Any]) -> Iterator[dict]:
-    """Yields the features of a prompted task's records, rendered and tokenized while they are read.
+    """Renders and tokenizes a prompted task's rows, and yields the features of its records.
 
     Args:
       source: the task's `PromptedSource`.
@@ -165,7 +166,7 @@ def prompted_records(source: Any, split: str, features: Mapping[str, Any]) -> It
       features: `inputs` and `targets` -> the feature with its vocabulary and `add_eos`.
     """
 
-    @functools.lru_cache(4096)  # choices and the inputs of a row repeat
+    @functools.lru_cache(4096)  # choices and inputs of a row repeat
     def encode(name: str, text: str) -> list[int]:
         vocabulary = features[name].vocabulary
         return [*vocabulary.encode(text), *([vocabulary.eos_id] if features[name].add_eos else [])]
@@ -187,7 +188,7 @@ def prompted_records(source: Any, split: str, features: Mapping[str, Any]) -> It
 class RecordSorter:
     """Sorts the records of a run's tasks; its files are removed when the `with` block ends.
 
-    The next process removes the files of a process that was killed.
+    If a process was killed, the next one removes its files.
     """
 
     def __enter__(self) -> "RecordSorter":
@@ -203,7 +204,7 @@ class RecordSorter:
         self._folder.cleanup()
 
     def sort(self, records: Iterable[ChoiceRecord]) -> ReadRecords:
-        """Reads all records of a task, in any order, and returns what yields them in order.
+        """Reads all records of a task in any order, and returns a function that yields them sorted.
 
         Raises:
           UserError: if the disk is full.

@@ -6,26 +6,29 @@
      "choices": [{"text": "True", "log_likelihood": -1.25, "tokens": 2, "characters": 4}, ...],
      "gold": 1, "prediction": 0}
 
-Log-likelihoods are nats, summed over the choice's tokens and its EOS (`tokens` counts EOS);
-`prediction` is the choice of the greatest sum; `gold` is -1 for an example that is left out of the
-accuracy. `document`, if rows share one, is the `idx` of the first row with the same document
-(`t0.sources.documents`). `results_<step>.json` holds the run's facts and each task's metrics;
-`documents` is the number of a task's documents, null if none is shared, or "unknown". If answers
-were decoded, each task has `decoded`, and `answers/<task>_<step>.jsonl` is next to `scores/`
-(`t0.scoring.answers`). Files get these names only when they are complete.
+- `log_likelihood`: nats, summed over the choice's tokens and its EOS. `tokens` includes EOS.
+- `prediction`: the choice with the largest sum.
+- `gold`: the correct choice; -1 if the example is excluded from the accuracy.
+- `document`, if rows share one: the `idx` of the first row with the same document
+  (`t0.sources.documents`).
+
+`results_<step>.json` holds the run's facts and each task's metrics. `documents` is the number of a
+task's documents, null if none is shared, or "unknown". If answers were decoded, each task has
+`decoded`, and `answers/<task>_<step>.jsonl` is next to `scores/` (`t0.scoring.answers`). Files get
+these names only when they are complete.
 
 During an evaluation, `unfinished_<step>/<task>.json` holds the entry of each finished task, and the
-facts that its scores depend on. An evaluation that resumes an interrupted one reuses the entries
-whose facts are the same. They are removed when the results of all steps are written.
+facts that its scores depend on. A resumed evaluation reuses the entries whose facts have not
+changed. They are removed when the results of all steps are written.
 
-Each shard of an evaluation scores some of the batches on its own machine. All shards plan the same
-batches over all examples of all tasks. So a choice is scored in the same batch as by one
-evaluation, to the same bits, and `t0.scoring.merging` makes the same files. A shard's folder is
-`shard-00002-of-00008` below the folder for results:
+With several shards, each one scores some of the batches on its own machine. All shards plan the
+same batches over all examples of all tasks. So a choice is scored in the same batch as in a single
+evaluation, with the same bits, and `t0.scoring.merging` produces the same files. A shard's folder
+is `shard-00002-of-00008` below the folder for results:
 
     scores/<task>_<step>.jsonl    a line for each example with a choice that the shard scored;
                                   log-likelihoods of other choices, and the prediction, are null
-    shard_<step>.json             the run, and for each task what its entry in the results needs
+    shard_<step>.json             the run, and each task's data for its entry in the results
 
     results = CheckpointResults("/models/tiny/validation_eval", run, ["task_a", "task_b"])
     results.unfinished                   # {"task_b"}: an interrupted evaluation had finished task_a
@@ -57,13 +60,13 @@ from t0.training.recorder import EventFile
 
 SCHEMA = SHARD_SCHEMA = 1
 SHARD_KIND = "shard of a rank evaluation"
-# How log-likelihoods are normalized, in the facts of a run.
+# The normalization of log-likelihoods, in the facts of a run.
 WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
 WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
-# Where an engine decodes without TensorFlow: step -> checkpoint of the texts in a folder.
+# In a folder of texts that an engine without TensorFlow decoded: step -> checkpoint.
 DECODED = "checkpoints.json"
 
-# The facts of a run that a task's scores depend on: if one differs, the task is scored again.
+# The facts of a run that a task's scores depend on. If one differs, the task is scored again.
 MADE_FROM = (
     "checkpoint_fingerprint",
     "split",
@@ -80,7 +83,7 @@ MADE_FROM = (
     "batches",
 )
 
-# Group in the table of T0's datasets -> the group in results files.
+# Group in the table of T0's datasets -> group in results files.
 _TRAINING_GROUPS = {"BASE": "training", "GPT_EVAL": "T0+ training", "SGLUE": "T0++ training"}
 
 # An example, and the log-likelihoods [C] of its choices.
@@ -88,13 +91,13 @@ Scored = tuple[MultipleChoiceExample, np.ndarray]
 
 
 class CheckpointResults:
-    """The results of one checkpoint. Finished tasks are added, then the results file is written.
+    """Collects the results of one checkpoint task by task, then writes the results file.
 
     Args:
       folder: the folder for results.
       run: the run's facts, as in `results_<step>.json`.
       tasks: the names of all tasks, in the order of the results file.
-      writes: whether this process writes; of several that evaluate together, one does.
+      writes: whether this process writes; if several evaluate together, only one does.
     """
 
     KIND = "results"
@@ -154,7 +157,7 @@ class CheckpointResults:
 
         Args:
           task: the task's name.
-          lines: what `answers.answer_lines` yields.
+          lines: the lines from `answers.answer_lines`.
           counts: counts the lines while they are written.
         """
         step, counted_lines = self.run["step"], counts.count_lines(lines)
@@ -188,7 +191,7 @@ class CheckpointResults:
         return write_results(self._folder, step, self.run, self._entries)
 
     def remove_unfinished(self) -> None:
-        """Removes the entries from which an interrupted evaluation would resume."""
+        """Removes the entries with which an interrupted evaluation can be resumed."""
         if self._writes:
             remove_entries(self._folder, self.run["step"])
 
@@ -240,7 +243,7 @@ def write_results(
 def write_events(
     folder: str, step: int, tasks: Mapping[str, Mapping[str, Any]], *, kind: str
 ) -> None:
-    """Writes TensorBoard's event file of a step, with the names of Mesh TensorFlow's own.
+    """Writes TensorBoard's event file of a step, with the same tags as Mesh TensorFlow.
 
     Args:
       folder: the folder for results.
@@ -284,8 +287,8 @@ def kept_entry(
 ) -> dict[str, Any] | None:
     """Returns the entry of a task that an interrupted evaluation finished, or None.
 
-    None also if the facts `made_from` differ, one of the `needed` fields is missing, or the
-    scores file does not have the size that was written.
+    It also returns None if the facts `made_from` differ, one of the `needed` fields is missing, or
+    the size of the scores file has changed.
     """
     content = read_json(_unfinished_path(folder, step, task))
     same = content.get("made_from") == json.loads(json.dumps(dict(made_from)))
@@ -301,7 +304,7 @@ def remove_entries(folder: str, step: int) -> None:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Returns the object in a JSON file; an empty one if the file is absent or malformed."""
+    """Reads the object in a JSON file; returns {} if the file is missing or malformed."""
     if not paths.exists(path):
         return {}
     try:
@@ -359,7 +362,7 @@ def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dic
     """Returns a task's entry in the results file.
 
     Args:
-      facts: what `task_facts` returns.
+      facts: the result of `task_facts`.
       metrics: its metrics, with all of its scores.
       task: its name, for messages.
     """
@@ -376,7 +379,7 @@ def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dic
 
 
 def group_in_t0(dataset: str) -> str:
-    """Returns whether T0 held a dataset out or trained on it; empty for one that it does not have.
+    """Returns whether T0 held a dataset out or trained on it; empty if T0 does not use it.
 
     >>> group_in_t0("super_glue/rte"), group_in_t0("sciq"), group_in_t0("mine")
     ('held-out', 'training', '')
@@ -415,7 +418,7 @@ def _join(*parts: str) -> str:
 
 
 def batches_digest(tasks: Sequence[ScoringTask], plan: BatchPlan) -> str:
-    """Returns a hash that shards have in common if they plan the same batches of the same tasks.
+    """Returns a hash that is equal for shards that plan the same batches of the same tasks.
 
     Raises:
       UserError: if a task has a metric that is not T5's rank classification.
@@ -442,7 +445,7 @@ class ShardResults(CheckpointResults):
       run: the run's facts.
       tasks: the names of all tasks.
       shard: the shard.
-      batches: what `batches_digest` returns.
+      batches: the result of `batches_digest`.
       writes: whether this process writes.
     """
 
@@ -503,7 +506,7 @@ class ShardResults(CheckpointResults):
 
 
 def _partial(line: dict[str, Any]) -> dict[str, Any]:
-    """Returns the line of an example without what only all of its scores say."""
+    """Replaces the missing scores of an example's line, and its prediction, with None."""
     for choice in line["choices"]:
         if np.isnan(choice["log_likelihood"]):
             choice["log_likelihood"] = None

@@ -1,20 +1,20 @@
-"""Log-likelihoods of answer choices under a Mesh TensorFlow model, which encodes an input once.
+"""Scores answer choices with a Mesh TensorFlow model that encodes each input only once.
 
-Legend: B inputs of a batch, C choices of an input, L input tokens, T target tokens, V vocabulary;
-R rows, N and M input and target tokens of a row.
+Legend: B inputs of a batch, C choices of an input, L input tokens, T target tokens, V vocabulary; R
+rows, N and M input and target tokens of a row.
 
-A T5 on a mesh that splits neither its rows nor its vocabulary takes packed rows: inputs [R, N] and
-all of their choices [R, M] lie one after another (`t0.scoring.packed_model`), with hardly any
-padding. Other models take padded inputs [B, L] and targets [B, C, T]: their decoder has
-a `choices` dimension, which the encoder's output has not, so all choices of an input attend to one
+A T5 takes packed rows if the mesh splits neither its rows nor its vocabulary. Inputs [R, N] and all
+of their choices [R, M] then follow each other with hardly any padding (`t0.scoring.packed_model`).
+Other models take padded inputs [B, L] and targets [B, C, T]. Their decoder has a `choices`
+dimension that the encoder's output does not have, so all choices of an input attend to one
 encoding.
 
-Mesh TensorFlow's shapes are static: each shape has its own lowering, which is made on first use.
-All lowerings share one set of variables, which is restored once. `t0.scoring.batching` keeps the
-number of shapes small.
+Mesh TensorFlow's shapes are static, so each shape has its own lowering, which is built on first
+use. All lowerings share one set of variables, which is restored once. `t0.scoring.batching` limits
+the number of shapes.
 
-Logits and their softmax are float32, whatever the type of activations. Unless the mesh splits the
-vocabulary, embeddings are looked up by a gather.
+Logits and their softmax are always float32. Unless the mesh splits the vocabulary, embeddings are
+looked up by a gather.
 
     scorer = MeshScorer(model, variable_dtype, Placement(mesh_shape, layout_rules, devices=[""]))
     scorer.restore("/models/tiny/model.ckpt-1000")
@@ -44,7 +44,7 @@ from t0.scoring.packed_model import pack_attention, packed_logits
 
 # The padded shape (B, C, L, T) of a batch.
 _Padded = tuple[int, int, int, int]
-# Logits of so many target tokens are computed together: [tokens, V] in float32.
+# Logits of this many target tokens are computed together: [tokens, V] in float32.
 _BLOCK = 512
 # The inputs of a packed shape's program.
 _PACKED_INPUTS = tuple(field.name for field in dataclasses.fields(PackedTokens))
@@ -52,7 +52,7 @@ _PACKED_INPUTS = tuple(field.name for field in dataclasses.fields(PackedTokens))
 
 @dataclasses.dataclass(frozen=True)
 class _LoweredShape:
-    """A shape's program: its inputs, and its log-likelihoods, [B, C] or [R, M]."""
+    """The lowered program of a shape: its inputs, and its log-likelihoods, [B, C] or [R, M]."""
 
     fed: Mapping[str, tf.Tensor]
     scores: tf.Tensor
@@ -85,7 +85,7 @@ class MeshScorer:
 
     @property
     def replicas(self) -> int:
-        """The number of parts into which the mesh splits a batch: R, or what B is a multiple of."""
+        """The number of parts into which the mesh splits a batch: R, or the divisor of B."""
         return replicas(self._placement.mesh_shape, self._placement.layout_rules)
 
     @property
@@ -95,14 +95,14 @@ class MeshScorer:
         return "gpu" if named else "cpu"
 
     def restore(self, checkpoint: str) -> int:
-        """Loads every variable of the model from `checkpoint`, for all batch shapes.
+        """Restores every variable of the model from `checkpoint`, for all batch shapes.
 
         Returns:
-          the number of variables restored.
+          the number of restored variables.
 
         Raises:
-          UserError: if the checkpoint cannot be read, has no variable of the model or has it in
-            another shape or type, or has weights that the model does not have.
+          UserError: if the checkpoint cannot be read, does not have a variable of the model or has
+            it in another shape or type, or has weights that the model does not have.
         """
         first = PackedShape(self.replicas, 1, 1) if self.packs else (self.replicas, 1, 1, 1)
         self._lower(first)
@@ -118,7 +118,7 @@ class MeshScorer:
         Args:
           inputs: int [B, L], 0 is padding; B is a multiple of `replicas` unless the scorer packs.
           targets: int [B, C, T] with EOS, 0 is padding; the score of a choice of zeros is 0.
-          shape: the rows for a scorer that packs; None makes rows that just hold the tokens.
+          shape: the rows for a scorer that packs; None for the smallest rows that hold the tokens.
 
         Returns:
           the log-likelihoods, float32 [B, C].
@@ -136,7 +136,7 @@ class MeshScorer:
         return pack_groups(groups, shape).score(self)
 
     def log_probabilities(self, tokens: PackedTokens, shape: PackedShape) -> np.ndarray:
-        """Returns log p of the targets of packed rows, float32 [R, M]; anything in the padding."""
+        """Returns log p of the targets of packed rows, float32 [R, M]; padding has any value."""
         return self._run(shape, {name: getattr(tokens, name) for name in _PACKED_INPUTS})
 
     def _run(self, shape: PackedShape | _Padded, given: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -206,7 +206,7 @@ class MeshScorer:
         self, mesh: mtf.Mesh, fed: Mapping[str, tf.Tensor], scores: mtf.Tensor
     ) -> _LoweredShape:
         lowering = mtf.Lowering(mesh.graph, {mesh: self._mesh_impl}, autostack=False)
-        # The slices are those of the first lowering. If they are the masters, this does nothing.
+        # The slices belong to the first lowering. If they are the masters, this does nothing.
         if not self._lowered:
             self._slice_copies = lowering.copy_masters_to_slices()
         return _LoweredShape(fed, lowering.export_to_tf_tensor(scores))
@@ -230,7 +230,7 @@ def _placeholders(
 
 
 def _in_float32(logits: mtf.Tensor) -> mtf.Tensor:
-    """Returns logits that are computed (not only stored) in float32, from the last hidden state."""
+    """Returns logits that are computed (not only stored) in float32 from the last hidden state."""
     product = logits.operation
     if logits.dtype == tf.float32 or not isinstance(product, mtf.EinsumOperation):
         return mtf.cast(logits, tf.float32)
@@ -248,16 +248,16 @@ def _log_probabilities_in_blocks(
 ) -> tf.Tensor:
     """Returns log p of targets [R, M], given hidden states [R, M, D] and the softmax's weights.
 
-    The weights are [D, V], or `by_row` [V, D].
+    The weights are [D, V], or [V, D] if `by_row`.
     """
     size = hidden.shape[-1]
     rows, ids = tf.reshape(hidden, [-1, size]), tf.reshape(targets, [-1])
     found = []
     for start in range(0, int(ids.shape[0]), _BLOCK):
         block = slice(start, start + _BLOCK)
-        with tf.control_dependencies(found[-1:]):  # one block's logits take memory at a time
+        with tf.control_dependencies(found[-1:]):  # only one block's logits are in memory at a time
             logits = tf.matmul(rows[block], weights, transpose_b=by_row)
-        # TensorFlow's cross entropy takes longer than these passes.
+        # These passes are faster than TensorFlow's cross entropy.
         above = logits - tf.reduce_max(logits, -1, keepdims=True)
         log_sum = tf.math.log(tf.reduce_sum(tf.exp(above), -1))
         found.append(tf.gather(above, ids[block], batch_dims=1) - log_sum)
