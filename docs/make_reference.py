@@ -2,11 +2,13 @@
 
     python docs/make_reference.py            # `make docs` runs it; tests/docs_test.py compares
 
-Flags are read from the tables that define them. Gin files and Python files are read as text, so
-TensorFlow is not imported: macros are the plain names that a file in gin/ sets, what they mean is
-in the file's head; parameters are those of the learning rate schedules, and of the functions and
-classes that `gin.configurable` or `gin.external_configurable` registers; a format is what the head
-of the module that writes it says.
+Gin files and Python files are read as text, so TensorFlow is not imported:
+
+- Flags come from the tables that define them.
+- Macros are the plain names that a file in gin/ sets. Their meaning comes from the file's header.
+- Gin parameters are those of the learning rate schedules, and of the functions and classes that
+  `gin.configurable` or `gin.external_configurable` registers.
+- A file format is the header of the module that writes it.
 """
 
 import argparse
@@ -33,7 +35,7 @@ Made by `docs/make_reference.py` from the code: do not change it by hand.
 - [Gin parameters](#gin-parameters) that this project adds
 - [File formats](#file-formats)
 """
-# Environment variable -> what it sets. The code's are found; one without a row here is a fault.
+# Environment variable -> its meaning. A test fails if the code reads one that has no row here.
 VARIABLES = {
     "T0_DATA_DIR": "folders with datasets and prompts of your own, `:` or `,` between them; "
     "`--data_dir`",
@@ -51,7 +53,7 @@ VARIABLES = {
     "T0_TRAIN_COMMAND": "what `bin/tpu_train` runs (`t5_mesh_transformer`)",
     "T0_VOCAB": "a SentencePiece model; `--vocab`",
 }
-# Files, or what is printed -> the module whose head describes them.
+# File or printed line -> the module whose header describes it.
 FORMATS = (
     ("A task's cache: COMPLETED", "t0/caching/cache_files.py"),
     ("metrics.jsonl, and what a line of training says", "t0/training/recorder.py"),
@@ -70,7 +72,7 @@ FORMATS = (
 _MACRO = re.compile(r"^([A-Za-z_]\w*)\s*=\s*(.+)$")
 _DESCRIBED = re.compile(r"^#   (?! )([A-Za-z_][\w., /]*?)(?:  +(.*))?$")
 _CONTINUED = re.compile(r"^#    +(\S.*)$")
-# In Python a whole text; in shell $NAME or ${NAME...}.
+# In Python a whole string; in shell $NAME or ${NAME...}.
 _VARIABLE = re.compile(r"(?:(?<=[\"'])|(?<=\$)|(?<=\$\{))(T0_[A-Z_]+)(?=[\"':}])")
 _REGISTERS = "gin.external_configurable"
 _SECTION = re.compile(r"^\s*(Attributes|Args|Returns|Yields|Raises|Note|Example):")
@@ -91,7 +93,7 @@ def text() -> str:
 
 
 def _cell(value: object) -> str:
-    """Returns text for a cell of a table; in code, between backticks, `<` stands for itself."""
+    """Escapes text for a table cell; between backticks, `<` stays unchanged."""
     pieces = " ".join(str(value).split()).replace("|", "\\|").split("`")
     return "`".join(p if i % 2 else p.replace("<", "&lt;") for i, p in enumerate(pieces))
 
@@ -172,7 +174,7 @@ def _verb(module: Any) -> Iterator[str]:
 
 
 def variables_of_the_code() -> set[str]:
-    """Returns the environment variables of ours that Python or shell code reads."""
+    """Returns our environment variables that Python or shell code reads."""
     files = [*(ROOT / "t0").rglob("*.py"), *(path for path in (ROOT / "bin").iterdir())]
     texts = (path.read_text(encoding="utf-8") for path in files)
     return {name for text in texts for name in _VARIABLE.findall(text)}
@@ -199,7 +201,7 @@ def _macros() -> Iterator[str]:
 
 
 def _in_order(path: Path) -> list[Any]:
-    """Sorts numbers in names as numbers."""
+    """Returns a sort key that orders numbers in names as numbers."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
@@ -240,13 +242,13 @@ def _first_sentence(lines: Sequence[str]) -> str:
 
 
 def _macro(line: str) -> tuple[str, str] | None:
-    """Returns a macro and its value, without a comment behind it."""
+    """Returns a macro and its value without the trailing comment."""
     found = _MACRO.match(line)
     return (found[1], re.sub(r"\s+#.*$", "", found[2])) if found else None
 
 
 def _described(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the macros that a file's head describes, with what it says."""
+    """Yields the macros that a file's header describes, with their descriptions."""
     names, words = [], []
     for line in [*lines, ""]:
         more = _CONTINUED.match(line) if names else None
@@ -260,7 +262,7 @@ def _described(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
         words = [begun[2]] if begun and begun[2] else []
 
 
-# What gin can configure, read from the source.
+# Names that gin can configure, read from the source.
 
 
 def _parameters() -> Iterator[str]:
@@ -269,7 +271,7 @@ def _parameters() -> Iterator[str]:
         "What this project adds to gin; Mesh TensorFlow's and T5's own names stay as they are. "
         "`NAME.PARAMETER = VALUE` sets one.\n"
     )
-    # `t0.run.configure` registers these.
+    # Registered by `t0.run.configure`.
     schedules = ROOT / "t0" / "training" / "schedules.py"
     found = {
         node.name: (node, schedules)
@@ -300,7 +302,7 @@ def _parameters() -> Iterator[str]:
 
 
 def _registered(node: ast.stmt) -> str | None:
-    """Returns the name that `gin.configurable` gives to a function or class, None without."""
+    """Returns the name that `gin.configurable` gives a function or class, or None."""
     for decorator in getattr(node, "decorator_list", ()):
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "gin.configurable":
             return decorator.args[0].value if decorator.args else node.name
@@ -308,7 +310,7 @@ def _registered(node: ast.stmt) -> str | None:
 
 
 def _registered_elsewhere(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yields each name that `gin.external_configurable` gives, with what it is: MODULE.NAME."""
+    """Yields each name that `gin.external_configurable` gives, with its object as MODULE.NAME."""
     for node in tree.body:
         call = getattr(node, "value", None)
         if isinstance(call, ast.Call) and ast.unparse(call.func) == _REGISTERS:
@@ -316,7 +318,7 @@ def _registered_elsewhere(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _definition(tree: ast.Module, name: str) -> tuple[ast.stmt, Path]:
-    """Returns the definition of MODULE.NAME, a module that a file imports, and its file."""
+    """Returns the definition of MODULE.NAME, where the file imports MODULE, and its file."""
     module, _, name = name.partition(".")
     (folder,) = (
         node.module
@@ -351,7 +353,7 @@ def _defaults(node: ast.stmt) -> Iterator[tuple[str, str]]:
 
 
 def _entries(docstring: str) -> Iterator[tuple[str, str]]:
-    """Yields the entries of Attributes and Args, with what they say."""
+    """Yields the entries of Attributes and Args with their descriptions."""
     inside, names, words = False, (), []
     for line in [*docstring.splitlines(), "Raises:"]:
         section, entry = _SECTION.match(line), _ENTRY.match(line)

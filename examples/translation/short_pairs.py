@@ -1,12 +1,12 @@
-"""A task of one's own: short sentence pairs, English to German, with a validation split of its own.
+"""Defines your own task: short sentence pairs, English to German, with its own validation split.
 
     PYTHONPATH=examples/translation T0_DATA_DIR=DATA python -c '
     import short_pairs
     print(next(short_pairs.examples("train")))'
 
-Rows are `{"translation": {"en": "...", "de": "..."}}`, as the hub has WMT, or have columns en and
-de, in DATA/mt/train.*. The task is plain SeqIO; data folder, T5's features and sacreBLEU come from
-`t0`.
+Rows in DATA/mt/train.* are `{"translation": {"en": "...", "de": "..."}}`, as in WMT on the hub, or
+have columns `en` and `de`. The task is plain SeqIO; the data folder, T5's features and sacreBLEU
+come from `t0`.
 """
 
 import random
@@ -20,7 +20,7 @@ from t0.tasks.metrics import Bleu
 from t0.tasks.recipe_tasks import TEXT, t5_features, tokenised, translation_prefix
 
 MOST_WORDS = 14
-# The part that is for validation.
+# The share of rows for validation.
 HELD_OUT = 1 / 40
 
 
@@ -28,7 +28,7 @@ def examples(split: str) -> Iterator[dict[str, str]]:
     """Yields the texts of `train` or `validation`."""
     pairs = (row.get("translation", row) for row in open_split("mt", None, "train").rows())
     short = [pair for pair in pairs if _words(pair) <= MOST_WORDS]
-    # SeqIO shuffles 1,000 neighbours; the file has news first and captions last.
+    # SeqIO only shuffles within 1,000 rows, and the file has news first and captions last.
     random.Random(0).shuffle(short)
     count = round(HELD_OUT * len(short))
     for pair in short[:count] if split == "validation" else short[count:]:
@@ -40,7 +40,7 @@ def _words(pair: dict[str, str]) -> int:
 
 
 def _dataset(split: str, shuffle_files: bool = False, seed: int | None = None) -> tf.data.Dataset:
-    del shuffle_files, seed  # SeqIO shuffles what it reads
+    del shuffle_files, seed  # SeqIO shuffles the rows itself
     signature = {"inputs": TEXT, "targets": TEXT}
     return tf.data.Dataset.from_generator(lambda: examples(split), output_signature=signature)
 
