@@ -19,10 +19,9 @@ For T5's own tasks, which use TensorFlow Datasets (`c4_v220_span_corruption`, `w
 and others), import `t5.data.mixtures`.
 """
 
-import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +39,8 @@ from t0.sources.translations import languages
 from t0.tasks.instruction_tasks import instruction_tasks
 from t0.tasks.recipe_tasks import pretraining_definitions, question_task, translation_task
 
-
-@dataclasses.dataclass(frozen=True)
-class Definitions:
-    """Tasks and mixtures that are not registered yet.
-
-    Attributes:
-      tasks: task name -> keyword arguments of `seqio.TaskRegistry.add`.
-      mixtures: mixture name -> (task, rate) of each member.
-    """
-
-    tasks: Mapping[str, Mapping[str, Any]]
-    mixtures: Mapping[str, Sequence[tuple[str, float]]] = dataclasses.field(default_factory=dict)
+# Name of a task -> keyword arguments of `seqio.TaskRegistry.add`.
+TaskDefinitions = Mapping[str, Mapping[str, Any]]
 
 
 def _dataset_folders(folder: Path) -> dict[str, Path]:
@@ -73,7 +62,7 @@ def _dataset_folders(folder: Path) -> dict[str, Path]:
 HUB = {"c4_hub": ("allenai/c4", "en")}
 
 
-def text_recipe(folder: Path) -> Definitions:
+def text_recipe(folder: Path) -> TaskDefinitions:
     """Returns the tasks of a folder of text files and of its subfolders.
 
     Raises:
@@ -85,28 +74,28 @@ def text_recipe(folder: Path) -> Definitions:
         if not (path / TEMPLATES).exists():
             prefix = task_name("text", name or None, None)
             tasks |= pretraining_definitions(prefix, FolderTexts(path))
-    return Definitions(tasks)
+    return tasks
 
 
-def hub_recipe() -> Definitions:
+def hub_recipe() -> TaskDefinitions:
     """Returns the tasks that stream from the hub. Only reading their data needs the network."""
     tasks = {}
     for prefix, (repo, config) in HUB.items():
         texts = HubTexts(repo, config, splits=("train", "validation"))
         tasks |= pretraining_definitions(prefix, texts)
-    return Definitions(tasks)
+    return tasks
 
 
-def instruction_recipe(folder: Path) -> Definitions:
+def instruction_recipe(folder: Path) -> TaskDefinitions:
     """Returns the tasks of a folder with the published files of natural-instructions.
 
     Raises:
       UserError: the folder has no lists of tasks.
     """
-    return Definitions(instruction_tasks(folder))
+    return instruction_tasks(folder)
 
 
-def question_recipe(folder: Path) -> Definitions:
+def question_recipe(folder: Path) -> TaskDefinitions:
     """Returns the question answering tasks of a folder and its subfolders.
 
     Raises:
@@ -123,10 +112,10 @@ def question_recipe(folder: Path) -> Definitions:
             f"{folder}: no questions. Put a folder for each dataset there, with files "
             f"{FILE_PATTERN}; the splits are train, validation (or dev) and test."
         )
-    return Definitions(tasks)
+    return tasks
 
 
-def translation_recipe(folder: Path) -> Definitions:
+def translation_recipe(folder: Path) -> TaskDefinitions:
     """Returns the translation tasks of a folder and its subfolders.
 
     Raises:
@@ -146,18 +135,18 @@ def translation_recipe(folder: Path) -> Definitions:
             f"{folder}: no translations. Put files {FILE_PATTERN} there, or folders of them; rows "
             'are like {"translation": {"en": "...", "de": "..."}}.'
         )
-    return Definitions(tasks)
+    return tasks
 
 
 # Name of the subfolder in a data folder -> the function that returns its tasks.
-KINDS: dict[str, Callable[[Path], Definitions]] = {
+KINDS: dict[str, Callable[[Path], TaskDefinitions]] = {
     "text": text_recipe,
     "sni": instruction_recipe,
     "qa": question_recipe,
     "mt": translation_recipe,
 }
 # Name of a recipe that needs no folder -> the function that returns its tasks.
-ALWAYS: dict[str, Callable[[], Definitions]] = {
+ALWAYS: dict[str, Callable[[], TaskDefinitions]] = {
     "hub": hub_recipe,
 }
 
@@ -165,12 +154,12 @@ _registered: dict[str, tuple[str, ...]] = {}
 
 
 def registered() -> Mapping[str, tuple[str, ...]]:
-    """Returns kind -> names of its registered tasks and mixtures."""
+    """Returns kind -> names of its registered tasks."""
     return dict(_registered)
 
 
-def _found() -> Iterator[tuple[str, str, Definitions]]:
-    """Yields (kind, folder, tasks and mixtures) for each recipe."""
+def _found() -> Iterator[tuple[str, str, TaskDefinitions]]:
+    """Yields (kind, folder, its tasks) for each recipe."""
     for kind, define in KINDS.items():
         for folder in (data_dir / kind for data_dir in data_dirs()):
             if folder.is_dir():
@@ -180,7 +169,7 @@ def _found() -> Iterator[tuple[str, str, Definitions]]:
 
 
 def _register() -> None:
-    """Registers the tasks and mixtures of all recipes.
+    """Registers the tasks of all recipes.
 
     Raises:
       UserError: two folders define a task of the same name, or the name is already registered.
@@ -189,7 +178,7 @@ def _register() -> None:
     found = []
     # Build everything before registering anything: an error then leaves the registries unchanged.
     for kind, where, made in _found():
-        for name in (*made.tasks, *made.mixtures):
+        for name in made:
             if name in taken:
                 raise UserError(
                     f"{where}: there is a task or mixture '{name}' already, from {taken[name]}. "
@@ -198,11 +187,9 @@ def _register() -> None:
             taken[name] = where
         found.append((kind, made))
     for kind, made in found:
-        for name, arguments in made.tasks.items():
+        for name, arguments in made.items():
             seqio.TaskRegistry.add(name, **arguments)
-        for name, members in made.mixtures.items():
-            seqio.MixtureRegistry.add(name, members)
-        _registered[kind] = (*_registered.get(kind, ()), *made.tasks, *made.mixtures)
+        _registered[kind] = (*_registered.get(kind, ()), *made)
 
 
 _register()

@@ -144,9 +144,9 @@ def prepare(setup: Setup) -> None:
         seqio.set_tfds_data_dir_override(setup.tfds_data_dir)
     if setup.gin_param:
         from t0.compat import gin
-        from t0.config.explain import explained
+        from t0.config.explain import explain_errors
 
-        with explained(params=setup.gin_param):
+        with explain_errors(params=setup.gin_param):
             gin.parse_config(list(setup.gin_param))
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from absl import flags
 from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --verbosity)
 
-from t0.cli.modules import from_working_directory
-from t0.config.flags import define_flags
-from t0.errors import UserError, reported, unknown_name
+from t0.cli.arguments import make_working_directory_importable
+from t0.config.flags import define_flags, parse_words
+from t0.errors import UserError, reported
 from t0.files.publishing import folder_of_run
 
 COMMAND = "seqio_cache_tasks"
@@ -27,7 +27,7 @@ FLAGS = (
     ("list", "tasks_additional_cache_dirs", [], "More directories to look for cached tasks in."),
     ("multi_string", "module_import", [], "Modules with tasks (default: T0's). Repeatable."),
     ("list", "pipeline_options", None, "Beam options. More than --runner=DirectRunner: use Beam."),
-    ("boolean", "ignore_other_caches", False, "Write tasks cached in other directories, too."),
+    ("boolean", "ignore_other_caches", False, "Also write tasks cached in other directories."),
     ("boolean", "overwrite", False, "Write tasks again that are finished in the output directory."),
     ("integer", "min_shards", None, "Least number of files for a split; default: by its size."),
     ("integer", "max_shards", 0, "Largest number of files for a split; alone, that many up to 64."),
@@ -54,14 +54,9 @@ def command_flags() -> flags.FlagValues:
 
 
 def parse(argv: Sequence[str]) -> flags.FlagValues:
-    """Parses the command line, absl's own flags too; a mistake in it is a `UserError`."""
+    """Parses the command line, also absl's own flags; a mistake in it is a `UserError`."""
     given = command_flags()
-    try:
-        words = flags.FLAGS(given(list(argv), known_only=True))[1:]
-    except flags.UnrecognizedFlagError as error:
-        raise unknown_name("flag", f"--{error.flagname}", [f"--{n}" for n in given]) from None
-    except flags.Error as error:
-        raise UserError(str(error)) from None
+    words = parse_words(given, argv)
     if words:
         raise UserError(f"what is '{words[0]}'? Give tasks as --tasks={words[0]}")
     if not given.output_cache_dir:
@@ -79,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
         given.module_import = ["t0.seqio_tasks"]  # without a module there would be no tasks at all
     if given.output_format != "tfrecord":
         print(
-            f"--output_format={given.output_format}: SeqIO 0.0.20 writes TFRecord for it, too, and "
+            f"--output_format={given.output_format}: SeqIO 0.0.20 also writes TFRecord for it, and "
             "reads nothing else: the cache is TFRecord",
             file=sys.stderr,
         )
@@ -88,7 +83,7 @@ def main(argv: Sequence[str]) -> None:
             "--preserve_random_access has no effect: it is for ArrayRecord, which is not written",
             file=sys.stderr,
         )
-    from_working_directory()
+    make_working_directory_importable()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # caching leaves accelerators to others
     if given.vocab:
         os.environ["T0_VOCAB"] = given.vocab  # t5's own tasks read it while they are imported

@@ -1,11 +1,11 @@
-"""`t0 doctor`: lists packages, devices, data and commands on this machine, and what is wrong.
+"""`t0 doctor`: checks the installation, and lists packages, devices, data and commands.
 
-    t0 doctor           # exit status 0 when nothing is wrong, 1 otherwise
+    t0 doctor           # exit status 0 if nothing is wrong, 1 otherwise
     t0 doctor --json    # the same as one JSON object
     t0 doctor --tpu my-tpu --zone europe-west4-a --model_dir gs://b/model --cache gs://b/cache
 
 `examine` returns the facts and the problems as one plain dict, `render` turns it into lines.
-Neither imports TensorFlow, except for gs://: the command has to work where it cannot be imported.
+Neither imports TensorFlow, except for gs://, because the command has to work if that fails.
 """
 
 import argparse
@@ -98,11 +98,11 @@ def examine() -> dict[str, Any]:
 
 def _python(wrong: list[Problem]) -> dict[str, str]:
     version = ".".join(map(str, sys.version_info[:3]))
-    wanted = " or ".join(f"{major}.{minor}" for major, minor in PYTHONS)
+    releases = " or ".join(f"{major}.{minor}" for major, minor in PYTHONS)
     if sys.version_info[:2] not in PYTHONS:
-        what = f"Python {version}: wanted {wanted} (TensorFlow 2.15 has no wheels for newer ones)"
+        what = f"Python {version}: wanted {releases} (TensorFlow 2.15 has no wheels for newer ones)"
         wrong.append(problem(what, "bin/setup in a checkout, or install Python 3.11"))
-    return {"version": version, "wanted": wanted, "executable": sys.executable}
+    return {"version": version, "wanted": releases, "executable": sys.executable}
 
 
 def installed_version(name: str) -> str | None:
@@ -124,11 +124,11 @@ def _packages(wrong: list[Problem]) -> list[dict[str, Any]]:
     for package, wanted in PACKAGES.items():
         names = [package, INSTEAD.get(package, package)]
         name = next(filter(installed_version, names), package)
-        found = installed_version(name)
-        fits = bool(found) and specifiers.SpecifierSet(wanted).contains(found, prereleases=True)
-        rows.append({"name": name, "found": found, "wanted": wanted, "fits": fits})
+        version = installed_version(name)
+        fits = bool(version) and specifiers.SpecifierSet(wanted).contains(version, prereleases=True)
+        rows.append({"name": name, "found": version, "wanted": wanted, "fits": fits})
         if not fits:
-            what = f"{name} {found or 'is not installed'}: wanted {wanted}"
+            what = f"{name} {version or 'is not installed'}: wanted {wanted}"
             wrong.append(problem(what, _remedy(package, wanted)))
     return rows
 
@@ -142,31 +142,22 @@ def _remedy(package: str, wanted: str = "") -> str:
 
 
 def _vocabulary(wrong: list[Problem]) -> dict[str, Any]:
-    path = os.environ.get("T0_VOCAB") or DEFAULT_VOCABULARY
-    facts = {"path": path, "from": "T0_VOCAB" if os.environ.get("T0_VOCAB") else "default"}
-    pieces = None
+    named = os.environ.get("T0_VOCAB")
+    path, pieces = named or DEFAULT_VOCABULARY, None
     try:
-        pieces = None if "://" in path else _count_pieces(path)
+        if "://" not in path:
+            # Imported here: it needs packages that this command has to work without.
+            sentence_pieces = importlib.import_module("t0.catalogue.sentence_pieces")
+            model = sentence_pieces.checked_model(path, Path(path).read_bytes())
+            pieces = len(model.pieces)
+    except OSError as error:
+        what = f"the vocabulary {path} cannot be read ({error.strerror})"
+        wrong.append(problem(what, "T0_VOCAB=/path/to/a/sentencepiece.model"))
     except UserError as error:
         wrong.append(problem(str(error), "T0_VOCAB=/path/to/a/sentencepiece.model"))
-    return facts | {"pieces": pieces}
-
-
-def _count_pieces(path: str) -> int | None:
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"the vocabulary {path} cannot be read ({error.strerror})") from error
-    if not content:  # SentencePiece would load it, without an error, as a model without pieces
-        raise UserError(f"the vocabulary {path} is empty, thus not a SentencePiece model")
-    try:
-        import sentencepiece
     except ImportError:  # reported among the packages
-        return None
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=content).get_piece_size()
-    except RuntimeError as error:
-        raise UserError(f"the vocabulary {path} is not a SentencePiece model") from error
+        pass
+    return {"path": path, "from": "T0_VOCAB" if named else "default", "pieces": pieces}
 
 
 def _data(wrong: list[Problem]) -> list[dict[str, Any]]:
@@ -230,8 +221,8 @@ def command(name: str, path: str | None = None) -> dict[str, Any]:
     on_path = script is not None
     script = script or shutil.which(name, path=str(Path(sys.executable).parent))
     text = Path(script).read_text(encoding="utf-8", errors="replace") if script else ""
-    found = re.search(r"^from ([\w.]+) import ", text, re.MULTILINE)
-    module = found[1] if found else None
+    match = re.search(r"^from ([\w.]+) import ", text, re.MULTILINE)
+    module = match[1] if match else None
     return {"name": name, "script": script, "module": module, "on_path": on_path}
 
 
@@ -250,12 +241,12 @@ def _commands(wrong: list[Problem]) -> list[dict[str, Any]]:
 
 
 def _disk(wrong: list[Problem]) -> dict[str, Any]:
-    here = os.getcwd()  # noqa: PTH109
-    free = shutil.disk_usage(here).free
+    folder = os.getcwd()  # noqa: PTH109
+    free = shutil.disk_usage(folder).free
     if free < LITTLE_DISK_BYTES:
-        what = f"{free / 1e9:.1f} GB of disk are free in {here}: caches and checkpoints need more"
+        what = f"{free / 1e9:.1f} GB of disk are free in {folder}: caches and checkpoints need more"
         wrong.append(problem(what, "free some, or name folders: --output_cache_dir, --model_dir"))
-    return {"path": here, "free_bytes": free}
+    return {"path": folder, "free_bytes": free}
 
 
 def render(report: dict[str, Any]) -> list[str]:
@@ -266,8 +257,8 @@ def render(report: dict[str, Any]) -> list[str]:
     if not report["wrong"]:
         return [*lines, "nothing is wrong"]
     lines.append(f"wrong: {len(report['wrong'])}")
-    for one in report["wrong"]:
-        lines += [f"  {one['what']}", f"    do: {one['do']}"]
+    for fault in report["wrong"]:
+        lines += [f"  {fault['what']}", f"    do: {fault['do']}"]
     return lines
 
 

@@ -1,11 +1,11 @@
-"""What `t0 doctor --tpu NAME --model_dir gs://... --cache gs://...` asks Google, and prints.
+"""Checks a TPU and buckets for `t0 doctor --tpu NAME --model_dir gs://... --cache gs://...`.
 
     report = examine(args, wrong)      # problems are appended to `wrong`
     lines(report)
 
-Buckets are asked through TensorFlow's client, which is what a run sees; what it cannot say, a
-bucket's region and its objects' sizes in one listing, through google-cloud-storage. What could not
-be asked (no network, a package that is not installed) is in the report, and is not a problem.
+Buckets are read through TensorFlow's client, as in a run; google-cloud-storage lists the sizes of a
+cache's objects in one request. If something could not be asked (no network, a package that is not
+installed), the report says so, and it is not a problem.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import importlib.util
 import os
 import posixpath
 import ssl
-import sys
 import urllib.error
 import urllib.request
 import uuid
@@ -31,13 +30,9 @@ from t0.run import tpu_checks
 
 Problem = dict[str, str]  # "what" is wrong and what to "do"
 STORE = "https://storage.googleapis.com/"
-_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _LOG_IN = "gcloud auth application-default login; on a TPU VM, a service account for the VM"
 _ROLE = "grant the caller Storage Object Admin on the bucket (roles/storage.objectAdmin)"
 _OF_A_NETWORK = ("no answer", "response code 0")
-# The beginning of the regions in Google's multi-regions and pairs of regions.
-_CONTINENTS = {"US": "us-", "NAM4": "us-", "EU": "europe-", "EUR4": "europe-"}
-_CONTINENTS |= {"ASIA": "asia-", "ASIA1": "asia-"}
 
 
 def problem(what: str, do: str) -> Problem:
@@ -56,22 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Raises a `UserError` for a zone or project without what is in it."""
-    if args.zone and not (args.tpu or args.model_dir or args.cache):
-        raise UserError("--zone is of a TPU: give --tpu=NAME with it")
-    if args.project and not args.tpu:
-        raise UserError("--project is of a TPU: give --tpu=NAME with it")
+    """Raises a `UserError` for a zone or project without a TPU."""
+    for name in ("zone", "project"):
+        if getattr(args, name) and not args.tpu:
+            raise UserError(f"--{name} is of a TPU: give --tpu=NAME with it")
 
 
 def examine(args: argparse.Namespace, wrong: list[Problem]) -> dict[str, Any]:
-    """Returns what was found, and appends to `wrong` what a run would fail by.
+    """Returns the facts, and appends to `wrong` what would make a run fail.
 
     Returns:
-      "caller", "tpu", "model_dir", "cache" and "locations", as far as they were asked for, and
-      "not_asked", in words.
+      "caller", "tpu", "model_dir" and "cache", as far as the flags ask for them, and "not_asked",
+      in words.
     """
     report: dict[str, Any] = {"not_asked": []}
-    zone = _tpu(args, report, wrong) if args.tpu else args.zone
+    if args.tpu:
+        _tpu(args, report, wrong)
     remote = [
         folder for folder in (args.model_dir, args.cache) if folder and paths.is_remote(folder)
     ]
@@ -87,7 +82,6 @@ def examine(args: argparse.Namespace, wrong: list[Problem]) -> dict[str, Any]:
         if reason:
             report["not_asked"].append(f"{', '.join(remote)}: {reason}")
             return report
-        _locations(remote, zone, report, wrong)
     if args.model_dir:
         _model_dir(args.model_dir, report, wrong)
     if args.cache:
@@ -104,20 +98,20 @@ def _failed(what: str, error: OSError, report: dict[str, Any], wrong: list[Probl
         wrong.append(problem(f"{what}: {reason}", remote_advice(error) or _ROLE))
 
 
-def _tpu(args: argparse.Namespace, report: dict[str, Any], wrong: list[Problem]) -> str:
-    """Examines the TPU and this machine; returns the zone."""
+def _tpu(args: argparse.Namespace, report: dict[str, Any], wrong: list[Problem]) -> None:
+    """Examines the TPU and this machine."""
     machine = cloud.read_machine(args.tpu, zone=args.zone, project=args.project)
     if machine.on_google:
         os.environ.setdefault("NO_GCE_CHECK", "false")
-    found = tpu_checks.Found(machine)
-    faults = tpu_checks.faults_of(tpu_checks.MACHINE, found)
+    facts = tpu_checks.TpuFacts(machine)
+    faults = [*tpu_checks.machine_faults(facts)]
     if machine.kind == cloud.NAMED and machine.project and machine.zone:
         node = cloud.read_node(machine)
         if node.trouble and not node.trouble.startswith("HTTP"):
             report["not_asked"].append(f"the TPU '{args.tpu}': {node.trouble}")
         else:
-            found = dataclasses.replace(found, node=node)
-            faults += tpu_checks.faults_of(tpu_checks.NODE, found)
+            facts = dataclasses.replace(facts, node=node)
+            faults += tpu_checks.node_faults(facts)
     wrong += [
         problem(f"--tpu={args.tpu}: {fault}", "see docs/tpu.md") for fault in dict.fromkeys(faults)
     ]
@@ -127,11 +121,10 @@ def _tpu(args: argparse.Namespace, report: dict[str, Any], wrong: list[Problem])
         "zone": machine.zone,
         "worker": machine.worker,
         "chips": machine.chips,
-        "accelerator_type": found.accelerator_type,
-        "state": found.node.state if found.node else "",
-        "runtime": (found.node.runtime if found.node else "") or machine.image,
+        "accelerator_type": facts.accelerator_type,
+        "state": facts.node.state if facts.node else "",
+        "runtime": (facts.node.runtime if facts.node else "") or machine.image,
     }
-    return machine.zone
 
 
 def caller() -> dict[str, str]:
@@ -171,40 +164,6 @@ def _reachable() -> bool:
         return isinstance(getattr(error, "reason", None), ssl.SSLError)
 
 
-def _locations(
-    folders: list[str], zone: str | None, report: dict[str, Any], wrong: list[Problem]
-) -> None:
-    if not object_facts.installed():
-        report["not_asked"].append(f"where the buckets are: {_no_package()}")
-        return
-    report["locations"] = {}
-    for bucket in dict.fromkeys(object_facts.split(folder)[0] for folder in folders):
-        try:
-            found = object_facts.location(bucket)
-        except PermissionError as error:
-            # An account that may do all with objects may still not ask about their bucket.
-            report["not_asked"].append(f"where gs://{bucket} is: {error.strerror}")
-            continue
-        except OSError as error:
-            _failed(f"where gs://{bucket} is", error, report, wrong)
-            continue
-        report["locations"][bucket] = found.name
-        region = zone.rpartition("-")[0] if zone else ""
-        if region and not is_near(found, region):
-            what = (
-                f"gs://{bucket} is in {found.name}, the TPU in {region}: every step's data crosses"
-            )
-            what += " regions, which is slow, and paid by the byte"
-            wrong.append(problem(what, f"use a bucket with --location={region}"))
-
-
-def is_near(location: object_facts.Location, region: str) -> bool:
-    """Returns whether a bucket is in a region, or on its continent if Google says no more."""
-    regions = [one.lower() for one in location.regions] or [location.name.lower()]
-    continent = None if location.regions else _CONTINENTS.get(location.name)
-    return region in regions or bool(continent and region.startswith(continent))
-
-
 def _no_package() -> str:
     return f"{object_facts.PACKAGE} is not installed: {object_facts.INSTALL}"
 
@@ -216,18 +175,6 @@ def _model_dir(folder: str, report: dict[str, Any], wrong: list[Problem]) -> Non
             what = f"--model_dir={folder} is on this machine; the hosts of a slice share no disk"
             wrong.append(problem(what, "--model_dir=gs://BUCKET/FOLDER"))
         return
-    found = _probe(folder)
-    report["model_dir"]["may"] = {action: error is None for action, error in found.items()}
-    reasons: dict[str, tuple[list[str], OSError]] = {}
-    for action, error in found.items():
-        if error:
-            reasons.setdefault(error.strerror or "", ([], error))[0].append(action)
-    for actions, error in reasons.values():
-        _failed(f"{folder}: cannot {', '.join(actions)}", error, report, wrong)
-
-
-def _probe(folder: str) -> dict[str, OSError | None]:
-    """Writes, reads, lists and deletes an object in a remote folder; returns the errors."""
     name = f"probe.{uuid.uuid4().hex}.{publishing.unfinished_tag()}"
     path = posixpath.join(folder, name)
     actions: dict[str, Callable[[], object]] = {
@@ -236,20 +183,14 @@ def _probe(folder: str) -> dict[str, OSError | None]:
         "list": lambda: paths.list_names(folder),
         "delete": lambda: paths.remove(path),
     }
-    found: dict[str, OSError | None] = {}
+    may = report["model_dir"]["may"] = dict.fromkeys(actions, False)
     for action, call in actions.items():
-        found[action] = None
         try:
             call()
-        except FileNotFoundError as error:
-            # Whoever may not write may well read: then the object is only absent.
-            if not (action == "read" and found["write"]):
-                found[action] = error
         except OSError as error:
-            found[action] = error
-    if found["write"]:
-        found["delete"] = found["write"]
-    return found
+            _failed(f"{folder}: cannot {action}", error, report, wrong)
+            return
+        may[action] = True
 
 
 def _write(path: str) -> None:
@@ -295,10 +236,7 @@ def lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "TPU", f"{tpu['name']}: {kind or 'nothing is known of it'} ({where})"
     if found := report.get("caller"):
         words = " ".join(filter(None, (found["kind"], found["name"], f"({found['source']})")))
-        red = found["kind"] == "anonymous" and sys.stdout.isatty()
-        yield "caller", f"{_RED}{words}{_PLAIN}" if red else words
-    for bucket, location in report.get("locations", {}).items():
-        yield "bucket", f"gs://{bucket} in {location}"
+        yield "caller", words
     if model_dir := report.get("model_dir"):
         may = model_dir["may"]
         done = ", ".join(action for action, allowed in (may or {}).items() if allowed)

@@ -1,6 +1,6 @@
 """`t0 eval CHECKPOINT`: the whole T0 evaluation of a checkpoint in any format, in one command.
 
-A decoder-only folder of Hugging Face (GPT-2, Llama ...) is ranked by PyTorch and transformers.
+A decoder-only folder of Hugging Face (GPT-2, Llama ...) is ranked with PyTorch and transformers.
 
 t0 eval /models/t0_3b --data_dir=data                    # the held-out datasets, by ranking
 t0 eval bigscience/T0_3B --data_dir=data --limit=100 --output=out
@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from t0.checkpoints import decoder_folders
 from t0.cli import reproduce
-from t0.cli.flag_lists import JoinedList
+from t0.cli.arguments import JoinedList, add_shared, split_list
 from t0.errors import UserError, printable
-from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
 
 if TYPE_CHECKING:
     from t0.scoring.batching import BatchShard
@@ -32,91 +31,49 @@ _HEADLINES = ("results", "decoded", "perplexity")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument(
-        "checkpoint",
-        nargs="?",
-        help="a Mesh TensorFlow file or folder, a Hugging Face or T5X folder, or a hub name",
+    add = parser.add_argument
+    checkpoint = "a Mesh TensorFlow file or folder, a Hugging Face or T5X folder, or a hub name"
+    add("checkpoint", nargs="?", help=checkpoint)
+    tasks = "a mixture, a task, or tasks by regular expression (default: t0_eval)"
+    add("--tasks", default="t0_eval", help=tasks)
+    add("--output", metavar="DIR", help="folder for results (default: t0_eval/<name>)")
+    add("--format", default="t0", help=argparse.SUPPRESS)
+    reproduce = (
+        "evaluate on all prompts of T0's eleven held-out datasets, and print the means next to the "
+        "published values"
     )
-    parser.add_argument(
-        "--tasks",
-        default="t0_eval",
-        help="a mixture, a task, or tasks by regular expression (default: t0_eval)",
+    add("--reproduce", action="store_true", help=reproduce)
+    downloads = "print what a machine without network needs for --reproduce, and end"
+    add("--downloads", action="store_true", help=downloads)
+    add("--limit", type=int, metavar="N", help="the first N examples of each task")
+    shards = "divide ranking into N commands, for `t0 merge`"
+    add("--num_shards", type=int, metavar="N", help=shards)
+    add("--shard_id", type=int, metavar="I", help="which of them, from 0")
+    decode = "also decode an answer to each ranked input, and judge it by exact match"
+    add("--decode_answers", action="store_true", help=decode)
+    add("--batch_tokens", type=int, metavar="N", help="the most tokens of a batch")
+    lengths = "most tokens of a text (default: inputs=1024,targets=256)"
+    add("--lengths", default="", action=JoinedList, help=lengths)
+    stale = "use caches whose prompts, data, vocabulary or modules changed"
+    add("--allow_stale_cache", action="store_true", help=stale)
+    add("--skip_absent", action="store_true", help="leave out datasets without data")
+    add("--vocab", help="SentencePiece model (default: the checkpoint's own)")
+    add("--activation_dtype", default="float32", choices=["auto", "float32", "bfloat16"])
+    join = (
+        "how a decoder-only model reads input and choice: as lm-evaluation-harness (default) or as "
+        "T0's repository joins them"
     )
-    parser.add_argument("--data_dir", action="append", help="a folder with datasets (T0_DATA_DIR)")
-    parser.add_argument("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
-    parser.add_argument(
-        "--output", metavar="DIR", help="folder for results (default: t0_eval/<name>)"
-    )
-    parser.add_argument("--format", default="t0", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--reproduce",
-        action="store_true",
-        help="evaluate on all prompts of T0's eleven held-out datasets, and print the means next "
-        "to the published values",
-    )
-    parser.add_argument(
-        "--downloads",
-        action="store_true",
-        help="print what a machine without network needs for --reproduce, and end",
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N examples of each task")
-    parser.add_argument(
-        "--num_shards", type=int, metavar="N", help="divide ranking into N commands, for `t0 merge`"
-    )
-    parser.add_argument("--shard_id", type=int, metavar="I", help="which of them, from 0")
-    parser.add_argument(
-        "--decode_answers",
-        action="store_true",
-        help="also decode an answer to each ranked input, and judge it by exact match",
-    )
-    parser.add_argument("--batch_tokens", type=int, metavar="N", help="the most tokens of a batch")
-    parser.add_argument("--split", default="validation", help="the split (default: validation)")
-    parser.add_argument(
-        "--lengths",
-        default="",
-        action=JoinedList,
-        help="most tokens of a text (default: inputs=1024,targets=256)",
-    )
-    parser.add_argument(
-        "--cache_dirs",
-        default="",
-        action=JoinedList,
-        help="folders with cached tasks, comma-separated",
-    )
-    parser.add_argument(
-        "--allow_stale_cache",
-        action="store_true",
-        help="use caches whose prompts, data, vocabulary or modules changed",
-    )
-    parser.add_argument(
-        "--skip_absent", action="store_true", help="leave out datasets without data"
-    )
-    parser.add_argument("--vocab", help="SentencePiece model (default: the checkpoint's own)")
-    parser.add_argument(
-        "--activation_dtype", default="float32", choices=["auto", "float32", "bfloat16"]
-    )
-    parser.add_argument(
-        "--join",
-        choices=decoder_folders.JOINS,
-        help="how a decoder-only model reads input and choice: as lm-evaluation-harness (default) "
-        "or as T0's repository joins them",
-    )
-    parser.add_argument(
-        "--module_import", action="append", help="module to import (default t0.seqio_tasks)"
-    )
+    add("--join", choices=decoder_folders.JOINS, help=join)
+    add_shared(parser, "data_dir", "skip_bad_rows", "split", "cache_dirs", "module_import")
 
 
 def main(args: argparse.Namespace) -> int:
     """Evaluates, prints the summary and the report's path, and returns the exit status."""
-    from t0.catalogue.row_preview import given_lengths
-
     if args.format != "t0":
         raise UserError(
             f"--format={args.format}: `t0 eval` writes its own format only. To run our prompts in "
             "lm-evaluation-harness, and have its format: t0 export-eval TASKS --to lm-eval"
         )
-    if args.data_dir:
-        set_data_dirs(args.data_dir)
     if args.downloads:
         print("\n".join(reproduce.download_lines([*reproduce.held_out_splits()])))
         return 0
@@ -132,34 +89,26 @@ def main(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} {value}: wanted a number from 1")
-    lengths = given_lengths(args.lengths) or None
     shard = _shard(args)
-    from t0.checkpoints import described, tokenizer
-    from t0.files.any_path import any_path
+    from t0.catalogue.row_preview import given_lengths
+    from t0.checkpoints import described
 
+    lengths = given_lengths(args.lengths) or None
     path, source = described.locate(args.checkpoint)
     name = Path(source.rpartition("@")[0] or source).name
     output = Path(args.output or Path("t0_eval") / name)
-    if _is_decoder_only(path, args):
-        for module in args.module_import or ["t0.seqio_tasks"]:
-            importlib.import_module(module)
-        _run_decoder_only(args, path, source, str(output), lengths, shard)
-        return _ended(output, args, shard)
-    found = described.describe(path, source, output, vocabulary=args.vocab)
-    vocabulary = args.vocab or found.vocabulary
-    if vocabulary:
-        os.environ["T0_VOCAB"] = vocabulary  # t5's own tasks read it while they are imported
-        if not args.vocab and (caution := tokenizer.caution(any_path(vocabulary))):
-            print(printable(caution), file=sys.stderr)
-    modules = args.module_import or ["t0.seqio_tasks"]
-    for module in modules:
-        importlib.import_module(module)
-    _run(args, found, str(output), lengths, modules, shard)
-    return _ended(output, args, shard)
-
-
-def _ended(output: Path, args: argparse.Namespace, shard: "BatchShard") -> int:
-    """Reports on a whole evaluation; of a shard, says what joins it to the others."""
+    if decoder_folders.is_decoder_only(path):
+        _check_decoder_only(path, args)
+        _run_decoder_only(path, source, _evaluation(args, str(output), lengths, shard))
+    elif args.join:
+        raise UserError(
+            f"--join={args.join} is for decoder-only models, and {path} is an encoder-decoder, "
+            "which reads input and choice apart"
+        )
+    else:
+        description = described.describe(path, source, output, vocabulary=args.vocab)
+        _choose_vocabulary(args.vocab, description.vocabulary)
+        _run(description, _evaluation(args, str(output), lengths, shard))
     if shard.of > 1:
         folder = printable(shlex.quote(str(output)))
         print(f"when all {shard.of} shards are done: t0 merge {folder} --output {folder}")
@@ -181,99 +130,76 @@ def _shard(args: argparse.Namespace) -> "BatchShard":
     return BatchShard(shard, count)
 
 
-def _run(
-    args: argparse.Namespace,
-    found: Any,
-    output: str,
-    lengths: Any,
-    modules: list[str],
-    shard: "BatchShard",
-) -> None:
-    from t0.config import flags
-    from t0.run import command, whole_evaluation
+def _choose_vocabulary(given: str | None, own: str | None) -> None:
+    """Sets the vocabulary of the tasks: the given one, or the checkpoint's own."""
+    from t0.checkpoints import tokenizer
+    from t0.files.any_path import any_path
 
-    names = whole_evaluation.chosen_tasks(args.tasks, args.split)
-    caches = [folder for folder in args.cache_dirs.split(",") if folder]
+    if not (given or own):
+        return
+    os.environ["T0_VOCAB"] = given or own  # t5's own tasks read it while they are imported
+    if not given and (caution := tokenizer.caution(any_path(own))):
+        print(printable(caution), file=sys.stderr)
+
+
+def _check_decoder_only(path: str, args: argparse.Namespace) -> None:
+    """Refuses flags that an evaluation of a decoder-only model does not read."""
+    if args.decode_answers:
+        raise UserError(
+            f"--decode_answers is for encoder-decoders, and {path} is a decoder-only model: "
+            "evaluate it without"
+        )
+    if args.vocab:
+        raise UserError(
+            f"--vocab is for T5 models; {path} is a decoder-only model, read with the tokenizer of "
+            "its own folder: leave it out"
+        )
+
+
+def _evaluation(args: argparse.Namespace, output: str, lengths: Any, shard: "BatchShard") -> Any:
+    """Imports the modules of the tasks, and returns the evaluation that the flags ask for."""
+    modules = args.module_import or ["t0.seqio_tasks"]
+    for module in modules:
+        importlib.import_module(module)
+    from t0.run import whole_evaluation
+
+    names = whole_evaluation.choose_tasks(args.tasks, args.split)
+    caches = split_list(args.cache_dirs)
     if not caches:
-        names = whole_evaluation.without_absent(names, args.split, skip=args.skip_absent)
-    settings = whole_evaluation.Settings(
+        names = whole_evaluation.drop_absent(names, args.split, skip=args.skip_absent)
+    return whole_evaluation.WholeEvaluation(
         output=output,
+        tasks=names,
         split=args.split,
         lengths=lengths,
         examples=args.limit,
         batch_tokens=args.batch_tokens,
         cache_dirs=caches,
+        allow_stale_cache=args.allow_stale_cache,
+        modules=modules,
+        data_dirs=args.data_dir or (),
         activations=args.activation_dtype,
         shard=shard,
         decode_answers=args.decode_answers,
+        join=args.join or decoder_folders.JOINS[0],
     )
-    words = whole_evaluation.command_line(found, names, settings)
-    words += ["--allow_stale_cache"] if args.allow_stale_cache else []
-    words += [f"--module_import={module}" for module in modules]
-    words += [f"--data_dir={folder}" for folder in args.data_dir or ()]
-    words += [f"--vocab={os.environ['T0_VOCAB']}"] if os.environ.get("T0_VOCAB") else []
+
+
+def _run(found: Any, evaluation: Any) -> None:
+    from t0.config import flags
+    from t0.run import command, whole_evaluation
+
+    words = whole_evaluation.command_line(found, evaluation)
     command.run(flags.parse(words), sys.argv)
 
 
-def _is_decoder_only(path: str, args: argparse.Namespace) -> bool:
-    found = decoder_folders.is_decoder_only(path)
-    if args.join and not found:
-        raise UserError(
-            f"--join={args.join} is for decoder-only models, and {path} is an encoder-decoder, "
-            "which reads input and choice apart"
-        )
-    if args.decode_answers and found:
-        raise UserError(
-            f"--decode_answers is for encoder-decoders, and {path} is a decoder-only model: "
-            "evaluate it without"
-        )
-    if args.vocab and found:
-        raise UserError(
-            f"--vocab is for T5 models; {path} is a decoder-only model, read with the tokenizer of "
-            "its own folder: leave it out"
-        )
-    return found
-
-
-def _run_decoder_only(
-    args: argparse.Namespace,
-    path: str,
-    source: str,
-    output: str,
-    lengths: Any,
-    shard: "BatchShard",
-) -> None:
+def _run_decoder_only(path: str, source: str, evaluation: Any) -> None:
     from t0 import compat
 
     compat.apply()
-    from t0.compat import seqio
-    from t0.run import decoder_evaluation, whole_evaluation
+    from t0.run import decoder_evaluation
 
-    names = whole_evaluation.chosen_tasks(args.tasks, args.split)
-    caches = [folder for folder in args.cache_dirs.split(",") if folder]
-    if caches:
-        from t0.feeding import opening
-
-        seqio.add_global_cache_dirs(caches)
-        flags = {"module_import": args.module_import or [], "data_dir": args.data_dir or []}
-        for note in opening.require_current(
-            names, settings=flags, allow_stale=args.allow_stale_cache
-        ):
-            print(printable(note), file=sys.stderr)
-    else:
-        names = whole_evaluation.without_absent(names, args.split, skip=args.skip_absent)
-    settings = decoder_evaluation.Settings(
-        output=output,
-        join=args.join or decoder_folders.JOINS[0],
-        split=args.split,
-        lengths=lengths,
-        examples=args.limit,
-        batch_tokens=args.batch_tokens,
-        cached=bool(caches),
-        activations=args.activation_dtype,
-        shard=shard,
-    )
-    decoder_evaluation.evaluate(path, source, names, settings)
+    decoder_evaluation.evaluate(path, source, evaluation)
 
 
 def _report(output: Path, args: argparse.Namespace) -> int:

@@ -11,12 +11,13 @@ import sys
 from collections import Counter
 from typing import Any
 
+from t0.cli.arguments import add_shared
 from t0.errors import UserError, printable
-from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs, without_absent
+from t0.sources import without_absent
 
 # Programs that prompts are written for.
 FORMATS = ("lm-eval",)
-# Kind of model -> what is said of it, and the harness's arguments.
+# Kind of model -> a description, and the harness's arguments.
 _MODELS = {
     "T5": (
         "for T0 or another T5, whose inputs have no EOS (with transformers 4: 5 changes T5 1.1)",
@@ -32,19 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("tasks", help="a mixture, a task, or tasks by regular expression")
     add("--to", required=True, choices=FORMATS, help="lm-eval: lm-evaluation-harness")
     add("--output", required=True, metavar="DIR", help="a new folder")
-    add("--data_dir", action="append", help="a folder with datasets (T0_DATA_DIR)")
-    add("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
-    add("--split", default="validation", help="the split (default: validation)")
     add("--limit", type=int, metavar="N", help="the first N scored rows of each prompt")
     add("--skip_absent", action="store_true", help="leave out absent datasets")
-    add(
-        "--eos",
-        default="</s>",
-        metavar="TEXT",
-        help="what ends a choice and is scored with it, as T0 does (default: T5's </s>); "
-        "--eos= for none",
-    )
+    eos = "text that ends a choice and is scored with it (default: </s>, T5's); --eos= for none"
+    add("--eos", default="</s>", metavar="TEXT", help=eos)
     add("--group", metavar="NAME", help="the group of the datasets (default: the mixture's name)")
+    add_shared(parser, "data_dir", "skip_bad_rows", "split")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -54,10 +48,8 @@ def main(args: argparse.Namespace) -> int:
 
     if args.limit is not None and args.limit < 1:
         raise UserError(f"--limit={args.limit}; wanted a number from 1 on")
-    if args.data_dir:
-        set_data_dirs(args.data_dir)
     listing = read_listing()
-    tasks, group = _chosen(listing, args.tasks, args.split)
+    tasks, group = _choose_tasks(listing, args.tasks, args.split)
     sources = {one.name: one for one in tasks}
     there = without_absent(sources, args.split, skip=args.skip_absent)
     tasks = [sources[name] for name in there]
@@ -69,29 +61,29 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(listing: Any, wanted: str, split: str) -> tuple[list[Any], str]:
+def _choose_tasks(listing: Any, wanted: str, split: str) -> tuple[list[Any], str]:
     """Returns the prompts of the tasks that can be ranked, and a name for all of them."""
     from t0.catalogue import SCORE_EVAL
 
     mixture = next((n for n in (wanted, wanted + SCORE_EVAL) if n in listing.mixtures), None)
     names = listing.select(mixture or wanted)
     ranked = {name.removesuffix(SCORE_EVAL) + SCORE_EVAL: None for name in names}
-    found = [listing.tasks[name] for name in ranked if name in listing.tasks]
-    left = len(ranked) - len(found)
-    if not found:
+    ranked_tasks = [listing.tasks[name] for name in ranked if name in listing.tasks]
+    left = len(ranked) - len(ranked_tasks)
+    if not ranked_tasks:
         raise UserError(
             f"none of the {len(names)} tasks of '{wanted}' has answer choices; wanted prompts that "
             "are evaluated by ranking. List them with: t0 tasks '.*_score_eval'"
         )
     if left:
         print(f"left out: {left} prompts without answer choices", file=sys.stderr)
-    there = [task.task for task in found if split in task.splits]
-    if not there:
-        splits = sorted({one for task in found for one in task.splits})
+    with_split = [task.task for task in ranked_tasks if split in task.splits]
+    if not with_split:
+        splits = sorted({one for task in ranked_tasks for one in task.splits})
         raise UserError(
             f"no task of {wanted} has a split '{split}'; there are: {', '.join(splits)}"
         )
-    return there, mixture or "t0_prompts"
+    return with_split, mixture or "t0_prompts"
 
 
 def _print(found: Any, args: argparse.Namespace) -> None:

@@ -16,29 +16,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from t0.cli.flag_lists import JoinedList
+from t0.cli.arguments import JoinedList, add_shared
 from t0.errors import UserError, say
-from t0.sources import SKIP_BAD_ROWS_HELP
 
 _VALIDATION = ("validation", "dev", "valid", "val", "test")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument("name", help="the dataset's name, which begins the names of its tasks")
-    parser.add_argument("data", help="a file with rows, or a folder with a file for each split")
-    parser.add_argument(
-        "--text", action=JoinedList, help="the columns that a prompt shows, comma-separated"
-    )
-    parser.add_argument("--label", help="the column with the answers")
-    parser.add_argument(
-        "--choices",
-        action=JoinedList,
-        help="answers in words, in the order of the labels' numbers or names",
-    )
-    parser.add_argument("--vocab", help="SentencePiece model (default: T0_VOCAB, or T5's)")
-    parser.add_argument("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
-    parser.add_argument("--output", help="the folder to write (default: NAME)")
+    add = parser.add_argument
+    add("name", help="the dataset's name, which begins the names of its tasks")
+    add("data", help="a file with rows, or a folder with a file for each split")
+    text = "the columns that a prompt shows, comma-separated"
+    add("--text", action=JoinedList, help=text)
+    add("--label", help="the column with the answers")
+    choices = "answers in words, in the order of the labels' numbers or names"
+    add("--choices", action=JoinedList, help=choices)
+    add("--vocab", help="SentencePiece model (default: T0_VOCAB, or T5's)")
+    add("--output", help="the folder to write (default: NAME)")
+    add_shared(parser, "skip_bad_rows")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,7 +47,9 @@ def main(args: argparse.Namespace) -> int:
     files = _splits(args.data)
     splits = {split: _rows(file.kind, file.path) for split, file in files.items()}
     table = columns.summarize_columns(*(rows() for rows in splits.values()), where=args.data)
-    label = args.label or _chosen(table, table.labels(), "--label", "the column with the answers")
+    label = args.label or _choose_column(
+        table, table.labels(), "--label", "the column with the answers"
+    )
     table.check(label, "--label")
     choices = args.choices.split(",") if args.choices else None
     names = _stored_names(files, label)
@@ -127,11 +125,11 @@ def _texts(args: argparse.Namespace, table: Any, label: str) -> tuple[str, ...]:
     if 1 <= len(found) <= 3:
         return tuple(found)
     found = found or [n for n, c in table.columns.items() if n != label and not c.nested]
-    return (_chosen(table, found, "--text", "the column with the text"),)
+    return (_choose_column(table, found, "--text", "the column with the text"),)
 
 
-def _chosen(table: Any, found: list[str], flag: str, what: str) -> str:
-    """Returns the one column found; asks on a terminal where there are several, or none."""
+def _choose_column(table: Any, found: list[str], flag: str, what: str) -> str:
+    """Returns the only column found; if there are several or none, asks on a terminal."""
     if len(found) == 1:
         return found[0]
     described = "\n".join(table.described())

@@ -13,9 +13,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from t0.cli.flag_lists import JoinedList
+from t0.cli.arguments import JoinedList, add_shared, split_list
 from t0.errors import AbsentData, UserError, unknown_name
-from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
 from t0.text_tables import print_table
 
 DEFAULT_ROWS = 200
@@ -23,29 +22,16 @@ DEFAULT_ROWS = 200
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument("regex", nargs="?", help="a mixture, or tasks by regular expression")
-    parser.add_argument(
-        "--rows",
-        type=int,
-        default=DEFAULT_ROWS,
-        help=f"rows of each split to look at, spread over it (default {DEFAULT_ROWS})",
-    )
-    parser.add_argument(
-        "--splits", action=JoinedList, help="splits to look at, comma-separated (default: all)"
-    )
-    parser.add_argument(
-        "--max_share",
-        type=float,
-        default=0.1,
-        help="share of rows, 0 to 1, above which something odd is a fault (default 0.1)",
-    )
-    parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
-    parser.add_argument("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
-    parser.add_argument("--vocab", help="SentencePiece model; without one tokens are not counted")
-    parser.add_argument(
-        "--module_import", action="append", help="module to import (default t0.seqio_tasks)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add = parser.add_argument
+    add("regex", nargs="?", help="a mixture, or tasks by regular expression")
+    rows = f"rows of each split to look at, spread over it (default {DEFAULT_ROWS})"
+    add("--rows", type=int, default=DEFAULT_ROWS, help=rows)
+    splits = "splits to look at, comma-separated (default: all)"
+    add("--splits", action=JoinedList, help=splits)
+    share = "share of rows, 0 to 1, above which something odd is a fault (default 0.1)"
+    add("--max_share", type=float, default=0.1, help=share)
+    add("--vocab", help="SentencePiece model; without one tokens are not counted")
+    add_shared(parser, "data_dir", "skip_bad_rows", "module_import", "json")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -56,37 +42,37 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--rows={args.rows}: wanted a number from 1")
     if not 0 <= args.max_share <= 1:
         raise UserError(f"--max_share={args.max_share:g}: wanted a share from 0 to 1")
-    if args.data_dir:
-        set_data_dirs(args.data_dir)
     tokens = given_tokens(args.vocab)
-    selected = _selected(args)
-    wanted = args.splits.split(",") if args.splits else None
-    there = {split: None for _, source in selected for split in source.split_mapping}
-    for split in wanted or ():
-        if split not in there:
-            raise unknown_name("split", split, there, f"(--splits; there are {', '.join(there)})")
-    found, absent = [], []
+    selected = _select(args)
+    splits = split_list(args.splits)
+    known_splits = {split: None for _, source in selected for split in source.split_mapping}
+    for split in splits:
+        if split not in known_splits:
+            raise unknown_name(
+                "split", split, known_splits, f"(--splits; there are {', '.join(known_splits)})"
+            )
+    rows, absent = [], []
     for name, source in tqdm(selected, "linting", disable=None, leave=False):
         for split in source.split_mapping:
-            if wanted and split not in wanted:
+            if splits and split not in splits:
                 continue
             try:
-                found.append(_linted(name, source, split, args, tokens))
+                rows.append(_lint(name, source, split, args, tokens))
             except AbsentData:
                 absent.append(f"{name} split '{split}'")
-    if not found:
+    if not rows:
         raise UserError(
             f"the data of none of these {len(selected)} tasks is here: name its folder with "
             "--data_dir"
         )
-    faulty = sum(bool(row["faults"]) for row in found)
+    faulty = sum(bool(row["faults"]) for row in rows)
     if args.json:
-        json.dump({"splits": found, "absent": absent, "faulty": faulty}, sys.stdout, indent=1)
+        json.dump({"splits": rows, "absent": absent, "faulty": faulty}, sys.stdout, indent=1)
         print()
     else:
-        _print(found, counted=tokens is not None)
+        _print(rows, counted=tokens is not None)
     print(
-        f"{len(found)} splits looked at, {faulty} with faults, {len(absent)} without data here; "
+        f"{len(rows)} splits looked at, {faulty} with faults, {len(absent)} without data here; "
         f"at most {args.rows:,} rows of each (--rows)"
         + ("" if tokens else ". Tokens were not counted: that needs --vocab"),
         file=sys.stderr,
@@ -94,44 +80,42 @@ def main(args: argparse.Namespace) -> int:
     return 1 if faulty else 0
 
 
-def _selected(args: argparse.Namespace) -> list[tuple[str, Any]]:
+def _select(args: argparse.Namespace) -> list[tuple[str, Any]]:
     """Returns name and rows of the plain tasks: each template is checked once."""
     from t0.catalogue import SCORE_EVAL
-    from t0.catalogue.listing import read_listing
+    from t0.cli.registered import read_listing
 
+    listing = read_listing(args.module_import)
     if args.module_import:
-        from t0.cli.registered import registered_listing
         from t0.tasks import PromptedSource
 
-        listing = registered_listing(args.module_import, [])
         rows = {n: t.source for n, t in listing.tasks.items()}
         rows = {n: source for n, source in rows.items() if isinstance(source, PromptedSource)}
     else:
-        listing = read_listing()
         rows = {name: listed.task for name, listed in listing.tasks.items()}
-    wanted = {
+    sources = {
         n.removesuffix(SCORE_EVAL): rows[n] for n in listing.select(args.regex or "") if n in rows
     }
-    if not wanted:
+    if not sources:
         raise unknown_name(
             "prompted task or mixture", args.regex or "", [*listing.mixtures, *listing.tasks]
         )
-    return sorted(wanted.items())
+    return sorted(sources.items())
 
 
-def _linted(
+def _lint(
     name: str, source: Any, split: str, args: argparse.Namespace, tokens: Any
 ) -> dict[str, Any]:
     from t0.catalogue import lint
 
-    known = dict(_known(source, split))
+    excused = dict(_find_exemptions(source, split))
     notes: list[str] = []
     try:
         report = lint.lint(source, split, rows=args.rows, tokens=tokens)
         notes = [f"{lint.UNKNOWN_TOKENS}: {note}" for note in report.notes]
         if lint.SEPARATOR in report.counts:
             notes.append(f"{lint.SEPARATOR}: {report.counts[lint.SEPARATOR]:,} rows")
-        faults = lint.faults_of(report, max_share=args.max_share, excused=known)
+        faults = lint.faults_of(report, max_share=args.max_share, excused=excused)
         facts = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
     except AbsentData:
         raise
@@ -142,12 +126,12 @@ def _linted(
         "split": split,
         **facts,
         "faults": faults,
-        "known": known,
+        "known": excused,
         "notes": notes,
     }
 
 
-def _known(source: Any, split: str) -> Iterator[tuple[str, str]]:
+def _find_exemptions(source: Any, split: str) -> Iterator[tuple[str, str]]:
     from t0.caching.split_state import DROPS, exemptions
     from t0.catalogue import lint
 

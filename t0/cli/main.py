@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 import t0
-from t0.cli.modules import from_working_directory
+from t0.cli.arguments import apply_shared, make_working_directory_importable
 from t0.errors import reported, unknown_name
 from t0.files.publishing import folder_of_run
 
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run_verb(verb: str, words: list[str]) -> int:
     module_name, about = VERBS[verb]
     module = importlib.import_module(module_name)
-    from_working_directory()
+    make_working_directory_importable()
     parser = argparse.ArgumentParser(
         prog=f"t0 {verb}", description=f"{about[0].upper()}{about[1:]}."
     )
@@ -95,10 +95,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
     if hasattr(module, "reworded"):
         words = module.reworded(words)
     args = parser.parse_args(words)
-    if getattr(args, "skip_bad_rows", False):
-        from t0.sources import skip_bad_rows
-
-        skip_bad_rows()
+    apply_shared(args)
     if verb == "doctor":  # which says what is wrong, the folder for temporary files included
         return module.main(args)
     with folder_of_run():

@@ -5,7 +5,8 @@ r"""`t5_mesh_transformer`: trains, evaluates and decodes; takes every flag of T5
       --gin_file=models/t5.1.1.tiny.gin --gin_param="MIXTURE_NAME = 't0_train'"
 
 Without `--tpu` it runs on this machine. Nothing heavy is imported before the flags are parsed.
-With `--engine=torch` this process trains by PyTorch; flags of `python -m t0.torch` are taken, too.
+With `--engine=torch` this process trains with PyTorch, and also takes the flags of
+`python -m t0.torch`.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from t0.cli.modules import from_working_directory
+from t0.cli.arguments import make_working_directory_importable
 from t0.config import flags
 from t0.errors import interruptible, reported
 from t0.files.publishing import folder_of_run
@@ -33,21 +34,21 @@ def main(argv: Sequence[str]) -> None:
         torch_engine.main(by_torch)
         return
     given = flags.parse(argv)
-    from_working_directory()
+    make_working_directory_importable()
     if given.vocab:
         os.environ["T0_VOCAB"] = given.vocab  # t5's own tasks read it while they are imported
     if not given.skip_all_gin_unknowns:
         from t0.config import early_checks
 
         early_checks.check(given.gin_file or [], given.gin_param or [], flags.gin_folders(given))
-    with interruptible("nothing was computed yet, and the same command begins again"):
+    with interruptible("nothing was computed yet, and the same command starts again"):
         from t0.run import command
 
         command.run(given, argv)
 
 
 def _words_for_torch(words: Sequence[str]) -> list[str] | None:
-    """Returns the words for `python -m t0.torch`; None where this is no run of that engine.
+    """Returns the words for `python -m t0.torch`; None if another engine runs.
 
     A specification is written, and a configuration listed, by Mesh TensorFlow's side for both.
     """

@@ -10,59 +10,31 @@ them. It writes overlap.txt, overlap.json and rows.jsonl; `t0 report --overlap` 
 
 import argparse
 
-from t0.cli.flag_lists import JoinedList
+from t0.cli.arguments import JoinedList, add_shared, split_list
 from t0.errors import UserError, printable
-from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument(
-        "--train",
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="CACHE_OR_MIXTURE",
-        help="the training data: folders of caches, mixtures, or regular expressions of tasks",
-    )
-    parser.add_argument(
-        "--eval",
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="MIXTURE",
-        help="what is evaluated: mixtures, or regular expressions of tasks",
-    )
-    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write into")
-    parser.add_argument("--train_split", default="train", help="(default train)")
-    parser.add_argument("--eval_split", default="validation", help="(default validation)")
-    parser.add_argument(
-        "--ngrams",
-        default="13,8",
-        action=JoinedList,
-        help="runs of words, the headline's first (default 13,8)",
-    )
-    parser.add_argument(
-        "--min_words", type=int, default=5, help="fewest words of a whole field (default 5)"
-    )
-    parser.add_argument(
-        "--cache_dirs", default="", action=JoinedList, help="folders of caches, comma-separated"
-    )
-    parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
-    parser.add_argument("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
-    parser.add_argument("--vocab", help="SentencePiece model of caches without text (T0_VOCAB)")
-    parser.add_argument(
-        "--skip_absent_splits", action="store_true", help="leave out splits whose data is absent"
-    )
-    parser.add_argument(
-        "--num_workers", type=int, help="processes; default: all cores; 0: in this process"
-    )
-    parser.add_argument(
-        "--pipeline_options",
-        default="",
-        action=JoinedList,
-        help="Beam options, comma-separated. More than --runner=DirectRunner: use Beam",
-    )
+    add = parser.add_argument
+    several = {"nargs": "+", "action": "extend", "required": True}
+    train = "the training data: folders of caches, mixtures, or regular expressions of tasks"
+    add("--train", **several, metavar="CACHE_OR_MIXTURE", help=train)
+    evaluated = "what is evaluated: mixtures, or regular expressions of tasks"
+    add("--eval", **several, metavar="MIXTURE", help=evaluated)
+    add("--output", required=True, metavar="DIR", help="the folder to write into")
+    add("--train_split", default="train", help="(default train)")
+    add("--eval_split", default="validation", help="(default validation)")
+    ngrams = "runs of words, the headline's first (default 13,8)"
+    add("--ngrams", default="13,8", action=JoinedList, help=ngrams)
+    add("--min_words", type=int, default=5, help="fewest words of a whole field (default 5)")
+    add("--vocab", help="SentencePiece model of caches without text (T0_VOCAB)")
+    absent = "leave out splits whose data is absent"
+    add("--skip_absent_splits", action="store_true", help=absent)
+    add("--num_workers", type=int, help="processes; default: all cores; 0: in this process")
+    beam = "Beam options, comma-separated. More than --runner=DirectRunner: use Beam"
+    add("--pipeline_options", default="", action=JoinedList, help=beam)
+    add_shared(parser, "data_dir", "skip_bad_rows", "cache_dirs")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -77,8 +49,6 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--num_workers {args.num_workers}: wanted a number from 0")
     if args.min_words < 1:
         raise UserError(f"--min_words {args.min_words}: wanted a number from 1")
-    if args.data_dir:
-        set_data_dirs(args.data_dir)
     tokens = given_tokens(args.vocab)
     facts = find(
         OverlapSearch(
@@ -87,12 +57,12 @@ def main(args: argparse.Namespace) -> int:
             train_split=args.train_split,
             eval_split=args.eval_split,
             settings=OverlapCriteria(_ngrams(args.ngrams), args.min_words),
-            cache_dirs=tuple(filter(None, args.cache_dirs.split(","))),
+            cache_dirs=tuple(split_list(args.cache_dirs)),
             skip_absent=args.skip_absent_splits,
         ),
         args.output.rstrip("/") or "/",
         workers=args.num_workers,
-        pipeline_options=[option for option in args.pipeline_options.split(",") if option],
+        pipeline_options=split_list(args.pipeline_options),
         vocabulary=tokens and tokens.model,
     )
     for line in tables(facts):
@@ -104,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _ngrams(text: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = split_list(text)
     if not words or not all(word.isdigit() and 2 <= int(word) <= 100 for word in words):
         raise UserError(
             f"--ngrams {text}: wanted lengths from 2 to 100 words, separated by commas, such as "

@@ -65,8 +65,9 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         text = known[name].help.partition(";\n")[0] if name in _SHOWN else argparse.SUPPRESS
         spellings = [f"--{name}", f"--no{name}"] if known[name].boolean else [f"--{name}"]
         theirs.add_argument(
-            *spellings, dest=name, action=_Word, nargs="?", help=text, default=[], metavar="..."
+            *spellings, dest="run_words", action=_Word, nargs="?", help=text, metavar="..."
         )
+    parser.set_defaults(run_words=[])
 
 
 def reworded(words: Sequence[str]) -> list[str]:
@@ -81,7 +82,7 @@ class _Word(argparse.Action):
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
         word = option_string if values is None else f"{option_string}={values}"
-        setattr(namespace, self.dest, [*getattr(namespace, self.dest), word])
+        namespace.run_words = [*namespace.run_words, word]
 
 
 def main(args: argparse.Namespace) -> int:
@@ -195,8 +196,7 @@ def run_flags(args: argparse.Namespace, command: str, more: Collection[str] = ()
     Raises:
       UserError: for a flag that would change the run and that the command does not read.
     """
-    words = [word for name in command_flags.command_flags() for word in getattr(args, name)]
-    given = command_flags.parse([command, *words])
+    given = command_flags.parse([command, *args.run_words])
     for line in command_flags.check_planned(given, command, more):
         print(line, file=sys.stderr)
     return given

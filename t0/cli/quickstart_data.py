@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from t0 import testing
 from t0.errors import UserError
 from t0.files import publishing
 
@@ -165,30 +166,16 @@ def train_vocabulary(out: Path) -> None:
     It is a unigram model with padding 0, EOS 1 and unknown 2. The 100 sentinels are added when it
     is read, as for T5's own vocabulary.
     """
-    folder = out / "vocabulary"
-    if (folder / "mini.model").exists():
-        print(f"already there: {folder / 'mini.model'}")
+    path = out / "vocabulary" / "mini.model"
+    if path.exists():
+        print(f"already there: {path}")
         return
-    import sentencepiece
-
-    temporary = out / f"vocabulary.{publishing.unfinished_tag()}"
-    temporary.mkdir()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_prompted_text(out / "data"),
-            model_prefix=str(temporary / "mini"),
-            vocab_size=VOCABULARY_PIECES,
-            model_type="unigram",
-            pad_id=0,
-            eos_id=1,
-            unk_id=2,
-            bos_id=-1,
-            minloglevel=2,
-        )
-        publishing.publish_folder(str(temporary), str(folder), last="mini.model", replace=False)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    print(f"{VOCABULARY_PIECES:,} pieces in {folder / 'mini.model'}")
+    text = _prompted_text(out / "data")
+    part = testing.train_vocabulary(
+        path.with_suffix(".part"), text, size=VOCABULARY_PIECES, hard_vocab_limit=True
+    )
+    part.replace(path)
+    print(f"{VOCABULARY_PIECES:,} pieces in {path}")
 
 
 def _prompted_text(data: Path) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""The tasks that modules register with SeqIO, as a listing for `t0 tasks`, `show` and `lint`.
+"""The tasks that `t0 tasks`, `show` and `lint` list: the catalogue's, or those of modules.
 
-    listing = registered_listing(["t0.recipes"], ["/data/cache"])
+    listing = read_listing(["t0.recipes"], ["/data/cache"])
     listing.tasks["text_lm"].splits
 
-The modules need TensorFlow, and seconds; `t0.catalogue` reads T0's tasks and the user's prompts
-without.
+Modules need TensorFlow, whose import takes seconds; `t0.catalogue` reads T0's tasks and the user's
+prompts without it.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from t0.catalogue.listing import matching
+from t0.catalogue import listing
 from t0.catalogue.row_preview import PreviewText, RowPreview
 from t0.errors import AbsentData, UserError
 
@@ -32,8 +32,8 @@ class RegisteredListing:
 
     def members(self, mixture: str) -> list[tuple[str, float | None]]:
         """Returns (task, rate as a number, None if unknown) for each member of a mixture."""
-        found = self.mixtures[mixture]
-        return [(task.name, _rate_if_known(found, task)) for task in found.tasks]
+        registered = self.mixtures[mixture]
+        return [(task.name, _rate_if_known(registered, task)) for task in registered.tasks]
 
     def sizes(self, name: str) -> dict[str, int | None]:
         """Returns split -> number of examples, None if unknown; nothing if the data is absent."""
@@ -50,7 +50,7 @@ class RegisteredListing:
         """Returns the tasks of a mixture, or those whose names match from their start, sorted."""
         if expression in self.mixtures:
             return [task.name for task in self.mixtures[expression].tasks]
-        return matching(expression, self.tasks, self.mixtures)
+        return listing.matching(expression, self.tasks, self.mixtures)
 
 
 @functools.cache
@@ -69,16 +69,20 @@ def _rate_if_known(mixture: Any, task: Any) -> float | None:
         return None
 
 
-def registered_listing(modules: Sequence[str], cache_dirs: Sequence[str]) -> RegisteredListing:
-    """Imports modules, and returns what is registered then.
+def read_listing(
+    modules: Sequence[str] | None, cache_dirs: Sequence[str] = ()
+) -> listing.Listing | RegisteredListing:
+    """Returns the catalogue; if modules are named, imports them and returns SeqIO's registries.
 
     Args:
-      modules: the names of the modules.
+      modules: the names of the modules, None or empty for the catalogue.
       cache_dirs: folders with cached tasks.
 
     Raises:
       UserError: if there is no module of a name.
     """
+    if not modules:
+        return listing.read_listing(cache_dirs)
     from t0.compat import seqio
     from t0.run.configure import import_modules
 
@@ -108,14 +112,14 @@ def shown_examples(
     from t0.tasks.vocabulary import check_vocabularies
 
     check_vocabularies(task)
-    known = {n: lengths.get(n, lengths["inputs"]) for n in task.output_features}
-    dataset = task.get_dataset(known, split=split, use_cached=False, shuffle=False)
+    limits = {n: lengths.get(n, lengths["inputs"]) for n in task.output_features}
+    dataset = task.get_dataset(limits, split=split, use_cached=False, shuffle=False)
     index = first - 1
     taken = dataset.skip(first).take(number).as_numpy_iterator()
     for index, example in enumerate(taken, start=first):
         # A feature that is not required may be absent.
         made = [name for name in task.output_features if name in example]
-        parts = {name: _part(task, name, example, known[name]) for name in made}
+        parts = {name: _part(task, name, example, limits[name]) for name in made}
         title = f"{task.name}, split {split}, example {index}"
         yield RowPreview(
             title, parts.get("inputs"), parts.get("targets"), None, _notes(task, parts)

@@ -1,4 +1,4 @@
-"""`t0 rehearse`: trains some steps of a TPU run on virtual cores here, beside our own loop.
+"""`t0 rehearse`: trains a few steps of a TPU run on virtual cores here, next to our own loop.
 
     t0 rehearse --gin_file=runs/t0_3b.gin --gin_file=mesh/v3-8.gin
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shrink",
         choices=("auto", "none"),
         default="auto",
-        help="make model and batch small (auto), or take them as they are",
+        help="make model and batch small (auto), or keep their sizes",
     )
     parser.add_argument(
         "--data",

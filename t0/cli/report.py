@@ -18,58 +18,40 @@ from t0.reports import read_report
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t0 report`."""
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="results_<step>.json of a rank evaluation, decoded_<step>.json of mode eval, or a "
-        "folder: all of both below it; the steps and files of one model are one run, of which the "
-        "last step is compared; NAME=RUN names it, NAME=RUN,RUN averages several seeds; none for "
-        "training runs only",
+    add = parser.add_argument
+    runs = (
+        "results_<step>.json of a rank evaluation, decoded_<step>.json of mode eval, or a folder: "
+        "all of both below it; the steps and files of one model are one run, of which the last "
+        "step is compared; NAME=RUN names it, NAME=RUN,RUN averages several seeds; none for "
+        "training runs only"
     )
-    parser.add_argument(
-        "--baseline",
-        metavar="RUN",
-        help="the run that the others are compared with, by its name or as given; one that is not "
-        "among the runs is added; by default the first",
+    add("runs", nargs="*", metavar="RUN", help=runs)
+    baseline = (
+        "the run that the others are compared with, by its name or as given; one that is not among "
+        "the runs is added; by default the first"
     )
-    parser.add_argument(
-        "--any_texts",
-        action="store_true",
-        help="compare examples of one row, right answer and number of choices though their inputs "
-        "or choices differ, as for models that read prompts in other forms",
+    add("--baseline", metavar="RUN", help=baseline)
+    any_texts = (
+        "compare examples of one row, right answer and number of choices though their inputs or "
+        "choices differ, as for models that read prompts in other forms"
     )
-    parser.add_argument(
-        "--output",
-        type=any_path,
-        metavar="DIR",
-        help="folder for report.html, CSV, JSON and pictures",
+    add("--any_texts", action="store_true", help=any_texts)
+    output = "folder for report.html, CSV, JSON and pictures"
+    add("--output", type=any_path, metavar="DIR", help=output)
+    metrics = (
+        "metrics of training runs, or their model directories, for training curves with their best "
+        "evaluation and early stop"
     )
-    parser.add_argument(
-        "--metrics",
-        nargs="+",
-        action="extend",
-        default=[],
-        type=any_path,
-        metavar="metrics.jsonl",
-        help="metrics of training runs, or their model directories, for training curves with "
-        "their best evaluation and early stop",
+    several = {"nargs": "+", "action": "extend", "default": [], "type": any_path}
+    add("--metrics", **several, metavar="metrics.jsonl", help=metrics)
+    overlap = (
+        "the output of `t0 overlap`: adds the accuracy on examples that are not in the training "
+        "data, with a paired test"
     )
-    parser.add_argument(
-        "--overlap",
-        type=any_path,
-        metavar="DIR",
-        help="the output of `t0 overlap`: adds the accuracy on examples that are not in the "
-        "training data, with a paired test",
-    )
-    parser.add_argument("--title", help="heading of the page")
-    parser.add_argument(
-        "--note",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="a sentence that readers must see first; may be given several times",
-    )
+    add("--overlap", type=any_path, metavar="DIR", help=overlap)
+    add("--title", help="heading of the page")
+    note = "a sentence that readers must see first; may be given several times"
+    add("--note", action="append", default=[], metavar="TEXT", help=note)
 
 
 def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:

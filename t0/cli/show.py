@@ -13,9 +13,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t0.cli.flag_lists import JoinedList
+from t0.cli.arguments import JoinedList, add_shared
 from t0.errors import AbsentData, UserError
-from t0.sources import SKIP_BAD_ROWS_HELP, set_data_dirs
 
 DEFAULT_ROWS = 3
 _MOST_NAMES = 6
@@ -23,26 +22,16 @@ _MOST_NAMES = 6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument("task", help="a task's name, or a regular expression for one")
-    parser.add_argument("--rows", type=int, help=f"rows (default {DEFAULT_ROWS})")
-    parser.add_argument("--row", type=int, help="this row only; the first is 0")
-    parser.add_argument("--split", help="the split (default: train, or the first there is)")
-    parser.add_argument(
-        "--lengths",
-        default="",
-        action=JoinedList,
-        help="in tokens, such as inputs=512,targets=64 (default: T0's inputs=1024,targets=256)",
-    )
-    parser.add_argument(
-        "--all_prompts", action="store_true", help="all prompts of the dataset, or that match"
-    )
-    parser.add_argument("--ids", action="store_true", help="print the token ids, too")
-    parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
-    parser.add_argument("--skip_bad_rows", action="store_true", help=SKIP_BAD_ROWS_HELP)
-    parser.add_argument("--vocab", help="SentencePiece model (default: T0_VOCAB)")
-    parser.add_argument(
-        "--module_import", action="append", help="module to import (default t0.seqio_tasks)"
-    )
+    add = parser.add_argument
+    add("task", help="a task's name, or a regular expression for one")
+    add("--rows", type=int, help=f"rows (default {DEFAULT_ROWS})")
+    add("--row", type=int, help="this row only; the first is 0")
+    add("--split", help="the split (default: train, or the first there is)")
+    lengths = "in tokens, such as inputs=512,targets=64 (default: T0's inputs=1024,targets=256)"
+    add("--lengths", default="", action=JoinedList, help=lengths)
+    add("--all_prompts", action="store_true", help="all prompts of the dataset, or that match")
+    add("--ids", action="store_true", help="also print the token ids")
+    add_shared(parser, "data_dir", "skip_bad_rows", "vocab", "module_import")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -57,8 +46,6 @@ def main(args: argparse.Namespace) -> int:
         if value is not None and value < least:
             raise UserError(f"--{name} {value}: wanted a number from {least}")
     lengths = T0_LENGTHS | given_lengths(args.lengths)
-    if args.data_dir:
-        set_data_dirs(args.data_dir)
     tokens = given_tokens(args.vocab)
     if args.ids and tokens is None:
         raise UserError(f"--ids needs a vocabulary. {REMEDY}")
@@ -75,20 +62,17 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _rows(args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any) -> Iterator[Any]:
+    from t0.cli.registered import read_listing, shown_examples
+
     if args.module_import:
-        from t0.cli.registered import registered_listing, shown_examples
         from t0.tasks import set_vocabulary
 
         set_vocabulary(args.vocab)
-        listing = registered_listing(args.module_import, [])
-    else:
-        from t0.catalogue.listing import read_listing
-
-        listing = read_listing()
+    listing = read_listing(args.module_import)
     for name in _names(listing, args):
         task = listing.tasks[name]
         if hasattr(task, "task"):
-            yield from _prompted(task.task, args, lengths, tokens)
+            yield from _show_prompted(task.task, args, lengths, tokens)
         else:
             first, number = _range(args)
             split = _split(name, task.splits, args.split)
@@ -139,12 +123,12 @@ def _split(name: str, splits: Any, wanted: str | None) -> str:
     return wanted
 
 
-def _prompted(
+def _show_prompted(
     task: Any, args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any
 ) -> Iterator[Any]:
     from t0.catalogue.row_preview import preview_row
 
-    split, opened = _opened(task, args.split)
+    split, opened = _open(task, args.split)
     first, number = _range(args)
     rows = enumerate(opened.rows(first, first + number), start=first)
     row = None
@@ -156,8 +140,8 @@ def _prompted(
         )
 
 
-def _opened(task: Any, wanted: str | None) -> tuple[str, Any]:
-    """Opens the wanted split or, where none is named, the first whose data is here."""
+def _open(task: Any, wanted: str | None) -> tuple[str, Any]:
+    """Opens the named split; if none is named, the first whose data is here."""
     if wanted is not None:
         split = _split(task.name, task.split_mapping, wanted)
         return split, task.open(split)

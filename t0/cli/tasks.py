@@ -13,8 +13,7 @@ import json
 import sys
 from typing import Any
 
-from t0.cli.flag_lists import JoinedList
-from t0.sources import set_data_dirs
+from t0.cli.arguments import add_shared, split_list
 from t0.text_tables import print_table
 
 _COLUMNS = {
@@ -25,35 +24,16 @@ _COLUMNS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument(
-        "regex", nargs="?", help="a mixture's name, or a regular expression of tasks"
-    )
-    parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
-    parser.add_argument(
-        "--cache_dirs",
-        default="",
-        action=JoinedList,
-        help="folders with cached tasks, comma-separated",
-    )
-    parser.add_argument(
-        "--module_import", action="append", help="module to import (default t0.seqio_tasks)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    regex = "a mixture's name, or a regular expression of tasks"
+    parser.add_argument("regex", nargs="?", help=regex)
+    add_shared(parser, "data_dir", "cache_dirs", "module_import", "json")
 
 
 def main(args: argparse.Namespace) -> int:
     """Lists the selected tasks or mixtures; an unknown name is a UserError with the nearest."""
-    from t0.catalogue.listing import read_listing
+    from t0.cli.registered import read_listing
 
-    if args.data_dir:
-        set_data_dirs(args.data_dir)
-    folders = [d for d in args.cache_dirs.split(",") if d]
-    if args.module_import:
-        from t0.cli.registered import registered_listing
-
-        listing = registered_listing(args.module_import, folders)
-    else:
-        listing = read_listing(folders)
+    listing = read_listing(args.module_import, split_list(args.cache_dirs))
     kind, rows = _rows(listing, args.regex)
     if args.json:
         json.dump(rows, sys.stdout, indent=1)

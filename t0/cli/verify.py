@@ -15,18 +15,14 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from t0.caching.verify import find_caches, has_checksums, verify_cache
+from t0.cli.arguments import add_shared
 from t0.errors import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     parser.add_argument("cache_dir", nargs="+", help="a task's cache, or a folder with several")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
-    parser.add_argument("--data_dir", action="append", help="a folder with datasets of your own")
-    parser.add_argument("--vocab", help="SentencePiece model of prompted tasks (T0_VOCAB)")
-    parser.add_argument(
-        "--module_import", action="append", help="module to import (default t0.seqio_tasks)"
-    )
+    add_shared(parser, "data_dir", "vocab", "module_import", "json")
 
 
 def main(args: argparse.Namespace) -> int:

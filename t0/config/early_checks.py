@@ -14,7 +14,7 @@ from typing import Any
 
 from t0.compat import gin_parser
 from t0.config.bindings import macros_within
-from t0.config.explain import explained
+from t0.config.explain import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
 from t0.config.statements import Place, RemoteFileError, read_files, read_params
 from t0.config.t5x_names import UNMISTAKABLE, ours_for
@@ -44,7 +44,7 @@ def check(
     names = [defaults_file(), *in_order(resolved_names(gin_files, location_prefixes))]
     read, macros = set(READ_BY_CODE), {}
     try:
-        with explained(folders, gin_params), quiet_search():
+        with explain_errors(folders, gin_params), quiet_search():
             statements = [
                 *read_files(names, folders, remote=False),
                 *read_params(gin_params),

@@ -1,6 +1,6 @@
 """Turns gin's errors into sentences that name what is unknown and the closest known name.
 
-    with explained(folders, params):
+    with explain_errors(folders, params):
         gin.parse_config_files_and_bindings(files, params)   # gin's errors become UserErrors
     schedules()                              # ["constant_learning_rate", "cosine_with_warmup", ...]
     check_not_text("optimizer", "adam")      # UserError: wanted the optimizer itself ...
@@ -38,7 +38,7 @@ _UNSET_MACRO = re.compile(r"macro\(\) missing .* in scope '([^']+)'")
 
 
 @contextlib.contextmanager
-def explained(folders: Sequence[str] = (), params: Sequence[str] = ()) -> Iterator[None]:
+def explain_errors(folders: Sequence[str] = (), params: Sequence[str] = ()) -> Iterator[None]:
     """Turns the errors that gin raises while it parses or evaluates into UserErrors.
 
     Args:

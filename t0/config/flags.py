@@ -10,7 +10,6 @@
 
 import importlib
 import re
-import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -66,7 +65,7 @@ _TABLE = (
     ("string", "tpu_topology", "v2-8", "Model API: the TPU topology."),
     ("integer", "model_parallelism", 8, "Model API: TPU cores of a model replica."),
     ("integer", "train_steps", 1000, "Model API: training steps."),
-    ("string", "mixture_or_task", "wmt_t2t_ende_v003", "Model API: what to train or evaluate on."),
+    ("string", "mixture_or_task", "wmt_t2t_ende_v003", "Model API: the data."),
     ("string", "pretrained_model_dir", "", "Model API: checkpoint folder to fine-tune from."),
     ("enum", "checkpoint_mode", "latest", "Which checkpoints.", ["all", "latest", "specific"]),
     ("list", "checkpoint_steps", [], "Model API: steps, with --checkpoint_mode=specific."),
@@ -199,21 +198,6 @@ TPU_FLAGS += ("delta_threshold", "tpu_topology", "model_parallelism")
 _MACROS = {"MODEL_DIR": ("model_dir",), "TRAIN_STEPS": ("finetune_steps", "epochs")}
 _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpoint",))
 
-# Names whose values are masked in the record of a command line. tokens_per_batch and
-# token_dropout_rate and stop_at_token must not match.
-_SECRET = (
-    r"(?:(?:passwo?r?d|passphrase|secret|credential|(?:api|access|account|private)[_-]?key)\w*"
-    r"|(?<!stop_at_)token|signature|authorization|\b(?:key|sig|auth|pwd))"
-)
-_SECRET_VALUE = re.compile(rf"({_SECRET}['\"]?\s*[=:]\s*)\S.*", re.I | re.S)
-# Tokens of hubs and clouds are known by their form, whatever their name is.
-_SECRET_FORM = re.compile(
-    r"\b(?:hf_\w{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|xox[abprs]-[\w-]{8,}"
-    r"|AKIA[0-9A-Z]{12,}|AIza[\w-]{16,}|ya29\.[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*)"
-)
-_SECRET_FLAG = re.compile(rf"--?[\w./-]*{_SECRET}$", re.I)
-_LOGIN = re.compile(r"(://)[^/@\s]+@")
-
 _GIN_WORD = re.compile(r"--?gin\.(?P<name>[^=\s]*)\s*(?P<value>=.*)?", re.S)
 
 
@@ -228,7 +212,7 @@ class _RepeatableList(flags.Flag):
 
 
 def define_flags(table: Iterable[Sequence[Any]]) -> flags.FlagValues:
-    """Returns the flags of a table, in a set of their own: other commands have the same names.
+    """Returns the flags of a table, in their own set, because other commands have the same names.
 
     Args:
       table: rows of (kind, name, default, help, choices of an enum).
@@ -282,28 +266,37 @@ def macros_set_by_flags(given: flags.FlagValues) -> set[str]:
 
 
 def parse(argv: Sequence[str]) -> flags.FlagValues:
-    """Parses the command line, absl's own flags too.
+    """Parses the command line, also absl's own flags.
 
     Raises:
       UserError: for an unknown flag, with the nearest known ones, a bad value, or a word that
         belongs to no flag.
     """
     given = command_flags()
-    words = list(gin_words_as_params(argv))
+    words = parse_words(given, list(gin_words_as_params(argv)))
+    if words:
+        raise UserError(f"unexpected argument '{words[0]}'; every setting is a --flag=value")
+    return given
+
+
+def parse_words(given: flags.FlagValues, argv: Sequence[str]) -> list[str]:
+    """Parses a command line into a command's flags and absl's own; returns the other words.
+
+    Raises:
+      UserError: for an unknown flag, with the nearest known ones, or a bad value.
+    """
     for name in flags.FLAGS:
         flag = flags.FLAGS[name]
         if name not in given and name == flag.name:  # a flag registers its short name, too
             given[name] = flag
     try:
-        words = given(words)[1:]
+        words = given(list(argv))[1:]
     except flags.UnrecognizedFlagError as error:
         raise unknown_name("flag", f"--{error.flagname}", [f"--{name}" for name in given]) from None
     except flags.Error as error:
         raise UserError(str(error)) from None
     flags.FLAGS.mark_as_parsed()
-    if words:
-        raise UserError(f"unexpected argument '{words[0]}'; every setting is a --flag=value")
-    return given
+    return words
 
 
 def activation_dtype(value: Any) -> str:
@@ -369,7 +362,7 @@ def _read_by(modes: Collection[str], model_api: bool) -> str:
     return " and ".join(words) or "runs without --use_model_api"
 
 
-# Flags of a run on which a plan does not depend: where it is, how long it lasts.
+# Flags of a run on which a plan does not depend: its folders, its places, its duration.
 _OF_PLACES = ("model_dir", "additional_task_cache_dirs", "tpu", "tpu_job_name", "gcp_project")
 _OF_PLACES += ("tpu_zone", "export_hf", "allow_config_change", "max_hours", "seed")
 _OF_PLACES += ("hbm_oom_exit", "runtime_oom_exit", "op_conversion_fallback_to_while_loop")
@@ -422,20 +415,3 @@ def set_library_flags(given: flags.FlagValues) -> None:
         if given[name].present:
             importlib.import_module(module)
             flags.FLAGS[name].value = given[name].value
-
-
-def masked(argv: Sequence[str]) -> str:
-    """Returns a command line as text, with passwords, keys and the like masked.
-
-    >>> masked(["run", "--hf_token=abc", "--gin_param=tokens_per_batch = 4"])
-    "run '--hf_token=***' '--gin_param=tokens_per_batch = 4'"
-    """
-    words = []
-    for before, word in zip(["", *argv], argv, strict=False):
-        words.append("***" if _SECRET_FLAG.match(before) else without_secrets(word))
-    return shlex.join(words)
-
-
-def without_secrets(text: str) -> str:
-    """Returns a binding, flag or address whose password or key is masked."""
-    return _SECRET_FORM.sub("***", _LOGIN.sub(r"\1***@", _SECRET_VALUE.sub(r"\1***", text)))

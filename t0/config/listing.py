@@ -5,7 +5,7 @@
     # run.batch_size = ('sequences_per_batch', 8)  # runs/eval.gin:57; BATCH_SIZE: the command line
 
 The text is a valid gin file. Macros are replaced by their values; `@name()` stays, because nothing
-is called. The defaults of the run's own functions are listed, too.
+is called. The defaults of the run's own functions are also listed.
 """
 
 import inspect

@@ -1,20 +1,37 @@
-"""Credentials among gin's bindings: masked in what a run saves, and asked for when read back.
+"""Masks credentials in the command line and the configuration that a run saves.
 
-    masked_value("hub.api_key", "'hf_abc'")    # "'***'"; a number or a %MACRO stays as it is
-    masked_config(gin.operative_config_str)    # the text of the saved operative_config.gin
-    check_given()                              # UserError: hub.api_key is '***' in the saved file
-
-What counts as a credential is what the record of a command line masks
-(`t0.config.flags.without_secrets`).
+mask_command(["run", "--hf_token=abc"])    # "run '--hf_token=***'"
+save_command("/models/tiny", sys.argv)     # commands/command, commands/command.1, ...
+mask_value("hub.api_key", "'hf_abc'")      # "'***'"; a number or a %MACRO stays as it is
+mask_config(gin.operative_config_str)      # the text of the saved operative_config.gin
+refuse_masked()                            # UserError: hub.api_key is '***' in the saved file
 """
 
+import functools
+import os
+import posixpath
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 
-from t0.config.flags import without_secrets
 from t0.errors import UserError
+from t0.files import paths
 
 MASK = "***"
+# Names whose values are masked. tokens_per_batch, token_dropout_rate and stop_at_token must not
+# match.
+_SECRET = (
+    r"(?:(?:passwo?r?d|passphrase|secret|credential|(?:api|access|account|private)[_-]?key)\w*"
+    r"|(?<!stop_at_)token|signature|authorization|\b(?:key|sig|auth|pwd))"
+)
+_SECRET_VALUE = re.compile(rf"({_SECRET}['\"]?\s*[=:]\s*)\S.*", re.I | re.S)
+# Tokens of hubs and clouds are known by their form, whatever their name is.
+_SECRET_FORM = re.compile(
+    r"\b(?:hf_\w{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|xox[abprs]-[\w-]{8,}"
+    r"|AKIA[0-9A-Z]{12,}|AIza[\w-]{16,}|ya29\.[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*)"
+)
+_SECRET_FLAG = re.compile(rf"--?[\w./-]*{_SECRET}$", re.I)
+_LOGIN = re.compile(r"(://)[^/@\s]+@")
 # References have their values in other bindings; numbers, None and truth values give nothing away.
 _PLAIN = re.compile(r"[%@]|(?:[-+\d.][\w.+-]*|None|True|False)$")
 _BINDING = re.compile(r"(?P<name>[\w./-]+)(?P<equals> = )(?P<value>.+)")
@@ -22,37 +39,83 @@ _BINDING = re.compile(r"(?P<name>[\w./-]+)(?P<equals> = )(?P<value>.+)")
 _ONE_LINE = 1_000_000
 
 
-def masked_value(name: str, value: str) -> str:
+def mask_secrets(text: str) -> str:
+    """Returns a binding, flag or address whose password or key is masked."""
+    return _SECRET_FORM.sub(MASK, _LOGIN.sub(r"\1***@", _SECRET_VALUE.sub(r"\1***", text)))
+
+
+def mask_command(argv: Sequence[str]) -> str:
+    """Returns a command line as text, with passwords, keys and the like masked.
+
+    >>> mask_command(["run", "--hf_token=abc", "--gin_param=tokens_per_batch = 4"])
+    "run '--hf_token=***' '--gin_param=tokens_per_batch = 4'"
+    """
+    words = []
+    for before, word in zip(["", *argv], argv, strict=False):
+        words.append(MASK if _SECRET_FLAG.match(before) else mask_secrets(word))
+    return shlex.join(words)
+
+
+def save_command(model_dir: str, argv: Sequence[str]) -> None:
+    """Writes a command line, masked, into the next free file of a model directory.
+
+    The file is readable only by its owner, because not every secret can be recognized.
+
+    Args:
+      model_dir: the folder, local or gs://.
+      argv: the words of the command line.
+
+    Raises:
+      UserError: if it cannot be written.
+    """
+    folder = posixpath.join(model_dir, "commands")
+    opener = functools.partial(os.open, mode=0o600)
+    try:
+        paths.make_folder(folder)
+        taken = set(paths.list_names(folder))
+        names = ("command", *(f"command.{number}" for number in range(1, len(taken) + 1)))
+        path = posixpath.join(folder, next(name for name in names if name not in taken))
+        if paths.is_remote(path):
+            with paths.opened(path, "wb") as file:
+                file.write(f"{mask_command(argv)}\n".encode())
+        else:
+            with open(path, "x", encoding="utf-8", opener=opener) as file:
+                file.write(mask_command(argv) + "\n")
+    except OSError as error:
+        raise UserError(f"the model directory {model_dir} cannot be written: {error}") from error
+
+
+def mask_value(name: str, value: str) -> str:
     """Returns a binding's value as gin writes it, or the mask in quotes for a credential.
 
-    >>> masked_value("hub.api_key", "'abc'"), masked_value("run.batch_size", "('tokens', 8)")
+    >>> mask_value("hub.api_key", "'abc'"), mask_value("run.batch_size", "('tokens', 8)")
     ("'***'", "('tokens', 8)")
     """
     if _PLAIN.match(value):
         return value
     line = f"{name} = {value}"
-    return value if without_secrets(line) == line else repr(MASK)
+    return value if mask_secrets(line) == line else repr(MASK)
 
 
-def masked_config(write: Callable[..., str]) -> str:
+def mask_config(write: Callable[..., str]) -> str:
     """Returns the text of a configuration, its credentials masked; else as gin writes it.
 
     Args:
       write: `gin.operative_config_str`, or `gin.config_str`.
     """
     lines = write(max_line_length=_ONE_LINE).splitlines()
-    masked = [_masked_line(line) for line in lines]
+    masked = [_mask_line(line) for line in lines]
     return write() if masked == lines else "\n".join(masked) + "\n"
 
 
-def _masked_line(line: str) -> str:
+def _mask_line(line: str) -> str:
     found = _BINDING.fullmatch(line)
     if not found:
         return line
-    return found["name"] + found["equals"] + masked_value(found["name"], found["value"])
+    return found["name"] + found["equals"] + mask_value(found["name"], found["value"])
 
 
-def check_given() -> None:
+def refuse_masked() -> None:
     """Checks that no binding has the mask for its value.
 
     Raises:

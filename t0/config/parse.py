@@ -10,9 +10,9 @@ the parameters last.
     check_required(parsed)      # UserError: needs TRAIN_STEPS (runs/pretrain.gin:25) ...
     origins(parsed).of_macro("MIXTURE_NAME")        # the command line
 
-`DEPRECATED` lists the names that older releases had and this one lacks. Public operative configs
-bind them; these bindings are left out and reported. A gin file marks a macro that its user must set
-by `NAME = %gin.REQUIRED`.
+`DEPRECATED` lists names that only older releases had. Public operative configs bind them; these
+bindings are left out and reported. A gin file marks a macro that its user must set by
+`NAME = %gin.REQUIRED`.
 
 gin keeps values, but not the places where they were written. So `origins` reads the files a second
 time, with gin's own parser, for the places of their statements. The last statement that binds a
@@ -34,7 +34,7 @@ from t0.config.bindings import (
     macros_within,
 )
 from t0.config.early_checks import READ_BY_CODE
-from t0.config.explain import explained
+from t0.config.explain import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
 from t0.config.statements import (
     COMMAND_LINE,
@@ -102,7 +102,7 @@ def parse(
     gin_config._LOCATION_PREFIXES[:] = ["", *search_path(location_prefixes)]
     files = in_order(resolved_names(gin_files, location_prefixes))
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
-    with explained(search_path(location_prefixes), gin_params), quiet_search():
+    with explain_errors(search_path(location_prefixes), gin_params), quiet_search():
         gin.parse_config_file(defaults_file())
         before = set(macro_names())
         gin.parse_config_files_and_bindings(
@@ -165,7 +165,7 @@ class Origins:
     files: tuple[str, ...]
 
     def of_macro(self, name: str) -> Place:
-        """Returns where a macro was set: the command line for what this program sets itself."""
+        """Returns where a macro was set: the command line if this program sets it."""
         return self.places.get((name, "gin.macro", "value"), Place(COMMAND_LINE, 0))
 
 
@@ -210,7 +210,7 @@ def check_required(parsed: Config, *, but: Collection[str] = (), undefined: bool
       undefined: whether macros that are read, but defined in no file, are missing as well.
 
     Raises:
-      UserError: naming all that lack a value, each with the file and line that reads it.
+      UserError: naming all that have no value, each with the file and line that reads it.
     """
     read = macros_read()
     marked = {name for name in macro_names() if bound(f"%{name}", evaluate=False) is gin.REQUIRED}
@@ -249,3 +249,53 @@ def _read_at(name: str, places: dict[Key, Place]) -> str:
         if name in macros_within(value)
     )
     return str(next(filter(None, readers), "no file"))
+
+
+_TRAINING = ("train",)
+_RANKING = ("score_eval", "eval")
+# Function of this project that gin configures -> the modes that call it. Functions without a row
+# are called in every mode, by the tasks or by the macros of run files.
+READ_IN = {
+    "t0.apply_updates": _TRAINING,
+    "t0.evaluation": _RANKING,
+    "t0.infer": ("infer",),
+    "t0.keep_checkpoints": _TRAINING,
+    "t0.packing": _TRAINING,
+    "t0.score_eval": _RANKING,
+    "t0.task_metrics": _TRAINING,
+    "t0.train_dataset_fn": _TRAINING,
+    "t0.train_loop": _TRAINING,
+}
+# Optimizers and schedules: called in training, if a parameter such as run.optimizer names them.
+CHOSEN = (
+    "t0.AdamWOptimizer",
+    "t0.AdamWScaleOptimizer",
+    "t0.MomentumSGDOptimizer",
+    "t0.constant_with_warmup",
+    "t0.cosine_with_warmup",
+    "t0.linear_with_warmup",
+    "t0.rsqrt",
+    "t0.rsqrt_then_linear",
+)
+
+
+def find_unread_params(parsed: Config, mode: str) -> list[str]:
+    """Returns a line for each binding of the command line that a mode does not read.
+
+    Bindings in files are not checked, because a saved configuration has those of other modes, and
+    neither are names of Mesh TensorFlow and T5.
+    """
+    named = {one.configurable.selector for one in gin_config.iterate_references(gin_config._CONFIG)}
+    lines = []
+    for _, selector, parameter in command_line_bindings(parsed):
+        name = f"{selector.removeprefix('t0.')}.{parameter}"
+        modes = READ_IN.get(selector, (mode,))
+        if mode not in modes:
+            said = " and ".join(f"'{one}'" for one in modes)
+            lines.append(f"{name} is read in mode {said} only: it has no effect here")
+        elif selector in CHOSEN and (mode not in _TRAINING or selector not in named):
+            lines.append(
+                f"{name} has no effect here: @{selector} is for training, and no parameter such "
+                "as run.optimizer or run.learning_rate_schedule names it"
+            )
+    return lines

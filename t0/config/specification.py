@@ -64,7 +64,7 @@ class ObjectiveSpec:
       segment_tokens: the length of the segments that documents are cut into.
       eos: feature -> the id that ends it, or None.
       document_eos: the id that ends each document before documents are joined, or None.
-      first_sentinel: the id of a segment's first masked span, or None where no span is masked; the
+      first_sentinel: the id of a segment's first masked span, or None if no span is masked; the
         ids of the following spans count down from it.
     """
 
@@ -93,13 +93,13 @@ class InstructionSpec:
 
 @dataclasses.dataclass(frozen=True)
 class RankTaskSpec:
-    """What rank evaluation needs of a task.
+    """The facts about a task that rank evaluation needs.
 
     Attributes:
       dataset: the dataset with its subset, as in results files.
       prompt: the prompt's name, "" without one.
       classes: the number of classes of each of its metrics, which are T5's rank classification;
-        None where the number varies from example to example.
+        None if the number varies from example to example.
       other_metrics: the names of its metrics that are functions of the user's own.
       rows: dataset, subset and split of the rows of a prompted task, from which documents are read
         if the cache does not have them.
@@ -120,14 +120,14 @@ class TaskSpec:
       name: the task's name in SeqIO's registry.
       rate: the mixing rate, relative to the mixture's other tasks.
       features: name -> feature, in the order of `DataSpec.lengths`.
-      examples: the number of examples in the split, None where nothing has counted them.
+      examples: the number of examples in the split, None if nothing has counted them.
       cache_files: the TFRecord files of the split, in order; empty where the examples are made
         while they are read, which needs SeqIO.
       objective: the objective of a pretraining task, whose cache holds documents as "targets";
         None for other tasks.
       instructions: how the examples of a task with instructions are made of its cache, whose
         records `t0.tasks.instruction_steps` describes; None for other tasks.
-      rank: what rank evaluation needs of a task whose records are answer choices; None for other
+      rank: the facts that rank evaluation needs, if its records are answer choices; None for other
         tasks. A record of its cache is a choice: "idx" [2], "inputs", "targets", "is_correct", and
         the texts "inputs_pretokenized" and "targets_pretokenized".
     """
@@ -229,8 +229,8 @@ class RankSpec:
       steps: which of these: a step, a list of steps, "all", or None for the latest.
       settings: the parameters of `score_eval`.
       reading: the bound parameters of `mesh_eval_dataset_fn` that select a task's records.
-      vocabulary: what results files hold of the targets' vocabulary.
-      given: what mode "eval" sets besides: "examples", the most of each task, and "source".
+      vocabulary: the entry about the targets' vocabulary in results files.
+      given: further settings of mode "eval": "examples", the most of each task, and "source".
     """
 
     folder: str
@@ -253,7 +253,7 @@ class JobSpec:
       limits: the parameters of `t0.inference.inputs.LengthLimits`, in tokens.
       split: the split of a task.
       task: the task whose cache is read, or None.
-      input_file: the file of inputs that is read where there is no task, or None.
+      input_file: the file of inputs that is read if there is no task, or None.
       add_eos: whether EOS ends the inputs of a file.
       repeats: how many times each input of a file is repeated.
       examples: the most examples, the first ones; None for all.
@@ -303,12 +303,12 @@ class RunSpec:
       model: the model.
       inputs_vocabulary: the vocabulary of the inputs.
       targets_vocabulary: the vocabulary of the targets.
-      lengths: feature -> tokens of a row; None where the data decides.
+      lengths: feature -> tokens of a row; None if the data decides.
       batch_sequences: sequences of the global batch.
       microbatches: parts of a replica's batch that are computed one after the other.
       train_steps: the step to stop at, counted from the start of pretraining.
       seed: the seed of initial weights and dropout.
-      optimizer: the optimizer; None where the run does not train.
+      optimizer: the optimizer; None if the run does not train.
       schedule: the learning rate's schedule, or a constant learning rate.
       schedule_steps: the number of steps for which the schedule is made.
       clip_gradient_norm: the largest norm of all gradients together, or None.
@@ -320,7 +320,7 @@ class RunSpec:
       keep_checkpoint_max: the number of checkpoints that are kept.
       keep_checkpoints: which others are kept, as gin names the parameters.
       training: the other parameters of the training loop, as gin names them.
-      data: the data that the run reads; None where it reads no mixture.
+      data: the data that the run reads; None if it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
       rank: the rank evaluation, None in other modes.
       infer: the predictions, and in mode "eval" the decoding of tasks; None in other modes.

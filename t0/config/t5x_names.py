@@ -1,4 +1,4 @@
-"""What T5X's gin bindings are called here.
+"""Translates the names of T5X's gin bindings into ours.
 
     ours_for("train/utils.DatasetConfig.seed")
     # "utils.DatasetConfig.seed is T5X's: here it is RANDOM_SEED, or --seed"
@@ -45,7 +45,7 @@ T5X_NAMES = {
     "dynamic_registration": "nothing: names are registered here, so delete this line and the "
     "imports of t5x; modules of tasks are named by --module_import",
 }
-# What is T5X's alone, in any gin file; the others may be names of a user's own.
+# Names that only T5X uses, in any gin file; a user may define the others.
 UNMISTAKABLE = (
     "DatasetConfig",
     "SaveCheckpointConfig",

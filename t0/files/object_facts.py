@@ -1,8 +1,7 @@
-"""Reads checksums of objects and regions of buckets, which TensorFlow's `gs://` cannot return.
+"""Reads sizes and checksums of objects, which TensorFlow's `gs://` cannot return.
 
     below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(310, "yZRlqg=="), ...}
     of_file("/tmp/part")             # the same facts for a local file
-    location("bucket")               # Location("EUROPE-WEST4", "region")
 
 The requests go through google-cloud-storage, which retries failed ones. Credentials are looked up
 in the same places and order as in TensorFlow, so both act as the same user. Every failure is an
@@ -87,31 +86,6 @@ def of_file(path: "str | os.PathLike[str]") -> Facts:
             checksum.update(block)
             size += len(block)
     return Facts(size, base64.b64encode(checksum.digest()).decode())
-
-
-class Location(NamedTuple):
-    """The place where a bucket is stored.
-
-    Attributes:
-      name: a region, multi-region or pair of regions, as Google writes it.
-      kind: "region", "multi-region" or "dual-region".
-      regions: the two regions of a chosen pair; otherwise empty.
-    """
-
-    name: str
-    kind: str
-    regions: tuple[str, ...] = ()
-
-
-def location(bucket: str) -> Location:
-    """Returns the place where a bucket is stored.
-
-    Raises:
-      OSError: if there is no such bucket, or its metadata may not be read (storage.buckets.get).
-    """
-    with _converted(f"{SCHEME}{bucket}") as client:
-        found = client.get_bucket(bucket)
-    return Location(found.location, found.location_type, tuple(found.data_locations or ()))
 
 
 def prepare() -> None:

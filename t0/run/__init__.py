@@ -3,8 +3,7 @@
     command      the order of a run: configure, list or check, carry out
     configure    sets modules, data folders, vocabulary and gin of the process; `reset` undoes it
     preflight    preflight checks: mode, data, batch and checkpoints, before anything is built
-    tpu_checks   checks of the machine before a run on a TPU, before TensorFlow is imported
-    tpu_run_checks  checks of the configured run against that TPU
+    tpu_checks   checks of the machine, the TPU and the configured run before a run on a TPU
     host_pipeline   the input function of a run, and whether a TPU's hosts can run it
     weights      the checkpoint that a run begins with, and the export at its end
     arguments    the arguments that Mesh TensorFlow's `run` would be called with

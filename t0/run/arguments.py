@@ -1,8 +1,7 @@
-"""The arguments of a run: those that Mesh TensorFlow's `run` would be called with, ready to use.
+"""Reads the arguments of a run: those that Mesh TensorFlow's `run` would be called with.
 
     arguments = read({"model_dir": "/models/tiny", "mesh_shape": "", "mesh_devices": [""]})
     arguments["batch_size"]                     # sequences of the global batch
-    estimator_keywords(arguments)               # the arguments of `mesh_utils.get_estimator`
 
 `run` is Mesh TensorFlow's entry point, and gin files bind its parameters. So they are read through
 gin as if `run` were called, and the operative config is the same as after a call of `run`.
@@ -14,28 +13,6 @@ from typing import Any
 
 from t0 import compat
 from t0.compat import learning_rate_schedules, mesh_utils, mtf
-
-# Arguments that `run` passes to `get_estimator` under the same names.
-_OF_ESTIMATOR = (
-    "model_type",
-    "vocabulary",
-    "layout_rules",
-    "mesh_shape",
-    "mesh_devices",
-    "model_dir",
-    "batch_size",
-    "sequence_length",
-    "autostack",
-    "learning_rate_schedule",
-    "keep_checkpoint_max",
-    "save_checkpoints_steps",
-    "optimizer",
-    "predict_fn",
-    "variable_filter",
-    "init_checkpoint",
-    "ensemble_inputs",
-    "iterations_per_loop",
-)
 
 
 def read(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,9 +63,3 @@ def schedule(bound: Any, total_steps: int) -> Any:
     if isinstance(bound, list):
         bound = functools.partial(learning_rate_schedules.product_learning_rate, factors=bound)
     return functools.partial(bound, total_train_steps=total_steps) if callable(bound) else bound
-
-
-def estimator_keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments with which `run` would call `get_estimator` without a TPU."""
-    keywords = {name: arguments[name] for name in _OF_ESTIMATOR}
-    return {**keywords, "score_in_predict_mode": "score" in arguments["mode"]}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from t0.config import flags as command_flags
-from t0.config.command_record import save_command
+from t0.config.masking import mask_secrets, save_command
 from t0.errors import UserError, original, say
 from t0.run import configure, tpu_checks
 
@@ -42,7 +42,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
     from t0.compat import seqio
     from t0.config import parse
-    from t0.run import host_pipeline, model_api, preflight, run_files, tpu_run_checks
+    from t0.run import model_api, preflight, run_files
 
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more)
@@ -54,19 +54,17 @@ def run(flags: Any, argv: Sequence[str]) -> None:
         if not flags.use_model_api:
             _print_notes(_check_bindings(flags, parsed, preflight.run_mode()))
         _list_configuration(flags, parsed)
-        if flags.tpu and not flags.use_model_api:
-            _print_notes([host_pipeline.dry_run_line(flags)])
         return
     # After gin, because a configuration may set cache folders of its own.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     if tpu:
-        tpu_run_checks.check_run(tpu, model_dir=model_dir, **_of_mesh(flags))
+        tpu_checks.check_run(tpu, model_dir=model_dir, **_of_mesh(flags))
     if not flags.save_spec:
         save_command(run_files.output_dir() or flags.model_dir, argv)
     if flags.use_model_api:
         model_api.run(flags)
     else:
-        _run_with_gin(flags, parsed, argv, hosts_read=bool(tpu and tpu.remote))
+        _run_with_gin(flags, parsed, argv, hosts_read=bool(tpu and tpu.is_remote))
 
 
 def _check_specification(flags: Any) -> None:
@@ -97,7 +95,7 @@ def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
     Returns:
       a line for each flag or binding that the run does not read.
     """
-    from t0.config import parse, unread
+    from t0.config import parse
     from t0.config.bindings import bound
 
     given = {
@@ -120,20 +118,19 @@ def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
             command_flags.activation_dtype(bound("get_variable_dtype.activation_dtype"))
         )
     notes += command_flags.check_mode(flags, mode)
-    return [*notes, *unread.unread_params(parsed, mode)]
+    return [*notes, *parse.find_unread_params(parsed, mode)]
 
 
 def _of_mesh(flags: Any) -> dict[str, Any]:
-    """Returns the size of the run's mesh and its initial checkpoint, for `tpu_run_checks`."""
+    """Returns the size of the run's mesh and its initial checkpoint, for `tpu_checks.check_run`."""
     from t0.config.bindings import bound
     from t0.mesh.topology import SLICES, topology
-    from t0.run import tpu_run_checks
 
     if flags.use_model_api:
         cores = topology(flags.tpu_topology).cores if flags.tpu_topology in SLICES else None
         return {"cores": cores, "checkpoint": flags.pretrained_model_dir}
     checkpoint = flags.checkpoint or bound("run.init_checkpoint")
-    return {"cores": tpu_run_checks.mesh_cores(), "checkpoint": checkpoint}
+    return {"cores": tpu_checks.mesh_cores(), "checkpoint": checkpoint}
 
 
 def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: bool) -> None:
@@ -185,11 +182,10 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
     if flags.save_spec:
         _save_specification(flags.save_spec, mode, arguments, checkpoint, argv)
         return
-    engine = "tpu" if flags.tpu else "local"
     if hosts_read:
         host_pipeline.check(mode, arguments)
     try:
-        modes.carry_out(modes.Request(mode, engine, arguments, checkpoint))
+        modes.carry_out(modes.ConfiguredRun(mode, arguments, checkpoint))
     except (ValueError, RuntimeError) as error:
         unset = explain_unset(error)
         mistake = UserError(unset) if unset else batch.explain_undivided(error, mesh_shape)
@@ -223,7 +219,7 @@ def _bind_flags(flags: Any, mode: str) -> None:
         if mode == "eval" and name.startswith("get_variable_dtype."):  # which may rank, too
             gin.bind_parameter("t0.score_eval.dtype", value)
     if flags.finetune_steps is not None or flags.epochs is not None:
-        planned = train_steps.planned(
+        planned = train_steps.plan_steps(
             flags.model_dir, finetune_steps=flags.finetune_steps, epochs=flags.epochs
         )
         _print_notes([planned.explanation])
@@ -264,7 +260,7 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
     if run_files.output_dir():
         lines.append(f"# Output directory: {run_files.output_dir()}")
     for line in [*lines, *listing.text(parsed, given).splitlines()]:
-        print(command_flags.without_secrets(line))
+        print(mask_secrets(line))
 
 
 @dataclasses.dataclass(frozen=True)

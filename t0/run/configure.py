@@ -33,7 +33,7 @@ _WITH_GIN_NAMES = (
     "t0.training.estimator",
     "t0.training.loop",
     "t0.training.optimizers",
-    "t0.run.by_kind",
+    "t0.run.evaluation_dispatch",
     "t0.run.run_files",
 )
 # Former module that older gin files and operative configs import -> module with its gin names now.
@@ -110,7 +110,7 @@ def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
         skip_all_unknown=flags.skip_all_gin_unknowns,
     )
     parse.print_findings(parsed)
-    masking.check_given()
+    masking.refuse_masked()
     return parsed
 
 

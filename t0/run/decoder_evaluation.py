@@ -1,6 +1,6 @@
 """`t0 eval` of a decoder-only model: rank tasks as texts, joined as published, scored by PyTorch.
 
-    evaluate("/models/gpt2", "/models/gpt2", names, Settings("out", join="lm-eval"))
+    evaluate("/models/gpt2", "/models/gpt2", WholeEvaluation("out", names, join="lm-eval"))
 
 Tasks are read from their caches, which hold the texts of inputs and choices, or rendered on the
 way, without a vocabulary. The files are those of every rank evaluation.
@@ -9,19 +9,19 @@ way, without a vocabulary. The files are those of every rank evaluation.
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from t0.checkpoints.decoder_folders import JOINS
 from t0.compat import seqio, tf, tf1, tfds
-from t0.errors import UserError, original
+from t0.errors import UserError, original, printable
 from t0.feeding import opening
-from t0.run.by_kind import is_ranked
+from t0.run.evaluation_dispatch import is_ranked
+from t0.run.whole_evaluation import WholeEvaluation
 from t0.scoring import evaluate as rank_evaluation
 from t0.scoring import ranking
-from t0.scoring.batching import WHOLE, BatchLimits, BatchShard, SortedPlan
+from t0.scoring.batching import BatchLimits, SortedPlan
 from t0.scoring.examples import Truncation
 from t0.scoring.records import (
     ChoiceRecord,
@@ -33,47 +33,20 @@ from t0.scoring.records import (
 from t0.scoring.results import WITHOUT_EOS
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Settings of the evaluation of a decoder-only model.
-
-    Attributes:
-      output: the folder for results.
-      join: how inputs and choices are joined, one of `JOINS`.
-      split: the split.
-      lengths: "inputs" and "targets" -> the most tokens; None to refuse what is too long.
-      examples: the most examples of each task, None for all.
-      batch_tokens: the most tokens that are computed at once; None for this machine's.
-      cached: whether tasks are read from their caches.
-      activations: "auto", "float32" or "bfloat16".
-      shard: the evaluation's part of the batches.
-    """
-
-    output: str
-    join: str = JOINS[0]
-    split: str = "validation"
-    lengths: Mapping[str, int] | None = None
-    examples: int | None = None
-    batch_tokens: int | None = None
-    cached: bool = False
-    activations: str = "float32"
-    shard: BatchShard = WHOLE
-
-
-def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings) -> None:
+def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
     """Ranks tasks with a decoder-only model, and writes the results.
 
     Args:
       folder: the model's folder.
       source: where it comes from, for the results.
-      names: the tasks.
-      settings: the settings.
+      evaluation: the tasks and the settings.
 
     Raises:
       UserError: if the model or a task cannot be read, a task is not ranked, or a text is longer
         than the model's positions.
     """
-    tasks = [seqio.TaskRegistry.get(name) for name in names]
+    tasks = [seqio.TaskRegistry.get(name) for name in evaluation.tasks]
+    _open_caches(evaluation)
     for task in tasks:
         if not is_ranked(task):
             raise UserError(
@@ -89,25 +62,25 @@ def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings)
     from t0.torch import decoder_only, world
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    activations = world.choose_activation_type(settings.activations, device)
+    activations = world.choose_activation_type(evaluation.activations, device)
     kind = "gpu" if device.type == "cuda" else "cpu"
-    most = settings.batch_tokens or ranking.MAX_TOKENS[kind]
+    most = evaluation.batch_tokens or ranking.MAX_TOKENS[kind]
     model = decoder_only.DecoderOnly(folder, device, activations, most)
     chosen = ranking.RankEvaluationSettings(
         dtype=str(activations).removeprefix("torch."),
-        shard_id=settings.shard.id,
-        num_shards=settings.shard.of,
+        shard_id=evaluation.shard.id,
+        num_shards=evaluation.shard.of,
         max_truncated_targets_share=1.0,
     )
-    join = decoder_only.JOINS[settings.join]
+    join = decoder_only.JOINS[evaluation.join]
     facts = {"model_dir": folder, "step": 0, "source": source} | ranking.run_facts(
         folder,
         model.fingerprint,
         chosen,
-        split=settings.split,
-        lengths=settings.lengths,
+        split=evaluation.split,
+        lengths=evaluation.lengths,
         vocabulary=model.vocabulary,
-        reading={"use_cached": settings.cached},
+        reading={"use_cached": bool(evaluation.cache_dirs)},
     )
     facts |= {
         "engine": f"torch, transformers {tokenizer_check.import_transformers().__version__}",
@@ -115,18 +88,18 @@ def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings)
         "joined": join.description,
         "normalisation": WITHOUT_EOS,
     }
-    facts |= {"examples": settings.examples} if settings.examples else {}
+    facts |= {"examples": evaluation.examples} if evaluation.examples else {}
     print(f"{source}: {model.config.model_type}, joined as {join.description}", file=sys.stderr)
     ranked = {}
     for task in tasks:
-        known = rank_evaluation.rank_task_facts(task.name, settings.split, task.metric_fns)
-        joined = _Joined(model, join, task.name, settings, known.truncated)
-        ranked[task.name] = known, functools.partial(_open_records, task, joined)
+        known = rank_evaluation.rank_task_facts(task.name, evaluation.split, task.metric_fns)
+        joiner = TextJoiner(model, join, task.name, evaluation.lengths, known.truncated)
+        ranked[task.name] = known, functools.partial(_open_records, task, joiner, evaluation)
     ranking.rank(
         [facts],
-        settings.output,
+        evaluation.output,
         ranked,
-        lengths=settings.lengths,
+        lengths=evaluation.lengths,
         make_scorer=lambda: model,
         make_plan=lambda tasks, scorer: SortedPlan(BatchLimits(most, most)),
         settings=chosen,
@@ -134,14 +107,14 @@ def evaluate(folder: str, source: str, names: Sequence[str], settings: Settings)
 
 
 @dataclasses.dataclass
-class _Joined:
+class TextJoiner:
     """Makes the records of a task of its texts; `cut` counts what was too long."""
 
     model: Any
     join: Any
     task: str
-    settings: Settings
-    cut: Truncation
+    lengths: Mapping[str, int] | None = None
+    cut: Truncation = dataclasses.field(default_factory=Truncation)
 
     def records(self, texts: Iterator[ChoiceRecord]) -> Iterator[ChoiceRecord]:
         """Yields records of the joined texts, whose ids are one higher than the tokenizer's."""
@@ -171,7 +144,7 @@ class _Joined:
                 + " has no token of its own, so there is nothing to score"
             )
         read, positions = len(context) + len(scored) - 1, self.model.positions
-        if positions and not self.settings.lengths and read > positions:
+        if positions and not self.lengths and read > positions:
             raise UserError(
                 f"task {self.task}, example {number}: input and choice have {read:,} tokens, and "
                 f"the model reads {positions:,}. To cut long inputs, as their results will say: "
@@ -179,25 +152,37 @@ class _Joined:
             )
 
     def _cut(self, context: list[int], scored: list[int]) -> tuple[list[int], list[int], bool]:
-        lengths = self.settings.lengths
-        if not lengths:
+        if not self.lengths:
             return context, scored, False
-        self.cut.targets += len(scored) > lengths["targets"]
-        most = lengths["inputs"]
+        self.cut.targets += len(scored) > self.lengths["targets"]
+        most = self.lengths["inputs"]
         kept = context[-most:] if self.join.cut_left else context[:most]
-        return kept, scored[: lengths["targets"]], len(context) > most
+        return kept, scored[: self.lengths["targets"]], len(context) > most
 
 
-def _open_records(task: seqio.Task, joined: _Joined, sorter: RecordSorter) -> ReadRecords:
-    settings, most = joined.settings, joined.settings.examples
-    if settings.cached:
-        files, _ = opening.cache_files(task, settings.split)
+def _open_caches(evaluation: WholeEvaluation) -> None:
+    """Makes the caches known to SeqIO, and checks that they are current."""
+    if evaluation.cache_dirs:
+        seqio.add_global_cache_dirs(list(evaluation.cache_dirs))
+        flags = {"module_import": evaluation.modules, "data_dir": evaluation.data_dirs}
+        for note in opening.require_current(
+            evaluation.tasks, settings=flags, allow_stale=evaluation.allow_stale_cache
+        ):
+            print(printable(note), file=sys.stderr)
+
+
+def _open_records(
+    task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation, sorter: RecordSorter
+) -> ReadRecords:
+    most = evaluation.examples
+    if evaluation.cache_dirs:
+        files, _ = opening.cache_files(task, evaluation.split)
         texts = cached_records(task.name, files, sorter, examples=most)()
     else:
-        texts = map(_record_of_texts, _rendered(task, settings.split))
+        texts = map(_record_of_texts, _rendered(task, evaluation.split))
         texts = (record for record in texts if not most or record.example < most)
     try:
-        return sorter.sort(joined.records(texts))
+        return sorter.sort(joiner.records(texts))
     except tf.errors.OpError as error:
         raise original(error) from error
 

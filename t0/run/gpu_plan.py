@@ -4,7 +4,7 @@
     plan["verdict"]["word"]                                  # "fits"
     print(plan_text(plan))
 
-It is a formula alone (`t0.torch.memory`), the same that the engine uses at its start, and imports
+It is only a formula (`t0.torch.memory`), the same that the engine uses at its start, and imports
 no PyTorch. Communication is left out: NVLink hides most of it, other links may not.
 """
 
@@ -139,7 +139,7 @@ class _Case:
 def _verdict(
     case: _Case, parts: int, needed: memory.Needed, usable: int, name: str
 ) -> dict[str, str]:
-    """Returns whether the run fits, as a word and a reason, with what would fit."""
+    """Returns whether the run fits, as a word and a reason, with a change that would fit."""
     numbers = f"{gib(needed.total)} of {gib(usable)} usable on {name}"
     if needed.total <= usable:
         return {"word": FITS, "reason": f"{numbers}, {gib(usable - needed.total)} to spare"}
@@ -163,7 +163,7 @@ def _verdict(
 def _time(
     card: gpu_table.Gpu, flops: int, utilisation: float, gpus: int, steps: int, recompute: bool
 ) -> dict[str, Any]:
-    """Returns the time of a step at a share of the GPU's peak; empty where that is not known."""
+    """Returns the time of a step at a share of the GPU's peak; empty if the peak is unknown."""
     if card.teraflops is None:
         return {}
     # Recomputing repeats the forward pass, a third of a step; MFU does not count it.

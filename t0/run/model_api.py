@@ -32,8 +32,8 @@ def operative_config(flags: Any) -> list[str]:
     """Returns the model's operative config as a list of one path; an empty list for a new model.
 
     Raises:
-      UserError: if there is no such file beside the checkpoints; or if it imports an unknown module
-        that --module_import does not name, and --gin_file does not name the file.
+      UserError: if there is no such file next to the checkpoints; or if it imports an unknown
+        module that --module_import does not name, and --gin_file does not name the file.
     """
     if flags.mode in (None, "train"):
         return []
@@ -79,11 +79,15 @@ def run(flags: Any) -> None:
             compat.replaced("mesh_utils.get_estimator", TrainingSpec.from_estimator_arguments),
             compat.replaced("mesh_utils.train_model", _train_here),
         ):
-            _MODES[flags.mode](_model(flags, total_steps, **mesh), flags, steps)
+            _carry_out(_model(flags, total_steps, **mesh), flags, steps)
     else:
         with compat.replaced("mesh_utils.train_model", estimator.train_model):
-            model = _model(flags, total_steps, extra_gin_bindings=_types(flags))
-            _MODES[flags.mode](model, flags, steps)
+            types = _flag_parameters(flags)
+            types = {name: devices.activation_dtype(value).name for name, value in types.items()}
+            # The model parses them after its own float32 for machines without a TPU.
+            bindings = [f"{name} = '{value}'" for name, value in types.items()]
+            model = _model(flags, total_steps, extra_gin_bindings=bindings)
+            _carry_out(model, flags, steps)
     if flags.export_hf:
         weights.export(flags, vocabulary)
 
@@ -105,15 +109,6 @@ def _check_local_training(flags: Any) -> dict[str, Any]:
 def _flag_parameters(flags: Any) -> dict[str, Any]:
     mode = command_flags.MODEL_API_MODES[flags.mode]
     return {name: v for name, (v, _) in command_flags.gin_parameters(flags, mode).items()}
-
-
-def _types(flags: Any) -> list[str]:
-    """Returns the bindings of types by --activation_dtype.
-
-    The model parses them after its own float32 for machines without a TPU.
-    """
-    types = {name: devices.activation_dtype(v).name for name, v in _flag_parameters(flags).items()}
-    return [f"{name} = '{value}'" for name, value in types.items()]
 
 
 def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
@@ -162,70 +157,27 @@ def _model(flags: Any, total_steps: int, **more: Any) -> Any:
     )
 
 
-def _train(model: Any, flags: Any, steps: Any) -> None:
-    del steps
-    model.train(mixture_or_task_name=flags.mixture_or_task, steps=flags.train_steps)
-
-
-def _finetune(model: Any, flags: Any, steps: Any) -> None:
-    model.finetune(
-        mixture_or_task_name=flags.mixture_or_task,
-        finetune_steps=flags.train_steps,
-        pretrained_model_dir=flags.pretrained_model_dir,
-        pretrained_checkpoint_step=steps,
-    )
-
-
-def _eval(model: Any, flags: Any, steps: Any) -> None:
-    model.eval(
-        mixture_or_task_name=flags.mixture_or_task,
-        checkpoint_steps=steps,
-        summary_dir=flags.eval_summary_dir,
-        split=flags.eval_split,
-    )
-
-
-def _predict(model: Any, flags: Any, steps: Any) -> None:
-    model.predict(
-        checkpoint_steps=steps,
-        input_file=flags.input_file,
-        output_file=flags.output_file,
-        **_sampling(flags),
-    )
-
-
-def _score(model: Any, flags: Any, steps: Any) -> None:
-    model.score(
-        flags.input_file, flags.target_file, scores_file=flags.output_file, checkpoint_steps=steps
-    )
-
-
-def _export(model: Any, flags: Any, steps: Any) -> None:
-    model.export(
-        export_dir=flags.export_dir,
-        checkpoint_step=steps,
-        eval_with_score=flags.mode == "export_score",
-        **_sampling(flags),
-    )
-
-
-_MODES: dict[str, Callable[[Any, Any, Any], None]] = {
-    "train": _train,
-    "finetune": _finetune,
-    "eval": _eval,
-    "predict": _predict,
-    "score": _score,
-    "export_predict": _export,
-    "export_score": _export,
-}
-
-
-def _sampling(flags: Any) -> dict[str, Any]:
-    return {
+def _carry_out(model: Any, flags: Any, steps: Any) -> None:
+    mode = flags.mode
+    sampling = {
         "beam_size": flags.beam_size,
         "temperature": flags.temperature,
         "keep_top_k": flags.keep_top_k,
     }
+    if mode == "train":
+        model.train(flags.mixture_or_task, flags.train_steps)
+    elif mode == "finetune":
+        model.finetune(flags.mixture_or_task, flags.train_steps, flags.pretrained_model_dir, steps)
+    elif mode == "eval":
+        model.eval(flags.mixture_or_task, steps, flags.eval_summary_dir, flags.eval_split)
+    elif mode == "predict":
+        model.predict(flags.input_file, flags.output_file, steps, **sampling)
+    elif mode == "score":
+        files = {"scores_file": flags.output_file, "checkpoint_steps": steps}
+        model.score(flags.input_file, flags.target_file, **files)
+    else:
+        scored = mode == "export_score"
+        model.export(flags.export_dir, steps, eval_with_score=scored, **sampling)
 
 
 def _checkpoint_steps(flags: Any) -> int | str | list[int]:

@@ -1,10 +1,10 @@
-"""The table from a mode and an engine to the function that carries it out.
+"""The table from a mode to the function that carries it out.
 
-    carry_out(Request(mode="train", engine="local", ...))
+    carry_out(ConfiguredRun("train", arguments))
 
-Engine "local" computes on this machine; "tpu" is Mesh TensorFlow's `run` with TensorFlow's
-estimator. For a mode that our own code does not cover, the local engine is Mesh TensorFlow's `run`
-as well, and the functions in it that do not work here are replaced for that call.
+On a TPU that function is Mesh TensorFlow's `run` with TensorFlow's estimator. On this machine it is
+ours; for a mode that our own code does not cover, it is Mesh TensorFlow's `run` as well, and the
+functions in it that do not work here are replaced for that call.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from t0.feeding.opening import open_dataset_function
 from t0.inference import jobs, predict, text_decoder
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
-from t0.run import by_kind, tpu_checks
+from t0.run import evaluation_dispatch, tpu_checks
 from t0.scoring import decoded, perplexity
 from t0.scoring.mesh_model import MeshModel, both_vocabularies
 from t0.training import checkpointing, estimator, loop, model_directory
@@ -37,20 +37,22 @@ ENCODER_DECODER = "bitransformer"
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class ConfiguredRun:
     """A run that was configured and checked.
 
     Attributes:
       mode: one of `MODES`.
-      engine: "local" or "tpu".
       arguments: the arguments that the command passes to Mesh TensorFlow's `run`; gin has the rest.
       checkpoint: the checkpoint that the mode reads, or None for those in the model directory.
     """
 
     mode: str
-    engine: str
     arguments: Mapping[str, Any]
     checkpoint: str | None = None
+
+    def read(self) -> dict[str, Any]:
+        """Returns all arguments of `run`, prepared, as `arguments.read` does."""
+        return run_arguments.read(self.arguments)
 
 
 def engine_arguments(*, tpu: str | None) -> dict[str, Any]:
@@ -77,24 +79,25 @@ def local_parameters() -> dict[str, tuple[Any, str]]:
     return {name: (value, "this machine, without --tpu") for name, value in values.items()}
 
 
-def carry_out(request: Request) -> None:
+def carry_out(run: ConfiguredRun) -> None:
     """Carries out a run."""
-    with contextlib.ExitStack() as replaced, interruptible(_KEPT.get(request.mode, _NOTHING)):
-        if request.checkpoint:
-            for name, function in reading_only(request.checkpoint).items():
+    with contextlib.ExitStack() as replaced, interruptible(_KEPT.get(run.mode, _NOTHING)):
+        if run.checkpoint:
+            for name, function in reading_only(run.checkpoint).items():
                 replaced.enter_context(compat.replaced(name, function))
-        MODES[request.mode][request.engine](request)
+        carry = _tpu_run if run.arguments["tpu"] else MODES[run.mode]
+        carry(run)
 
 
-# Mode -> what Ctrl-C leaves, and how to go on; training saves, and says that itself.
-_RANKED = "the tasks that were ranked are kept, and the same command goes on with the next one"
+# Mode -> what Ctrl-C keeps, and how to resume; training saves, and prints that itself.
+_RANKED = "the tasks that were ranked are kept, and the same command resumes with the next one"
 _KEPT = {
-    "train": "the last checkpoint, if any, is kept, and the same command goes on from there",
+    "train": "the last checkpoint, if any, is kept, and the same command resumes from it",
     "score_eval": _RANKED,
-    "eval": f"{_RANKED}; tasks that are decoded or measured begin again",
-    "infer": "the predictions of whole batches are kept, and the same command goes on after them",
+    "eval": f"{_RANKED}; tasks that are decoded or measured start again",
+    "infer": "the predictions of whole batches are kept, and the same command resumes after them",
 }
-_NOTHING = "nothing is kept, and the same command begins again"
+_NOTHING = "nothing is kept, and the same command starts again"
 
 
 def reading_only(checkpoint: str) -> dict[str, Callable[..., Any]]:
@@ -109,9 +112,9 @@ def reading_only(checkpoint: str) -> dict[str, Callable[..., Any]]:
     }
 
 
-def _mesh_run(request: Request) -> None:
+def _mesh_run(run: ConfiguredRun) -> None:
     """Runs Mesh TensorFlow's `run`."""
-    mesh_utils.run(**request.arguments)
+    mesh_utils.run(**run.arguments)
 
 
 # What TensorFlow says of a TPU that it cannot use -> what a user can do.
@@ -128,12 +131,12 @@ _TPU_FAULTS = {
 }
 
 
-def _tpu_run(request: Request) -> None:
-    """Runs Mesh TensorFlow's `run` on a TPU; what TensorFlow says of the TPU becomes one line."""
-    if request.mode in ("eval", "score_eval", "perplexity_eval"):
-        by_kind.refuse_settings("Mesh TensorFlow evaluates on a TPU")
+def _tpu_run(run: ConfiguredRun) -> None:
+    """Runs Mesh TensorFlow's `run` on a TPU; TensorFlow's error about the TPU becomes one line."""
+    if run.mode in ("eval", "score_eval", "perplexity_eval"):
+        evaluation_dispatch.refuse_settings("Mesh TensorFlow evaluates on a TPU")
     try:
-        _mesh_run(request)
+        _mesh_run(run)
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
         # The status of a run that can be resumed; a loop starts it again (bin/tpu_train).
         said = (str(error).strip().splitlines() or [""])[0][:300]
@@ -145,21 +148,21 @@ def _tpu_run(request: Request) -> None:
         if remedy is None:
             raise
         said = text.strip().splitlines()[0][:300]
-        raise UserError(f"--tpu={request.arguments['tpu']}: {remedy} ({said})") from error
+        raise UserError(f"--tpu={run.arguments['tpu']}: {remedy} ({said})") from error
 
 
-def _train(request: Request) -> None:
+def _train(run: ConfiguredRun) -> None:
     """Trains by our own loop, or by the training function that the user bound."""
-    if "train_model_fn" not in request.arguments:
-        _mesh_run(request)
+    if "train_model_fn" not in run.arguments:
+        _mesh_run(run)
         return
-    arguments = run_arguments.read(request.arguments)
+    arguments = run.read()
     loop.check_input_options(
         skip_seen_data=arguments["skip_seen_data"],
         checkpoint_input_pipeline=arguments["checkpoint_input_pipeline"],
     )
     train_here(
-        TrainingSpec.from_estimator_arguments(**run_arguments.estimator_keywords(arguments)),
+        TrainingSpec.from_estimator_arguments(**arguments),
         arguments["train_dataset_fn"],
         train_steps=arguments["train_steps"],
         dataset_split=arguments["dataset_split"],
@@ -203,105 +206,109 @@ def _train_in_directory(
     loop.train(spec, data, options)
 
 
-def _rank(request: Request) -> None:
+def _rank(run: ConfiguredRun) -> None:
     """Scores every answer choice by our rank evaluation; a language model by Mesh TensorFlow's."""
     if bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
         if bound("score_eval.num_shards", 1) != 1:
             raise UserError("--num_shards is for encoder-decoders; Mesh TensorFlow scores the rest")
-        by_kind.refuse_settings("Mesh TensorFlow scores a language model")
-        _mesh_run(request)
+        evaluation_dispatch.refuse_settings("Mesh TensorFlow scores a language model")
+        _mesh_run(run)
         return
-    if by_kind.EvaluationSettings().decoded:
+    if evaluation_dispatch.EvaluationSettings().decoded:
         raise UserError("t0.evaluation.decoded is read in mode 'eval'; the mode is 'score_eval'")
-    arguments = run_arguments.read(request.arguments)
-    arguments["eval_dataset_fn"] = by_kind.selected(arguments["eval_dataset_fn"])
-    by_kind.rank(arguments, request.checkpoint)
+    arguments = run.read()
+    arguments["eval_dataset_fn"] = evaluation_dispatch.select_examples(arguments["eval_dataset_fn"])
+    evaluation_dispatch.rank(arguments, run.checkpoint)
 
 
-def _evaluate(request: Request) -> None:
-    """Ranks, decodes or measures each task of the mixture, by what the task is for."""
-    tasks = by_kind.configured_tasks()
+def _evaluate(run: ConfiguredRun) -> None:
+    """Ranks, decodes or measures each task of the mixture, by its metrics."""
+    tasks = evaluation_dispatch.configured_tasks()
     if tasks is None:
-        by_kind.refuse_settings("a dataset function of your own reads the examples")
-        _decode(request, _decoder(request))
+        evaluation_dispatch.refuse_settings("a dataset function of your own reads the examples")
+        _decode(run, _decoder(run))
         return
-    kinds = by_kind.kinds_of(tasks)
-    by_kind.check_shards(kinds)
-    folder = by_kind.EvaluationSettings().decoded
+    kinds = evaluation_dispatch.kinds_of(tasks)
+    evaluation_dispatch.check_shards(kinds)
+    folder = evaluation_dispatch.EvaluationSettings().decoded
     if folder:
-        names = [task.name for task in kinds.get(by_kind.DECODE, ())]
+        names = [task.name for task in kinds.get(evaluation_dispatch.DECODE, ())]
         with decoded.read_from(folder) as texts:
-            _decode(_of_tasks(request, names), texts)
+            _decode(_of_tasks(run, names), texts)
         return
-    wanted = {kind: {task.name for task in found} for kind, found in kinds.items()}
-    arguments = run_arguments.read(request.arguments)
-    select = functools.partial(by_kind.selected, arguments["eval_dataset_fn"])
-    for kind, judge in ((by_kind.RANK, by_kind.rank), (by_kind.PERPLEXITY, by_kind.measure)):
-        if kind in wanted:
-            judge({**arguments, "eval_dataset_fn": select(wanted[kind])}, request.checkpoint)
-    if by_kind.DECODE in wanted:
-        _decode(_of_tasks(request, wanted[by_kind.DECODE]), _decoder(request))
+    names_by_kind = {kind: {task.name for task in members} for kind, members in kinds.items()}
+    arguments = run.read()
+    select = functools.partial(evaluation_dispatch.select_examples, arguments["eval_dataset_fn"])
+    for kind, judge in (
+        (evaluation_dispatch.RANK, evaluation_dispatch.rank),
+        (evaluation_dispatch.PERPLEXITY, evaluation_dispatch.measure),
+    ):
+        if kind in names_by_kind:
+            judge({**arguments, "eval_dataset_fn": select(names_by_kind[kind])}, run.checkpoint)
+    if evaluation_dispatch.DECODE in names_by_kind:
+        _decode(_of_tasks(run, names_by_kind[evaluation_dispatch.DECODE]), _decoder(run))
 
 
-def _of_tasks(request: Request, names: Collection[str]) -> Request:
+def _of_tasks(run: ConfiguredRun, names: Collection[str]) -> ConfiguredRun:
     """Returns the evaluation of some of the mixture's tasks."""
-    dataset_fn = run_arguments.read(request.arguments)["eval_dataset_fn"]
-    selected = {"eval_dataset_fn": by_kind.selected(dataset_fn, names)}
-    return dataclasses.replace(request, arguments={**request.arguments, **selected})
+    dataset_fn = run.read()["eval_dataset_fn"]
+    selected = {"eval_dataset_fn": evaluation_dispatch.select_examples(dataset_fn, names)}
+    return dataclasses.replace(run, arguments={**run.arguments, **selected})
 
 
-def _decoder(request: Request) -> decoded.Decode | None:
+def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
     """Returns the function that decodes with our generator; None if only Mesh TensorFlow can."""
     if not jobs.has_generator(bound("run.model_type", ENCODER_DECODER)):
         return None
-    arguments = run_arguments.read(request.arguments)
-    run = jobs.RunArguments(
-        both_vocabularies(arguments["vocabulary"]),
-        arguments["sequence_length"],
-        arguments["batch_size"],
+    arguments = run.read()
+    model = MeshModel.from_estimator_arguments(arguments)
+    vocabularies = both_vocabularies(arguments["vocabulary"])
+    return text_decoder.evaluation_decoder(
+        model,
+        jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"]),
     )
-    model = MeshModel.from_estimator_arguments(run_arguments.estimator_keywords(arguments))
-    return text_decoder.evaluation_decoder(model, run)
 
 
-def _decode(request: Request, decode: decoded.Decode | None) -> None:
+def _decode(run: ConfiguredRun, decode: decoded.Decode | None) -> None:
     """Evaluates decoded texts, and writes the metrics to a results file."""
     eval_model = decoded.with_results(mesh_utils.eval_model, decode)
     with compat.replaced("mesh_utils.eval_model", eval_model):
-        _mesh_run(request)
+        _mesh_run(run)
 
 
-def _perplexity(request: Request) -> None:
+def _perplexity(run: ConfiguredRun) -> None:
     """Evaluates perplexity by Mesh TensorFlow's estimator, which prints the results."""
-    by_kind.refuse_settings("Mesh TensorFlow measures perplexity in mode 'perplexity_eval'")
+    evaluation_dispatch.refuse_settings(
+        "Mesh TensorFlow measures perplexity in mode 'perplexity_eval'"
+    )
     get_estimator = perplexity.with_printed_perplexity(mesh_utils.get_estimator)
     with compat.replaced("mesh_utils.get_estimator", get_estimator):
-        _mesh_run(request)
+        _mesh_run(run)
 
 
-def _infer(request: Request) -> None:
+def _infer(run: ConfiguredRun) -> None:
     """Predicts by our inference, or by Mesh TensorFlow's where ours does not cover the run."""
     model_type = bound("run.model_type", ENCODER_DECODER)
     if not jobs.uses_own_inference(model_type):
         decode = bound("infer_model.decode_fn")
         if decode is mesh_utils.decode_from_dataset and model_type == ENCODER_DECODER:
             raise UserError(
-                "infer_from_task.gin goes on with the text of a task, which only a language model "
+                "infer_from_task.gin continues the text of a task, which only a language model "
                 "can; this model is an encoder-decoder. To predict a task's targets: "
                 "--gin_file=runs/infer.gin in its place"
             )
         with compat.replaced("mesh_utils.infer_model", _with_latest_step(mesh_utils.infer_model)):
-            _mesh_run(request)
+            _mesh_run(run)
         return
-    arguments = run_arguments.read(request.arguments)
+    arguments = run.read()
     predict.predict(
-        MeshModel.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
+        MeshModel.from_estimator_arguments(arguments),
         vocabulary=arguments["vocabulary"],
         lengths=arguments["sequence_length"],
         batch_size=arguments["batch_size"],
         model_dir=arguments["model_dir"],
         steps=arguments["eval_checkpoint_step"],
-        checkpoint=request.checkpoint,
+        checkpoint=run.checkpoint,
     )
 
 
@@ -315,17 +322,16 @@ def _with_latest_step(infer_model: Callable[..., None]) -> Callable[..., None]:
     return infer
 
 
-MESH = {"local": _mesh_run, "tpu": _tpu_run}
-# Mode -> engine -> the function that carries it out.
-MODES: dict[str, dict[str, Callable[[Request], None]]] = {
-    "train": {"local": _train, "tpu": _tpu_run},
-    "eval": {"local": _evaluate, "tpu": _tpu_run},
-    "score_eval": {"local": _rank, "tpu": _tpu_run},
-    "perplexity_eval": {"local": _perplexity, "tpu": _tpu_run},
-    "infer": {"local": _infer, "tpu": _tpu_run},
-    "score_from_dataset": MESH,
-    "score_from_strings": MESH,
-    "export": MESH,
-    "export_infer": MESH,
-    "export_score": MESH,
+# Mode -> the function that carries it out on this machine.
+MODES: dict[str, Callable[[ConfiguredRun], None]] = {
+    "train": _train,
+    "eval": _evaluate,
+    "score_eval": _rank,
+    "perplexity_eval": _perplexity,
+    "infer": _infer,
+    "score_from_dataset": _mesh_run,
+    "score_from_strings": _mesh_run,
+    "export": _mesh_run,
+    "export_infer": _mesh_run,
+    "export_score": _mesh_run,
 }

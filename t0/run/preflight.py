@@ -23,7 +23,7 @@ from t0.errors import AbsentData, UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
 from t0.files import paths
 from t0.mesh.batch import check_batch
-from t0.run import by_kind
+from t0.run import evaluation_dispatch
 from t0.training.estimator import train_model
 
 # run.mode -> the dataset function whose mixture the mode reads.
@@ -80,9 +80,13 @@ def check_mixtures(
         opening.known_mixture(name)
         use_cached = bool(bound(f"{function}.use_cached", False))
         if use_cached:
-            named = by_kind.EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
-            for one in named or [name]:
-                opening.require_cached(one, function=function, settings=settings)
+            named = (
+                evaluation_dispatch.EvaluationSettings().tasks
+                if mode in ("eval", "score_eval")
+                else ()
+            )
+            for mixture in named or [name]:
+                opening.require_cached(mixture, function=function, settings=settings)
             notes += opening.require_current(
                 named or [name], settings=settings, allow_stale=allow_stale
             )
@@ -97,12 +101,12 @@ def check_mixtures(
         notes += [unread] if unread else []
         with _hint_if_absent(unread):
             notes += _notes_on_lengths(name, split, mode, use_cached=use_cached)
-    tasks = by_kind.configured_tasks() if mode == "eval" else None
+    tasks = evaluation_dispatch.configured_tasks() if mode == "eval" else None
     if tasks is not None:
         lengths = lengths_of_run()
-        notes += by_kind.check(tasks, lengths, on_tpu=on_tpu)
+        notes += evaluation_dispatch.check(tasks, lengths, on_tpu=on_tpu)
         # Ranking reads everything before it scores, and says this itself.
-        others = [task for task in tasks if not by_kind.is_ranked(task)]
+        others = [task for task in tasks if not evaluation_dispatch.is_ranked(task)]
         use_cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
         split = bound("run.dataset_split", "train")
         notes += (
@@ -263,12 +267,12 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     if not checkpoint:
         return []
     check_vocabulary(checkpoint, vocabulary)
-    done, wanted = checkpoint_files.global_step(checkpoint), bound("run.train_steps")
-    if isinstance(wanted, int) and wanted <= done:
+    done, last = checkpoint_files.global_step(checkpoint), bound("run.train_steps")
+    if isinstance(last, int) and last <= done:
         raise UserError(
-            f"run.train_steps = {wanted:,} counts from the start of pretraining, and {checkpoint} "
-            f"is at step {done:,}: nothing would be trained. For {wanted:,} steps more, "
-            f"run.train_steps = {done + wanted}"
+            f"run.train_steps = {last:,} counts from the start of pretraining, and {checkpoint} "
+            f"is at step {done:,}: nothing would be trained. For {last:,} steps more, "
+            f"run.train_steps = {done + last}"
         )
     return [f"starting from {checkpoint}, step {done:,}"]
 
@@ -277,16 +281,16 @@ def _check_checkpoints(model_dir: str, vocabulary: Any, further: Mapping[int, Pa
     """Checks the checkpoints of a folder; `further` are step -> path of the PyTorch engine's."""
     mode = run_mode()
     name = "export_checkpoint_step" if mode.startswith("export") else "eval_checkpoint_step"
-    wanted = bound(f"run.{name}")
-    if wanted is None and mode in _WAITING:
+    steps_wanted = bound(f"run.{name}")
+    if steps_wanted is None and mode in _WAITING:
         latest = sorted({*checkpoint_files.steps(model_dir), *further})[-1:]
         notes = [
             f"{name} is not set: waiting for checkpoints in {model_dir}, without end. Set it to a "
             "step or to -1, the latest"
         ]
     else:
-        latest = checkpoint_files.select_steps(model_dir, wanted, also=further)[-1:]
-        requested = wanted if isinstance(wanted, list | tuple) else [wanted]
+        latest = checkpoint_files.select_steps(model_dir, steps_wanted, also=further)[-1:]
+        requested = steps_wanted if isinstance(steps_wanted, list | tuple) else [steps_wanted]
         notes = [
             f"no checkpoint of step {step:,}: the closest, {closest:,}, is taken"
             for step in requested
@@ -324,20 +328,22 @@ def check_sizes(path: str) -> None:
         return
     try:
         with contextlib.closing(open_source(path, keep_slots=False)) as source:
-            model, place = source.model, source.path
+            model, folder = source.model, source.path
     except UserError:  # what is wrong with it is said where it is read
         return
     lines, mends = [], []
     for size, (parameter, macro) in _SIZES.items():
-        held = getattr(model, size)
+        size_of_checkpoint = getattr(model, size)
         scoped = parameter if "/" in parameter else f"encoder/{parameter}"
-        told = bound(scoped, bound(scoped.partition("/")[2], evaluate=False), evaluate=False)
-        if isinstance(told, int) and told != held:
-            lines.append(f"  {macro}: {held} in the checkpoint, {told} by the gin files")
-            mends.append(f"--gin.{macro}={held}")
+        size_of_run = bound(scoped, bound(scoped.partition("/")[2], evaluate=False), evaluate=False)
+        if isinstance(size_of_run, int) and size_of_run != size_of_checkpoint:
+            lines.append(
+                f"  {macro}: {size_of_checkpoint} in the checkpoint, {size_of_run} by the gin files"
+            )
+            mends.append(f"--gin.{macro}={size_of_checkpoint}")
     if not lines:
         return
-    config = operative_config.beside(place)
+    config = operative_config.beside(folder)
     own = f"its own gin file, --gin_file={config}" if config else " ".join(mends)
     raise UserError(
         f"checkpoint {path} is of another model than the gin files configure:\n"

@@ -25,7 +25,7 @@ def model_dir(flag: str | None) -> str | None:
     """Returns the model directory that the flag or the macro MODEL_DIR names, None if neither does.
 
     Args:
-      flag: the value of --model_dir, None where it is not given.
+      flag: the value of --model_dir, None if it is not given.
 
     Raises:
       UserError: if they name two folders, or the macro is not text.
@@ -83,14 +83,14 @@ def step_of_checkpoint(checkpoint: str) -> int:
     """
     folder = folder_of_checkpoint(checkpoint)
     named, present = _match_checkpoint_name(checkpoint), checkpoint_files.steps(folder)
-    wanted = int(named["step"]) if named else max(present, default=-1)
-    if wanted not in present:
-        there = ", ".join(map(str, present[-5:])) or "none"
+    step = int(named["step"]) if named else max(present, default=-1)
+    if step not in present:
+        listed = ", ".join(map(str, present[-5:])) or "none"
         raise UserError(
             f"CHECKPOINT_PATH = {checkpoint!r} is not there: {folder} holds checkpoints of the "
-            f"steps: {there}"
+            f"steps: {listed}"
         )
-    return wanted
+    return step
 
 
 @gin.configurable(module="t0")

@@ -15,7 +15,6 @@ from t0.config import masking, operative
 from t0.feeding import opening
 from t0.mesh.devices import activation_dtype
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.run import arguments as run_arguments
 from t0.training import checkpointing, graph, model_directory
 from t0.training.checkpointing import Keep
 from t0.training.graph import TrainingSpec
@@ -28,7 +27,7 @@ def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
     Args:
       arguments: what `arguments.read` returned.
     """
-    spec = TrainingSpec.from_estimator_arguments(**run_arguments.estimator_keywords(arguments))
+    spec = TrainingSpec.from_estimator_arguments(**arguments)
     options = LoopOptions(arguments["train_steps"])
     data = opening.open_dataset_function(
         arguments["train_dataset_fn"],
@@ -45,7 +44,7 @@ def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
         activations=activation_dtype(options.activation_dtype),
     )
     Keep(spec.keep_checkpoint_max)
-    stock, ours = operative.split(masking.masked_config(gin.operative_config_str))
+    stock, ours = operative.split(masking.mask_config(gin.operative_config_str))
     return {
         operative.FILE: stock,
         operative.OURS: ours,

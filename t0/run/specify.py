@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
-from t0.config import flags as command_flags
 from t0.config import masking
 from t0.config.bindings import bound, resolved
 from t0.config.specification import (
@@ -36,7 +35,7 @@ from t0.feeding import opening
 from t0.inference import jobs
 from t0.inference.prediction_jobs import PredictionJob
 from t0.run import arguments as run_arguments
-from t0.run import by_kind, run_records
+from t0.run import evaluation_dispatch, run_records
 from t0.run.preflight import DATASET_FUNCTIONS
 from t0.scoring import evaluate
 from t0.scoring.mesh_model import vocabulary_hash
@@ -45,7 +44,7 @@ from t0.scoring.ranking import results_folder
 
 # Arguments of a layer's or model's constructor that depend on the mesh, not on the model.
 _OF_THE_BUILDER = ("self", "name", "layout", "mesh_shape", "layer_stack")
-# Argument of a constructor -> the attribute that holds it, where it has another name.
+# Argument of a constructor -> the attribute that holds it, if it has another name.
 _ATTRIBUTES = {"d_model": "model_dim"}
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 
@@ -107,44 +106,22 @@ def _evaluations(
 ) -> dict[str, Any]:
     """Returns the fields of a specification that modes other than training have."""
     if mode == "score_eval":
-        rank = _rank_spec(arguments, checkpoint, vocabularies[1])
-        return {"rank": dataclasses.replace(rank, given=_plain(by_kind.given_facts()))}
+        return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
     if mode == "infer":
         return {"infer": _infer_spec(arguments, checkpoint, vocabularies)}
-    tasks = by_kind.configured_tasks() if mode == "eval" else None
-    if not tasks:
-        return {}
-    kinds = by_kind.kinds_of(tasks)
-    measured = kinds.get(by_kind.PERPLEXITY)
-    if measured:
+    tasks = evaluation_dispatch.configured_tasks() if mode == "eval" else None
+    kinds = evaluation_dispatch.kinds_of(tasks or ())
+    if measured := kinds.get(evaluation_dispatch.PERPLEXITY):
         raise UserError(
             f"task {measured[0].name} has no metrics: its perplexity is measured, which a "
             "specification does not say; t5_mesh_transformer without --engine=torch measures it"
         )
-    found: dict[str, Any] = {}
-    if by_kind.RANK in kinds:
-        rank = _rank_spec(arguments, checkpoint, vocabularies[1])
-        found["rank"] = dataclasses.replace(rank, given=_plain(by_kind.given_facts()))
-    if by_kind.DECODE in kinds:
-        if not arguments["sequence_length"]:
-            raise UserError(
-                f"task {kinds[by_kind.DECODE][0].name} is decoded, for which a specification needs "
-                "lengths: --gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 64}\""
-            )
-        folder = f"{_results_folder(arguments)}/decoding"
-        run = jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"])
-        wanted = jobs.make_evaluation_jobs(
-            run, kinds[by_kind.DECODE], split=arguments["dataset_split"], folder=folder
-        )
-        found["infer"] = _jobs_spec(
-            wanted,
-            arguments,
-            checkpoint,
-            vocabularies,
-            activations=mesh_utils.get_variable_dtype().activation_dtype.name,
-            examples=by_kind.EvaluationSettings().examples,
-        )
-    return found
+    parts: dict[str, Any] = {}
+    if evaluation_dispatch.RANK in kinds:
+        parts["rank"] = _rank_spec(arguments, checkpoint, vocabularies[1])
+    if decoded := kinds.get(evaluation_dispatch.DECODE):
+        parts["infer"] = _decoding_spec(decoded, arguments, checkpoint, vocabularies)
+    return parts
 
 
 def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
@@ -154,16 +131,16 @@ def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
       spec: a run of mode "eval" that decodes tasks.
       argv: the command line that wrote the specification; secrets in it are masked.
     """
-    words = iter(shlex.split(command_flags.masked(argv))[1:])
-    kept = []
+    words = iter(shlex.split(masking.mask_command(argv))[1:])
+    words_of_run = []
     for word in words:
         name, _, value = word.lstrip("-").partition("=")
         if name not in ("save_spec", "engine"):
-            kept.append(word)
+            words_of_run.append(word)
         elif not value:
             next(words, None)
     folder = posixpath.dirname(spec.infer.jobs[0].path)
-    return (*kept, f"--gin_param=t0.evaluation.decoded = {folder!r}")
+    return (*words_of_run, f"--gin_param=t0.evaluation.decoded = {folder!r}")
 
 
 def microbatches(arguments: Mapping[str, Any]) -> int:
@@ -198,7 +175,7 @@ def _vocabulary_spec(vocabulary: Any) -> VocabularySpec:
 
 
 def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
-    """Returns the data that the mode reads; None where it reads no mixture."""
+    """Returns the data that the mode reads; None if it reads no mixture."""
     function = DATASET_FUNCTIONS.get(mode)
     if function is None:
         return None
@@ -226,7 +203,9 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
         pack=False,
     )
     tasks = data.tasks
-    chosen = by_kind.EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
+    chosen = (
+        evaluation_dispatch.EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
+    )
     if chosen:
         tasks = tuple(
             opening.task_spec(
@@ -241,15 +220,15 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
 def _rank_task(name: str, split: str) -> RankTaskSpec | None:
     """Returns what rank evaluation needs of a task; None if it is not for rank evaluation."""
     task = seqio.TaskRegistry.get(name)
-    if not by_kind.is_ranked(task):
+    if not evaluation_dispatch.is_ranked(task):
         return None
-    known = [classes_of(metric) for metric in task.metric_fns]
+    classes_by_metric = [classes_of(metric) for metric in task.metric_fns]
     others = [
         getattr(metric, "__name__", str(metric))
-        for metric, classes in zip(task.metric_fns, known, strict=True)
+        for metric, classes in zip(task.metric_fns, classes_by_metric, strict=True)
         if classes is None
     ]
-    classes = tuple(found[0] for found in known if found is not None)
+    classes = tuple(counts[0] for counts in classes_by_metric if counts is not None)
     facts = evaluate.rank_task_facts(name, split)
     return RankTaskSpec(facts.dataset, facts.prompt, classes, tuple(others), facts.rows)
 
@@ -262,6 +241,7 @@ def _rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary:
         settings=dataclasses.asdict(evaluate.RankEvaluationSettings()),
         reading=_plain(evaluate.reading_facts()),
         vocabulary=evaluate.vocabulary_facts(vocabulary),
+        given=_plain(evaluation_dispatch.given_facts()),
     )
 
 
@@ -277,6 +257,7 @@ def _results_folder(arguments: Mapping[str, Any]) -> str:
 def _infer_spec(
     arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> InferSpec:
+    """Returns the predictions of mode "infer"."""
     if not jobs.uses_own_inference(arguments["model_type"]):
         raise UserError(
             "a specification has the predictions of --gin_file=runs/infer.gin, or of T5's "
@@ -284,62 +265,75 @@ def _infer_spec(
         )
     settings = jobs.InferenceSettings()
     run = jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"])
-    wanted = jobs.make_jobs(settings, run) if settings.configured else jobs.make_t5_jobs(run)
+    predictions = jobs.make_jobs(settings, run) if settings.configured else jobs.make_t5_jobs(run)
     named = bound("t0.infer.mixture_or_task_name")
-    features = opening.known_mixture(named).output_features if named else {}
-    feature = features.get("inputs")
+    feature = opening.known_mixture(named).output_features.get("inputs") if named else None
     vocabulary = feature.vocabulary if feature else vocabularies[0]
-    return _jobs_spec(
-        wanted,
-        arguments,
-        checkpoint,
-        (vocabulary, vocabularies[1]),
-        # Of another machine's engine "auto" may be another type.
-        activations=settings.activation_dtype,
-        digest=vocabulary_hash(vocabularies[0]),
-    )
-
-
-def _jobs_spec(  # noqa: PLR0913 (the parts of a specification, by name)
-    wanted: Sequence[PredictionJob],
-    arguments: Mapping[str, Any],
-    checkpoint: str | None,
-    vocabularies: tuple[Any, Any],
-    *,
-    activations: str,
-    digest: str | None = None,
-    examples: int | None = None,
-) -> InferSpec:
-    lengths = arguments["sequence_length"]
     return InferSpec(
         checkpoint=checkpoint,
         steps=_plain(arguments["eval_checkpoint_step"]),
-        vocabulary_sha256=digest or vocabulary_hash(vocabularies[0]),
+        vocabulary_sha256=vocabulary_hash(vocabularies[0]),
         jobs=tuple(
-            dataclasses.replace(
-                _job_spec(job, activations, vocabularies[0], lengths), examples=examples
-            )
-            for job in wanted
+            # On another machine "auto" may be another type.
+            _job_spec(job, settings.activation_dtype, vocabulary, run.sequence_length)
+            for job in predictions
+        ),
+    )
+
+
+def _decoding_spec(
+    tasks: Sequence[Any],
+    arguments: Mapping[str, Any],
+    checkpoint: str | None,
+    vocabularies: tuple[Any, Any],
+) -> InferSpec:
+    """Returns the decoding of tasks in mode "eval"."""
+    lengths = arguments["sequence_length"]
+    if not lengths:
+        raise UserError(
+            f"task {tasks[0].name} is decoded, for which a specification needs lengths: "
+            "--gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 64}\""
+        )
+    predictions = jobs.make_evaluation_jobs(
+        jobs.RunArguments(vocabularies, lengths, arguments["batch_size"]),
+        tasks,
+        split=arguments["dataset_split"],
+        folder=f"{_results_folder(arguments)}/decoding",
+    )
+    activations = mesh_utils.get_variable_dtype().activation_dtype.name
+    examples = evaluation_dispatch.EvaluationSettings().examples
+    return InferSpec(
+        checkpoint=checkpoint,
+        steps=_plain(arguments["eval_checkpoint_step"]),
+        vocabulary_sha256=vocabulary_hash(vocabularies[0]),
+        jobs=tuple(
+            _job_spec(job, activations, vocabularies[0], lengths, examples=examples)
+            for job in predictions
         ),
     )
 
 
 def _job_spec(
-    job: PredictionJob, activations: str, vocabulary: Any, lengths: Mapping[str, int]
+    job: PredictionJob,
+    activations: str,
+    vocabulary: Any,
+    lengths: Mapping[str, int],
+    *,
+    examples: int | None = None,
 ) -> JobSpec:
-    configured_here = {"activation_dtype": activations}
     origin = dict(job.examples.origin)
     task, use_cached = origin.pop("task", None), origin.pop("use_cached", False)
     split = origin.pop("split", "")
     return JobSpec(
         path=job.path,
         as_json=job.as_json,
-        settings=dataclasses.asdict(job.settings) | configured_here,
+        settings=dataclasses.asdict(job.settings) | {"activation_dtype": activations},
         limits=_plain(dataclasses.asdict(job.limits)),
         split=split,
         task=task
         and opening.task_spec(seqio.TaskRegistry.get(task), split, lengths, use_cached=use_cached),
         vocabulary="" if task else _vocabulary_spec(vocabulary).file,
+        examples=examples,
         **origin,
     )
 
@@ -387,11 +381,11 @@ def _stack(stack: Any) -> dict[str, Any]:
         for layer in stack.layer_stack.layers
     ]
     described["sublayers"] = {
-        place: [
+        group: [
             _sublayer(function, stack.layer_stack)
-            for function in getattr(stack.layer_stack, f"_sublayers_{place}")
+            for function in getattr(stack.layer_stack, f"_sublayers_{group}")
         ]
-        for place in ("initial", "per_layer", "final")
+        for group in ("initial", "per_layer", "final")
     }
     return described
 
@@ -401,21 +395,21 @@ def _sublayer(function: Callable[..., Any], layer_stack: Any) -> dict[str, Any]:
     parameters = _parameters(selector)
     if "legacy" in selector:  # these read the parameters of their stack
         legacy = {"dropout_rate": layer_stack.dropout_rate, "epsilon": layer_stack.norm_epsilon}
-        kept = "dropout_rate" if "dropout" in selector else "epsilon"
-        parameters[kept] = legacy[kept]
+        name = "dropout_rate" if "dropout" in selector else "epsilon"
+        parameters[name] = legacy[name]
     return {"selector": selector, "parameters": parameters}
 
 
 def _constructor_arguments(built: Any) -> dict[str, Any]:
     """Returns the arguments of an object's constructor, read from the object's attributes."""
     attributes = vars(built)
-    kept = {}
+    values = {}
     for name in _constructor_names(type(built)):
         names = (_ATTRIBUTES.get(name, name), f"_{name}", f"{name}_dim")
-        found = next((each for each in names if each in attributes), None)
-        if found is not None and name not in _OF_THE_BUILDER:
-            kept[name] = _plain(attributes[found], name)
-    return kept
+        attribute = next((each for each in names if each in attributes), None)
+        if attribute is not None and name not in _OF_THE_BUILDER:
+            values[name] = _plain(attributes[attribute], name)
+    return values
 
 
 def _constructor_names(kind: type) -> list[str]:
@@ -449,14 +443,14 @@ def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
     """Returns a configurable's parameters: its defaults, overridden by gin's bindings."""
     scopes = scope.split("/") if scope else []
     configurable = gin_config._REGISTRY[selector]
-    found = {
+    parameters = {
         name: parameter.default
         for name, parameter in inspect.signature(configurable.wrapped).parameters.items()
         if parameter.default is not parameter.empty
     }
     for count in range(len(scopes) + 1):
-        found |= gin_config._CONFIG.get(("/".join(scopes[:count]), selector), {})
-    return {name: _plain(resolved(value), name) for name, value in found.items()}
+        parameters |= gin_config._CONFIG.get(("/".join(scopes[:count]), selector), {})
+    return {name: _plain(resolved(value), name) for name, value in parameters.items()}
 
 
 def _plain(value: Any, name: str = "") -> Any:
@@ -466,13 +460,13 @@ def _plain(value: Any, name: str = "") -> Any:
     """
     if isinstance(value, str):
         written = repr(value)
-        return value if masking.masked_value(name, written) == written else masking.MASK
+        return value if masking.mask_value(name, written) == written else masking.MASK
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(part): _plain(held, str(part)) for part, held in value.items()}
+        return {str(item): _plain(held, str(item)) for item, held in value.items()}
     if isinstance(value, list | tuple) and not isinstance(value, mtf.Dimension):
-        return [_plain(part) for part in value]
+        return [_plain(item) for item in value]
     if isinstance(value, gin_config.ConfigurableReference):
         scope, selector = value.config_key
         return {"selector": selector, "parameters": _parameters(selector, scope)}
@@ -485,8 +479,8 @@ def _plain(value: Any, name: str = "") -> Any:
 
 def _selector(function: Callable[..., Any]) -> str:
     """Returns gin's selector of a function or class, or its name in Python."""
-    known = gin_config._inverse_lookup(function, allow_decorators=True)
-    if known is not None:
-        return known.selector
+    configurable = gin_config._inverse_lookup(function, allow_decorators=True)
+    if configurable is not None:
+        return configurable.selector
     named = inspect.unwrap(function)
     return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"

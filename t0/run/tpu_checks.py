@@ -1,37 +1,38 @@
-"""Checks of the machine before a run on a TPU: a table, each row with what to do about it.
+"""Checks before a run on a TPU: of this machine, of the TPU, and of the configured run.
 
-    found = check_machine("my-slice", zone="europe-west4-a", project="mine")
-    found.accelerator_type, found.remote                 # "v3-32", True
+    facts = check_machine("my-slice", zone="europe-west4-a", project="mine")
+    facts.accelerator_type, facts.is_remote              # "v3-32", True
+    check_run(facts, model_dir="gs://mine/model", cores=mesh_cores())     # after gin was parsed
 
-TensorFlow is not imported. Without the checks it ends with a traceback for the same mistakes, or
-asks for a day whether a server is there that never will be. Every wrong row is in the error. The
-run itself is checked by `t0.run.tpu_run_checks`, after gin has been parsed.
+`check_machine` does not import TensorFlow. Without these checks TensorFlow ends with a traceback
+for the same mistakes, or waits for a day for a server that does not exist. An error lists every
+fault and how to fix it.
 """
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from t0.config.bindings import bound
 from t0.errors import UserError, install_command
+from t0.files import paths
 from t0.mesh import cloud
 from t0.mesh.cloud import ADDRESS, IMAGES, LOCAL, NAMED, Machine, Node, pjrt_variables
-from t0.mesh.topology import GENERATIONS
+from t0.mesh.topology import GENERATIONS, SLICES, topology
 
-REMOTE = (NAMED, ADDRESS)
-ALL = (LOCAL, NAMED, ADDRESS)
 # The release of TensorFlow that has Estimator, and that this project is locked to.
 TENSORFLOW = "2.15."
 INSTALL = f"Install them: {install_command('tpu')}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class TpuFacts:
     """The TPU of a run: this machine, and the TPU as the API describes it.
 
     Attributes:
       machine: the facts about this machine.
-      node: what the TPU API said; None where it is not asked.
+      node: the answer of the TPU API; None if it was not asked.
     """
 
     machine: Machine
@@ -39,226 +40,221 @@ class Found:
 
     @property
     def accelerator_type(self) -> str:
-        """The slice, such as "v3-32"; "" where nothing says it."""
+        """The slice, such as "v3-32"; "" if unknown."""
         named = self.node.accelerator_type if self.node else ""
         return named or self.machine.accelerator_type
 
     @property
-    def remote(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether TensorFlow servers, not this process, read the data and compute."""
-        return self.machine.kind in REMOTE
+        return self.machine.kind != LOCAL
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """A check.
+class TpuRun(TpuFacts):
+    """The TPU of a run, and what gin and the flags say about the run.
 
     Attributes:
-      name: what is checked, in a few words.
-      kinds: the kinds of --tpu that it is for.
-      fault: returns what is wrong and what to do about it, or None.
+      model_dir: the folder of its checkpoints; None if neither a flag nor gin names one.
+      cache_dirs: the folders with cached tasks.
+      cores: the cores of the configured mesh; None if it is not a mesh of TPU cores.
+      checkpoint: the checkpoint to start from.
+      vocabulary: the path of the SentencePiece model.
     """
 
-    name: str
-    kinds: tuple[str, ...]
-    fault: Callable[[Any], str | None]
+    model_dir: str | None = None
+    cache_dirs: tuple[str, ...] = ()
+    cores: int | None = None
+    checkpoint: str | None = None
+    vocabulary: str = ""
+
+    @property
+    def hosts(self) -> int:
+        """The hosts of the slice, as far as the machine, the API or the configuration know."""
+        named = cloud.hosts_of(self.accelerator_type)
+        return named or max(1, (self.cores or 0) // topology("v3-8").cores)
 
 
-def _no_tpu(found: Found) -> str | None:
-    if found.machine.chips:
-        return None
-    return (
-        "this machine has no TPU (no /dev/accel0). --tpu=local is for the TPU VM of a single host, "
-        "--tpu=NAME for worker 0 of a slice; without --tpu the run computes on this machine"
-    )
+def machine_faults(facts: TpuFacts) -> Iterator[str]:
+    """Yields what is wrong with this machine, and how to fix it."""
+    machine = facts.machine
+    yield from _local_faults(machine) if machine.kind == LOCAL else _remote_faults(machine)
+    if machine.tensorflow and not machine.tensorflow.startswith(TENSORFLOW):
+        yield (
+            f"TensorFlow {machine.tensorflow} is installed; wanted 2.15, the last that has "
+            f"Estimator. Make the TPU VM with the image {IMAGES}"
+        )
+    yield from _slice_faults(facts)
 
 
-def _other_tensorflow(found: Found) -> str | None:
-    version = found.machine.tensorflow
-    if not version or version.startswith(TENSORFLOW):
-        return None
-    return (
-        f"TensorFlow {version} is installed; wanted 2.15, the last that has Estimator. Make the "
-        f"TPU VM with the image {IMAGES}"
-    )
+def _local_faults(machine: Machine) -> Iterator[str]:
+    """Yields faults of a machine whose own TPU is used (--tpu=local)."""
+    if not machine.chips:
+        yield (
+            "this machine has no TPU (no /dev/accel0). --tpu=local is for the TPU VM of a single "
+            "host, --tpu=NAME for worker 0 of a slice; without --tpu the run computes on this "
+            "machine"
+        )
+    if machine.chips and not machine.drives_tpu:
+        yield (
+            f"the TensorFlow {machine.tensorflow} that is installed here cannot drive a TPU: the "
+            "package index's is built without. The TPU VM's image brings its own: make the "
+            f"environment on it with bin/setup --system-tensorflow, on the image {IMAGES}"
+        )
+    if machine.chips and machine.environment.get("TPU_LOAD_LIBRARY") == "0":
+        yield (
+            "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU; it is for --tpu=NAME. "
+            "unset TPU_LOAD_LIBRARY"
+        )
+    hosts = cloud.hosts_of(machine.accelerator_type)
+    if hosts > 1:
+        yield (
+            f"this machine is one of the {hosts} hosts of a {machine.accelerator_type}, and "
+            "--tpu=local is for a single host. On worker 0: export TPU_LOAD_LIBRARY=0, and "
+            "--tpu=NAME"
+        )
 
 
-def _wheel(found: Found) -> str | None:
-    if found.machine.drives_tpu or not found.machine.chips:
-        return None
-    return (
-        f"the TensorFlow {found.machine.tensorflow} that is installed here cannot drive a TPU: the "
-        "package index's is built without. The TPU VM's image brings its own: make the environment "
-        f"on it by bin/setup --system-tensorflow, on the image {IMAGES}"
-    )
+def _remote_faults(machine: Machine) -> Iterator[str]:
+    """Yields faults of a machine that uses the TensorFlow servers of a TPU's hosts."""
+    library = machine.environment.get("TPU_LOAD_LIBRARY")
+    if machine.on_tpu_vm and library != "0":
+        yield (
+            f"TPU_LOAD_LIBRARY is {'not set' if library is None else library}: this process would "
+            "take the chips that the TensorFlow server of this host drives. export "
+            "TPU_LOAD_LIBRARY=0"
+        )
+    if machine.worker not in ("", "0"):
+        yield (
+            f"this is worker {machine.worker} of the slice; the command runs once, on worker 0: "
+            f"gcloud compute tpus tpu-vm ssh {machine.tpu} --worker=0"
+        )
+    if machine.kind == NAMED and machine.missing:
+        yield (
+            "TensorFlow looks a TPU up by name with the packages "
+            f"{' and '.join(cloud.CLIENT_PACKAGES)}; not installed: {', '.join(machine.missing)}. "
+            f"{INSTALL}"
+        )
+    flags = {"--gcp_project": machine.project, "--tpu_zone": machine.zone}
+    absent = [flag for flag, value in flags.items() if not value]
+    if machine.kind == NAMED and absent:
+        yield (
+            "no metadata server answers, so this machine is not Google's, and nothing says in "
+            f"which project and zone the TPU '{machine.tpu}' is. Give {' and '.join(absent)}, or "
+            "run the command on worker 0 of the slice"
+        )
 
 
-def _pjrt(found: Found) -> str | None:
-    on = pjrt_variables(found.machine.environment)
-    images = (found.machine.image, found.node.runtime if found.node else "")
+def _slice_faults(facts: TpuFacts) -> Iterator[str]:
+    """Yields what Estimator cannot use of the image or of the TPU's generation."""
+    variables = pjrt_variables(facts.machine.environment)
+    images = (facts.machine.image, facts.node.runtime if facts.node else "")
     image = next((image for image in images if "pjrt" in image), "")
     if image:
-        return (
+        yield (
             f"the image {image} has TensorFlow over PJRT, with which Estimator crashes "
             f"(tensorflow#90807). Make the TPU VM with the image {IMAGES}"
         )
-    if not on:
-        return None
-    return (
-        f"{' and '.join(on)} {'is' if len(on) == 1 else 'are'} set: TensorFlow would drive the TPU "
-        f"by PJRT, with which Estimator crashes (tensorflow#90807). unset {' '.join(on)}; if the "
-        f"image set them, it is a -pjrt image: take {IMAGES}"
-    )
+    elif variables:
+        yield (
+            f"{' and '.join(variables)} {'is' if len(variables) == 1 else 'are'} set: TensorFlow "
+            "would drive the TPU by PJRT, with which Estimator crashes (tensorflow#90807). unset "
+            f"{' '.join(variables)}; if the image set them, it is a -pjrt image: take {IMAGES}"
+        )
+    kind = facts.accelerator_type
+    if kind and kind.partition("-")[0] not in GENERATIONS:
+        yield (
+            f"the TPU is a {kind}; TensorFlow's Estimator drives {', '.join(GENERATIONS)}, because "
+            "later ones need PJRT"
+        )
 
 
-def _generation(found: Found) -> str | None:
-    kind = found.accelerator_type
-    if not kind or kind.partition("-")[0] in GENERATIONS:
-        return None
-    return (
-        f"the TPU is a {kind}; TensorFlow's Estimator drives {', '.join(GENERATIONS)}, because "
-        "later ones need PJRT"
-    )
-
-
-def _library_off(found: Found) -> str | None:
-    if found.machine.environment.get("TPU_LOAD_LIBRARY") != "0" or not found.machine.chips:
-        return None
-    return (
-        "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU; it is for --tpu=NAME. "
-        "unset TPU_LOAD_LIBRARY"
-    )
-
-
-def _library_on(found: Found) -> str | None:
-    value = found.machine.environment.get("TPU_LOAD_LIBRARY")
-    if value == "0" or not found.machine.on_tpu_vm:
-        return None
-    got = "not set" if value is None else value
-    return (
-        f"TPU_LOAD_LIBRARY is {got}: this process would take the chips that the TensorFlow server "
-        "of this host drives. export TPU_LOAD_LIBRARY=0"
-    )
-
-
-def _one_host_only(found: Found) -> str | None:
-    hosts = cloud.hosts_of(found.machine.accelerator_type)
-    if hosts < 2:
-        return None
-    return (
-        f"this machine is one of the {hosts} hosts of a {found.machine.accelerator_type}, and "
-        "--tpu=local is for a single host. On worker 0: export TPU_LOAD_LIBRARY=0, and --tpu=NAME"
-    )
-
-
-def _other_worker(found: Found) -> str | None:
-    if found.machine.worker in ("", "0"):
-        return None
-    return (
-        f"this is worker {found.machine.worker} of the slice; the command runs once, on worker 0: "
-        f"gcloud compute tpus tpu-vm ssh {found.machine.tpu} --worker=0"
-    )
-
-
-def _missing_client(found: Found) -> str | None:
-    missing = found.machine.missing
-    if not missing:
-        return None
-    return (
-        f"TensorFlow looks a TPU up by name with the packages {' and '.join(cloud.CLIENT_PACKAGES)}"
-        f"; not installed: {', '.join(missing)}. {INSTALL}"
-    )
-
-
-def _nowhere(found: Found) -> str | None:
-    machine = found.machine
-    flags = {"--gcp_project": machine.project, "--tpu_zone": machine.zone}
-    absent = [flag for flag, value in flags.items() if not value]
-    if not absent:
-        return None
-    return (
-        "no metadata server answers, so this machine is not Google's, and nothing says in which "
-        f"project and zone the TPU '{machine.tpu}' is. Give {' and '.join(absent)}, or run the "
-        "command on worker 0 of the slice"
-    )
-
-
-def _unknown_node(found: Found) -> str | None:
-    machine, node = found.machine, found.node
-    if not node or not node.trouble:
-        return None
-    return (
-        f"the TPU '{machine.tpu}' cannot be looked up in project {machine.project}, zone "
-        f"{machine.zone} ({node.trouble}). List what is there: gcloud compute tpus tpu-vm list "
-        f"--project={machine.project} --zone={machine.zone}"
-    )
-
-
-def _not_ready(found: Found) -> str | None:
-    machine, node = found.machine, found.node
-    if not node or node.trouble or node.state == "READY":
-        return None
-    gone = node.state in ("PREEMPTED", "TERMINATED")
-    return f"the TPU '{machine.tpu}' is {node.state or 'in no state'}, not READY. " + (
-        "Delete it and make it again; the run goes on at its last checkpoint"
-        if gone
-        else f"Wait, and look: gcloud compute tpus tpu-vm describe {machine.tpu} --zone="
-        f"{machine.zone}"
-    )
-
-
-def _silent_server(found: Found) -> str | None:
-    if found.machine.kind == ADDRESS:
-        endpoints = cloud.addresses(found.machine.tpu)
-    else:
-        endpoints = found.node.endpoints if found.node and found.node.state == "READY" else ()
+def node_faults(facts: TpuFacts) -> Iterator[str]:
+    """Yields what is wrong with the TPU: it asks servers, which takes seconds if none answers."""
+    machine, node = facts.machine, facts.node
+    endpoints = cloud.addresses(machine.tpu) if machine.kind == ADDRESS else ()
+    if node and node.trouble:
+        yield (
+            f"the TPU '{machine.tpu}' cannot be looked up in project {machine.project}, zone "
+            f"{machine.zone} ({node.trouble}). List what is there: gcloud compute tpus tpu-vm list "
+            f"--project={machine.project} --zone={machine.zone}"
+        )
+    elif node and node.state != "READY":
+        gone = node.state in ("PREEMPTED", "TERMINATED")
+        yield f"the TPU '{machine.tpu}' is {node.state or 'in no state'}, not READY. " + (
+            "Delete it and make it again; the run resumes at its last checkpoint"
+            if gone
+            else f"Wait, and look: gcloud compute tpus tpu-vm describe {machine.tpu} --zone="
+            f"{machine.zone}"
+        )
+    elif node:
+        endpoints = node.endpoints
+    if node:
+        yield from _slice_faults(facts)
     silent = [f"{host}:{port}" for host, port in endpoints if not cloud.answers(host, port)]
-    if not silent:
-        return None
-    shown = ", ".join(silent[:3]) + (" ..." if len(silent) > 3 else "")
-    return (
-        f"{len(silent)} of the {len(endpoints)} TensorFlow servers do not answer: {shown}. Is this "
-        "machine of their network, and does the service tpu-runtime run on each host?"
+    if silent:
+        shown = ", ".join(silent[:3]) + (" ..." if len(silent) > 3 else "")
+        yield (
+            f"{len(silent)} of the {len(endpoints)} TensorFlow servers do not answer: {shown}. Is "
+            "this machine in their network, and does the service tpu-runtime run on each host?"
+        )
+
+
+def run_faults(run: TpuRun) -> Iterator[str]:
+    """Yields what is wrong with a configured run on its TPU."""
+    if not run.model_dir:
+        yield (
+            "no model directory is given, and a run on a TPU does not write to a default one: "
+            "--model_dir=gs://BUCKET/FOLDER"
+        )
+    yield from _mesh_faults(run)
+    folders = {"--model_dir": run.model_dir, "the checkpoint to start from": run.checkpoint}
+    folders |= {f"cache folder {n}": path for n, path in enumerate(run.cache_dirs, 1)}
+    local = [f"{name} ({at})" for name, at in folders.items() if at and not paths.is_remote(at)]
+    if run.is_remote and run.hosts > 1 and local:
+        yield (
+            f"the {run.hosts} hosts of the slice share no disk, and only on this machine "
+            f"{'is' if len(local) == 1 else 'are'} {', '.join(local)}. Copy to a bucket of the "
+            "slice's region and name that: gsutil -m cp -r FOLDER gs://BUCKET/FOLDER"
+        )
+    if run.is_remote and bound("pack_dataset.use_custom_ops", False):
+        yield (
+            "pack_dataset.use_custom_ops = True packs with operations that have to be built into "
+            "TensorFlow, which a TPU's hosts do not have. --gin_param='pack_dataset.use_custom_ops "
+            "= False'"
+        )
+    if not run.vocabulary.startswith("gs://") and not Path(run.vocabulary).is_file():
+        yield (
+            f"there is no vocabulary {run.vocabulary}; a TPU's host has its own disk. Name one "
+            "that is on this machine or a bucket: --vocab=FILE or T0_VOCAB=FILE"
+        )
+
+
+def _mesh_faults(run: TpuRun) -> Iterator[str]:
+    kind = run.accelerator_type
+    if run.cores is None or kind not in SLICES:
+        return
+    cores = topology(kind).cores
+    # A v4 chip may appear as one core ("megacore") or as two.
+    if run.cores == cores or (kind.startswith("v4-") and run.cores == cores // 2):
+        return
+    asked = bound("tpu_mesh_shape.tpu_topology", evaluate=False)
+    named = f"tpu_mesh_shape.tpu_topology = {asked!r}" if asked else "run.mesh_shape"
+    yield (
+        f"the mesh has {run.cores} cores ({named}), the TPU is a {kind} with {cores}. Add "
+        f"--gin_file=mesh/{kind}.gin after the other files, or start on a slice of the mesh's size"
     )
 
 
-MACHINE = (
-    Row("a TPU is here", (LOCAL,), _no_tpu),
-    Row("TensorFlow 2.15", ALL, _other_tensorflow),
-    Row("TensorFlow drives TPUs", (LOCAL,), _wheel),
-    Row("no PJRT", ALL, _pjrt),
-    Row("a generation that Estimator drives", ALL, _generation),
-    Row("TPU_LOAD_LIBRARY", (LOCAL,), _library_off),
-    Row("one host", (LOCAL,), _one_host_only),
-    Row("TPU_LOAD_LIBRARY=0", REMOTE, _library_on),
-    Row("worker 0", REMOTE, _other_worker),
-    Row("client packages", (NAMED,), _missing_client),
-    Row("project and zone", (NAMED,), _nowhere),
-)
-# What needs the TPU API's answer, or takes seconds where nothing answers.
-NODE = (
-    Row("the TPU exists", (NAMED,), _unknown_node),
-    Row("the TPU is ready", (NAMED,), _not_ready),
-    Row("no PJRT", (NAMED,), _pjrt),
-    Row("a generation that Estimator drives", (NAMED,), _generation),
-    Row("servers answer", REMOTE, _silent_server),
-)
+def refuse_faults(facts: TpuFacts, faults: Iterable[str]) -> None:
+    """Raises a UserError with all faults, if there are any."""
+    found = list(faults)
+    if found:
+        listed = found if len(found) == 1 else [f"\n  - {fault}" for fault in found]
+        raise UserError(f"--tpu={facts.machine.tpu} cannot start: {''.join(listed)}")
 
 
-def faults_of(rows: Iterable[Row], found: Found) -> list[str]:
-    """Returns the faults of all rows that are for this kind of --tpu."""
-    faults = (row.fault(found) for row in rows if found.machine.kind in row.kinds)
-    return [fault for fault in faults if fault]
-
-
-def check_rows(rows: Iterable[Row], found: Found) -> None:
-    """Raises a UserError with the faults of all rows that are for this kind of --tpu."""
-    if faults := faults_of(rows, found):
-        listed = faults if len(faults) == 1 else [f"\n  - {fault}" for fault in faults]
-        raise UserError(f"--tpu={found.machine.tpu} cannot start: {''.join(listed)}")
-
-
-def check_machine(tpu: str, *, zone: str | None = None, project: str | None = None) -> Found:
+def check_machine(tpu: str, *, zone: str | None = None, project: str | None = None) -> TpuFacts:
     """Checks that this machine can drive the TPU that --tpu names; imports no TensorFlow.
 
     Args:
@@ -267,17 +263,55 @@ def check_machine(tpu: str, *, zone: str | None = None, project: str | None = No
       project: the value of --gcp_project.
 
     Returns:
-      what was found, for `check_run`.
+      the facts, for `check_run`.
 
     Raises:
-      UserError: with every row of the table that is wrong, and its remedy.
+      UserError: with every fault and how to fix it.
     """
-    found = Found(cloud.read_machine(tpu, zone=zone, project=project))
-    check_rows(MACHINE, found)
-    if found.machine.on_google:
+    facts = TpuFacts(cloud.read_machine(tpu, zone=zone, project=project))
+    refuse_faults(facts, machine_faults(facts))
+    if facts.machine.on_google:
         # Off Google's machines `compat` keeps TensorFlow from asking for credentials there.
         os.environ.setdefault("NO_GCE_CHECK", "false")
-    if found.machine.kind == NAMED:
-        found = dataclasses.replace(found, node=cloud.read_node(found.machine))
-    check_rows(NODE, found)
-    return found
+    if facts.machine.kind == NAMED:
+        facts = dataclasses.replace(facts, node=cloud.read_node(facts.machine))
+    refuse_faults(facts, node_faults(facts))
+    return facts
+
+
+def check_run(
+    facts: TpuFacts, *, model_dir: str | None, cores: int | None, checkpoint: str | None = None
+) -> TpuRun:
+    """Checks the configured run against its TPU, after gin was parsed.
+
+    Args:
+      facts: the result of `check_machine`.
+      model_dir: the folder of the run's checkpoints; None if nothing names one.
+      cores: the cores of the configured mesh.
+      checkpoint: the checkpoint that the run starts from or reads, if not one in `model_dir`.
+
+    Raises:
+      UserError: with every fault and how to fix it.
+    """
+    from t0.compat import seqio
+    from t0.tasks.vocabulary import vocabulary_path
+
+    run = TpuRun(
+        facts.machine,
+        facts.node,
+        model_dir=model_dir,
+        cache_dirs=tuple(seqio.get_global_cache_dirs()),
+        cores=cores,
+        checkpoint=checkpoint,
+        vocabulary=vocabulary_path(),
+    )
+    refuse_faults(run, run_faults(run))
+    return run
+
+
+def mesh_cores() -> int | None:
+    """Returns the number of cores of the mesh that gin configures; None without a mesh."""
+    from t0.compat import mtf
+
+    shape = bound("run.mesh_shape")
+    return None if shape is None else mtf.convert_to_shape(shape).size

@@ -1,6 +1,6 @@
 """The step at which a run ends, from steps beyond a checkpoint or passes over the examples.
 
-    planned("/models/t0", finetune_steps=12_200, epochs=None).last       # 1_112_200
+    plan_steps("/models/t0", finetune_steps=12_200, epochs=None).last       # 1_112_200
 
 Mesh TensorFlow's `train_steps` counts from the start of pretraining.
 """
@@ -17,14 +17,14 @@ from t0.training import resume_file
 
 
 @dataclasses.dataclass(frozen=True)
-class Planned:
+class PlannedSteps:
     """The step to stop at, and a sentence about it."""
 
     last: int
     explanation: str
 
 
-def planned(model_dir: str, *, finetune_steps: int | None, epochs: float | None) -> Planned:
+def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | None) -> PlannedSteps:
     """Returns the absolute step at which the configured run ends.
 
     Args:
@@ -43,10 +43,12 @@ def planned(model_dir: str, *, finetune_steps: int | None, epochs: float | None)
     first = first_step(model_dir)
     if finetune_steps is not None:
         last = first + finetune_steps
-        return Planned(last, f"--finetune_steps={finetune_steps:,}: from {first:,} to {last:,}")
+        return PlannedSteps(
+            last, f"--finetune_steps={finetune_steps:,}: from {first:,} to {last:,}"
+        )
     examples, each = _examples()
     steps = math.ceil(epochs * examples / each)
-    return Planned(
+    return PlannedSteps(
         first + steps,
         f"--epochs={epochs:g}: {examples:,} examples at {each:,.1f} a step are {steps:,} steps, "
         f"from {first:,} to {first + steps:,}",

@@ -4,7 +4,7 @@
     export(flags, vocabulary)                   # --export_hf
 
 `--checkpoint` names the weights: training starts from them, every other mode reads them instead of
-a checkpoint in the model directory. `run.init_checkpoint` may have any format, too. A checkpoint in
+a checkpoint in the model directory. `run.init_checkpoint` may also have any format. A checkpoint in
 another format than Mesh TensorFlow's is converted into `converted/` in the model directory, once.
 """
 
@@ -34,7 +34,7 @@ _STEPS = ("eval_checkpoint_step", "export_checkpoint_step")
 def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None]:
     """Returns arguments for Mesh TensorFlow's `run`, and the checkpoint that its mode reads.
 
-    The checkpoint is None where the mode reads a checkpoint in the model directory.
+    The checkpoint is None if the mode reads one in the model directory.
 
     Args:
       flags: the parsed flags.
@@ -45,15 +45,15 @@ def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None
     """
     if run_mode() == "train":
         return _initial_checkpoint(flags, vocabulary), None
-    given = flags.checkpoint or _foreign_checkpoint_of_run_file()
-    if not given:
+    checkpoint_given = flags.checkpoint or _foreign_checkpoint_of_run_file()
+    if not checkpoint_given:
         return {}, None
-    _check_tokenizer(given, flags, vocabulary)
+    _check_tokenizer(checkpoint_given, flags, vocabulary)
     if read_elsewhere(flags):
-        check_sizes(given)
+        check_sizes(checkpoint_given)
         gin.bind_parameter("get_variable_dtype.master_dtype", "float32")
-        return dict.fromkeys(_STEPS, -1), given
-    checkpoint = _as_mesh(given, run_files.output_dir() or flags.model_dir, slots=False)
+        return dict.fromkeys(_STEPS, -1), checkpoint_given
+    checkpoint = _as_mesh(checkpoint_given, run_files.output_dir() or flags.model_dir, slots=False)
     return _read_only(checkpoint), checkpoint
 
 
@@ -90,13 +90,13 @@ def export(flags: Any, vocabulary: Any) -> None:
 
 def _initial_checkpoint(flags: Any, vocabulary: Any) -> dict[str, Any]:
     """Returns the argument of `run` that starts training from the named weights."""
-    given = flags.checkpoint or next(filter(None, map(bound, _INITIAL)), None)
-    if not given or checkpoint_files.latest(flags.model_dir):
+    named = flags.checkpoint or next(filter(None, map(bound, _INITIAL)), None)
+    if not named or checkpoint_files.latest(flags.model_dir):
         return {}  # training resumes from its own latest checkpoint
-    _check_tokenizer(given, flags, vocabulary)
-    found = _as_mesh(given, flags.model_dir, slots=True)
+    _check_tokenizer(named, flags, vocabulary)
+    converted = _as_mesh(named, flags.model_dir, slots=True)
     # An argument only where the configuration has another value: gin records its own bindings.
-    return {} if found in map(bound, _INITIAL) else {"init_checkpoint": found}
+    return {} if converted in map(bound, _INITIAL) else {"init_checkpoint": converted}
 
 
 def _check_tokenizer(path: str, flags: Any, vocabulary: Any) -> None:

@@ -1,13 +1,14 @@
 """`t0 eval`: which tasks are evaluated, and the command line of the run that does it.
 
-    names = chosen_tasks("t0_eval", "validation")         # the mixture's tasks, or those of a regex
-    words = command_line(described, names, Settings(...))  # of t5_mesh_transformer
+    names = choose_tasks("t0_eval", "validation")         # the mixture's tasks, or those of a regex
+    words = command_line(described, WholeEvaluation("out", names))     # of t5_mesh_transformer
     command.run(flags.parse(words), argv)
 
 The evaluation is a run of `runs/eval.gin`, so it has that run's checks, results and resumption.
 """
 
 import dataclasses
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -15,11 +16,12 @@ from t0 import sources
 from t0.catalogue import SCORE_EVAL
 from t0.catalogue.listing import matching
 from t0.catalogue.row_preview import T0_LENGTHS
+from t0.checkpoints.decoder_folders import JOINS
 from t0.checkpoints.described import Described
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.mesh import devices
-from t0.run.by_kind import PERPLEXITY, kinds_of
+from t0.run.evaluation_dispatch import PERPLEXITY, kinds_of
 from t0.scoring.batching import WHOLE, BatchShard
 from t0.scoring.ranking import MAX_TOKENS
 
@@ -27,33 +29,44 @@ PRETRAINING_LENGTHS = {"inputs": 512, "targets": 114}
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """The settings of a whole evaluation.
+class WholeEvaluation:
+    """The evaluation that the flags of `t0 eval` ask for.
 
     Attributes:
       output: the folder for results.
+      tasks: the names of the tasks.
       split: the split.
-      lengths: feature -> most tokens; None for T0's, or T5's of pretraining for perplexity.
+      lengths: feature -> most tokens; None for the defaults: T0's, or T5's of pretraining for
+        perplexity; a decoder-only model then refuses texts that are too long.
       examples: the most examples of each task, None for all.
       batch_tokens: the most tokens of a batch; None for this machine's.
       cache_dirs: folders with cached tasks; none to render and tokenise on the way.
+      allow_stale_cache: whether caches are read that are older than their prompts or data.
+      modules: the modules that register the tasks.
+      data_dirs: folders with datasets.
       activations: the type of activations.
       shard: the evaluation's part of the batches.
-      decode_answers: whether answers to ranked inputs are decoded, too.
+      decode_answers: whether answers to ranked inputs are also decoded.
+      join: how a decoder-only model reads inputs and choices, one of `decoder_folders.JOINS`.
     """
 
     output: str
+    tasks: Sequence[str] = ()
     split: str = "validation"
     lengths: Mapping[str, int] | None = None
     examples: int | None = None
     batch_tokens: int | None = None
     cache_dirs: Sequence[str] = ()
+    allow_stale_cache: bool = False
+    modules: Sequence[str] = ()
+    data_dirs: Sequence[str] = ()
     activations: str = "float32"
     shard: BatchShard = WHOLE
     decode_answers: bool = False
+    join: str = JOINS[0]
 
 
-def chosen_tasks(wanted: str, split: str) -> list[str]:
+def choose_tasks(wanted: str, split: str) -> list[str]:
     """Returns the names of the tasks that a mixture has, or that a regular expression matches.
 
     A plain task whose rank-evaluation form is chosen too is left out: T0 is evaluated by ranking.
@@ -62,33 +75,33 @@ def chosen_tasks(wanted: str, split: str) -> list[str]:
       UserError: if there are none, or none has the split.
     """
     mixtures = {*seqio.MixtureRegistry.names()}
-    known = [*seqio.TaskRegistry.names()]
+    registered = [*seqio.TaskRegistry.names()]
     name = next((one for one in (wanted, wanted + SCORE_EVAL) if one in mixtures), None)
     if name:
-        found = [task.name for task in seqio.MixtureRegistry.get(name).tasks]
-    elif wanted in known:
-        found = [wanted]
+        names = [task.name for task in seqio.MixtureRegistry.get(name).tasks]
+    elif wanted in registered:
+        names = [wanted]
     else:
         hint = "List them with: t0 tasks (is --module_import right?)"
-        found = matching(wanted, known, mixtures, hint)
-    plain = [one for one in found if one + SCORE_EVAL in found]
+        names = matching(wanted, registered, mixtures, hint)
+    plain = [one for one in names if one + SCORE_EVAL in names]
     if plain:
         print(
             f"{len(plain):,} plain tasks are left out, since their {SCORE_EVAL} forms are ranked; "
             f"to decode one, name it whole: --tasks='{plain[0]}'",
             file=sys.stderr,
         )
-    there = [one for one in found if one not in set(plain)]
-    with_split = [one for one in there if split in seqio.TaskRegistry.get(one).splits]
+    kept = [one for one in names if one not in set(plain)]
+    with_split = [one for one in kept if split in seqio.TaskRegistry.get(one).splits]
     if not with_split:
-        splits = sorted({s for one in there for s in seqio.TaskRegistry.get(one).splits})
+        splits = sorted({s for one in kept for s in seqio.TaskRegistry.get(one).splits})
         raise UserError(
             f"no task of {wanted} has a split '{split}'; there are: {', '.join(splits)}"
         )
     return with_split
 
 
-def without_absent(names: Sequence[str], split: str, *, skip: bool) -> list[str]:
+def drop_absent(names: Sequence[str], split: str, *, skip: bool) -> list[str]:
     """Returns the tasks whose data is here; prompted tasks only are looked at.
 
     Args:
@@ -99,42 +112,50 @@ def without_absent(names: Sequence[str], split: str, *, skip: bool) -> list[str]
     Raises:
       UserError: if data is absent, and `skip` is not set or nothing is left.
     """
-    found = {name: seqio.TaskRegistry.get(name).source for name in names}
-    prompted = {n: one if hasattr(one, "split_mapping") else None for n, one in found.items()}
+    sources_by_task = {name: seqio.TaskRegistry.get(name).source for name in names}
+    prompted = {
+        name: source if hasattr(source, "split_mapping") else None
+        for name, source in sources_by_task.items()
+    }
     return sources.without_absent(prompted, split, skip=skip)
 
 
-def command_line(found: Described, names: Sequence[str], settings: Settings) -> list[str]:
-    """Returns the words of the run that evaluates a checkpoint on tasks."""
-    tasks = [seqio.TaskRegistry.get(name) for name in names]
+def command_line(found: Described, evaluation: WholeEvaluation) -> list[str]:
+    """Returns the words of the run that evaluates a checkpoint."""
+    tasks = [seqio.TaskRegistry.get(name) for name in evaluation.tasks]
     only_measured = set(kinds_of(tasks)) == {PERPLEXITY}
-    lengths = settings.lengths or (PRETRAINING_LENGTHS if only_measured else T0_LENGTHS)
+    lengths = evaluation.lengths or (PRETRAINING_LENGTHS if only_measured else T0_LENGTHS)
     features = {feature for task in tasks for feature in task.output_features}
-    shard = settings.shard
     lengths = {name: most for name, most in lengths.items() if name in features}
     gin = {
-        "MIXTURE_OR_TASK_NAME": names[0],
+        "MIXTURE_OR_TASK_NAME": evaluation.tasks[0],
         "CHECKPOINT_PATH": found.checkpoint,
-        "EVAL_OUTPUT_DIR": settings.output,
-        "MIXTURE_OR_TASK_SPLIT": settings.split,
+        "EVAL_OUTPUT_DIR": evaluation.output,
+        "MIXTURE_OR_TASK_SPLIT": evaluation.split,
         "TASK_FEATURE_LENGTHS": dict(lengths),
-        "BATCH_SIZE": _sequences(settings.batch_tokens, sum(lengths.values())),
-        "USE_CACHED_TASKS": bool(settings.cache_dirs),
-        "t0.evaluation.tasks": list(names),
-        "t0.evaluation.examples": settings.examples,
+        "BATCH_SIZE": _sequences(evaluation.batch_tokens, sum(lengths.values())),
+        "USE_CACHED_TASKS": bool(evaluation.cache_dirs),
+        "t0.evaluation.tasks": list(evaluation.tasks),
+        "t0.evaluation.examples": evaluation.examples,
         "t0.evaluation.source": found.source,
     }
-    return [
+    words = [
         "t0 eval",
         f"--gin_file={found.gin_file}",
         "--gin_file=runs/eval.gin",
         f"--checkpoint={found.checkpoint}",
-        f"--activation_dtype={settings.activations}",
-        *([f"--shard_id={shard.id}", f"--num_shards={shard.of}"] if shard != WHOLE else []),
-        *(["--decode_answers"] if settings.decode_answers else []),
-        *(f"--additional_task_cache_dirs={folder}" for folder in settings.cache_dirs),
-        *(f"--gin_param={name} = {value!r}" for name, value in gin.items()),
+        f"--activation_dtype={evaluation.activations}",
     ]
+    shard = evaluation.shard
+    words += [f"--shard_id={shard.id}", f"--num_shards={shard.of}"] if shard != WHOLE else []
+    words += ["--decode_answers"] if evaluation.decode_answers else []
+    words += ["--allow_stale_cache"] if evaluation.allow_stale_cache else []
+    words += [f"--additional_task_cache_dirs={folder}" for folder in evaluation.cache_dirs]
+    words += [f"--module_import={module}" for module in evaluation.modules]
+    words += [f"--data_dir={folder}" for folder in evaluation.data_dirs]
+    vocabulary = os.environ.get("T0_VOCAB")
+    words += [f"--vocab={vocabulary}"] if vocabulary else []
+    return [*words, *(f"--gin_param={name} = {value!r}" for name, value in gin.items())]
 
 
 def _sequences(batch_tokens: int | None, tokens: int) -> int:

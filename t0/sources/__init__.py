@@ -26,7 +26,7 @@ from t0.sources.own_data import (
     find_own_datasets,
     find_own_mixtures,
 )
-from t0.sources.readers import SKIP_BAD_ROWS_HELP, SKIP_VARIABLE, skip_bad_rows
+from t0.sources.readers import SKIP_VARIABLE, skip_bad_rows
 from t0.sources.schema import features, hidden_label, split_sizes
 from t0.sources.splits import (
     SplitRows,
@@ -39,7 +39,6 @@ from t0.sources.splits import (
 
 __all__ = [
     "DATA_DIR_VARIABLE",
-    "SKIP_BAD_ROWS_HELP",
     "SKIP_VARIABLE",
     "OwnDataset",
     "OwnMixture",

@@ -45,7 +45,6 @@ FORMATS = {
 LARGEST_LINE = 64 * 2**20
 LARGEST_DOCUMENT = 512 * 2**20
 SKIP_VARIABLE = "T0_SKIP_BAD_ROWS"
-SKIP_BAD_ROWS_HELP = "skip and count rows that hold half of a surrogate pair (T0_SKIP_BAD_ROWS=1)"
 # Half of a surrogate pair can only be written as an escape, since files are UTF-8. This also
 # matches such a text after an escaped backslash.
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F]"

@@ -386,7 +386,7 @@ def configuration() -> dict[str, str]:
     for line in text.splitlines():
         name, equals, value = line.partition(" = ")
         if equals and not line.startswith("#"):
-            values[name] = masking.masked_value(name, value)
+            values[name] = masking.mask_value(name, value)
     return model_directory.comparable_values(values)
 
 
@@ -402,4 +402,4 @@ def save_operative_config(model_dir: str) -> None:
 
     See `t0.config.operative` for the files.
     """
-    operative.save(model_dir, masking.masked_config(gin.operative_config_str))
+    operative.save(model_dir, masking.mask_config(gin.operative_config_str))

@@ -152,7 +152,7 @@ def _recorded_configuration(path: str) -> dict[str, str]:
         values = parsed_json(paths.read_bytes(path))
         if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
             raise ValueError("wanted an object of texts")
-        return {name: masking.masked_value(name, value) for name, value in values.items()}
+        return {name: masking.mask_value(name, value) for name, value in values.items()}
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path}, the record of the configuration with which training began, cannot be read: "

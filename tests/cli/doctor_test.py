@@ -143,6 +143,10 @@ def model(tmp_path_factory):
         model_prefix=str(folder / "tiny"),
         vocab_size=60,
         hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
         minloglevel=2,
     )
     return folder / "tiny.model"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from t0.config import flags as mesh_flags
-from t0.config.flags import masked
+from t0.config.masking import mask_command
 from t0.errors import UserError
 
 
@@ -95,11 +95,11 @@ def test_help_needs_no_heavy_package():
     ],
 )
 def test_secrets_are_left_out_of_the_record(word, recorded):
-    assert shlex.split(masked(["run", word, "--tpu=t"])) == ["run", recorded, "--tpu=t"]
+    assert shlex.split(mask_command(["run", word, "--tpu=t"])) == ["run", recorded, "--tpu=t"]
 
 
 def test_secret_in_a_word_of_its_own():
-    assert masked(["run", "--api-key", "abc", "--tpu=t"]) == "run --api-key '***' --tpu=t"
+    assert mask_command(["run", "--api-key", "abc", "--tpu=t"]) == "run --api-key '***' --tpu=t"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from t0.cli import main, plan
 from t0.config import flags
-from t0.config.flags import masked, without_secrets
+from t0.config.masking import mask_command, mask_secrets
 from t0.errors import UserError
 
 COMMAND = "t5_mesh_transformer"
@@ -87,12 +87,12 @@ def test_flags_stand_for_macros():
     ],
 )
 def test_secrets_are_left_out_of_the_record(words, recorded):
-    assert shlex.split(masked([COMMAND, *words])) == [COMMAND, *recorded]
+    assert shlex.split(mask_command([COMMAND, *words])) == [COMMAND, *recorded]
 
 
 def test_secrets_are_left_out_of_a_dry_run():
     line = "hub.token = 'abc'  # the command line"
-    assert without_secrets(line) == "hub.token = ***"
+    assert mask_secrets(line) == "hub.token = ***"
 
 
 def test_plan_takes_the_same_words(monkeypatch):

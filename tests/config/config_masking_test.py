@@ -3,7 +3,7 @@
 import pytest
 
 from t0.compat import gin
-from t0.config.masking import check_given, masked_config, masked_value
+from t0.config.masking import mask_config, mask_value, refuse_masked
 from t0.errors import UserError
 
 
@@ -19,7 +19,7 @@ from t0.errors import UserError
     ],
 )
 def test_credentials_are_masked(name, value):
-    assert masked_value(name, value) == "'***'"
+    assert mask_value(name, value) == "'***'"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_credentials_are_masked(name, value):
     ],
 )
 def test_other_values_are_as_they_were(name, value):
-    assert masked_value(name, value) == value
+    assert mask_value(name, value) == value
 
 
 def test_a_saved_configuration_is_read_back_and_asks_for_what_is_masked():
@@ -48,19 +48,19 @@ def test_a_saved_configuration_is_read_back_and_asks_for_what_is_masked():
     try:
         gin.parse_config(given + long)
         assert hub() == "abc"
-        saved = masked_config(gin.operative_config_str)
+        saved = mask_config(gin.operative_config_str)
         assert "abc" not in saved
         gin.clear_config()
         gin.parse_config(saved)
         with pytest.raises(UserError, match=r"^SECRET_TOKEN: masked .* --gin_param=\"SECRET_TOKEN"):
-            check_given()
+            refuse_masked()
         gin.parse_config("SECRET_TOKEN = 'new'")
-        check_given()
+        refuse_masked()
         assert hub() == "new"
         # Without a credential the text is gin's own.
         gin.clear_config()
         gin.parse_config(long)
         hub()
-        assert masked_config(gin.operative_config_str) == gin.operative_config_str()
+        assert mask_config(gin.operative_config_str) == gin.operative_config_str()
     finally:
         gin.clear_config()

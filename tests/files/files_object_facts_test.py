@@ -35,12 +35,6 @@ def test_facts_of_objects(bucket, tmp_path):
     assert bucket.counts()["list"] == 2
 
 
-def test_location(bucket):
-    bucket.reset({"b": Bucket(location="EUROPE-WEST4"), "many": Bucket(location="EU")})
-    assert object_facts.location("b") == ("EUROPE-WEST4", "region", ())
-    assert object_facts.location("many")[:2] == ("EU", "multi-region")
-
-
 @pytest.mark.parametrize(
     ("path", "tokens", "error", "message"),
     [

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from t0.compat import gin, gin_config
-from t0.config import parse, unread
+from t0.config import parse
 from t0.config.flags import GIN_MODES
 from t0.errors import UserError
 from t0.run import configure, specify
 from t0.torch import schedules
 
 ROOT = Path(__file__).resolve().parents[2]
-# Functions without a row in `unread`: the tasks call them, or the macros of run files.
+# Functions without a row in `parse.READ_IN`: the tasks call them, or the macros of run files.
 IN_EVERY_MODE = (
     "bleu",
     "qa",
@@ -81,7 +81,7 @@ def value_for(name, parameter):
 
 
 def test_every_function_has_a_row():
-    known = [name.removeprefix("t0.") for name in (*unread.READ_IN, *unread.CHOSEN)]
+    known = [name.removeprefix("t0.") for name in (*parse.READ_IN, *parse.CHOSEN)]
     assert sorted([*known, *IN_EVERY_MODE]) == sorted(DOCUMENTED)
 
 
@@ -97,19 +97,19 @@ def test_a_parameter_is_bound_and_a_mode_that_does_not_read_it_says_so(name, par
     found = specify._parameters(f"t0.{name}")[parameter]
     assert found == (list(expected) if isinstance(expected, tuple) else expected)
     for mode in GIN_MODES:
-        lines = unread.unread_params(parsed, mode)
-        read = name in IN_EVERY_MODE or mode in unread.READ_IN.get(f"t0.{name}", ())
+        lines = parse.find_unread_params(parsed, mode)
+        read = name in IN_EVERY_MODE or mode in parse.READ_IN.get(f"t0.{name}", ())
         assert len(lines) == (not read), mode
         assert all(line.startswith(f"{name}.{parameter} ") for line in lines)
 
 
-@pytest.mark.parametrize("selector", unread.CHOSEN)
+@pytest.mark.parametrize("selector", parse.CHOSEN)
 def test_a_chosen_optimizer_or_schedule_is_read_in_training_alone(selector):
     parameter = next(p for p in DOCUMENTED[selector.removeprefix("t0.")] if p not in PASSED)
     kind = "optimizer" if "Optimizer" in selector else "learning_rate_schedule"
     parsed = parse.parse([], [f"{selector}.{parameter} = 2", f"run.{kind} = @{selector}"])
-    assert unread.unread_params(parsed, "train") == []
-    assert len(unread.unread_params(parsed, "infer")) == 1
+    assert parse.find_unread_params(parsed, "train") == []
+    assert len(parse.find_unread_params(parsed, "infer")) == 1
     # The PyTorch engine reads the parameters of the specification.
     configured = specify.configured(f"run.{kind}")
     assert configured.parameters[parameter] == 2

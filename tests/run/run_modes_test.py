@@ -11,7 +11,7 @@ from t0.compat import gin, mesh_utils
 from t0.config.flags import GIN_MODES
 from t0.errors import UserError
 from t0.run import arguments, modes
-from t0.run.modes import Request
+from t0.run.modes import ConfiguredRun
 
 PLACES = dict.fromkeys(("tpu_job_name", "tpu", "gcp_project", "tpu_zone"))
 ARGUMENTS = {"model_dir": "/m", "vocabulary": "v", "mesh_shape": "", "mesh_devices": [""], **PLACES}
@@ -30,9 +30,8 @@ def called(monkeypatch, empty_gin):
     return calls
 
 
-def test_every_mode_has_a_row_for_every_engine():
+def test_every_mode_has_a_row():
     assert set(modes.MODES) == set(GIN_MODES)
-    assert {frozenset(row) for row in modes.MODES.values()} == {frozenset(("local", "tpu"))}
 
 
 def test_an_encoder_decoder_is_ours_and_builds_no_estimator(monkeypatch, called):
@@ -40,7 +39,7 @@ def test_an_encoder_decoder_is_ours_and_builds_no_estimator(monkeypatch, called)
     gin.parse_config("run.mode = 'infer'")
     calls = []
     monkeypatch.setattr(modes.predict, "predict", lambda *a, **given: calls.append((*a, given)))
-    modes.carry_out(Request("infer", "local", ARGUMENTS, "/checkpoint"))
+    modes.carry_out(ConfiguredRun("infer", ARGUMENTS, "/checkpoint"))
     ((model, given),) = calls
     assert model.model_type == "bitransformer"
     assert given["checkpoint"] == "/checkpoint"
@@ -53,7 +52,7 @@ def test_a_language_model_is_mesh_tensorflows_and_waits_for_no_checkpoint(monkey
     steps = []
     monkeypatch.setattr(mesh_utils, "infer_model", lambda *args: steps.append(args[-1]))
     monkeypatch.setattr(mesh_utils, "run", lambda **given: mesh_utils.infer_model("e", None))
-    modes.carry_out(Request("infer", "local", ARGUMENTS))
+    modes.carry_out(ConfiguredRun("infer", ARGUMENTS))
     assert steps == [-1]
 
 
@@ -74,7 +73,7 @@ def test_what_is_replaced_for_a_call_is_back_after_it(monkeypatch, called):
     monkeypatch.setattr(
         mesh_utils, "run", lambda **given: seen.append(mesh_utils.get_checkpoint_iterator(5, "/m"))
     )
-    modes.carry_out(Request("perplexity_eval", "local", ARGUMENTS, "/other/model.ckpt-7"))
+    modes.carry_out(ConfiguredRun("perplexity_eval", ARGUMENTS, "/other/model.ckpt-7"))
     assert seen == [["/other/model.ckpt-7"]]
     assert {n: v for n, v in vars(mesh_utils).items() if n != "run"} == {
         n: v for n, v in before.items() if n != "run"
@@ -83,8 +82,9 @@ def test_what_is_replaced_for_a_call_is_back_after_it(monkeypatch, called):
 
 @pytest.mark.parametrize("mode", GIN_MODES)
 def test_a_tpu_runs_mesh_tensorflows_run(mode, called):
-    modes.carry_out(Request(mode, "tpu", ARGUMENTS))
-    assert called == [("mesh", ARGUMENTS)]
+    arguments = {**ARGUMENTS, "tpu": "my-tpu"}
+    modes.carry_out(ConfiguredRun(mode, arguments))
+    assert called == [("mesh", arguments)]
 
 
 def test_read_arguments_are_those_of_run(empty_gin):
@@ -99,10 +99,7 @@ def test_read_arguments_are_those_of_run(empty_gin):
     assert (found["batch_size"], found["train_steps"]) == (6, 9)
     assert found["ensemble_inputs"] is None  # of training alone
     assert found["learning_rate_schedule"].keywords == {"total_train_steps": 9}
-    keywords = arguments.estimator_keywords(found)
-    assert keywords["score_in_predict_mode"] is True
-    assert keywords["mesh_shape"].size == 1
-    assert keywords["batch_size"] == 6
+    assert found["mesh_shape"].size == 1
 
 
 @pytest.mark.parametrize(
@@ -119,7 +116,7 @@ def test_what_tensorflow_says_of_a_tpu_is_one_line(monkeypatch, called, said, re
 
     monkeypatch.setattr(mesh_utils, "run", fail)
     with pytest.raises(UserError, match=f"^--tpu=my-tpu: .*{remedy}.*\\)$"):
-        modes.carry_out(Request("score_eval", "tpu", {**ARGUMENTS, "tpu": "my-tpu"}))
+        modes.carry_out(ConfiguredRun("score_eval", {**ARGUMENTS, "tpu": "my-tpu"}))
 
 
 def test_other_faults_on_a_tpu_keep_their_traceback(monkeypatch, called):
@@ -128,7 +125,7 @@ def test_other_faults_on_a_tpu_keep_their_traceback(monkeypatch, called):
 
     monkeypatch.setattr(mesh_utils, "run", fail)
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        modes.carry_out(Request("train", "tpu", {**ARGUMENTS, "tpu": "my-tpu"}))
+        modes.carry_out(ConfiguredRun("train", {**ARGUMENTS, "tpu": "my-tpu"}))
 
 
 def test_a_lost_tpu_ends_as_a_run_that_can_be_resumed(monkeypatch, called, capsys):
@@ -137,6 +134,6 @@ def test_a_lost_tpu_ends_as_a_run_that_can_be_resumed(monkeypatch, called, capsy
 
     monkeypatch.setattr(mesh_utils, "run", fail)
     with pytest.raises(SystemExit) as ended:
-        modes.carry_out(Request("train", "tpu", {**ARGUMENTS, "tpu": "my-tpu"}))
+        modes.carry_out(ConfiguredRun("train", {**ARGUMENTS, "tpu": "my-tpu"}))
     assert ended.value.code == 75
     assert "the TPU was lost; the last checkpoint is kept" in capsys.readouterr().err

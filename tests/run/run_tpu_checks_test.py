@@ -1,4 +1,4 @@
-"""Each row of the tables of checks before a run on a TPU: what is wrong, and what to do."""
+"""Each fault that the checks before a run on a TPU find, and how to fix it."""
 
 import dataclasses
 import socket
@@ -10,8 +10,8 @@ import pytest
 from t0.config import parse
 from t0.errors import UserError
 from t0.mesh.cloud import Machine, Node
-from t0.run import tpu_checks, tpu_run_checks
-from t0.run.tpu_checks import Found
+from t0.run import tpu_checks
+from t0.run.tpu_checks import TpuFacts, machine_faults, node_faults, refuse_faults
 
 SE = "tpu-vm-tf-2.15.1-se"
 # A TPU VM that --tpu=local can use, and worker 0 of a slice for --tpu=NAME.
@@ -30,7 +30,7 @@ NAMED = dataclasses.replace(
     LOCAL, tpu="my-tpu", accelerator_type="v3-32", environment={"TPU_LOAD_LIBRARY": "0"}
 )
 READY = Node(accelerator_type="v3-32", state="READY", runtime="tpu-vm-tf-2.15.1-pod-se")
-SLICE = Found(NAMED, READY)
+SLICE = TpuFacts(NAMED, READY)
 PJRT = {"NEXT_PLUGGABLE_DEVICE_USE_C_API": "true"}
 
 # (the good machine, what is different, what the message holds)
@@ -52,26 +52,27 @@ FAULTS = [
 ]
 
 
+def check_machine(machine):
+    facts = TpuFacts(machine)
+    refuse_faults(facts, machine_faults(facts))
+
+
+def check_node(machine, node=None):
+    facts = TpuFacts(machine, node)
+    refuse_faults(facts, node_faults(facts))
+
+
 @pytest.mark.parametrize(("good", "changed", "message"), FAULTS)
-def test_rows_of_the_machine(good, changed, message):
-    tpu_checks.check_rows(tpu_checks.MACHINE, Found(good))
+def test_faults_of_the_machine(good, changed, message):
+    check_machine(good)
     with pytest.raises(UserError, match=f"--tpu={good.tpu} cannot start: .*{message}"):
-        tpu_checks.check_rows(tpu_checks.MACHINE, Found(dataclasses.replace(good, **changed)))
-
-
-def test_every_row_has_a_fault_here():
-    faults = {row.name for row in tpu_checks.MACHINE}
-    for good, changed, _ in FAULTS:
-        found = Found(dataclasses.replace(good, **changed))
-        rows = [row for row in tpu_checks.MACHINE if found.machine.kind in row.kinds]
-        faults -= {row.name for row in rows if row.fault(found)}
-    assert not faults
+        check_machine(dataclasses.replace(good, **changed))
 
 
 def test_all_faults_come_at_once():
     machine = Machine(tpu="my-tpu", missing=("googleapiclient", "oauth2client"))
     with pytest.raises(UserError) as caught:
-        tpu_checks.check_rows(tpu_checks.MACHINE, Found(machine))
+        check_machine(machine)
     first, *lines = str(caught.value).splitlines()
     assert first == "--tpu=my-tpu cannot start: "
     assert [line.split()[0] for line in lines] == ["-", "-"]
@@ -91,18 +92,18 @@ def test_all_faults_come_at_once():
         ({"endpoints": (("127.0.0.1", 9),)}, "1 of the 1 TensorFlow servers.*127.0.0.1:9"),
     ],
 )
-def test_rows_of_the_node(changed, message):
-    tpu_checks.check_rows(tpu_checks.NODE, SLICE)
+def test_faults_of_the_node(changed, message):
+    check_node(NAMED, READY)
     with pytest.raises(UserError, match=message):
-        tpu_checks.check_rows(tpu_checks.NODE, Found(NAMED, dataclasses.replace(READY, **changed)))
+        check_node(NAMED, dataclasses.replace(READY, **changed))
 
 
 def test_server_by_address():
     with socket.create_server(("127.0.0.1", 0)) as server:
         tpu = f"grpc://127.0.0.1:{server.getsockname()[1]}"
-        tpu_checks.check_rows(tpu_checks.NODE, Found(Machine(tpu)))
+        check_node(Machine(tpu))
     with pytest.raises(UserError, match="1 of the 1 TensorFlow servers do not answer"):
-        tpu_checks.check_rows(tpu_checks.NODE, Found(Machine(tpu)))
+        check_node(Machine(tpu))
 
 
 def test_no_tensorflow_before_the_checks():
@@ -140,7 +141,7 @@ def configured(tmp_path, monkeypatch):
 
     def check(*params, found=SLICE, **changed):
         parse.parse(["dataset.gin"], list(params))
-        return tpu_run_checks.check_run(found, **{**BUCKETS, **changed})
+        return tpu_checks.check_run(found, **{**BUCKETS, **changed})
 
     yield check
     seqio.set_global_cache_dirs(before)
@@ -160,7 +161,7 @@ def configured(tmp_path, monkeypatch):
         (["pack_dataset.use_custom_ops = True"], {}, "use_custom_ops = False'"),
     ],
 )
-def test_rows_of_the_run(configured, params, changed, message):
+def test_faults_of_the_run(configured, params, changed, message):
     assert configured().hosts == 4
     with pytest.raises(UserError, match=message):
         configured(*params, **changed)
@@ -178,14 +179,14 @@ def test_local_cache_and_absent_vocabulary(configured, monkeypatch):
 
 
 def test_one_host_reads_its_own_disk(configured):
-    found = Found(LOCAL)
+    found = TpuFacts(LOCAL)
     assert configured(found=found, cores=8, model_dir="/disk/m").hosts == 1
     with pytest.raises(UserError, match="mesh has 32 cores"):
         configured(found=found, model_dir="/disk/m")
 
 
 def test_a_chip_of_v4_may_be_one_core(configured):
-    found = Found(dataclasses.replace(LOCAL, accelerator_type="v4-8"))
+    found = TpuFacts(dataclasses.replace(LOCAL, accelerator_type="v4-8"))
     for cores in (8, 4):
         configured(found=found, cores=cores)
     with pytest.raises(UserError, match="mesh has 2 cores"):

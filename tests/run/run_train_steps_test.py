@@ -30,10 +30,10 @@ def unknown_for_steps(**arguments):
     return tf.data.Dataset.from_tensors({"inputs": [1], "targets": [1]})
 
 
-def planned(folder, *params, finetune_steps=None, epochs=None):
+def plan_steps(folder, *params, finetune_steps=None, epochs=None):
     gin.clear_config()
     parse.parse([], [*PARAMS, *params])
-    return train_steps.planned(str(folder), finetune_steps=finetune_steps, epochs=epochs)
+    return train_steps.plan_steps(str(folder), finetune_steps=finetune_steps, epochs=epochs)
 
 
 def save(folder, step, began=None):
@@ -49,7 +49,7 @@ def save(folder, step, began=None):
 
 
 def test_steps_of_a_new_model_count_from_zero(tmp_path):
-    found = planned(tmp_path, finetune_steps=1200)
+    found = plan_steps(tmp_path, finetune_steps=1200)
     assert found.last == 1200
     assert found.explanation == "--finetune_steps=1,200: from 0 to 1,200"
 
@@ -57,7 +57,7 @@ def test_steps_of_a_new_model_count_from_zero(tmp_path):
 @pytest.mark.parametrize("name", ["run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint"])
 def test_steps_count_from_the_initial_checkpoint(tmp_path, name):
     initial = save(tmp_path / "initial", 1_100_000)
-    found = planned(tmp_path / "new", f"{name} = '{initial}'", finetune_steps=12_200)
+    found = plan_steps(tmp_path / "new", f"{name} = '{initial}'", finetune_steps=12_200)
     assert found.last == 1_112_200
     assert "from 1,100,000 to 1,112,200" in found.explanation
 
@@ -66,16 +66,16 @@ def test_a_run_that_goes_on_ends_where_it_was_to_end_at_first(tmp_path):
     # Its initial checkpoint may be gone by now.
     save(tmp_path, 1_100_700, began=1_100_000)
     gone = "run.init_checkpoint = '/no/model.ckpt-1100000'"
-    assert planned(tmp_path, gone, finetune_steps=12_200).last == 1_112_200
+    assert plan_steps(tmp_path, gone, finetune_steps=12_200).last == 1_112_200
 
 
 def test_a_checkpoint_of_another_loop_is_where_the_run_begins(tmp_path):
     save(tmp_path, 500)
-    assert planned(tmp_path, finetune_steps=100).last == 600
+    assert plan_steps(tmp_path, finetune_steps=100).last == 600
 
 
 def test_epochs_are_passes_over_the_examples_as_they_are_packed(tmp_path):
-    found = planned(tmp_path, epochs=3)
+    found = plan_steps(tmp_path, epochs=3)
     batches = tiny.made_up_data()
     next(batches.batches(8))
     each = 8 * batches.filling.examples / batches.filling.rows
@@ -84,14 +84,14 @@ def test_epochs_are_passes_over_the_examples_as_they_are_packed(tmp_path):
     assert found.explanation.startswith("--epochs=3: 70 examples at ")
     # Unpacked, a row is an example: 70 / 8 steps a pass.
     unpacked = "run.sequence_length = {'inputs': 13, 'targets': 6}"
-    assert planned(tmp_path, unpacked, epochs=2).last == 18
-    assert planned(tmp_path, unpacked, epochs=0.5).last == 5
+    assert plan_steps(tmp_path, unpacked, epochs=2).last == 18
+    assert plan_steps(tmp_path, unpacked, epochs=0.5).last == 5
 
 
 def test_epochs_count_from_where_the_run_began(tmp_path):
     save(tmp_path, 50, began=40)
     unpacked = "run.sequence_length = {'inputs': 13, 'targets': 6}"
-    found = planned(tmp_path, unpacked, epochs=2)
+    found = plan_steps(tmp_path, unpacked, epochs=2)
     assert found.last == 58
     assert found.explanation.endswith("are 18 steps, from 40 to 58")
 
@@ -106,9 +106,9 @@ def test_epochs_count_from_where_the_run_began(tmp_path):
 )
 def test_mistaken_numbers(tmp_path, asked, message):
     with pytest.raises(UserError, match=message):
-        planned(tmp_path, **asked)
+        plan_steps(tmp_path, **asked)
 
 
 def test_epochs_of_data_that_cannot_be_counted(tmp_path):
     with pytest.raises(UserError, match="does not say; cache its tasks, or give --finetune_steps"):
-        planned(tmp_path, "run.train_dataset_fn = @unknown_for_steps", epochs=1)
+        plan_steps(tmp_path, "run.train_dataset_fn = @unknown_for_steps", epochs=1)

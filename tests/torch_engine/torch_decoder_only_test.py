@@ -371,7 +371,7 @@ def test_a_panic_of_the_tokenizer_in_a_text_is_a_user_error(folders, monkeypatch
 
 
 def test_ids_beyond_the_embedding_are_refused(folders, tmp_path, monkeypatch):
-    from t0.run.decoder_evaluation import Settings, _Joined
+    from t0.run.decoder_evaluation import TextJoiner
 
     monkeypatch.setattr(tokenizer_check, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "small")
@@ -379,7 +379,7 @@ def test_ids_beyond_the_embedding_are_refused(folders, tmp_path, monkeypatch):
     embedding = "transformer.wte.weight"
     change_weights(folder, lambda found: found | {embedding: found[embedding][:100].clone()})
     model = DecoderOnly(str(folder), CPU, torch.float32, 64)
-    joined = _Joined(model, JOINS["lm-eval"], "mine", Settings("out"))
+    joined = TextJoiner(model, JOINS["lm-eval"], "mine")
     record = {"idx": [3, 0], "inputs": "snow €", "targets": b"wind", "is_correct": True}
     expected = "task mine, example 3: .*makes the id .*embeddings for the ids 0 to 99"
     with pytest.raises(UserError, match=expected):
@@ -403,9 +403,9 @@ def test_without_pytorch_the_package_is_named(world, folders):
 
 
 def test_a_text_over_the_positions_is_refused(folders):
-    from t0.run.decoder_evaluation import Settings, _Joined
+    from t0.run.decoder_evaluation import TextJoiner
 
-    joined = _Joined(loaded(folders["gpt2"]), JOINS["lm-eval"], "mine", Settings("out"))
+    joined = TextJoiner(loaded(folders["gpt2"]), JOINS["lm-eval"], "mine")
     record = {"idx": [3, 0], "inputs": b"rain " * 300, "targets": b"wind", "is_correct": True}
     expected = "task mine, example 3: input and choice have .* tokens, and the model reads 128"
     with pytest.raises(UserError, match=expected):

@@ -1,8 +1,8 @@
-"""Mode `eval` on this machine: each task is ranked, decoded or measured, by what it is for.
+"""Mode `eval` on this machine: each task is ranked, decoded or measured, by its metrics.
 
     tasks = configured_tasks()
     kinds_of(tasks)                  # {"rank": [...], "decode": [...], "perplexity": [...]}
-    check(tasks, lengths, on_tpu=False)          # UserError for what none of the three can judge
+    check(tasks, lengths, on_tpu=False)          # UserError if none of the three can judge a task
 
 | a task with | is | result |
 |---|---|---|
@@ -26,7 +26,6 @@ from t0.feeding import opening
 from t0.feeding.objectives import objective_of
 from t0.inference.text_decoder import TextDecoder
 from t0.mesh import devices
-from t0.run import arguments as run_arguments
 from t0.scoring import evaluate, perplexity
 from t0.scoring.mesh_model import MeshModel, chosen_checkpoints, vocabulary_hash
 from t0.training.graph import TrainingSpec
@@ -71,16 +70,18 @@ def configured_tasks() -> list[seqio.Task] | None:
         return None
     split = bound("run.dataset_split", "train")
     names = EvaluationSettings().tasks or [name]
-    tasks = [task for one in names for task in seqio.get_subtasks(opening.known_mixture(one))]
+    tasks = [
+        task for mixture in names for task in seqio.get_subtasks(opening.known_mixture(mixture))
+    ]
     return [task for task in tasks if split in task.splits]
 
 
 def kinds_of(tasks: Sequence[seqio.Task]) -> dict[str, list[seqio.Task]]:
     """Returns kind -> the tasks of this kind; a task that nothing can judge has the kind ""."""
-    found: dict[str, list[seqio.Task]] = collections.defaultdict(list)
+    tasks_by_kind: dict[str, list[seqio.Task]] = collections.defaultdict(list)
     for task in tasks:
-        found[_kind(task)].append(task)
-    return dict(found)
+        tasks_by_kind[_kind(task)].append(task)
+    return dict(tasks_by_kind)
 
 
 def is_ranked(task: seqio.Task) -> bool:
@@ -109,7 +110,7 @@ def check(
       on_tpu: whether Mesh TensorFlow decodes on a TPU, where mode `eval` does nothing else.
 
     Raises:
-      UserError: naming a task that cannot be judged, and what would work.
+      UserError: naming a task that cannot be judged, and the fix.
     """
     kinds = kinds_of(tasks)
     model_type = bound("run.model_type", "bitransformer")
@@ -133,14 +134,14 @@ def check(
         )
     for task in kinds.get(PERPLEXITY, ()):
         _check_lengths(task, lengths)
-    counts = [f"{len(found):,} {_SHOWN[kind]}" for kind, found in kinds.items()]
+    counts = [f"{len(ranked):,} {_SHOWN[kind]}" for kind, ranked in kinds.items()]
     return [f"evaluation of {len(tasks):,} task(s): {', '.join(counts)}"]
 
 
 def check_shards(kinds: Mapping[str, Sequence[seqio.Task]]) -> None:
     """Raises a UserError if the run is a shard, and a task is not ranked."""
     shards = bound("score_eval.num_shards", 1)
-    others = [task for kind, found in kinds.items() if kind != RANK for task in found]
+    others = [task for kind, members in kinds.items() if kind != RANK for task in members]
     if shards != 1 and others:
         raise UserError(
             f"--num_shards={shards} is for ranked tasks; {others[0].name} is not: evaluate "
@@ -156,11 +157,11 @@ def _check_lengths(task: seqio.Task, lengths: Mapping[str, int] | None) -> None:
     missing = [name for name in task.output_features if name not in (lengths or {})]
     if missing:
         example = {"inputs": 512, "targets": 114}
-        wanted = {name: example.get(name, 512) for name in task.output_features}
+        lengths_of_task = {name: example.get(name, 512) for name in task.output_features}
         raise UserError(
             f"task {task.name} has no metrics: its perplexity is measured, which needs a length of "
             f"{missing[0]}, and TASK_FEATURE_LENGTHS (run.sequence_length) is "
-            f'{dict(lengths) if lengths else None}: --gin.TASK_FEATURE_LENGTHS="{wanted}"'
+            f'{dict(lengths) if lengths else None}: --gin.TASK_FEATURE_LENGTHS="{lengths_of_task}"'
         )
     objective_of(task, lengths)
 
@@ -181,7 +182,7 @@ def refuse_settings(reason: str) -> None:
             )
 
 
-def selected(
+def select_examples(
     dataset_fn: Callable[..., Sequence[Any]], names: Collection[str] | None = None
 ) -> Callable[..., list[Any]]:
     """Returns a dataset function with some tasks only, each cut to the configured examples.
@@ -195,9 +196,9 @@ def selected(
     mixtures = [{"mixture_or_task_name": name} for name in settings.tasks] or [{}]
 
     def read(**given: Any) -> list[Any]:
-        every = (one for mixture in mixtures for one in dataset_fn(**given, **mixture))
-        found = (mesh_dataset.EvalDataset(*one) for one in every)
-        datasets = (dataset for dataset in found if names is None or dataset.name in names)
+        every = (fields for mixture in mixtures for fields in dataset_fn(**given, **mixture))
+        named = (mesh_dataset.EvalDataset(*fields) for fields in every)
+        datasets = (dataset for dataset in named if names is None or dataset.name in names)
         return [_first(dataset, most) if most else dataset for dataset in datasets]
 
     return read
@@ -207,12 +208,12 @@ def _first(dataset: Any, most: int) -> Any:
     """Returns a task's dataset with its first examples; an example has all of its choices."""
 
     def records(**given: Any) -> Any:
-        found = dataset.dataset_fn(**given)
-        if "is_correct" not in found.element_spec:
-            return found.take(most)
+        dataset_of_task = dataset.dataset_fn(**given)
+        if "is_correct" not in dataset_of_task.element_spec:
+            return dataset_of_task.take(most)
         if bound("mesh_eval_dataset_fn.use_cached", False):  # a cache may be shuffled
-            return found.filter(lambda record: record["idx"][0] < most)
-        return found.take_while(lambda record: record["idx"][0] < most)
+            return dataset_of_task.filter(lambda record: record["idx"][0] < most)
+        return dataset_of_task.take_while(lambda record: record["idx"][0] < most)
 
     return dataset._replace(dataset_fn=records)
 
@@ -226,7 +227,7 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     """
     vocabulary, split = arguments["vocabulary"], arguments["dataset_split"]
     evaluate.rank_evaluate(
-        MeshModel.from_estimator_arguments(run_arguments.estimator_keywords(arguments)),
+        MeshModel.from_estimator_arguments(arguments),
         vocabulary=vocabulary,
         lengths=arguments["sequence_length"],
         batch_size=arguments["batch_size"],
@@ -251,7 +252,7 @@ def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     suffix = arguments["eval_dir_suffix"]
     vocabulary = arguments["vocabulary"]
     perplexity.measure(
-        TrainingSpec.from_estimator_arguments(**run_arguments.estimator_keywords(arguments)),
+        TrainingSpec.from_estimator_arguments(**arguments),
         arguments["eval_dataset_fn"](
             sequence_length=arguments["sequence_length"],
             vocabulary=vocabulary,
@@ -276,5 +277,5 @@ def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
 def given_facts() -> dict[str, Any]:
     """Returns the settings that are not the defaults, for the results file."""
     settings = EvaluationSettings()
-    given = {"examples": settings.examples, "source": settings.source}
-    return {name: value for name, value in given.items() if value}
+    facts = {"examples": settings.examples, "source": settings.source}
+    return {name: value for name, value in facts.items() if value}

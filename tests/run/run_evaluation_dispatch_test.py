@@ -5,7 +5,7 @@ import seqio
 
 from t0.compat import gin
 from t0.errors import UserError
-from t0.run import by_kind
+from t0.run import evaluation_dispatch
 
 
 class Task:
@@ -25,7 +25,9 @@ LENGTHS = {"inputs": 8, "targets": 8}
 
 
 def test_each_task_by_what_it_is_for():
-    kinds = by_kind.kinds_of([RANKED, DECODED, MEASURED, Task("x", features=("inputs",))])
+    kinds = evaluation_dispatch.kinds_of(
+        [RANKED, DECODED, MEASURED, Task("x", features=("inputs",))]
+    )
     names = {kind: [task.name for task in tasks] for kind, tasks in kinds.items()}
     assert names == {
         "rank": ["rte_score_eval"],
@@ -33,7 +35,7 @@ def test_each_task_by_what_it_is_for():
         "perplexity": ["text_lm"],
         "": ["x"],
     }
-    assert by_kind.check([RANKED, DECODED, MEASURED], LENGTHS, on_tpu=False) == [
+    assert evaluation_dispatch.check([RANKED, DECODED, MEASURED], LENGTHS, on_tpu=False) == [
         "evaluation of 3 task(s): 1 ranked, 1 decoded, 1 measured (perplexity)"
     ]
 
@@ -50,16 +52,16 @@ def test_each_task_by_what_it_is_for():
 )
 def test_what_cannot_be_judged(tasks, lengths, on_tpu, message):
     with pytest.raises(UserError, match=message):
-        by_kind.check(tasks, lengths, on_tpu=on_tpu)
+        evaluation_dispatch.check(tasks, lengths, on_tpu=on_tpu)
 
 
 def test_a_language_model_does_not_rank():
     gin.parse_config("run.model_type = 'lm'")
     with pytest.raises(UserError, match=r"run.model_type is 'lm'.*score_eval.gin"):
-        by_kind.check([RANKED], LENGTHS, on_tpu=False)
+        evaluation_dispatch.check([RANKED], LENGTHS, on_tpu=False)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, "3"])
 def test_wrong_number_of_examples(wrong):
     with pytest.raises(UserError, match=r"evaluation.examples is .* a whole number from 1"):
-        by_kind.EvaluationSettings(examples=wrong)
+        evaluation_dispatch.EvaluationSettings(examples=wrong)

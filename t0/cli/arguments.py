@@ -1,0 +1,80 @@
+"""Arguments that several commands share.
+
+add_shared(parser, "data_dir", "vocab", "json")
+parser.add_argument("--ngrams", default="13,8", action=JoinedList)
+parser.parse_args(["--cache_dirs=a,b", "--cache_dirs=c"]).cache_dirs      # "a,b,c"
+"""
+
+import argparse
+import os
+import sys
+from typing import Any
+
+
+class JoinedList(argparse.Action):
+    """Joins the values of all occurrences with commas; argparse would keep only the last."""
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        """Adds the value of one occurrence; the first one replaces the default."""
+        before = getattr(namespace, self.dest)
+        first = not before or before is self.default
+        setattr(namespace, self.dest, values if first else f"{before},{values}")
+
+
+# Name -> keywords of `add_argument`.
+_SHARED: dict[str, dict[str, Any]] = {
+    "data_dir": {"action": "append", "help": "a folder with datasets of your own (T0_DATA_DIR)"},
+    "skip_bad_rows": {
+        "action": "store_true",
+        "help": "skip and count rows that hold half of a surrogate pair (T0_SKIP_BAD_ROWS=1)",
+    },
+    "vocab": {"help": "SentencePiece model (default: T0_VOCAB)"},
+    "module_import": {
+        "action": "append",
+        "help": "module to import (default t0.seqio_tasks)",
+    },
+    "cache_dirs": {
+        "default": "",
+        "action": JoinedList,
+        "help": "folders with cached tasks, comma-separated",
+    },
+    "split": {"default": "validation", "help": "the split (default: validation)"},
+    "json": {"action": "store_true", "help": "print JSON instead of a table"},
+}
+
+
+def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Adds arguments of the same meaning in every command, by their names."""
+    for name in names:
+        parser.add_argument(f"--{name}", **_SHARED[name])
+
+
+def apply_shared(args: argparse.Namespace) -> None:
+    """Sets the data folders that --data_dir names, and whether bad rows are skipped."""
+    if getattr(args, "data_dir", None):
+        from t0.sources import set_data_dirs
+
+        set_data_dirs(args.data_dir)
+    if getattr(args, "skip_bad_rows", False):
+        from t0.sources import skip_bad_rows
+
+        skip_bad_rows()
+
+
+def split_list(text: str | None) -> list[str]:
+    """Returns the values of a comma-separated list, without empty ones."""
+    return [value.strip() for value in (text or "").split(",") if value.strip()]
+
+
+def make_working_directory_importable() -> None:
+    """Lets --module_import and gin's `import` find modules in the working directory.
+
+    Python itself searches that folder for scripts and `python -m`, but not for installed commands.
+    It comes after all installed packages, because a folder there may have the name of a package,
+    such as gin or datasets.
+    """
+    here = os.getcwd()  # noqa: PTH109 (as Python's own entries are written)
+    if not {here, ""} & set(sys.path):
+        sys.path.append(here)
