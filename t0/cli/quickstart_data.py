@@ -9,6 +9,7 @@ side, and a row is on the same side on every machine.
 """
 
 import hashlib
+import io
 import itertools
 import json
 import shutil
@@ -19,7 +20,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t0 import testing
 from t0.errors import UserError
 from t0.files import publishing
 
@@ -170,11 +170,21 @@ def train_vocabulary(out: Path) -> None:
     if path.exists():
         print(f"already there: {path}")
         return
-    text = _prompted_text(out / "data")
-    part = testing.train_vocabulary(
-        path.with_suffix(".part"), text, size=VOCABULARY_PIECES, hard_vocab_limit=True
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=_prompted_text(out / "data"),
+        model_writer=model,
+        vocab_size=VOCABULARY_PIECES,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
     )
-    part.replace(path)
+    path.parent.mkdir(exist_ok=True)
+    publishing.write_whole(str(path), model.getvalue())
     print(f"{VOCABULARY_PIECES:,} pieces in {path}")
 
 

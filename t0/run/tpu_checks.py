@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from t0.config.bindings import bound
 from t0.errors import UserError, install_command
 from t0.files import paths
 from t0.mesh import cloud
@@ -202,6 +201,8 @@ def node_faults(facts: TpuFacts) -> Iterator[str]:
 
 def run_faults(run: TpuRun) -> Iterator[str]:
     """Yields what is wrong with a configured run on its TPU."""
+    from t0.config.bindings import bound
+
     if not run.model_dir:
         yield (
             "no model directory is given, and a run on a TPU does not write to a default one: "
@@ -238,6 +239,8 @@ def _mesh_faults(run: TpuRun) -> Iterator[str]:
     # A v4 chip may appear as one core ("megacore") or as two.
     if run.cores == cores or (kind.startswith("v4-") and run.cores == cores // 2):
         return
+    from t0.config.bindings import bound
+
     asked = bound("tpu_mesh_shape.tpu_topology", evaluate=False)
     named = f"tpu_mesh_shape.tpu_topology = {asked!r}" if asked else "run.mesh_shape"
     yield (
@@ -312,6 +315,7 @@ def check_run(
 def mesh_cores() -> int | None:
     """Returns the number of cores of the mesh that gin configures; None without a mesh."""
     from t0.compat import mtf
+    from t0.config.bindings import bound
 
     shape = bound("run.mesh_shape")
     return None if shape is None else mtf.convert_to_shape(shape).size
