@@ -101,8 +101,8 @@ def test_plan_takes_the_same_words(monkeypatch):
     words = ["--gin.A=1", "--gin.B", "2", "--gin_param=C = 3", "--gin_search_paths=/x", "--dry_run"]
     assert main.main(["plan", *words, "--fast"]) == 0
     (args,) = kept
-    assert args.gin_param == ["--gin_param=A=1", "--gin_param=B=2", "--gin_param=C = 3"]
-    assert args.gin_search_paths == ["--gin_search_paths=/x"]
+    params = ["--gin_param=A=1", "--gin_param=B=2", "--gin_param=C = 3"]
+    assert args.run_words == [*params, "--gin_search_paths=/x", "--dry_run"]
     assert args.fast
 
 
