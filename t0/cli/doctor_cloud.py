@@ -3,9 +3,9 @@
     report = examine(args, wrong)      # problems are appended to `wrong`
     lines(report)
 
-Buckets are read through TensorFlow's client, as in a run; google-cloud-storage lists the sizes of a
-cache's objects in one request. If something could not be asked (no network, a package that is not
-installed), the report says so, and it is not a problem.
+Buckets are read through TensorFlow's client, as in a run; google-cloud-storage gives a bucket's
+region, and lists the sizes of a cache's objects in one request. If something could not be asked (no
+network, a package that is not installed), the report says so, and it is not a problem.
 """
 
 import argparse
@@ -33,6 +33,8 @@ STORE = "https://storage.googleapis.com/"
 _LOG_IN = "gcloud auth application-default login; on a TPU VM, a service account for the VM"
 _ROLE = "grant the caller Storage Object Admin on the bucket (roles/storage.objectAdmin)"
 _OF_A_NETWORK = ("no answer", "response code 0")
+# The beginning of a multi-region's name -> that of its regions.
+_CONTINENTS = {"US": "us-", "NA": "us-", "EU": "europe-", "AS": "asia-"}
 
 
 def problem(what: str, do: str) -> Problem:
@@ -51,22 +53,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Raises a `UserError` for a zone or project without a TPU."""
-    for name in ("zone", "project"):
-        if getattr(args, name) and not args.tpu:
-            raise UserError(f"--{name} is of a TPU: give --tpu=NAME with it")
+    """Raises a `UserError` for a zone or project without what is in it."""
+    if args.zone and not (args.tpu or args.model_dir or args.cache):
+        raise UserError("--zone is of a TPU: give --tpu=NAME with it")
+    if args.project and not args.tpu:
+        raise UserError("--project is of a TPU: give --tpu=NAME with it")
 
 
 def examine(args: argparse.Namespace, wrong: list[Problem]) -> dict[str, Any]:
     """Returns the facts, and appends to `wrong` what would make a run fail.
 
     Returns:
-      "caller", "tpu", "model_dir" and "cache", as far as the flags ask for them, and "not_asked",
-      in words.
+      "caller", "tpu", "model_dir", "cache" and "locations", as far as the flags ask for them, and
+      "not_asked", in words.
     """
     report: dict[str, Any] = {"not_asked": []}
-    if args.tpu:
-        _tpu(args, report, wrong)
+    zone = _tpu(args, report, wrong) if args.tpu else args.zone
     remote = [
         folder for folder in (args.model_dir, args.cache) if folder and paths.is_remote(folder)
     ]
@@ -82,6 +84,7 @@ def examine(args: argparse.Namespace, wrong: list[Problem]) -> dict[str, Any]:
         if reason:
             report["not_asked"].append(f"{', '.join(remote)}: {reason}")
             return report
+        _regions(remote, zone or "", report, wrong)
     if args.model_dir:
         _model_dir(args.model_dir, report, wrong)
     if args.cache:
@@ -89,17 +92,21 @@ def examine(args: argparse.Namespace, wrong: list[Problem]) -> dict[str, Any]:
     return report
 
 
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or short_reason(error)
+
+
 def _failed(what: str, error: OSError, report: dict[str, Any], wrong: list[Problem]) -> None:
     """Notes an error of a request: what could not be asked, or what is wrong."""
-    reason = error.strerror or short_reason(error)
+    reason = _reason(error)
     if any(words in reason for words in _OF_A_NETWORK):
         report["not_asked"].append(f"{what}: {reason}")
     else:
         wrong.append(problem(f"{what}: {reason}", remote_advice(error) or _ROLE))
 
 
-def _tpu(args: argparse.Namespace, report: dict[str, Any], wrong: list[Problem]) -> None:
-    """Examines the TPU and this machine."""
+def _tpu(args: argparse.Namespace, report: dict[str, Any], wrong: list[Problem]) -> str:
+    """Examines the TPU and this machine; returns the zone."""
     machine = cloud.read_machine(args.tpu, zone=args.zone, project=args.project)
     if machine.on_google:
         os.environ.setdefault("NO_GCE_CHECK", "false")
@@ -125,6 +132,7 @@ def _tpu(args: argparse.Namespace, report: dict[str, Any], wrong: list[Problem])
         "state": facts.node.state if facts.node else "",
         "runtime": (facts.node.runtime if facts.node else "") or machine.image,
     }
+    return machine.zone
 
 
 def caller() -> dict[str, str]:
@@ -162,6 +170,29 @@ def _reachable() -> bool:
     except (OSError, ValueError) as error:
         # A certificate that only TensorFlow's client was told to trust is an answer, too.
         return isinstance(getattr(error, "reason", None), ssl.SSLError)
+
+
+def _regions(folders: list[str], zone: str, report: dict[str, Any], wrong: list[Problem]) -> None:
+    report["locations"] = {}
+    region = zone.rpartition("-")[0]
+    for bucket in dict.fromkeys(object_facts.split(folder)[0] for folder in folders):
+        try:
+            places = object_facts.locations(bucket)
+        except (ImportError, OSError) as error:  # an account for objects may not ask for buckets
+            report["not_asked"].append(f"where gs://{bucket} is: {_reason(error)}")
+            continue
+        where = report["locations"][bucket] = ", ".join(places)
+        if region and not any(is_near(place, region) for place in places):
+            what = (
+                f"gs://{bucket} is in {where}, the TPU in {region}: reading is slow and costs more"
+            )
+            wrong.append(problem(what, f"use a bucket with --location={region}"))
+
+
+def is_near(place: str, region: str) -> bool:
+    """Returns whether a place is the region, or a multi-region of its continent."""
+    continent = "-" not in place and _CONTINENTS.get(place[:2])
+    return region.startswith(continent) if continent else region == place.lower()
 
 
 def _no_package() -> str:
@@ -237,6 +268,8 @@ def lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if found := report.get("caller"):
         words = " ".join(filter(None, (found["kind"], found["name"], f"({found['source']})")))
         yield "caller", words
+    for bucket, where in report.get("locations", {}).items():
+        yield "bucket", f"gs://{bucket} in {where}"
     if model_dir := report.get("model_dir"):
         may = model_dir["may"]
         done = ", ".join(action for action, allowed in (may or {}).items() if allowed)

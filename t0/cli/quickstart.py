@@ -11,8 +11,9 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from t0.cli import quickstart_data
 from t0.errors import UserError, reported
@@ -69,6 +70,8 @@ def _run(out: Path, steps: int) -> None:
         ("rank evaluation", lambda: _score(out)),
         ("report", lambda: _report(out)),
     )
+    (out / "logs").mkdir(exist_ok=True)
+    print(f"The full output of the commands: {out / 'logs'}")
     for number, (title, stage) in enumerate(stages, start=1):
         minutes, seconds = divmod(round(time.monotonic() - started), 60)
         print(f"\n[{number}/{len(stages)}] {title}  ({minutes}:{seconds:02d})", flush=True)
@@ -84,6 +87,7 @@ def _cache(out: Path) -> None:
         (quickstart_data.SCORE_MIXTURE, "validation"),
     ):
         _command(
+            out / "logs" / f"cache_{split}.log",
             "seqio_cache_tasks", f"--tasks={mixture}", f"--splits={split}",
             f"--output_cache_dir={out / 'cache'}", "--module_import=t0.seqio_tasks",
             *_shared_flags(out),
@@ -92,6 +96,7 @@ def _cache(out: Path) -> None:
 
 def _train(out: Path, steps: int) -> None:
     _command(
+        out / "logs" / "train.log",
         "t5_mesh_transformer", f"--model_dir={out / 'model'}", "--module_import=t0.seqio_tasks",
         f"--additional_task_cache_dirs={out / 'cache'}", "--gin_file=runs/quickstart.gin",
         f"--gin_param=MIXTURE_NAME = '{quickstart_data.TRAIN_MIXTURE}'",
@@ -101,6 +106,7 @@ def _train(out: Path, steps: int) -> None:
 
 def _score(out: Path) -> None:
     _command(
+        out / "logs" / "rank.log",
         "t5_mesh_transformer", f"--model_dir={out / 'model'}", "--module_import=t0.seqio_tasks",
         f"--additional_task_cache_dirs={out / 'cache'}",
         f"--gin_file={out / 'model' / 'operative_config.gin'}", "--gin_file=score_eval.gin",
@@ -117,6 +123,7 @@ def _report(out: Path) -> None:
     results = max(folder.glob("results_*.json"), key=lambda path: int(path.stem.split("_")[1]))
     notes = [f"--note={note}" for note in NOTES]
     _command(
+        out / "logs" / "report.log",
         "t0", "report", str(results), f"--output={out / 'report'}", "--title=T0 quickstart",
         "--metrics", str(out / "model" / "metrics.jsonl"), *notes,
     )  # fmt: skip
@@ -126,20 +133,50 @@ def _shared_flags(out: Path) -> tuple[str, str]:
     return f"--data_dir={out / 'data'}", f"--vocab={out / 'vocabulary' / 'mini.model'}"
 
 
-def _command(*words: str) -> None:
-    """Runs one of our commands as a user would."""
+def _command(log: Path, *words: str) -> None:
+    """Runs one of our commands as a user would: prints an excerpt, and writes all into `log`."""
     program = Path(sys.executable).parent / words[0]
     print("$ " + shlex.join(words), flush=True)
-    process = subprocess.Popen([str(program), *words[1:]])
-    try:
-        status = process.wait()
-    except KeyboardInterrupt:  # which the command receives too: it may save a checkpoint
-        process.wait()
-        raise
+    process = subprocess.Popen(
+        [program, *words[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
+    )
+    with process, log.open("w", buffering=1, encoding="utf-8") as file:
+        try:
+            for line in excerpt(_copied(process.stdout, file)):
+                print(line, end="", flush=True)
+        except KeyboardInterrupt:  # which the command receives too: it says what it saves
+            print(*_copied(process.stdout, file), sep="", end="")
+            raise
+    status = process.returncode
     if status < 0 or status == 130:
         raise KeyboardInterrupt
     if status:
-        raise UserError(f"{words[0]} failed (exit status {status}); its message is above")
+        last = "".join(log.read_text(encoding="utf-8").splitlines(keepends=True)[-20:])
+        raise UserError(f"{words[0]} failed (exit status {status}); {log} ends with\n{last}")
+
+
+def _copied(lines: Iterable[str], file: TextIO) -> Iterator[str]:
+    for line in lines:
+        file.write(line)
+        yield line
+
+
+def excerpt(lines: Iterable[str], *, clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
+    """Yields the first eight lines of a command's output, then ever fewer, and the last one.
+
+    A line follows the one before when a tenth of the time so far has passed, at least ten seconds,
+    so a command of an hour shows about forty.
+    """
+    start = due = clock()
+    last = ""
+    for number, line in enumerate(lines):
+        now, last = clock(), line
+        if number < 8 or now >= due:
+            due = now + max(10.0, (now - start) / 10)
+            yield line
+            last = ""
+    if last:
+        yield last
 
 
 if __name__ == "__main__":

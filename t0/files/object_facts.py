@@ -1,7 +1,8 @@
-"""Reads sizes and checksums of objects, which TensorFlow's `gs://` cannot return.
+"""Reads checksums of objects and regions of buckets, which TensorFlow's `gs://` cannot return.
 
     below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(310, "yZRlqg=="), ...}
     of_file("/tmp/part")             # the same facts for a local file
+    locations("bucket")              # ["EUROPE-WEST4"]
 
 The requests go through google-cloud-storage, which retries failed ones. Credentials are looked up
 in the same places and order as in TensorFlow, so both act as the same user. Every failure is an
@@ -86,6 +87,17 @@ def of_file(path: "str | os.PathLike[str]") -> Facts:
             checksum.update(block)
             size += len(block)
     return Facts(size, base64.b64encode(checksum.digest()).decode())
+
+
+def locations(bucket: str) -> list[str]:
+    """Returns a bucket's region, both regions of a pair, or the name of a multi-region.
+
+    Raises:
+      OSError: if there is no such bucket, or the caller may not get it (storage.buckets.get).
+    """
+    with _converted(f"{SCHEME}{bucket}") as client:
+        found = client.get_bucket(bucket)
+    return list(found.data_locations or [found.location])
 
 
 def prepare() -> None:

@@ -42,7 +42,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
     from t0.compat import seqio
     from t0.config import parse
-    from t0.run import model_api, preflight, run_files
+    from t0.run import host_pipeline, model_api, preflight, run_files
 
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more)
@@ -54,6 +54,8 @@ def run(flags: Any, argv: Sequence[str]) -> None:
         if not flags.use_model_api:
             _print_notes(_check_bindings(flags, parsed, preflight.run_mode()))
         _list_configuration(flags, parsed)
+        if flags.tpu and not flags.use_model_api:
+            _print_notes([host_pipeline.dry_run_line(flags)])
         return
     # After gin, because a configuration may set cache folders of its own.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)

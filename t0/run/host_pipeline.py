@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from t0 import compat
-from t0.compat import mesh_utils
+from t0.compat import mesh_utils, seqio, t5_mesh
 from t0.errors import UserError
 from t0.feeding import host_graphs
+from t0.mesh.cloud import LOCAL, Machine
 
 InputFunction = Callable[[dict[str, Any]], Any]
 # The modes that read data by an input function; the others export.
@@ -122,3 +123,33 @@ def check(mode: str, arguments: Mapping[str, Any]) -> None:
             "cache, or a dataset function of your own. Put the step before the cache, or write it "
             "with TensorFlow's operations"
         )
+
+
+def dry_run_line(flags: Any) -> str:
+    """Returns a line about the data of a run with --tpu that is not to start, for `--dry_run`.
+
+    Args:
+      flags: the parsed flags of the command; gin has been parsed.
+
+    Returns:
+      what was found: also where the run itself would be refused, because the TPU's
+      hosts cannot read the data, or a task is not there or not cached.
+    """
+    try:
+        return _checked(flags)
+    except UserError as error:
+        return f"the data cannot be read as configured, and a run would be refused: {error}"
+
+
+def _checked(flags: Any) -> str:
+    from t0.run import modes, preflight
+
+    mode = preflight.run_mode()
+    if Machine(flags.tpu).kind == LOCAL:
+        return "without --tpu=NAME this process reads the data, not a TPU's hosts: nothing to check"
+    seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
+    preflight.check_mixtures({}, on_tpu=True, hosts_read=True)
+    places = {name: flags[name].value for name in ("tpu_job_name", "gcp_project", "tpu_zone")}
+    arguments = {"model_dir": flags.model_dir, "vocabulary": t5_mesh.get_vocabulary(), **places}
+    check(mode, arguments | modes.engine_arguments(tpu=flags.tpu))
+    return f"the TPU's hosts can read the data of mode '{mode}': TensorFlow's operations suffice"

@@ -49,10 +49,10 @@ def make_cache(name="cache/toy", lost=0):
 
 
 def test_all_is_well(bucket):
-    bucket.reset({"b": Bucket()})
+    bucket.reset({"b": Bucket(location="EUROPE-WEST4")})
     make_cache()
     before = bucket.files("b")
-    report, wrong = examine(model_dir="gs://b/m", cache="gs://b/cache")
+    report, wrong = examine(zone="europe-west4-a", model_dir="gs://b/m", cache="gs://b/cache")
     assert wrong == []
     assert report["caller"]["kind"] == "token"
     assert all(report["model_dir"]["may"].values())
@@ -62,6 +62,7 @@ def test_all_is_well(bucket):
     assert words["model"] == "gs://b/m: can write, read, list, delete"
     assert words["cache"].startswith("gs://b/cache: 1 of 1 are whole")
     if object_facts.installed():
+        assert report["locations"] == {"b": "EUROPE-WEST4"}
         assert report["cache"]["bytes"] > 1000
         assert report["not_asked"] == []
 
@@ -106,6 +107,29 @@ def test_what_a_run_would_fail_by(bucket, monkeypatch, buckets, tokens, token, m
     bucket.reset(buckets, tokens)
     _, wrong = examine(model_dir="gs://b/model")
     assert any(re.search(message, what) for what in wrong), wrong
+
+
+@PACKAGE
+def test_bucket_of_another_region(bucket):
+    bucket.reset({"b": Bucket(location="US-CENTRAL1")})
+    _, wrong = examine(zone="europe-west4-a", model_dir="gs://b/model")
+    (what,) = wrong
+    assert what.startswith("gs://b is in US-CENTRAL1, the TPU in europe-west4")
+
+
+@pytest.mark.parametrize(
+    ("place", "near"),
+    [
+        ("EUROPE-WEST4", True),
+        ("EUROPE-WEST1", False),
+        ("EU", True),
+        ("US", False),
+        ("EUR4", True),
+        ("NAM4", False),
+    ],
+)
+def test_distance(place, near):
+    assert doctor_cloud.is_near(place, "europe-west4") == near
 
 
 def test_caller_is_looked_for_in_tensorflows_order(monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
-"""`bin/quickstart`: the rows kept out of the training, and failed commands."""
+"""`bin/quickstart`: the rows kept out of the training, and what is printed of its commands."""
 
 import io
+import itertools
 import sys
 import zipfile
 
@@ -67,11 +68,27 @@ def test_data_that_was_trained_on_as_a_whole_is_refused(tmp_path):
         quickstart_data.fetch(tmp_path)
 
 
-def test_a_failed_command_ends_the_demonstration(tmp_path, monkeypatch, capfd):
+def test_an_hour_of_lines_is_shown_in_few():
+    seconds = itertools.count(0.0, 0.5)
+    lines = [f"step {number}\n" for number in range(7200)]
+    shown = list(quickstart.excerpt(lines, clock=lambda: next(seconds)))
+    assert shown[:8] == lines[:8]
+    assert shown[-1] == lines[-1]
+    assert 20 < len(shown) < 60
+
+
+def test_a_failed_command_shows_the_end_of_its_log(tmp_path, monkeypatch, capfd):
     program = tmp_path / "failing"
-    program.write_text("#!/bin/sh\necho the reason\nexit 3\n")
+    program.write_text("#!/bin/sh\nfor n in $(seq 50); do echo line $n; done\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(UserError, match=r"failing failed \(exit status 3\)"):
-        quickstart._command("failing")
-    assert capfd.readouterr().out.splitlines() == ["$ failing", "the reason"]
+    with pytest.raises(UserError, match="exit status 3") as caught:
+        quickstart._command(tmp_path / "x.log", "failing")
+    assert str(caught.value).endswith("".join(f"line {n}\n" for n in range(31, 51)))
+    assert "line 30\n" not in str(caught.value)
+    assert len((tmp_path / "x.log").read_text().splitlines()) == 50
+    assert capfd.readouterr().out.splitlines() == [
+        "$ failing",
+        *(f"line {number}" for number in range(1, 9)),
+        "line 50",
+    ]

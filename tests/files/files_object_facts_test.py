@@ -35,6 +35,12 @@ def test_facts_of_objects(bucket, tmp_path):
     assert bucket.counts()["list"] == 2
 
 
+def test_locations(bucket):
+    bucket.reset({"b": Bucket(location="EUROPE-WEST4"), "many": Bucket(location="EU")})
+    assert object_facts.locations("b") == ["EUROPE-WEST4"]
+    assert object_facts.locations("many") == ["EU"]
+
+
 @pytest.mark.parametrize(
     ("path", "tokens", "error", "message"),
     [

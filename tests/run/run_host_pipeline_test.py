@@ -8,6 +8,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+import types
 
 import cached_letters
 import numpy as np
@@ -211,3 +212,35 @@ def test_a_bare_server_reads_what_this_process_reads(tasks):
         assert batches(late)
         with pytest.raises(tf.errors.OpError):
             batches(late, address)
+
+
+class _Flags(dict):
+    """The flags that `dry_run_line` reads."""
+
+    def __init__(self, **values):
+        names = ("tpu", "tpu_job_name", "gcp_project", "tpu_zone", "model_dir")
+        super().__init__({name: types.SimpleNamespace(value=values.get(name)) for name in names})
+        self.additional_task_cache_dirs = values["caches"]
+
+    def __getattr__(self, name):
+        return self[name].value
+
+
+@pytest.mark.parametrize("task", ["letters", "late"])
+def test_a_dry_run_says_whether_the_hosts_can_read_the_data(tasks, monkeypatch, task):
+    input_function(tasks, "train", f"MIXTURE_NAME = '{task}'")
+    monkeypatch.setattr(host_pipeline.t5_mesh, "get_vocabulary", Letters)
+    flags = _Flags(tpu="my-tpu", model_dir=str(tasks / "model"), caches=[str(tasks)])
+    if task == "letters":
+        assert "hosts can read the data of mode 'train'" in host_pipeline.dry_run_line(flags)
+    else:
+        found = host_pipeline.dry_run_line(flags)
+        assert "a run would be refused: " in found
+        assert "lack a Python function" in found
+    assert not (tasks / "model").exists()
+
+
+def test_this_machines_own_tpu_needs_no_such_check(tasks):
+    input_function(tasks, "train")
+    flags = _Flags(tpu="local", caches=[])
+    assert "nothing to check" in host_pipeline.dry_run_line(flags)
