@@ -370,6 +370,14 @@ def test_a_panic_of_the_tokenizer_in_a_text_is_a_user_error(folders, monkeypatch
         model.encode(dataclasses.replace(JOINS["lm-eval"], join=join), "It rains.", "yes")
 
 
+def _text_record(given, choice):
+    """Returns the record of a choice whose texts are not tokenized yet."""
+    from t0.scoring.records import ChoiceRecord
+
+    none = np.zeros(0, np.int32)
+    return ChoiceRecord(3, 0, none, none, True, choice, given, None)
+
+
 def test_ids_beyond_the_embedding_are_refused(folders, tmp_path, monkeypatch):
     from t0.run.decoder_evaluation import TextJoiner
 
@@ -380,13 +388,13 @@ def test_ids_beyond_the_embedding_are_refused(folders, tmp_path, monkeypatch):
     change_weights(folder, lambda found: found | {embedding: found[embedding][:100].clone()})
     model = DecoderOnly(str(folder), CPU, torch.float32, 64)
     joined = TextJoiner(model, JOINS["lm-eval"], "mine")
-    record = {"idx": [3, 0], "inputs": "snow €", "targets": b"wind", "is_correct": True}
+    record = _text_record("snow €", "wind")
     expected = "task mine, example 3: .*makes the id .*embeddings for the ids 0 to 99"
     with pytest.raises(UserError, match=expected):
         list(joined.records([record]))
     model.tokenizer.bos_token = model.tokenizer.eos_token = None
     with pytest.raises(UserError, match="neither a BOS nor an EOS"):
-        list(joined.records([record | {"inputs": ""}]))
+        list(joined.records([record._replace(input_text="")]))
 
 
 def test_without_pytorch_the_package_is_named(world, folders):
@@ -406,7 +414,7 @@ def test_a_text_over_the_positions_is_refused(folders):
     from t0.run.decoder_evaluation import TextJoiner
 
     joined = TextJoiner(loaded(folders["gpt2"]), JOINS["lm-eval"], "mine")
-    record = {"idx": [3, 0], "inputs": b"rain " * 300, "targets": b"wind", "is_correct": True}
+    record = _text_record("rain " * 300, "wind")
     expected = "task mine, example 3: input and choice have .* tokens, and the model reads 128"
     with pytest.raises(UserError, match=expected):
         list(joined.records([record]))
