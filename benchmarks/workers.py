@@ -37,7 +37,8 @@ def environment(root: Path | None = None, *, gpus: bool = False) -> dict[str, st
         found["CUDA_VISIBLE_DEVICES"] = ""
     # What data there is, each benchmark says itself.
     found.pop("T0_DATA_DIR", None)
-    return {**found, "PYTHONPATH": str(root or ROOT)}
+    places = [str(root or ROOT), *filter(None, [found.get("PYTHONPATH")])]
+    return {**found, "PYTHONPATH": os.pathsep.join(places)}
 
 
 def worker(
