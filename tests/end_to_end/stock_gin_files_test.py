@@ -46,7 +46,7 @@ def test_adapters_hide_no_other_difference_between_model_and_checkpoint(
 def test_infer_from_task_is_for_language_models(command, pretrained, tmp_path):
     words = [*EVALUATE, "--gin_file=infer_from_task.gin", f"--checkpoint={pretrained}"]
     text = message(command(f"--model_dir={tmp_path}", *words))
-    assert "goes on with the text of a task, which only a language model can" in text
+    assert "continues the text of a task, which only a language model can" in text
     assert (
         "this model is an encoder-decoder. To predict a task's targets: --gin_file=runs/inf" in text
     )

@@ -37,7 +37,7 @@ def test_mesh_file_says_what_the_slice_is(name):
     header = (GIN / "mesh" / f"{name}.gin").read_text()
     slice_ = topology(name)
     hosts = f"{slice_.hosts} host{'s' if slice_.hosts > 1 else ''}"
-    hbm = f"{slice_.generation.hbm_bytes // 2**30} GiB of HBM for each core"
+    hbm = f"{slice_.generation.hbm_bytes // 2**30} GiB of HBM per core"
     for part in (f"{slice_.cores} cores", hosts, hbm):
         assert part in header, part
     planning.configure(files=("models/t5.1.1.tiny.gin", str(GIN / "mesh" / f"{name}.gin")))
