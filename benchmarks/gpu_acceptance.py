@@ -11,6 +11,7 @@ PyTorch, Transformers and pytest; no TensorFlow, no network, no data.
 
 import argparse
 import gc
+import itertools
 import json
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def kernels(given: argparse.Namespace) -> Records:
     dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
     found: Records = []
     for name, answer in attention.supported_backends(device, dtype):
-        found.append({"kernel": name, "bias with a gradient": answer})
+        found.append({"kernel": name, "support": answer})
     names = attention.KERNELS if given.device == "cuda" else ("plain",)
     shapes = ATTENTION if not given.small else {"tiny": (2, 2, 64)}
     for shape, sizes in shapes.items():
@@ -225,8 +226,8 @@ def ranking(given: argparse.Namespace) -> Records:
         {
             "size": size,
             "choices": choices,
-            "ours, choices/s": choices / found["ours"],
-            "plain loop, choices/s": choices / found["plain loop"],
+            "ours": choices / found["ours"],
+            "plain loop": choices / found["plain loop"],
             "ratio": found["plain loop"] / found["ours"],
         }
     ]
@@ -306,6 +307,13 @@ def _plain_scores(
     return run
 
 
+HEADINGS = {
+    "parity": "Tests that compare the GPU with the CPU",
+    "kernels": "Attention kernels, forward and backward",
+    "memory": "Peak memory of training steps",
+    "ranking": "Ranking",
+    "speed": "Training speed",
+}
 PARTS: dict[str, Callable[[argparse.Namespace], Records]] = {
     "parity": parity,
     "kernels": kernels,
@@ -315,19 +323,49 @@ PARTS: dict[str, Callable[[argparse.Namespace], Records]] = {
 }
 
 
-def table(found: Records) -> list[str]:
-    """Returns records as a Markdown table."""
-    names = list(dict.fromkeys(name for record in found for name in record if name != "parts"))
+# Field of a record -> heading, and how a number is printed.
+COLUMNS = {
+    "goal": ("goal", ""),
+    "found": ("measured", ""),
+    "met": ("met", ""),
+    "what": ("tests", ""),
+    "kernel": ("kernel", ""),
+    "support": ("with a bias that needs a gradient", ""),
+    "shape": ("shape", ""),
+    "ms of a layer": ("ms per layer", ".2f"),
+    "TFLOP/s": ("TFLOP/s", ".1f"),
+    "MiB": ("MiB", ",.0f"),
+    "size": ("T5 1.1", ""),
+    "rows": ("sequences", ""),
+    "tokens": ("tokens per sequence", ""),
+    "system": ("system", ""),
+    "seconds": ("s per step", ".4f"),
+    "rate": ("tokens per second", ",.0f"),
+    "mfu": ("MFU", ".1%"),
+    "gib": ("peak GiB", ".1f"),
+    "formula": ("GiB by the formula", ".1f"),
+    "choices": ("choices", ",d"),
+    "ours": ("ours, choices per second", ",.0f"),
+    "plain loop": ("plain loop, choices per second", ",.0f"),
+    "ratio": ("ratio", ".2f"),
+    "fault": ("fault", ""),
+}
 
-    def cell(value: Any) -> str:
+
+def table(found: Records) -> list[str]:
+    """Returns records as a Markdown table with the columns that they have values for."""
+    names = [name for name in COLUMNS if any(record.get(name) is not None for record in found)]
+
+    def cell(record: Mapping[str, Any], name: str) -> str:
+        value = record.get(name)
         if isinstance(value, bool) or value is None:
             return {True: "yes", False: "no", None: ""}[value]
-        if isinstance(value, float):
-            return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-        return str(value).replace("|", "/")
+        text = format(value, COLUMNS[name][1]) if isinstance(value, int | float) else str(value)
+        return text.replace("|", "/")
 
-    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
-    return lines + [f"| {' | '.join(cell(x.get(name)) for name in names)} |" for x in found]
+    headings = " | ".join(COLUMNS[name][0] for name in names)
+    lines = [f"| {headings} |", "|" + "---|" * len(names)]
+    return lines + [f"| {' | '.join(cell(record, name) for name in names)} |" for record in found]
 
 
 def verdicts(parts: Mapping[str, Records]) -> Iterator[dict[str, Any]]:
@@ -366,11 +404,15 @@ def _found(what: str, met: bool) -> dict[str, Any]:
 
 
 def report(facts: Mapping[str, Any]) -> str:
-    """Returns the findings as Markdown."""
-    lines = [f"{facts['device']}, PyTorch {facts['torch']}", ""]
+    """Returns the measurements as a Markdown page."""
+    lines = [f"# GPU acceptance: {facts['device']}", ""]
+    lines += [f"Written by `bin/gpu_acceptance` with PyTorch {facts['torch']}.", ""]
     lines += table(list(verdicts(facts["parts"])))
     for name, found in facts["parts"].items():
-        lines += ["", f"### {name}", "", *table(found)]
+        groups = itertools.groupby(found, key=lambda record: "support" in record)
+        lines += ["", f"## {HEADINGS[name]}"]
+        for _, records in groups:
+            lines += ["", *table(list(records))]
     return "\n".join(lines) + "\n"
 
 
