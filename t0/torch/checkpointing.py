@@ -1,6 +1,6 @@
 """Sharded checkpoints of a run on PyTorch: written whole or not at all, kept by the usual rules.
 
-    checkpoints = Checkpoints(spec.model_dir, model, optimizer, world, Keep(last=2))
+    checkpoints = Checkpoints(model_dir, model, optimizer, world, Keep(last=2), "spm.model")
     checkpoints.save(100, {"position": position, ...}, best=80)
     record = checkpoints.restore(latest("/models/tiny"))
 

@@ -1,6 +1,6 @@
 """Ranks answer choices with decoder-only models of Hugging Face's transformers.
 
-    model = DecoderOnly("/models/gpt2", torch.device("cpu"), torch.float32)
+    model = DecoderOnly("/models/gpt2", torch.device("cpu"), torch.float32, 16384)
     context, continuation = JOINS["lm-eval"].join(model.tokenizer, "It rains. Wet?", "yes")
     model.restore("/models/gpt2")
     model.log_likelihoods(inputs, targets)     # [B, L], [B, C, T] -> float32 [B, C]
