@@ -19,7 +19,7 @@ def stock_flags():
     return {n: k for k, n in re.findall(r'flags\.DEFINE_(\w+)\(\s*"(\w+)"', source)}
 
 
-def test_every_flag_of_seqio_is_there_with_its_kind():
+def test_seqio_cache_tasks_has_every_seqio_flag():
     stock = stock_flags()
     assert len(stock) == 15
     ours = {name: kind for kind, name, *_ in cache_tasks.FLAGS}
@@ -29,7 +29,7 @@ def test_every_flag_of_seqio_is_there_with_its_kind():
     assert ours.keys() - stock.keys() == added
 
 
-def test_help_needs_no_tensorflow():
+def test_seqio_cache_tasks_help_needs_no_tensorflow():
     code = (
         "import sys; from t0.cli import cache_tasks; cache_tasks.main(['x', '--help']);"
         "assert not {'tensorflow', 'seqio', 't5', 'numpy', 'rich'} & set(sys.modules)"
@@ -50,12 +50,12 @@ def test_help_needs_no_tensorflow():
         (["--output_cache_dir=/x", "--output_format=csv"], "arrayrecord"),
     ],
 )
-def test_mistakes_in_the_command_line(arguments, message):
+def test_seqio_cache_tasks_command_line_mistakes_are_refused(arguments, message):
     with pytest.raises(UserError, match=re.escape(message)):
         cache_tasks.parse(["seqio_cache_tasks", *arguments])
 
 
-def test_flags_become_the_request(monkeypatch):
+def test_seqio_cache_tasks_flags_become_the_request(monkeypatch):
     from t0 import caching
     from t0.caching import CacheSelection, RecordOptions, Setup
 
@@ -94,7 +94,7 @@ def test_flags_become_the_request(monkeypatch):
         (["--tasks=toy_lines"], "toy_caching_taks", "no module 'toy_caching_taks'"),
     ],
 )
-def test_a_users_mistake_is_one_message(
+def test_seqio_cache_tasks_user_mistake_is_one_error_message(
     toy, tmp_path, monkeypatch, capfd, arguments, module, message
 ):
     words = ["seqio_cache_tasks", f"--output_cache_dir={tmp_path}", f"--module_import={module}"]
@@ -107,7 +107,7 @@ def test_a_users_mistake_is_one_message(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_gin_binds_what_a_task_reads():
+def test_seqio_cache_tasks_gin_param_binds_task_settings():
     import gin
 
     from t0.caching import Setup, workers

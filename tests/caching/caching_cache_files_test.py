@@ -30,7 +30,7 @@ def read(path):
         return file.read()
 
 
-def test_publish(root):
+def test_cache_publish_writes_completed_marker(root):
     write(f"{root}/a.incomplete-h-1-2/x")
     assert not cache_files.is_finished(f"{root}/a")
     assert publish(f"{root}/a.incomplete-h-1-2", f"{root}/a", MANIFEST, replace=False)
@@ -42,7 +42,7 @@ def test_publish(root):
     assert not tf.io.gfile.exists(f"{root}/a.incomplete-h-1-2")
 
 
-def test_the_first_to_finish_wins(root):
+def test_cache_publish_first_run_to_finish_wins(root):
     for pid in (1, 2):
         write(f"{root}/a.incomplete-h-{pid}-0/x", f"of {pid}")
     assert publish(f"{root}/a.incomplete-h-1-0", f"{root}/a", MANIFEST, replace=False)
@@ -52,7 +52,7 @@ def test_the_first_to_finish_wins(root):
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_what_was_there_is_replaced_whole(root, finished):
+def test_cache_publish_replaces_the_whole_folder(root, finished):
     write(f"{root}/a/train.tfrecord-00000-of-00007", "old")
     write(f"{root}/a/info.train.json", "old")
     if finished:
@@ -64,7 +64,7 @@ def test_what_was_there_is_replaced_whole(root, finished):
 
 
 @pytest.mark.parametrize("failing", ["rename", "remove"])
-def test_remote_completed_is_gone_before_the_first_file_is(tmp_path, monkeypatch, failing):
+def test_cache_publish_removes_remote_completed_marker_first(tmp_path, monkeypatch, failing):
     root = f"ram://{tmp_path.name}"
     write(f"{root}/a/x", "old")
     write(f"{root}/a/AA", "old")
@@ -84,7 +84,7 @@ def test_remote_completed_is_gone_before_the_first_file_is(tmp_path, monkeypatch
     assert not cache_files.is_finished(f"{root}/a")
 
 
-def test_splits_of_a_cache(tmp_path):
+def test_cached_splits_are_found_from_info_files(tmp_path):
     for name in ("info.train.json", "info.a.b.json", "stats.train.json", "info.json"):
         write(f"{tmp_path}/{name}")
     assert cache_files.cached_splits(str(tmp_path)) == {"train", "a.b"}
@@ -93,14 +93,14 @@ def test_splits_of_a_cache(tmp_path):
 @pytest.mark.parametrize(
     "splits", [None, 5, {"train": 5}, {"train": {"files": {"x": {"bytes": "1", "sha256": ""}}}}]
 )
-def test_a_manifest_with_its_checksum_and_without_files(splits):
+def test_cache_manifest_without_file_list_is_refused(splits):
     content = cache_files.with_checksum({"schema": 1, "splits": splits})
     with pytest.raises(ValueError, match="does not list files"):
         cache_files.checked_manifest(content)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".."])
-def test_a_part_is_not_written_elsewhere(tmp_path, name):
+def test_cache_part_path_outside_its_folder_is_refused(tmp_path, name):
     (tmp_path / "parts").mkdir()
     with pytest.raises(UserError, match="would be written elsewhere"):
         parts.PartWriter(str(tmp_path / "parts"), name)
@@ -108,7 +108,7 @@ def test_a_part_is_not_written_elsewhere(tmp_path, name):
 
 
 @pytest.mark.parametrize("row", [0, 127, 128, 20_000, 2**40])
-def test_the_row_of_a_record_is_renumbered(row):
+def test_cache_record_row_number_is_renumbered(row):
     rest = tf_examples.ints_entry("inputs", [3, 4])
     before, after = (
         tf_examples.example(tf_examples.ints_entry("idx", [number, 200]) + rest)

@@ -52,11 +52,11 @@ GLUE = catalogue(
         (["rte|squad"], [], ["squad"]),
     ],
 )
-def test_selection(wanted, excluded, selected):
+def test_cache_plan_task_selection_and_exclusion(wanted, excluded, selected):
     assert select_tasks(GLUE, wanted, excluded)[0] == selected
 
 
-def test_a_name_that_matches_nothing_is_an_error_with_the_nearest_names():
+def test_cache_plan_unknown_task_suggests_the_nearest():
     with pytest.raises(UserError, match=r"'glue_rtee'.*'glue_rte'.*--module_import"):
         select_tasks(GLUE, ["glue_mrpc", "glue_rtee"], [])
     with pytest.raises(UserError, match=r"'t0\+\+_trian'.*'t0\+\+_train'"):
@@ -67,13 +67,13 @@ def test_a_name_that_matches_nothing_is_an_error_with_the_nearest_names():
         make_plan(CacheSelection("/out", excluded_tasks=[".*"]), GLUE, "tag")
 
 
-def test_an_exclusion_that_matches_nothing_is_noted():
+def test_cache_plan_exclusion_without_match_is_noted():
     assert make_plan(CacheSelection("/out", excluded_tasks=["qlue"]), GLUE, "t").notes == (
         "--excluded_tasks=qlue matches no task",
     )
 
 
-def test_units_are_all_splits_the_largest_task_first_in_a_directory_that_is_not_the_tasks():
+def test_cache_plan_largest_task_first_in_staging_folder():
     rows = {"train": 100, "validation": 7}
     plan = make_plan(
         CacheSelection("/out"),
@@ -90,7 +90,7 @@ def test_units_are_all_splits_the_largest_task_first_in_a_directory_that_is_not_
     assert plan.tasks["a:b"].final == "/out/a/b"
 
 
-def test_a_source_that_cannot_count_its_rows_is_planned_all_the_same():
+def test_cache_plan_source_without_row_count():
     failing = task("a")
     failing.source.num_input_examples = lambda split: {}[split]
     assert [
@@ -111,7 +111,7 @@ def test_a_source_that_cannot_count_its_rows_is_planned_all_the_same():
         ("/p3/a", False, True, True),
     ],
 )
-def test_what_happens_to_a_task_that_is_cached(cache, overwrite, ignore, written):
+def test_cache_plan_cached_task_is_skipped_or_overwritten(cache, overwrite, ignore, written):
     request = CacheSelection("/out", overwrite=overwrite, ignore_other_caches=ignore)
     plan = make_plan(request, catalogue(task("a"), caches={"a": cache}), "tag")
     assert ("a" in plan.tasks) == written
@@ -120,7 +120,7 @@ def test_what_happens_to_a_task_that_is_cached(cache, overwrite, ignore, written
         assert cache in plan.skipped["a"]
 
 
-def test_a_cache_that_lacks_a_wanted_split_is_not_taken_for_whole():
+def test_cache_plan_cache_with_missing_split_is_refused():
     seen = catalogue(task("a"), caches={"a": "/out/a"}, cached_splits=["validation"])
     with pytest.raises(UserError, match="'train'.*--overwrite"):
         make_plan(CacheSelection("/out"), seen, "tag")
@@ -130,7 +130,7 @@ def test_a_cache_that_lacks_a_wanted_split_is_not_taken_for_whole():
     assert make_plan(CacheSelection("/out", skip_absent_splits=True), seen, "tag").skipped
 
 
-def test_splits_restrict_and_must_exist():
+def test_cache_plan_splits_option_restricts_and_must_exist():
     seen = catalogue(task("a"), task("b", splits=("test",)))
     plan = make_plan(CacheSelection("/out", splits=["train"]), seen, "tag")
     assert [(u.task, u.name) for u in plan.splits] == [("a", "train")]
@@ -139,7 +139,7 @@ def test_splits_restrict_and_must_exist():
         make_plan(CacheSelection("/out", splits=["trian"]), seen, "tag")
 
 
-def test_absent_data_is_an_error_that_names_all_of_it_or_skipped_by_the_flag():
+def test_cache_plan_absent_splits_are_named_or_skipped():
     seen = catalogue(task("a", absent=["train"]), task("b"), task("c", absent=["validation"]))
     with pytest.raises(UserError) as error:
         make_plan(CacheSelection("/out"), seen, "tag")
@@ -156,14 +156,14 @@ def test_absent_data_is_an_error_that_names_all_of_it_or_skipped_by_the_flag():
     assert plan.skipped["a"].startswith("no data")
 
 
-def test_a_source_without_files_is_absent():
+def test_cache_plan_source_without_files_is_absent():
     empty = task("a", splits=("train",))
     empty.source.list_shards = lambda split: []
     with pytest.raises(UserError, match="no file"):
         make_plan(CacheSelection("/out"), catalogue(empty), "tag")
 
 
-def test_a_task_that_does_not_support_caching_is_skipped():
+def test_cache_plan_skips_task_without_caching_support():
     plan = make_plan(CacheSelection("/out"), catalogue(task("a", supports_caching=False)), "tag")
     assert "does not support caching" in plan.skipped["a"]
 
@@ -187,11 +187,11 @@ def test_a_task_that_does_not_support_caching_is_skipped():
         ({"min_shards": 64, "max_shards": 10}, 1, 277, 10**6, 10),
     ],
 )
-def test_number_of_shards(options, source_shards, records, size_bytes, count):
+def test_cache_plan_shard_count(options, source_shards, records, size_bytes, count):
     assert shard_count(RecordOptions(**options), source_shards, records, size_bytes) == count
 
 
-def test_the_api_of_the_room():
+def test_caching_public_api():
     import t0.caching
 
     assert {"RecordOptions", "CacheSelection", "Setup", "cache", "verify_cache"} <= set(

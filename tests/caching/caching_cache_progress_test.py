@@ -35,7 +35,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_line_has_rows_time_left_and_tasks():
+def test_cache_progress_line_has_rows_time_left_and_tasks():
     progress = Progress(PLAN, io.StringIO())
     progress.begin_with(20)
     progress.finish(outcome(SPLITS[0]))
@@ -45,18 +45,18 @@ def test_the_line_has_rows_time_left_and_tasks():
     assert line.endswith(" left, 1/2 tasks, 200 examples")
 
 
-def test_where_only_examples_are_known_they_stand_for_rows():
+def test_cache_progress_estimates_rows_from_examples():
     progress = Progress(PLAN, io.StringIO())
     progress.advance(SPLITS[1], examples=5000)
     assert "297 of 400 rows" in progress.plain()
     assert "5,000 examples" in progress.plain()
 
 
-def test_the_line_before_anything_is_known():
+def test_cache_progress_line_before_anything_is_known():
     assert "? left" in Progress(PLAN, io.StringIO()).plain()
 
 
-def test_plain_lines_when_not_a_terminal():
+def test_cache_progress_plain_lines_when_not_a_terminal():
     log = io.StringIO()
     with Progress(PLAN, log) as progress:
         progress.advance(SPLITS[0], examples=5)
@@ -64,14 +64,14 @@ def test_plain_lines_when_not_a_terminal():
     assert "\x1b" not in log.getvalue()
 
 
-def test_a_terminal_gets_one_live_line():
+def test_cache_progress_live_line_in_a_terminal():
     terminal = Terminal()
     with Progress(PLAN, terminal):
         pass
     assert "0/400" in terminal.getvalue()
 
 
-def test_summary():
+def test_cache_summary_table_of_splits_and_counts():
     written = outcome(SPLITS[0], over={"inputs": 50}, notes=("known: it asks for some",))
     empty = outcome(SPLITS[0], status="empty", stats={}, files={}, notes=("as known",))
     shown = text(summary([outcome(SPLITS[1], status="failed"), written, empty]))

@@ -69,7 +69,7 @@ def p3(tmp_path, with_data, monkeypatch):
     return tmp_path
 
 
-def test_training_reads_it(p3):
+def test_p3_cache_is_read_by_training(p3):
     task = seqio.TaskRegistry.get("weather_plain")
     assert task.cache_dir == str(p3 / "weather_plain")
     found = list(task.get_dataset(LENGTHS, "train", use_cached=True, shuffle=False))
@@ -80,7 +80,7 @@ def test_training_reads_it(p3):
     assert task.get_cached_stats("train")["examples"] == 6
 
 
-def test_rank_evaluation_reads_it(p3):
+def test_p3_cache_is_read_by_rank_evaluation(p3):
     task = seqio.TaskRegistry.get("weather_plain_score_eval")
     found = list(task.get_dataset(LENGTHS, "validation", use_cached=True, shuffle=False))
     assert [example["idx"].numpy().tolist() for example in found] == [
@@ -89,14 +89,14 @@ def test_rank_evaluation_reads_it(p3):
     assert [bool(example["is_correct"]) for example in found] == [False, True] * 3
 
 
-def test_it_is_shown_as_cached(p3, capsys):
+def test_p3_cache_is_listed_as_cached(p3, capsys):
     words = ["tasks", "weather_plain$", f"--cache_dirs={p3}", "--module_import=toy_prompted_tasks"]
     assert main([*words, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["cached"] == str(p3 / "weather_plain")
 
 
-def test_it_is_verified_and_not_written_again(p3, cache_here, tmp_path_factory):
+def test_p3_cache_is_verified_and_not_written_again(p3, cache_here, tmp_path_factory):
     assert list(verify_cache(str(p3 / "weather_plain"))) == []
     out = tmp_path_factory.mktemp("out")
     known = {"tasks_additional_cache_dirs": [str(p3)]}

@@ -56,7 +56,7 @@ def read(root):
         pytest.param(("plain", "open", "changes"), marks=pytest.mark.slow),
     ],
 )
-def test_records_are_those_of_the_general_engine_in_order(
+def test_prompted_caching_records_equal_the_general_engine(
     with_data, cache_here, tmp_path, monkeypatch, small_ranges, templates
 ):
     outcomes = cache_here(tmp_path / "ranges", *names(*templates), options=OPTIONS)
@@ -69,7 +69,7 @@ def test_records_are_those_of_the_general_engine_in_order(
     assert len(ours) > 4 * 2 * len(templates)
 
 
-def test_records_of_choices_have_the_document_of_their_row(
+def test_prompted_caching_choice_records_have_document_key(
     with_data, cache_here, tmp_path, monkeypatch, small_ranges
 ):
     monkeypatch.setattr(documents, "OWN_COLUMN", "words")
@@ -96,7 +96,9 @@ def test_records_of_choices_have_the_document_of_their_row(
 
 
 @pytest.mark.parametrize(("folder", "ranges"), [("/out", 13), ("gs://b/out", 2)])
-def test_an_object_store_gets_fewer_ranges(with_data, prompted, monkeypatch, folder, ranges):
+def test_prompted_caching_fewer_row_ranges_for_object_store(
+    with_data, prompted, monkeypatch, folder, ranges
+):
     monkeypatch.setattr(work_plan, "MIN_ROWS", 100)
     monkeypatch.setattr(work_plan, "REMOTE_MIN_ROWS", 1000)
     opened = OpenedSplits()
@@ -107,7 +109,7 @@ def test_an_object_store_gets_fewer_ranges(with_data, prompted, monkeypatch, fol
     assert sum(r.stop - r.start for r in work.row_ranges) == 1203
 
 
-def test_rows_that_the_model_does_not_see_as_they_are_are_counted(tmp_path, monkeypatch):
+def test_prompted_caching_counts_truncated_and_unknown_text(tmp_path, monkeypatch):
     rows = [
         {"text": "a " * 1200, "label": 0},  # cut at 2,048 characters
         {"text": "b", "label": 0},
@@ -151,7 +153,7 @@ def test_rows_that_the_model_does_not_see_as_they_are_are_counted(tmp_path, monk
 
 
 @pytest.mark.parametrize("shards", [{"min_shards": 7}, {"max_shards": 1}])
-def test_shards_cut_the_same_records_elsewhere(
+def test_prompted_caching_sharding_keeps_records_in_order(
     with_data, cache_here, tmp_path, small_ranges, shards
 ):
     def in_order(root):
@@ -170,7 +172,7 @@ def test_shards_cut_the_same_records_elsewhere(
     assert all(sum(".tfrecord-" in name for name in o.files) == count for o in outcomes)
 
 
-def test_which_tasks_have_the_form(with_data, prompted):
+def test_prompted_caching_engine_applies_to_unchanged_tasks(with_data, prompted):
     def has(name, **changes):
         task = seqio.TaskRegistry.get(name)
         arguments = {
@@ -196,7 +198,7 @@ def test_which_tasks_have_the_form(with_data, prompted):
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_rows(with_data, prompted, tmp_path):
+def test_prompted_caching_memory_does_not_grow_with_rows(with_data, prompted, tmp_path):
     """Ten times the rows through a fresh worker's engine, in a process of its own."""
     if not Path("/proc/self/status").exists():
         pytest.skip("needs Linux's account of a process's memory")
@@ -247,7 +249,7 @@ print(high.split()[1])
 """
 
 
-def test_rank_evaluation_numbers_the_kept_rows_through(
+def test_prompted_caching_rank_evaluation_numbers_kept_rows(
     with_data, cache_here, tmp_path, small_ranges
 ):
     cache_here(tmp_path, *names("drops"), options=OPTIONS)

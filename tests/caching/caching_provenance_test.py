@@ -159,7 +159,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("kind", CHANGES)
-def test_what_changed_makes_the_cache_stale_everywhere(shop, kind, capsys):
+def test_stale_cache_is_reported_with_what_changed(shop, kind, capsys):
     change, stale = CHANGES[kind]
     stale = {name: why.format(folder=shop.folder) for name, why in stale.items()}
     assert shop.changes() == {name: [] for name in shop.names}
@@ -188,7 +188,7 @@ def test_what_changed_makes_the_cache_stale_everywhere(shop, kind, capsys):
     assert why in note
 
 
-def test_only_stale_tasks_are_written_again_with_the_reason(shop):
+def test_stale_cache_only_is_rebuilt_with_the_reason(shop):
     assert shop.cache()[0] == set()
     same_size(shop.folder / "lines.tsv", b"four", b"five")
     before = (shop.folder / "cache/teas_ask/COMPLETED").stat().st_mtime_ns
@@ -208,7 +208,7 @@ def test_only_stale_tasks_are_written_again_with_the_reason(shop):
     assert shop.changes() == {name: [] for name in shop.names}
 
 
-def test_a_stale_cache_of_which_a_split_is_absent_is_kept(shop):
+def test_stale_cache_with_absent_split_is_kept(shop):
     shop.register(dataclasses.replace(PROMPT, jinja="{{tea}} tea? ||| {{taste}}"))
     (shop.folder / "data/teas/train.jsonl").unlink()
     for skip in (False, True):
@@ -217,7 +217,7 @@ def test_a_stale_cache_of_which_a_split_is_absent_is_kept(shop):
     assert (shop.folder / "cache/teas_ask/COMPLETED").exists()
 
 
-def test_times_places_and_what_is_absent_are_not_compared(shop, monkeypatch):
+def test_cache_provenance_ignores_times_and_locations(shop, monkeypatch):
     recorded = (shop.folder / "cache/brewed/provenance.json").read_text()
     recorded += (shop.folder / "cache/teas_ask/provenance.json").read_text()
     assert str(shop.folder) not in recorded and "train.jsonl" not in recorded
@@ -235,7 +235,7 @@ def test_times_places_and_what_is_absent_are_not_compared(shop, monkeypatch):
     assert shop.changes("elsewhere") == {name: [] for name in shop.names}
 
 
-def test_older_caches_and_those_of_seqio_are_accepted_with_one_line(shop, capsys):
+def test_cache_without_provenance_is_accepted_with_a_note(shop, capsys):
     for name in shop.names:
         (shop.folder / "cache" / name / "provenance.json").unlink()
     (shop.folder / "cache/brewed/COMPLETED").write_text("")
@@ -251,7 +251,7 @@ def test_older_caches_and_those_of_seqio_are_accepted_with_one_line(shop, capsys
     assert "2 not compared with prompts and data, such as " in capsys.readouterr().err
 
 
-def test_a_new_format_of_records_is_a_reason(shop, monkeypatch):
+def test_stale_cache_after_new_record_format(shop, monkeypatch):
     monkeypatch.setattr(provenance, "RECORD_FORMAT", provenance.RECORD_FORMAT + 1)
     written, lines = shop.cache()
     assert written == {*shop.names}
@@ -259,7 +259,7 @@ def test_a_new_format_of_records_is_a_reason(shop, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"format": "3"}', b"{" * 10**5, None])
-def test_a_damaged_record_is_a_reason(shop, content, capsys):
+def test_stale_cache_after_damaged_provenance(shop, content, capsys):
     path = shop.folder / "cache/brewed/provenance.json"
     path.write_bytes(path.read_bytes().replace(b"3", b"4") if content is None else content)
     (why,) = shop.changes()["brewed"]
@@ -269,7 +269,7 @@ def test_a_damaged_record_is_a_reason(shop, content, capsys):
     assert shop.cache()[0] == {"brewed"}
 
 
-def test_a_record_with_parts_of_other_types_is_not_compared(shop):
+def test_cache_provenance_with_wrong_types_is_not_compared(shop):
     made_from = {
         "format": provenance.RECORD_FORMAT,
         "prompt": [],
@@ -280,7 +280,7 @@ def test_a_record_with_parts_of_other_types_is_not_compared(shop):
     assert shop.changes()["brewed"] == []
 
 
-def test_verify_names_a_changed_module_without_importing_it(shop, capsys):
+def test_stale_cache_verify_does_not_import_changed_module(shop, capsys):
     for name in ("brewing", "brewing_help"):
         del sys.modules[name]
     seqio.TaskRegistry.remove("brewed")
@@ -292,7 +292,7 @@ def test_verify_names_a_changed_module_without_importing_it(shop, capsys):
     assert "no module that was imported registers its task: --module_import" in said.err
 
 
-def test_files_that_a_source_names_by_a_pattern_count_as_its_data(shop):
+def test_cache_provenance_includes_files_of_a_glob_pattern(shop):
     module = importlib.import_module("brewing")
     task = seqio.Task(
         "patterned",
@@ -306,7 +306,7 @@ def test_files_that_a_source_names_by_a_pattern_count_as_its_data(shop):
     assert f"the data: {shop.folder}/lines.t*" in provenance.changes(recorded, task)
 
 
-def test_files_that_partials_name_count_as_data(shop):
+def test_cache_provenance_includes_files_of_partial_functions(shop):
     def read(split, shuffle_files=False, seed=None, file=""):
         del split, shuffle_files, seed
         return tf.data.TextLineDataset(file)
@@ -323,7 +323,7 @@ def test_files_that_partials_name_count_as_data(shop):
     assert f"the data: {path}" in provenance.changes(recorded, task)
 
 
-def test_both_editions_of_a_vocabulary_have_one_digest(shop):
+def test_cache_provenance_vocabulary_digest_ignores_sentinels(shop):
     plain = (shop.folder / "words.model").read_bytes()
     with_sentinels = Tokens(str(shop.folder / "words.model")).model
     assert plain != with_sentinels and model_digest(plain) == model_digest(with_sentinels)

@@ -48,7 +48,7 @@ def decoded(record):
 @pytest.mark.slow
 @pytest.mark.parametrize("split", ["train", "validation"])
 @pytest.mark.parametrize("task", TASKS)
-def test_parity_with_stock(stock, cache_here, tmp_path, task, split):
+def test_caching_records_equal_stock_seqio(stock, cache_here, tmp_path, task, split):
     cache_here(tmp_path, task, options=RecordOptions(base_seed=BASE_SEED, min_shards=3))
     ours, theirs = (Path(root, *task.split(":")) for root in (tmp_path, stock))
     of_ours, of_theirs = (
@@ -62,7 +62,7 @@ def test_parity_with_stock(stock, cache_here, tmp_path, task, split):
 
 
 @pytest.mark.slow
-def test_base_seed_changes_what_seeded_preprocessors_draw(cache_here, tmp_path):
+def test_caching_base_seed_changes_seeded_preprocessors(cache_here, tmp_path):
     drawn = []
     for seed in (None, -1, 11, 12):
         out = tmp_path / str(seed)
@@ -72,7 +72,7 @@ def test_base_seed_changes_what_seeded_preprocessors_draw(cache_here, tmp_path):
     assert drawn[1] != drawn[2] != drawn[3]
 
 
-def test_records_are_in_dataset_order_over_contiguous_shards(toy, cache_here, tmp_path):
+def test_caching_records_in_dataset_order_over_shards(toy, cache_here, tmp_path):
     (outcome,) = cache_here(tmp_path, "toy_many")
     directory = tmp_path / "toy_many"
     files = sorted(directory.glob("train.tfrecord-*"))
@@ -94,7 +94,7 @@ SLOW = pytest.mark.slow
     "shards",
     [{"min_shards": 7}, pytest.param({"max_shards": 1}, marks=SLOW), pytest.param({}, marks=SLOW)],
 )
-def test_seqio_reads_the_cache_back(toy, cache_here, tmp_path, monkeypatch, shards):
+def test_caching_records_are_read_by_seqio(toy, cache_here, tmp_path, monkeypatch, shards):
     cache_here(tmp_path, "toy:shapes", options=RecordOptions(**shards))
     task = seqio.TaskRegistry.get("toy:shapes")
     monkeypatch.setattr(task, "_cache_dir", None)
@@ -114,7 +114,7 @@ def test_seqio_reads_the_cache_back(toy, cache_here, tmp_path, monkeypatch, shar
     assert task.get_cached_stats("train")["examples"] == 112
 
 
-def test_stats_are_those_of_seqio(toy):
+def test_caching_stats_equal_seqio(toy):
     from seqio.beam_utils import _CountCharacters, _CountTokens
 
     vocabulary = toy.VOCABULARY
@@ -139,7 +139,7 @@ def test_stats_are_those_of_seqio(toy):
     assert cache_files.totals([{"records": 4, **tally.counts()}]) == {"examples": 4, **expected}
 
 
-def test_char_counts_are_written_when_asked_for(cache_here, tmp_path):
+def test_caching_char_counts_are_written_on_request(cache_here, tmp_path):
     cache_here(tmp_path, "toy_function", options=RecordOptions(enable_char_counts=True))
     stats = json.loads((tmp_path / "toy_function" / "stats.train.json").read_text())
     assert stats["targets_chars"] == 20 * len("sun")

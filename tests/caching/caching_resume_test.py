@@ -75,7 +75,7 @@ def dying_run(cache_here, monkeypatch):
 @pytest.mark.parametrize(
     "jobs", [*(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 15, 20)), 7, 16]
 )
-def test_only_unfinished_ranges_are_done_again(
+def test_caching_resume_repeats_only_unfinished_ranges(
     whole, dying_run, cache_here, tmp_path, monkeypatch, jobs
 ):
     out = tmp_path / "out"
@@ -95,7 +95,7 @@ def test_only_unfinished_ranges_are_done_again(
     }
 
 
-def test_parts_of_another_template_or_vocabulary_or_data_are_not_taken(
+def test_caching_resume_ignores_parts_of_changed_inputs(
     with_data, whole, dying_run, cache_here, tmp_path, monkeypatch, small_ranges
 ):
     out = tmp_path / "out"
@@ -115,7 +115,7 @@ def test_parts_of_another_template_or_vocabulary_or_data_are_not_taken(
     assert content(out) == whole
 
 
-def test_a_damaged_part_is_made_again(whole, dying_run, cache_here, tmp_path):
+def test_caching_resume_replaces_damaged_parts(whole, dying_run, cache_here, tmp_path):
     out = tmp_path / "out"
     dying_run(out, 9, *TASKS)
     (left,) = out.glob("unfinished-parts.*")
@@ -132,7 +132,9 @@ def test_a_damaged_part_is_made_again(whole, dying_run, cache_here, tmp_path):
     [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.exhaustive)],
     ids=["once", "twenty_times"],
 )
-def test_killed_at_random_points(whole, start_command, run_command, tmp_path, kills, with_data):
+def test_caching_resume_after_kills_at_random_points(
+    whole, start_command, run_command, tmp_path, kills, with_data
+):
     """SIGKILL to the command, not to its workers: they notice, and end."""
     out, rng = tmp_path / "out", random.Random(kills)
     words = (f"--tasks={','.join(TASKS)}", "--max_dropped_share=0.5", "--num_workers=2")
@@ -161,7 +163,7 @@ def test_killed_at_random_points(whole, start_command, run_command, tmp_path, ki
 
 
 @pytest.mark.slow
-def test_two_runs_at_once(whole, start_command, tmp_path):
+def test_caching_two_concurrent_runs_of_prompted_tasks(whole, start_command, tmp_path):
     out = tmp_path / "both"
     words = (f"--tasks={','.join(TASKS)}", "--max_dropped_share=0.5", "--num_workers=1")
     both = [start_command(out, *words, module="toy_prompted_tasks") for _ in range(2)]
@@ -170,7 +172,7 @@ def test_two_runs_at_once(whole, start_command, tmp_path):
     assert content(out) == whole
 
 
-def test_a_full_disk_stops_the_run_and_the_next_goes_on(whole, cache_here, tmp_path, monkeypatch):
+def test_caching_resume_after_a_full_disk(whole, cache_here, tmp_path, monkeypatch):
     out, written = tmp_path / "out", []
     append = parts.PartWriter.append
 
@@ -195,7 +197,9 @@ def test_a_full_disk_stops_the_run_and_the_next_goes_on(whole, cache_here, tmp_p
     assert content(out) == whole
 
 
-def test_permission_lost_midway(with_data, cache_here, tmp_path, monkeypatch, small_ranges):
+def test_caching_permission_denied_while_writing(
+    with_data, cache_here, tmp_path, monkeypatch, small_ranges
+):
     def refuse(path, fill):
         with publishing.writing(path):
             raise PermissionError(13, "Permission denied")
@@ -217,7 +221,9 @@ def workers_of(pid):
 
 
 @pytest.mark.slow
-def test_a_worker_that_the_system_kills(start_command, command_environment, with_data, tmp_path):
+def test_caching_worker_killed_by_the_system(
+    start_command, command_environment, with_data, tmp_path
+):
     command_environment["TOY_SECONDS_A_JOB"] = "60"
     process = start_command(
         tmp_path, "--tasks=weather_plain", "--num_workers=1", module="slow_ranges"
@@ -254,7 +260,7 @@ def malformed(folder):
 
 
 @pytest.mark.parametrize("damage", [corrupt_gz, cut_parquet, malformed])
-def test_corrupt_data_is_named(with_data, cache_here, tmp_path, monkeypatch, damage):
+def test_caching_corrupt_data_file_is_named(with_data, cache_here, tmp_path, monkeypatch, damage):
     folder = tmp_path / "data" / "weather" / "default"
     folder.mkdir(parents=True)
     shutil.copy(with_data / "weather" / "default" / "validation.jsonl", folder)
@@ -265,7 +271,9 @@ def test_corrupt_data_is_named(with_data, cache_here, tmp_path, monkeypatch, dam
     assert not list((tmp_path / "out").glob("weather_plain"))
 
 
-def test_absent_data_is_listed_before_work_starts(with_data, cache_here, tmp_path, monkeypatch):
+def test_caching_absent_data_is_listed_before_work_starts(
+    with_data, cache_here, tmp_path, monkeypatch
+):
     folder = tmp_path / "data" / "weather" / "default"
     folder.mkdir(parents=True)
     shutil.copy(with_data / "weather" / "default" / "validation.jsonl", folder)

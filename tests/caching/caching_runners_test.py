@@ -19,7 +19,7 @@ def files(root):
     }
 
 
-def test_beam_writes_the_same_bytes(cache_here, tmp_path):
+def test_beam_caching_writes_the_same_bytes(cache_here, tmp_path):
     tasks = ("toy_lines", "toy_function")
     cache_here(tmp_path / "here", *tasks)
     beam = ["--runner=DirectRunner", "--direct_num_workers=1"]
@@ -32,7 +32,7 @@ def test_beam_writes_the_same_bytes(cache_here, tmp_path):
     ]
 
 
-def test_failures_cross_beam(cache_here, tmp_path):
+def test_beam_caching_reports_worker_failures(cache_here, tmp_path):
     beam = ["--runner=DirectRunner", "--direct_num_workers=1"]
     with pytest.raises(UserError, match="toy_nothing split 'train': the data has rows"):
         cache_here(tmp_path, "toy_nothing", "toy_function", pipeline_options=beam)
@@ -40,7 +40,7 @@ def test_failures_cross_beam(cache_here, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_ends_the_run_with_its_unit(cache_here, tmp_path):
+def test_caching_killed_worker_error_names_task_and_split(cache_here, tmp_path):
     with pytest.raises(UserError) as error:
         cache_here(tmp_path, "toy_dies", workers=1)
     assert "SIGKILL" in str(error.value)
@@ -53,7 +53,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_its_unit(cache_here, tmp_path
     ("workers", "rows", "chosen"),
     [(None, 10, 0), (None, 10**6, 3), (None, None, 3), (2, 10, 2), (0, 10**6, 0)],
 )
-def test_how_many_workers(monkeypatch, workers, rows, chosen):
+def test_caching_number_of_workers(monkeypatch, workers, rows, chosen):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2})
     plan = CachePlan((TaskSplit("a", "train", "/a", rows),), {}, {})
     assert running.chosen_workers(plan, workers) == chosen
@@ -68,19 +68,21 @@ def test_how_many_workers(monkeypatch, workers, rows, chosen):
         (["--runner=DirectRunner", "--direct_num_workers=2"], True),
     ],
 )
-def test_when_beam_runs(options, beam):
+def test_beam_caching_selected_by_pipeline_options(options, beam):
     assert running.on_beam(options) == beam
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_prompted_tasks_come_out_the_same(with_data, cache_here, tmp_path, monkeypatch, workers):
+def test_caching_workers_give_the_same_prompted_records(
+    with_data, cache_here, tmp_path, monkeypatch, workers
+):
     cache_here(tmp_path / "one", *PROMPTED)
     monkeypatch.setattr(work_plan, "MIN_ROWS", 200)
     cache_here(tmp_path / "other", *PROMPTED, workers=workers)
     assert files(tmp_path / "one") == files(tmp_path / "other")
 
 
-def test_tasks_go_to_object_stores(with_data, cache_here, tmp_path, monkeypatch):
+def test_caching_to_an_object_store(with_data, cache_here, tmp_path, monkeypatch):
     """Through TensorFlow's file system, of which one in memory stands for gs://."""
     out = f"ram://{tmp_path.name}/out"
     cache_here(tmp_path / "local", *PROMPTED, "toy_lines")
@@ -112,7 +114,7 @@ def test_tasks_go_to_object_stores(with_data, cache_here, tmp_path, monkeypatch)
     ],
     ids=["in_memory", "multi_processing", "portable"],
 )
-def test_prompted_tasks_on_beam(with_data, cache_here, tmp_path, monkeypatch, options):
+def test_beam_caching_of_prompted_tasks(with_data, cache_here, tmp_path, monkeypatch, options):
     monkeypatch.setattr(work_plan, "MIN_ROWS", 200)
     tasks = (*PROMPTED, "toy_function")
     cache_here(tmp_path / "here", *tasks)
@@ -120,7 +122,7 @@ def test_prompted_tasks_on_beam(with_data, cache_here, tmp_path, monkeypatch, op
     assert files(tmp_path / "here") == files(tmp_path / "beam")
 
 
-def test_a_worker_for_prompts_imports_no_tensorflow():
+def test_caching_prompt_worker_imports_no_tensorflow():
     code = (
         "import sys, t0.caching.workers, t0.caching.prompted_rows, t0.caching.beam_runner;"
         "heavy = {'tensorflow', 'seqio', 't5', 'rich'} & set(sys.modules);"

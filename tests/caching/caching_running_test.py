@@ -32,7 +32,7 @@ def content(root):
     }
 
 
-def test_completed_names_every_file_with_its_checksum(cache_here, tmp_path):
+def test_cache_completed_marker_lists_file_checksums(cache_here, tmp_path):
     cache_here(tmp_path, "toy_lines")
     files = content(tmp_path / "toy_lines")
     completed = json.loads(files.pop("COMPLETED"))
@@ -48,7 +48,7 @@ def test_completed_names_every_file_with_its_checksum(cache_here, tmp_path):
     assert completed["task"] == "toy_lines"
 
 
-def test_a_mixture_stands_for_its_tasks_and_a_second_run_does_nothing(cache_here, tmp_path):
+def test_caching_mixture_and_second_run_does_nothing(cache_here, tmp_path):
     assert {o.split.task for o in cache_here(tmp_path, "toy++_mix")} == {
         "toy_lines",
         "toy_function",
@@ -67,29 +67,27 @@ def test_a_mixture_stands_for_its_tasks_and_a_second_run_does_nothing(cache_here
         ("toy_blank", "the targets of all 112 examples are empty.*--allow_hidden_labels"),
     ],
 )
-def test_features_that_training_would_miss_fail_where_they_are_cached(
-    cache_here, tmp_path, task, message
-):
+def test_caching_missing_or_invalid_features_are_refused(cache_here, tmp_path, task, message):
     with pytest.raises(UserError, match=message):
         cache_here(tmp_path, task)
     assert not (tmp_path / task).exists()
 
 
-def test_features_may_be_made_after_the_cache_and_blank_targets_allowed(cache_here, tmp_path):
+def test_caching_allows_features_made_after_the_cache(cache_here, tmp_path):
     cache_here(tmp_path, "toy_made_later", "toy_blank_made_later")
     cache_here(tmp_path, "toy_blank", options=RecordOptions(allow_hidden_labels=True))
     stats = json.loads((tmp_path / "toy_blank" / "stats.train.json").read_text())
     assert (stats["examples"], stats["targets_tokens"]) == (112, 0)
 
 
-def test_overwrite_replaces_the_shards_of_before(cache_here, tmp_path):
+def test_caching_overwrite_replaces_old_shards(cache_here, tmp_path):
     cache_here(tmp_path, "toy_function", options=RecordOptions(min_shards=5))
     cache_here(tmp_path, "toy_function", overwrite=True)
     shards_there = [name for name in content(tmp_path) if "tfrecord" in name]
     assert shards_there == ["toy_function/train.tfrecord-00000-of-00001"]
 
 
-def test_a_failing_task_is_named_and_the_others_finish(cache_here, tmp_path, capfd):
+def test_caching_failed_task_is_named_and_others_finish(cache_here, tmp_path, capfd):
     tasks = ("toy_nothing", "toy_fault", "toy_mistake", "toy_no_rows", "toy_function")
     with pytest.raises(UserError) as error:
         cache_here(tmp_path, *tasks)
@@ -108,7 +106,7 @@ def test_a_failing_task_is_named_and_the_others_finish(cache_here, tmp_path, cap
     assert (tmp_path / "toy_function" / "COMPLETED").exists()
 
 
-def test_a_task_with_one_failing_split_is_not_published(cache_here, tmp_path):
+def test_caching_task_with_a_failed_split_is_not_published(cache_here, tmp_path):
     with pytest.raises(UserError, match="toy_half split 'train'"):
         cache_here(tmp_path, "toy_half")
     assert [p.name for p in tmp_path.iterdir()] == []
@@ -116,7 +114,7 @@ def test_a_task_with_one_failing_split_is_not_published(cache_here, tmp_path):
     assert (tmp_path / "toy_half" / "info.validation.json").exists()
 
 
-def test_absent_splits_are_skipped_by_the_flag_only(cache_here, tmp_path):
+def test_caching_skip_absent_splits_flag(cache_here, tmp_path):
     with pytest.raises(UserError, match="toy_absent split 'train'.*nowhere"):
         cache_here(tmp_path, "toy_absent", "toy_function")
     assert [p.name for p in tmp_path.iterdir()] == []
@@ -133,14 +131,12 @@ def test_absent_splits_are_skipped_by_the_flag_only(cache_here, tmp_path):
     assert cache_here(tmp_path, "toy_absent", skip_absent_splits=True) == []
 
 
-def test_a_split_without_rows_counts_as_absent(cache_here, tmp_path):
+def test_caching_split_without_rows_counts_as_absent(cache_here, tmp_path):
     cache_here(tmp_path, "toy_no_rows", "toy_function", skip_absent_splits=True)
     assert [p.name for p in tmp_path.iterdir()] == ["toy_function"]
 
 
-def test_a_task_whose_vocabulary_does_not_fit_t5_is_not_cached(
-    cache_here, clean_registries, toy, tmp_path
-):
+def test_caching_vocabulary_unlike_t5_is_refused(cache_here, clean_registries, toy, tmp_path):
     other = {name: seqio.Feature(seqio.PassThroughVocabulary(9, eos_id=2)) for name in toy.FEATURES}
     steps = [toy.split_line, *toy.TOKENISED]
     seqio.TaskRegistry.add(
@@ -151,7 +147,7 @@ def test_a_task_whose_vocabulary_does_not_fit_t5_is_not_cached(
     assert not (tmp_path / "toy_other").exists()
 
 
-def test_a_full_disk_stops_the_run_with_cause_and_unit(cache_here, tmp_path, monkeypatch):
+def test_caching_full_disk_error_names_cause_and_split(cache_here, tmp_path, monkeypatch):
     def full(path, stretches):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -161,7 +157,7 @@ def test_a_full_disk_stops_the_run_with_cause_and_unit(cache_here, tmp_path, mon
     assert [p.name.partition(".")[0] for p in tmp_path.iterdir()] == ["unfinished-parts"]
 
 
-def test_ctrl_c_says_what_is_kept(cache_here, tmp_path, monkeypatch):
+def test_caching_ctrl_c_message_names_what_is_kept(cache_here, tmp_path, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
@@ -174,7 +170,7 @@ def test_ctrl_c_says_what_is_kept(cache_here, tmp_path, monkeypatch):
     assert outcome == "toy_lines"
 
 
-def test_another_run_into_the_same_output_finishes_first(cache_here, tmp_path, monkeypatch):
+def test_caching_concurrent_run_that_finishes_first_wins(cache_here, tmp_path, monkeypatch):
     out = tmp_path / "both"
     publish = cache_files.publish
 
@@ -191,7 +187,7 @@ def test_another_run_into_the_same_output_finishes_first(cache_here, tmp_path, m
 
 
 @pytest.mark.slow
-def test_two_processes_on_the_same_output(start_command, cache_here, tmp_path):
+def test_caching_two_processes_with_the_same_output(start_command, cache_here, tmp_path):
     out = tmp_path / "both"
     both = [start_command(out, "--tasks=toy_slow,toy_lines", "--num_workers=0") for _ in range(2)]
     ends = [process.communicate(timeout=300) for process in both]
@@ -241,7 +237,7 @@ def _kill_and_check(process, out, seconds, *, after_a_part):
     [1, 20],
     ids=["once", "twenty_times"],
 )
-def test_a_killed_run_leaves_nothing_that_looks_whole_and_the_next_finishes(
+def test_caching_resume_after_a_killed_run(
     start_command, run_command, command_environment, cache_here, tmp_path, kills
 ):
     out, rng = tmp_path / "killed", random.Random(kills)
@@ -265,7 +261,7 @@ def test_a_killed_run_leaves_nothing_that_looks_whole_and_the_next_finishes(
     assert sorted(p.name for p in out.iterdir()) == ["toy", "toy_files", "toy_function", "toy_slow"]
 
 
-def test_caches_in_other_directories(cache_here, tmp_path):
+def test_caching_ignore_other_caches_flag(cache_here, tmp_path):
     other, out = tmp_path / "other", tmp_path / "out"
     known = {"tasks_additional_cache_dirs": [str(other)]}
     assert cache_here(other, "toy_function")
@@ -278,7 +274,7 @@ def test_caches_in_other_directories(cache_here, tmp_path):
 
 
 @pytest.mark.parametrize("split", ["../toy_function/train", "../../elsewhere"])
-def test_a_split_is_never_written_outside_of_its_task(cache_here, toy, tmp_path, split):
+def test_caching_split_path_outside_the_task_is_refused(cache_here, toy, tmp_path, split):
     import seqio
 
     out = tmp_path / "out"

@@ -95,7 +95,7 @@ def dying_run(cache_here, monkeypatch):
     return cache
 
 
-def test_bounds():
+def test_source_shards_are_grouped_into_contiguous_runs():
     assert source_shards.runs_of(1) == ((0, 1),)
     many = source_shards.runs_of(5000)
     assert len(many) == 1000
@@ -104,7 +104,7 @@ def test_bounds():
 
 
 @pytest.mark.slow
-def test_two_workers_share_a_split_and_give_the_same(
+def test_source_shards_two_workers_share_a_split(
     whole, cache_here, tmp_path, monkeypatch, with_data
 ):
     monkeypatch.setenv("TOY_SECONDS_A_LINE", "0.02")
@@ -125,7 +125,7 @@ def test_two_workers_share_a_split_and_give_the_same(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [3, 11])
-def test_only_unfinished_shards_are_done_again(
+def test_source_shards_resume_repeats_only_unfinished_shards(
     whole, dying_run, recorded, cache_here, tmp_path, jobs
 ):
     # Eight shards of one task and their joining; three and one, joined, of the other.
@@ -138,9 +138,7 @@ def test_only_unfinished_shards_are_done_again(
 
 
 @pytest.mark.slow
-def test_parts_of_a_run_that_was_killed_at_its_end_are_removed(
-    whole, dying_run, cache_here, tmp_path
-):
+def test_source_shards_leftover_parts_are_removed_on_resume(whole, dying_run, cache_here, tmp_path):
     dying_run(tmp_path, 1000, *TASKS)  # all jobs: only the removal of the parts is missing
     assert list(tmp_path.glob("unfinished-parts.*/*.part"))
     cache_here(tmp_path, *TASKS)
@@ -148,7 +146,7 @@ def test_parts_of_a_run_that_was_killed_at_its_end_are_removed(
     assert not list(tmp_path.glob("unfinished-parts.*"))
 
 
-def test_a_source_that_names_no_files_begins_again(dying_run, recorded, cache_here, tmp_path):
+def test_source_shards_without_files_restart_on_resume(dying_run, recorded, cache_here, tmp_path):
     dying_run(tmp_path, 1, "toy_function")
     cache_here(tmp_path, "toy_function")
     assert [str(job) for job in recorded if isinstance(job, ShardRun)] == [
@@ -170,7 +168,7 @@ def prepending(word):
 """
 
 
-def test_what_a_part_depends_on(toy, tmp_path, monkeypatch):
+def test_source_shards_part_key_depends_on_all_inputs(toy, tmp_path, monkeypatch):
     own = tmp_path / "own_steps_of_parts.py"
     own.write_text(STEPS)
     monkeypatch.syspath_prepend(tmp_path)
@@ -207,7 +205,7 @@ def test_what_a_part_depends_on(toy, tmp_path, monkeypatch):
     assert len({same, *others}) == len(others) + 1
 
 
-def test_a_failing_shard_is_named_and_those_behind_it_are_left(cache_here, tmp_path, recorded):
+def test_source_shards_failing_shard_is_named_and_rest_skipped(cache_here, tmp_path, recorded):
     with pytest.raises(UserError) as error:
         cache_here(tmp_path, "toy_ten", "toy_function")
     told = str(error.value)
@@ -217,14 +215,14 @@ def test_a_failing_shard_is_named_and_those_behind_it_are_left(cache_here, tmp_p
     assert [p.name for p in tmp_path.iterdir()] == ["toy_function"]
 
 
-def test_shards_without_examples_among_others(cache_here, tmp_path):
+def test_source_shards_without_examples(cache_here, tmp_path):
     (outcome,) = cache_here(tmp_path, "toy_last")
     assert outcome.stats["examples"] == 1
     info = json.loads((tmp_path / "toy_last" / "info.train.json").read_text())
     assert set(info["features"]) >= {"inputs", "targets"}
 
 
-def test_offsets_of_records(tmp_path):
+def test_source_shards_part_record_offsets(tmp_path):
     records = [b"x" * random.Random(i).randrange(9) for i in range(20)]
     frames = [tfrecord.framed(record) for record in records]
     with parts.PartWriter(str(tmp_path), "a.part") as part:
@@ -240,7 +238,7 @@ def test_offsets_of_records(tmp_path):
     assert list(parts.read_records(path)) == records
 
 
-def test_a_part_that_is_not_whole_has_no_counts(tmp_path):
+def test_source_shards_truncated_part_has_no_counts(tmp_path):
     path = tmp_path / "a.part"
     with parts.PartWriter(str(tmp_path), path.name) as part:
         part.append([tfrecord.framed(b"a"), tfrecord.framed(b"b")])
@@ -252,7 +250,7 @@ def test_a_part_that_is_not_whole_has_no_counts(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_memory_does_not_grow_with_the_rows(toy_folder, command_environment, tmp_path):
+def test_source_shards_memory_does_not_grow_with_rows(toy_folder, command_environment, tmp_path):
     """Twenty times the rows, in as many more shards, through one worker and the joining."""
     lines = "".join(f"{'rain and snow ' * 30}{i}|sun\n" for i in range(1000))
     for number in range(21):

@@ -123,23 +123,23 @@ def labels(rows=100, start=0, **counts):
         ),
     ],
 )
-def test_verdicts(infos, known, options, told):
+def test_split_state_refused_or_accepted_by_counts(infos, known, options, told):
     concluded = conclusion(infos, *known, **options)
     assert getattr(concluded, "message", "") == told
     assert isinstance(concluded, JoinParts) == (not told)
 
 
-def test_the_first_bad_row_is_that_of_the_first_range():
+def test_split_state_first_bad_row_is_of_the_first_range():
     infos = [info(start=0, rendered_nothing=50), info(start=100, rendered_nothing=50)]
     assert "first of them row 7." in conclusion(infos).message
 
 
-def test_hidden_labels_do_not_matter_where_nothing_is_scored():
+def test_split_state_hidden_labels_allowed_without_choices():
     concluded = conclusion([info(hidden_label=100)], choices=False)
     assert (type(concluded), concluded.notes) == (JoinParts, ())
 
 
-def test_what_is_known_is_noted():
+def test_split_state_known_exemptions_are_noted():
     drops = Exemption(DROPS, "asks for some", rows=100, kept=70)
     assert conclusion([info(rendered_nothing=30)], drops).notes == ("known: asks for some",)
     assert conclusion([info(rendered_nothing=31)], drops).notes == (
@@ -151,14 +151,14 @@ def test_what_is_known_is_noted():
     assert (outcome.status, outcome.message) == (EMPTY, "")
 
 
-def test_a_template_whose_choices_never_fit_is_noted_where_that_is_known():
+def test_split_state_known_choice_mismatch_is_noted():
     infos = [labels(target_is_no_choice=100)]
     assert conclusion(infos, Exemption(MISMATCHES, "so")).notes == ("known: so",)
     plain = conclusion(infos, choices=False)
     assert (type(plain), plain.notes) == (JoinParts, ())
 
 
-def test_the_table_of_known_behaviour():
+def test_split_state_exemption_table_lookup():
     (row,) = exemptions("glue", "mrpc", "train", "generate_paraphrase")
     assert (row.kind, row.rows, row.kept) == (DROPS, 3668, 2474)
     assert exemptions("glue", "mrpc", "train", "same thing") == ()
@@ -170,7 +170,7 @@ def test_the_table_of_known_behaviour():
     assert all(row["reason"] for row in EXEMPTIONS)
 
 
-def test_every_known_row_names_a_template_of_the_catalogue(clean_registries):
+def test_split_state_exemptions_name_catalogue_templates(clean_registries):
     from t0.catalogue.entries import catalogue_entries
 
     have = {
@@ -187,7 +187,7 @@ def test_every_known_row_names_a_template_of_the_catalogue(clean_registries):
             assert (row["dataset"], row["subset"], "test", row["templates"]) in have
 
 
-def test_faults_stop_their_task_and_are_named(with_data, cache_here, tmp_path):
+def test_split_state_faulty_tasks_are_refused_and_named(with_data, cache_here, tmp_path):
     tasks = ("nothing", "fails", "no_column", "drops", "plain_hidden", "plain_hidden_score_eval")
     with pytest.raises(UserError) as error:
         cache_here(tmp_path, *(f"weather_{task}" for task in tasks), "weather_open")
@@ -264,7 +264,7 @@ def cache_labels(prompted, with_data, cache_here, tmp_path, clean_registries, mo
 
 
 @pytest.mark.parametrize("engine", ["ranges", "general"])
-def test_labels_are_read_as_what_they_mean(cache_labels, engine):
+def test_split_state_label_types_give_the_same_records(cache_labels, engine):
     made = {name: cache_labels(name, some, engine=engine) for name, some in LABELS.items()}
     first = made["integers.jsonl"]
     assert sorted(first) == ["_a", "_a_score_eval"]
@@ -273,7 +273,7 @@ def test_labels_are_read_as_what_they_mean(cache_labels, engine):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_labels_that_mean_nothing_are_refused_with_row_and_column(cache_labels, name):
+def test_split_state_invalid_label_names_row_and_column(cache_labels, name):
     wrong, told = WRONG[name]
     given = [b"0", b"1", wrong] if isinstance(wrong, bytes) else [0, 1, wrong]
     with pytest.raises(UserError) as error:
@@ -284,7 +284,7 @@ def test_labels_that_mean_nothing_are_refused_with_row_and_column(cache_labels, 
 
 
 @pytest.mark.parametrize("engine", ["ranges", "general"])
-def test_a_split_without_any_label_is_refused(cache_labels, engine):
+def test_split_state_split_without_labels_is_refused(cache_labels, engine):
     with pytest.raises(UserError) as error:
         cache_labels("none.parquet", [math.nan] * 3, engine=engine)
     told = str(error.value)
@@ -293,7 +293,7 @@ def test_a_split_without_any_label_is_refused(cache_labels, engine):
 
 
 @pytest.mark.parametrize("engine", ["ranges", "general"])
-def test_choices_that_never_hold_the_target_are_refused(cache_labels, engine):
+def test_split_state_choices_without_the_target_are_refused(cache_labels, engine):
     with pytest.raises(UserError) as error:
         cache_labels("floats.parquet", [0.0, 1.0], jinja="{{text}} ||| {{label}}", engine=engine)
     told = str(error.value)
@@ -304,7 +304,7 @@ def test_choices_that_never_hold_the_target_are_refused(cache_labels, engine):
     assert "from row 0 on" in told
 
 
-def test_hidden_labels_count_from_the_first_bad_row(with_data, cache_here, tmp_path):
+def test_split_state_hidden_labels_name_the_first_row(with_data, cache_here, tmp_path):
     with pytest.raises(UserError, match="502 of 1,203 rows is withheld, the first of them row 701"):
         cache_here(tmp_path, "weather_plain_late_score_eval")
     (outcome,) = cache_here(
@@ -313,7 +313,9 @@ def test_hidden_labels_count_from_the_first_bad_row(with_data, cache_here, tmp_p
     assert (outcome.counts["rows"], outcome.counts["hidden label"]) == (1203, 502)
 
 
-def test_the_same_faults_in_the_general_engine(with_data, cache_here, tmp_path, monkeypatch):
+def test_split_state_same_faults_in_the_general_engine(
+    with_data, cache_here, tmp_path, monkeypatch
+):
     monkeypatch.setattr("t0.caching.work_plan.has_own_form", lambda task, options: False)
     with pytest.raises(UserError) as error:
         cache_here(tmp_path, "weather_nothing", "weather_drops", "weather_plain_hidden_score_eval")
@@ -326,7 +328,7 @@ def test_the_same_faults_in_the_general_engine(with_data, cache_here, tmp_path, 
     assert "the label of 12 of 12 rows is withheld, the first of them row 0" in told
 
 
-def test_counts_are_shown_and_kept(with_data, cache_here, tmp_path):
+def test_split_state_counts_are_shown_and_recorded(with_data, cache_here, tmp_path):
     console = Console(file=io.StringIO(), width=250)
     cache_here(
         tmp_path, "weather_drops", options=RecordOptions(max_dropped_share=0.5), console=console
@@ -345,9 +347,7 @@ def test_counts_are_shown_and_kept(with_data, cache_here, tmp_path):
     assert manifest["splits"]["train"]["counts"] == counts
 
 
-def test_a_split_that_is_known_to_be_empty_is_left_out(
-    with_data, cache_here, tmp_path, monkeypatch
-):
+def test_split_state_known_empty_split_is_left_out(with_data, cache_here, tmp_path, monkeypatch):
     def some(dataset, subset, split, template):
         return (Exemption(DROPS, "asks for the answer", 40, 0),) if split == "validation" else ()
 
@@ -368,7 +368,9 @@ def test_a_split_that_is_known_to_be_empty_is_left_out(
     source.__dict__.pop("compiled", None)
 
 
-def test_counts_are_those_of_p3(shared_data, cache_here, tmp_path, monkeypatch, clean_registries):
+def test_split_state_counts_equal_p3(
+    shared_data, cache_here, tmp_path, monkeypatch, clean_registries
+):
     """Where the copies are complete: as many examples as the published caches have."""
     import seqio
 

@@ -45,7 +45,7 @@ def read(folder, split):
 
 
 @pytest.mark.slow
-def test_parity_with_stock(
+def test_prompted_caching_equals_stock_seqio_and_promptsource(
     shared_data, first_rows, cache_here, tmp_path, monkeypatch, clean_registries
 ):
     from t0.catalogue.entries import catalogue_entries

@@ -64,7 +64,7 @@ def made_up(rng, pieces):
 
 
 @pytest.mark.parametrize("model", ["small_model", "t5_model"])
-def test_ids_are_those_of_sentencepiece(request, model):
+def test_tokenizer_ids_equal_sentencepiece(request, model):
     model = request.getfixturevalue(model)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = [processor.id_to_piece(i).strip("▁") or "a" for i in range(processor.vocab_size())]
@@ -76,7 +76,7 @@ def test_ids_are_those_of_sentencepiece(request, model):
             assert ids == processor.encode(text), text
 
 
-def test_ids_are_those_of_the_graph_tokenizer(prompted, toy_folder, with_data):
+def test_tokenizer_ids_equal_tf_text(prompted, toy_folder, with_data):
     """SentencePiece's package, in batches, and the library in tf_text that SeqIO calls."""
     from t0.tasks import default_vocabulary
 
@@ -98,7 +98,7 @@ def test_ids_are_those_of_the_graph_tokenizer(prompted, toy_folder, with_data):
         assert ids == vocabulary.encode_tf(text).numpy().tolist(), repr(text)
 
 
-def test_a_word_with_two_best_ways_is_never_known(t5_model):
+def test_tokenizer_ambiguous_word_is_never_cached(t5_model):
     """Which of them wins depends on the rounding of all scores before it."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
     alone, after = (processor.encode(text)[-2:] for text in ("_" * 8, "a b c d " * 600 + "_" * 8))
@@ -119,7 +119,7 @@ def with_two_ways(model, lead):
     return model.SerializeToString()
 
 
-def test_rounding_decides_about_a_word_after_a_long_text(small_model):
+def test_tokenizer_rounding_of_scores_in_long_texts(small_model):
     """As SentencePiece does: between ways that differ by less than a sum's last bit."""
     model = with_two_ways(small_model, 1e-4)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -131,7 +131,7 @@ def test_rounding_decides_about_a_word_after_a_long_text(small_model):
     assert tokenizer._join(texts[0].encode()) and not tokenizer._join(texts[-1].encode())
 
 
-def test_words_are_looked_up_without_their_scores_only_while_these_are_small(small_model):
+def test_tokenizer_word_lookup_only_with_small_scores(small_model):
     """Neither in a text of many ids, nor where a word of few ids has a large score."""
     model = with_two_ways(small_model, 0.012)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -146,7 +146,7 @@ def test_words_are_looked_up_without_their_scores_only_while_these_are_small(sma
         assert tokenizer._join(texts[0].encode()) and not tokenizer._join(texts[-1].encode())
 
 
-def test_a_mark_is_a_piece_of_its_own_where_no_piece_has_it(small_model, t5_model):
+def test_tokenizer_punctuation_is_a_separate_piece(small_model, t5_model):
     """Only then are a word's pieces known without a search."""
     marks = tokenizing._marks(sentencepiece_model_pb2.ModelProto.FromString(t5_model))
     assert {b"m.", b"m,", b"a?"} <= marks.keys()
@@ -169,7 +169,7 @@ def counting(monkeypatch, owner, name):
     return calls
 
 
-def test_known_words_are_not_searched_again(small_model, monkeypatch):
+def test_tokenizer_known_words_are_not_searched_again(small_model, monkeypatch):
     tokenizer = Tokenizer(small_model, eos_id=1)
     before = ids_of(tokenizer, ["rain and snow", "snow"])
     searched = counting(monkeypatch, tokenizing._KnownWords, "_search")
@@ -179,7 +179,7 @@ def test_known_words_are_not_searched_again(small_model, monkeypatch):
     assert searched == [b"in", b"Lima"]
 
 
-def test_scores_are_added_up_only_for_long_texts_and_close_words(t5_model, monkeypatch):
+def test_tokenizer_scores_only_for_long_texts_and_close_words(t5_model, monkeypatch):
     added = counting(monkeypatch, Tokenizer, "_join_by_score")
     tokenizer = Tokenizer(t5_model, eos_id=1)
     processor = sentencepiece.SentencePieceProcessor(model_proto=t5_model)
@@ -189,7 +189,7 @@ def test_scores_are_added_up_only_for_long_texts_and_close_words(t5_model, monke
     assert [len(words) for words in added] == [1, 800, 1]
 
 
-def test_a_close_word_is_known_while_sums_are_small(t5_model):
+def test_tokenizer_close_word_is_known_in_short_texts(t5_model):
     """`prawns` is, in a short text, and is not, in one whose score is a hundred times as large."""
     tokenizer = Tokenizer(t5_model, eos_id=1)
     assert tokenizer._join(b"prawns")
@@ -202,7 +202,7 @@ def test_a_close_word_is_known_while_sums_are_small(t5_model):
     assert word.score == pytest.approx(-best.score)
 
 
-def test_texts_of_new_words_are_not_learned(small_model, monkeypatch):
+def test_tokenizer_texts_of_new_words_are_not_learned(small_model, monkeypatch):
     monkeypatch.setattr(tokenizing, "_SEARCHES_AT_FIRST", 20)
     monkeypatch.setattr(tokenizing, "_WORDS_A_SEARCH", 10)
     searched = counting(monkeypatch, tokenizing._KnownWords, "_search")
@@ -217,7 +217,7 @@ def test_texts_of_new_words_are_not_learned(small_model, monkeypatch):
     assert searched[-1] == b"snow" and b"snow" in tokenizer._in_few_ids
 
 
-def test_words_are_forgotten_when_there_are_many(small_model, monkeypatch):
+def test_tokenizer_word_cache_has_a_size_limit(small_model, monkeypatch):
     monkeypatch.setattr(tokenizing, "MOST_WORDS", 10)
     tokenizer = Tokenizer(small_model, eos_id=1)
     texts = [f"rain {number} " * 3 for number in range(50)]
@@ -267,7 +267,7 @@ def pairs_are_merged(model):
         pairs_are_merged,
     ],
 )
-def test_another_kind_of_model_reads_whole_texts(small_model, change):
+def test_tokenizer_other_model_kinds_encode_whole_texts(small_model, change):
     model = sentencepiece_model_pb2.ModelProto.FromString(small_model)
     change(model)
     content = model.SerializeToString()

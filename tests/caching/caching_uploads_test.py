@@ -28,7 +28,7 @@ def whole(with_data, cache_here, tmp_path, monkeypatch, bucket):
 
 # Room always, in every second check, and never.
 @pytest.mark.parametrize("room", ["always", "at times", "never"])
-def test_objects_are_those_of_the_disk(whole, cache_here, bucket, monkeypatch, room):
+def test_upload_objects_equal_the_files_on_disk(whole, cache_here, bucket, monkeypatch, room):
     answers = {"always": [True], "at times": [True, False], "never": [False]}[room]
     answers = itertools.cycle(answers)
     monkeypatch.setattr(Uploads, "_has_room", lambda self: next(answers))
@@ -39,7 +39,7 @@ def test_objects_are_those_of_the_disk(whole, cache_here, bucket, monkeypatch, r
         assert bucket.counts().total() <= 20 + 12 * len(TASKS) + 5 * 30 + 2 * len(whole)
 
 
-def test_a_marker_follows_what_it_names(whole, cache_here, bucket):
+def test_upload_completed_marker_comes_last(whole, cache_here, bucket):
     cache_here(OUT, *TASKS, options=OPTIONS)
     there = {}
     for change in bucket.changes():
@@ -52,7 +52,7 @@ def test_a_marker_follows_what_it_names(whole, cache_here, bucket):
             assert {f"b/{n}": content for n, content in files.items()}.items() <= there.items()
 
 
-def test_the_next_run_takes_over_the_parts_of_a_killed_one(whole, cache_here, bucket, monkeypatch):
+def test_upload_resume_reuses_parts_of_a_killed_run(whole, cache_here, bucket, monkeypatch):
     done = []
     execute = workers.execute
 
@@ -78,7 +78,7 @@ def test_the_next_run_takes_over_the_parts_of_a_killed_one(whole, cache_here, bu
     assert not names & {path.rpartition("/")[2] for path in sent}
 
 
-def test_an_upload_that_fails_stops_the_run_which_goes_on_later(whole, cache_here, bucket):
+def test_upload_failure_stops_the_run_and_resume_finishes(whole, cache_here, bucket):
     bucket.set_faults(Once(403, "begin", times=1000, ending="info.train.json"))
     with pytest.raises(UserError, match=r"cannot write gs://b/cache/weather.*The run has stopped"):
         cache_here(OUT, *TASKS, options=OPTIONS)
@@ -88,7 +88,7 @@ def test_an_upload_that_fails_stops_the_run_which_goes_on_later(whole, cache_her
     assert bucket.files("b") == whole
 
 
-def test_a_finished_cache_stays_until_its_successor_is_in_the_bucket(whole, cache_here, bucket):
+def test_upload_keeps_old_cache_until_the_new_one_is_complete(whole, cache_here, bucket):
     cache_here(OUT, TASKS[0], options=OPTIONS)
     before = len(bucket.changes())
     cache_here(OUT, TASKS[0], options=OPTIONS, overwrite=True)
@@ -102,7 +102,7 @@ def test_a_finished_cache_stays_until_its_successor_is_in_the_bucket(whole, cach
     assert bucket.files("b").items() <= whole.items()
 
 
-def test_a_disk_needs_none_of_this(tmp_path):
+def test_upload_is_not_used_for_a_local_disk(tmp_path):
     for folder, here in ((str(tmp_path), True), ("gs://b/parts", False)):
         with open_output(folder, on_this_machine=here) as output:
             assert not isinstance(output, Uploads)

@@ -33,7 +33,7 @@ def cache(made, request, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "toy_lines"))
 
 
-def test_a_whole_cache(cache, capsys):
+def test_verify_cache_complete_cache_passes(cache, capsys):
     assert list(verify_cache(str(cache))) == []
     assert main(["verify", str(cache.parent)]) == 0
     assert capsys.readouterr().err.startswith("1 of 1 caches are whole\n")
@@ -64,7 +64,7 @@ def flip(path, at):
         ("info.other.json", lambda path: path.write_text("{}"), "not of this cache"),
     ],
 )
-def test_damage_is_found_and_named(cache, capsys, name, damage, told):
+def test_verify_cache_damage_is_found_and_named(cache, capsys, name, damage, told):
     damage(cache / name)
     (fault,) = verify_cache(str(cache))
     assert told in fault
@@ -106,7 +106,7 @@ def damages(cache, seed):
 
 
 @pytest.mark.parametrize("seed", [4, 5])
-def test_any_damage_of_any_file_is_found(cache, seed):
+def test_verify_cache_any_damage_of_any_file_is_found(cache, seed):
     count = int(os.environ.get("T0_DAMAGES", 200))
     for kind, path, content, whole in itertools.islice(damages(cache, seed), count):
         path.write_bytes(content)
@@ -121,7 +121,7 @@ def test_any_damage_of_any_file_is_found(cache, seed):
     assert list(verify_cache(str(cache))) == []
 
 
-def test_a_cache_of_before_is_whole(capsys):
+def test_verify_cache_older_version_passes(capsys):
     """Its COMPLETED lists the files, and has no checksum of itself."""
     before = Path(__file__).parents[1] / "fixtures" / "before_redesign" / "cache"
     assert '"checksum"' not in (before / "weather_which_word" / "COMPLETED").read_text()
@@ -130,7 +130,7 @@ def test_a_cache_of_before_is_whole(capsys):
     assert whole.endswith("caches are whole") and "an older version or SeqIO wrote" in not_compared
 
 
-def test_names_and_sizes_alone(cache):
+def test_verify_cache_names_and_sizes_only(cache):
     quick = {"split": "train", "contents": False}
     flip(cache / SHARD, 40)
     assert list(verify_cache(str(cache), **quick)) == []
@@ -142,7 +142,7 @@ def test_names_and_sizes_alone(cache):
     assert list(verify_cache(str(cache), **quick)) == [f"{cache}/{SHARD}: missing"]
 
 
-def test_a_cache_without_our_list(cache, capsys):
+def test_verify_cache_without_checksums(cache, capsys):
     """One that SeqIO wrote, or P3's: its records and counts are looked at."""
     (cache / "COMPLETED").write_text("")
     assert list(verify_cache(str(cache))) == []
@@ -168,7 +168,7 @@ def test_a_cache_without_our_list(cache, capsys):
     ]
 
 
-def test_no_cache(tmp_path):
+def test_verify_cache_folder_without_cache_is_refused(tmp_path):
     with pytest.raises(UserError, match="holds no cache"):
         find_caches(str(tmp_path))
     (tmp_path / "toy.incomplete-h-1-2").mkdir()
@@ -177,7 +177,7 @@ def test_no_cache(tmp_path):
         find_caches(str(tmp_path))
 
 
-def test_files_that_nothing_reads(tmp_path):
+def test_verify_cache_array_record_files_are_refused(tmp_path):
     for name in ("COMPLETED", "train.array_record-00000-of-00001"):
         (tmp_path / name).write_bytes(b"")
     (fault,) = verify_cache(str(tmp_path))

@@ -27,7 +27,7 @@ def results(start, jobs, count=2):
     return list(workers.in_processes(queue, start, lambda job, report: None, workers=count))
 
 
-def test_each_worker_prepares_itself_once_and_shares_the_jobs(tmp_path):
+def test_worker_processes_prepare_once_and_share_jobs(tmp_path):
     log = tmp_path / "log"
     done = results(worker_starts.Counting(str(log)), [0.05] * 8)
     assert [job for job, _ in done] == [0.05] * 8
@@ -39,7 +39,7 @@ def test_each_worker_prepares_itself_once_and_shares_the_jobs(tmp_path):
     assert not any(map(psutil.pid_exists, started))
 
 
-def test_what_jobs_tell_on_the_way_comes_with_them():
+def test_worker_processes_forward_progress_messages():
     queue, told = collections.deque([1, 2]), []
     for _ in workers.in_processes(
         queue, worker_starts.Telling(), lambda *words: told.append(words), workers=1
@@ -48,7 +48,7 @@ def test_what_jobs_tell_on_the_way_comes_with_them():
     assert [words for words in told if words[0]] == [(1, "1 begun"), (2, "2 begun")]
 
 
-def test_temporary_files_of_workers_go_with_them(tmp_path, monkeypatch):
+def test_worker_processes_remove_their_temporary_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     done = results(worker_starts.Littering(), [1, 2])
     assert all(name.startswith(str(tmp_path)) for _, name in done)
@@ -63,7 +63,7 @@ def test_temporary_files_of_workers_go_with_them(tmp_path, monkeypatch):
         (3, r"ended \(exit status 3\)\. It stopped while caching 3\."),
     ],
 )
-def test_a_death_is_named_with_its_job(job, message):
+def test_worker_process_death_names_signal_and_job(job, message):
     job = job if job == 3 else -int(job)
     with pytest.raises(UserError, match=message):
         results(worker_starts.Dying(), [job])
@@ -76,7 +76,7 @@ def test_a_death_is_named_with_its_job(job, message):
         (ValueError("a bug"), workers.WorkerError, "(?s)Traceback.*worker_starts.py.*a bug"),
     ],
 )
-def test_what_fails_at_the_start_is_raised_here(error, kind, message):
+def test_worker_process_start_error_is_raised_in_the_parent(error, kind, message):
     with pytest.raises(kind, match=message):
         results(worker_starts.Failing(error), [1, 2, 3])
 
@@ -93,7 +93,7 @@ def is_worker(process):
 
 
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
-def test_nobody_outlives_the_parent(kind):
+def test_worker_processes_end_with_the_killed_parent(kind):
     """A parent is killed, or stopped by a user, while its workers work or prepare themselves."""
     for ready in (True, False):
         parent = subprocess.Popen(
@@ -113,7 +113,7 @@ def test_nobody_outlives_the_parent(kind):
             time.sleep(0.01)
 
 
-def test_a_generator_that_is_left_ends_its_workers():
+def test_worker_processes_end_with_the_closed_generator():
     running = workers.in_processes(
         collections.deque([0.01, 60]), worker_starts.Counting(os.devnull), print, workers=2
     )

@@ -49,7 +49,7 @@ def save_with_tensorflow(tf, prefix, arrays, shards):
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_reads_what_tensorflow_wrote(tf, arrays, tmp_path, shards):
+def test_checkpoint_bundle_reads_tensorflow_checkpoint(tf, arrays, tmp_path, shards):
     save_with_tensorflow(tf, tmp_path / "model.ckpt-1", arrays, shards)
     with BundleReader(tmp_path / "model.ckpt-1") as reader:
         assert set(reader.entries) == set(arrays)
@@ -60,7 +60,7 @@ def test_reads_what_tensorflow_wrote(tf, arrays, tmp_path, shards):
 
 
 @pytest.mark.parametrize("shard_bytes", [1, 1000, 1 << 30])
-def test_tensorflow_reads_what_we_wrote(tf, arrays, tmp_path, shard_bytes):
+def test_checkpoint_bundle_is_read_by_tensorflow(tf, arrays, tmp_path, shard_bytes):
     writer = BundleWriter(tmp_path / "model.ckpt-1", shard_bytes=shard_bytes)
     for name, array in arrays.items():
         writer.add(name, array)
@@ -73,14 +73,14 @@ def test_tensorflow_reads_what_we_wrote(tf, arrays, tmp_path, shard_bytes):
         np.testing.assert_array_equal(got, array)
 
 
-def test_index_is_tensorflows_byte_by_byte(tf, arrays, tmp_path):
+def test_checkpoint_index_equals_tensorflow_byte_by_byte(tf, arrays, tmp_path):
     save_with_tensorflow(tf, tmp_path / "model.ckpt-1", arrays, 2)
     theirs = (tmp_path / "model.ckpt-1.index").read_bytes()
     shards, entries = read_index(theirs)
     assert write_index(entries, shards=shards) == theirs
 
 
-def test_index_of_many_blocks(tf, tmp_path):
+def test_checkpoint_index_of_many_blocks(tf, tmp_path):
     # 20,000 names of 60 bytes: several blocks of 256 kB.
     entries = {
         f"block_{i:06d}/{'x' * 40}/k": entry(i, offset=i * 10**9, size=8 * i, crc32c=i)
@@ -93,7 +93,7 @@ def test_index_of_many_blocks(tf, tmp_path):
     assert len(tf.train.load_checkpoint(str(tmp_path / "m")).get_variable_to_shape_map()) == 20_000
 
 
-def test_compressed_index(tf, arrays, tmp_path, monkeypatch):
+def test_checkpoint_index_compressed_with_snappy_is_read(tf, arrays, tmp_path, monkeypatch):
     # As Google's own checkpoints have it; TensorFlow, which never writes one, reads it.
     import pyarrow
 
@@ -128,7 +128,7 @@ def test_compressed_index(tf, arrays, tmp_path, monkeypatch):
         (b"zzzz\2", "in an unknown way"),
     ],
 )
-def test_index_that_cannot_be_unpacked(block, message, monkeypatch):
+def test_checkpoint_index_with_damaged_compression_is_refused(block, message, monkeypatch):
     from t0.checkpoints import bundle
 
     monkeypatch.setattr(bundle, "typed_block", lambda _: block)
@@ -146,20 +146,20 @@ def written(tmp_path):
     return tmp_path / "model.ckpt-5"
 
 
-def test_truncated_data_file(written):
+def test_checkpoint_bundle_truncated_data_file_is_refused(written):
     shard = written.with_name("model.ckpt-5.data-00001-of-00002")
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"data-00001-of-00002 is truncated: 399 bytes of 400"):
         BundleReader(written)
 
 
-def test_missing_data_file(written):
+def test_checkpoint_bundle_missing_data_file_is_refused(written):
     written.with_name("model.ckpt-5.data-00000-of-00002").unlink()
     with pytest.raises(UserError, match=r"data-00000-of-00002 is missing"):
         BundleReader(written)
 
 
-def test_altered_data_file(written):
+def test_checkpoint_bundle_checksum_mismatch_is_refused(written):
     shard = written.with_name("model.ckpt-5.data-00000-of-00002")
     data = bytearray(shard.read_bytes())
     data[17] ^= 1
@@ -169,14 +169,14 @@ def test_altered_data_file(written):
 
 
 @pytest.mark.parametrize("keep", [0, 10, 47, 60, -1, -9])
-def test_damaged_index(written, keep):
+def test_checkpoint_index_truncated_is_refused(written, keep):
     index = written.with_name("model.ckpt-5.index")
     index.write_bytes(index.read_bytes()[:keep])
     with pytest.raises(UserError, match="not a whole index"):
         BundleReader(written)
 
 
-def test_every_altered_byte_of_an_index_is_noticed(written):
+def test_checkpoint_index_every_altered_byte_is_noticed(written):
     index = written.with_name("model.ckpt-5.index")
     good = index.read_bytes()
     wrong = []

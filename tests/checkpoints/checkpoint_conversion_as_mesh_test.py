@@ -40,7 +40,7 @@ def of_dtypes(folder, kinds):
     return tensors
 
 
-def test_mesh_tensorflows_own_is_used_where_it_lies(tmp_path, mtf_v11):
+def test_as_mesh_checkpoint_uses_mesh_tensorflow_in_place(tmp_path, mtf_v11):
     prefix = str(mtf_v11 / "model.ckpt-1000")
     for path in (mtf_v11, prefix, f"{prefix}.index"):
         assert taken(path, tmp_path) == prefix
@@ -50,7 +50,7 @@ def test_mesh_tensorflows_own_is_used_where_it_lies(tmp_path, mtf_v11):
 
 
 @pytest.mark.parametrize("kind", ["hf", "t5x"])
-def test_others_are_converted_once(tmp_path, mtf_v11, kind, capsys):
+def test_as_mesh_checkpoint_converts_other_formats_once(tmp_path, mtf_v11, kind, capsys):
     convert(mtf_v11, tmp_path / kind, to=kind, progress=False)
     got = taken(tmp_path / kind, tmp_path)
     assert Path(got).name == "model.ckpt-1000"
@@ -67,7 +67,7 @@ def test_others_are_converted_once(tmp_path, mtf_v11, kind, capsys):
     assert open_source(half).entries["shared/embedding"].dtype == BFLOAT16
 
 
-def test_a_changed_source_is_converted_anew(tmp_path):
+def test_as_mesh_checkpoint_converts_a_changed_source_again(tmp_path):
     folder = hugging_face(tmp_path, weights(V11))
     first = taken(folder, tmp_path)
     of_dtypes(folder, [np.float32])
@@ -78,14 +78,14 @@ def test_a_changed_source_is_converted_anew(tmp_path):
     assert loaded(second) != loaded(first)
 
 
-def test_unpadded_vocabulary(tmp_path, capsys):
+def test_as_mesh_checkpoint_pads_the_vocabulary(tmp_path, capsys):
     folder = hugging_face(tmp_path, weights(model_shape(vocabulary=100)))
     assert open_source(taken(folder, tmp_path)).model.vocabulary == 128
     assert "from 100 rows to 128" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kinds", [[np.float16], [np.float32, np.float16]])
-def test_dtypes_that_float32_holds(tmp_path, kinds):
+def test_as_mesh_checkpoint_float16_weights_become_float32(tmp_path, kinds):
     folder = hugging_face(tmp_path, weights(V11))
     tensors = of_dtypes(folder, kinds)
     found = loaded(taken(folder, tmp_path))
@@ -95,19 +95,19 @@ def test_dtypes_that_float32_holds(tmp_path, kinds):
         assert found[name] == bits(turned.astype(np.float32))
 
 
-def test_one_dtype_stays(tmp_path):
+def test_as_mesh_checkpoint_keeps_bfloat16(tmp_path):
     folder = hugging_face(tmp_path, weights(V11, BFLOAT16))
     assert loaded(taken(folder, tmp_path)) == loaded(folder)
 
 
-def test_float64_is_not_rounded_in_silence(tmp_path):
+def test_as_mesh_checkpoint_float64_weights_are_refused(tmp_path):
     folder = hugging_face(tmp_path, weights(V11))
     of_dtypes(folder, [np.float64])
     with pytest.raises(UserError, match="float64 weights.*--dtype float32"):
         taken(folder, tmp_path)
 
 
-def test_unknown_step_counts_as_0(tmp_path, capsys):
+def test_as_mesh_checkpoint_unknown_step_becomes_0(tmp_path, capsys):
     folder = hugging_face(tmp_path, weights(V11))
     of_dtypes(folder, [np.float32])  # the library's own file says no step
     assert open_source(folder).facts.step is None
@@ -116,7 +116,7 @@ def test_unknown_step_counts_as_0(tmp_path, capsys):
     assert "--" not in capsys.readouterr().err
 
 
-def test_optimizer_state_is_taken_where_it_can_be_read(tmp_path, capsys):
+def test_as_mesh_checkpoint_keeps_readable_optimizer_slots(tmp_path, capsys):
     tensors = weights(V11)
     source = write_mtf(tmp_path / "mtf", tensors | slots(tensors))
     convert(source, tmp_path / "t5x", to="t5x", progress=False)
@@ -132,14 +132,14 @@ def test_optimizer_state_is_taken_where_it_can_be_read(tmp_path, capsys):
     assert "optimizer's state of" in capsys.readouterr().err
 
 
-def test_a_model_directory_elsewhere(tmp_path, mtf_v11):
+def test_as_mesh_checkpoint_remote_model_directory_is_refused(tmp_path, mtf_v11):
     folder = hugging_face(tmp_path, weights(V11))
     with pytest.raises(UserError, match="gs://b/m/converted, which is not on this.*--to mtf"):
         as_mesh_checkpoint(folder, "gs://b/m/converted")
     assert as_mesh_checkpoint(mtf_v11, "gs://b/m/converted").endswith("model.ckpt-1000")
 
 
-def test_damaged_and_missing(tmp_path):
+def test_as_mesh_checkpoint_damaged_or_missing_source_is_refused(tmp_path):
     folder = hugging_face(tmp_path, weights(V11))
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])

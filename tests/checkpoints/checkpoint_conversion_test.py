@@ -55,7 +55,7 @@ def parameters(found):
     [("mtf",), ("hf", "mtf"), ("t5x", "mtf"), ("hf", "t5x", "hf"), ("t5x", "hf", "t5x", "mtf")],
     ids="-".join,
 )
-def test_round_trips_are_exact(tmp_path, model, dtype, chain):
+def test_checkpoint_conversion_round_trips_are_exact(tmp_path, model, dtype, chain):
     tensors = weights(model, dtype)
     source = write_mtf(tmp_path / "source", tensors)
     found = loaded(move(source, tmp_path, *chain))
@@ -63,21 +63,21 @@ def test_round_trips_are_exact(tmp_path, model, dtype, chain):
 
 
 @pytest.mark.parametrize("model", [V10, LARGE], ids=["1.0", "square"])
-def test_slots_survive_t5x(tmp_path, model):
+def test_checkpoint_conversion_t5x_keeps_optimizer_slots(tmp_path, model):
     tensors = weights(model, BFLOAT16)
     tensors |= slots(tensors)
     found = loaded(move(write_mtf(tmp_path / "source", tensors), tmp_path, "t5x", "mtf"))
     assert found == {name: bits(array) for name, array in tensors.items()}
 
 
-def test_files_of_hugging_face_come_back_byte_by_byte(tmp_path, mtf_v11):
+def test_hugging_face_conversion_round_trip_is_byte_identical(tmp_path, mtf_v11):
     first = move(mtf_v11, tmp_path, "hf")
     again = move(first, tmp_path / "again", "t5x", "mtf", "hf")
     for name in ("model.safetensors", "config.json", "generation_config.json"):
         assert (again / name).read_bytes() == (first / name).read_bytes(), name
 
 
-def test_layers_stacked_by_t5x(tmp_path, mtf_v11):
+def test_t5x_conversion_scan_layers_stacks_layers(tmp_path, mtf_v11):
     stacked = move(mtf_v11, tmp_path, "t5x", scan_layers=True)
     folders = {path.name for path in (stacked / "checkpoint_1000").iterdir() if path.is_dir()}
     assert "target.encoder.encoder.attention.query.kernel" in folders
@@ -85,12 +85,12 @@ def test_layers_stacked_by_t5x(tmp_path, mtf_v11):
     assert loaded(stacked) == loaded(mtf_v11)
 
 
-def test_own_biases_stacked_by_t5x(tmp_path):
+def test_t5x_conversion_scan_layers_with_unshared_biases(tmp_path):
     source = write_mtf(tmp_path / "source", weights(model_shape(shared_bias=False)))
     assert loaded(move(source, tmp_path, "t5x", scan_layers=True)) == loaded(source)
 
 
-def test_attention_matrices_of_three_dimensions(tmp_path):
+def test_checkpoint_conversion_three_dimensional_attention_weights(tmp_path):
     tensors = weights(V11)
     split = {}
     for name, array in tensors.items():
@@ -101,7 +101,7 @@ def test_attention_matrices_of_three_dimensions(tmp_path):
     assert found == {name: bits(array) for name, array in tensors.items()}
 
 
-def test_shards_of_hugging_face(tmp_path, mtf_v11):
+def test_hugging_face_conversion_writes_shards(tmp_path, mtf_v11):
     folder = move(mtf_v11, tmp_path, "hf", shard_bytes=20_000)
     shards = sorted(path.name for path in folder.glob("*.safetensors"))
     assert len(shards) > 3
@@ -110,13 +110,13 @@ def test_shards_of_hugging_face(tmp_path, mtf_v11):
     assert loaded(folder) == loaded(mtf_v11)
 
 
-def test_legacy_norms_come_back(tmp_path):
+def test_checkpoint_conversion_keeps_legacy_layer_norm_names(tmp_path):
     source = write_mtf(tmp_path / "source", weights(V10), legacy_norms=True)
     back = open_source(move(source, tmp_path, "hf", "mtf"))
     assert back.entries["encoder/rms_norm/scale"].native == "encoder/final_layer_norm/scale"
 
 
-def test_the_step_and_the_latest_checkpoint(tmp_path):
+def test_checkpoint_conversion_selects_latest_or_given_step(tmp_path):
     for step in (5, 40, 100):
         write_mtf(tmp_path / "run", weights(V11, seed=step), step=step)
     assert open_source(tmp_path / "run").facts.step == 100
@@ -127,7 +127,7 @@ def test_the_step_and_the_latest_checkpoint(tmp_path):
         open_source(tmp_path / "run", step=41)
 
 
-def test_dtype_on_request(tmp_path):
+def test_checkpoint_conversion_dtype_option_keeps_slots(tmp_path):
     tensors = weights(V11)
     tensors |= slots(tensors)
     source = write_mtf(tmp_path / "source", tensors)
@@ -137,7 +137,7 @@ def test_dtype_on_request(tmp_path):
         assert found[name] == bits(wanted)
 
 
-def test_float16_only_on_request(tmp_path):
+def test_checkpoint_conversion_float16_needs_dtype_option(tmp_path):
     tensors = {name: array.astype(np.float16) for name, array in weights(V11).items()}
     source = write_mtf(tmp_path / "source", tensors)
     with pytest.raises(UserError, match="neither float32 nor bfloat16.*--dtype float32"):
@@ -146,14 +146,14 @@ def test_float16_only_on_request(tmp_path):
     assert found == {name: bits(array.astype(np.float32)) for name, array in tensors.items()}
 
 
-def test_integers_are_no_weights(tmp_path):
+def test_checkpoint_conversion_integer_weights_are_refused(tmp_path):
     tensors = weights(V11)
     tensors["shared/embedding"] = tensors["shared/embedding"].astype(np.int64)
     with pytest.raises(UserError, match="(?s)dtype that no weights have.*shared/embedding int64"):
         open_source(write_mtf(tmp_path / "source", tensors))
 
 
-def test_vocabulary_rows(tmp_path):
+def test_checkpoint_conversion_vocabulary_rows_pads_and_cuts(tmp_path):
     tensors = weights(model_shape(vocabulary=100))
     source = write_mtf(tmp_path / "source", tensors)
     with pytest.raises(UserError, match="100 rows.*--vocabulary_rows 128"):
@@ -169,7 +169,7 @@ def test_vocabulary_rows(tmp_path):
     assert narrow == {name: bits(array) for name, array in tensors.items()}
 
 
-def test_report_counts_every_tensor_once(tmp_path):
+def test_checkpoint_conversion_report_counts_every_tensor_once(tmp_path):
     tensors = weights(V11)
     source = write_mtf(tmp_path / "source", tensors | slots(tensors))
     reports = [
@@ -186,7 +186,9 @@ def test_report_counts_every_tensor_once(tmp_path):
 
 @pytest.mark.parametrize("to", ["mtf", "hf", "t5x"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_interrupted_leaves_nothing(tmp_path, mtf_v11, monkeypatch, to, error):
+def test_checkpoint_conversion_interrupted_leaves_nothing(
+    tmp_path, mtf_v11, monkeypatch, to, error
+):
     from t0.checkpoints import FORMATS
 
     target = FORMATS[to].target
@@ -197,7 +199,7 @@ def test_interrupted_leaves_nothing(tmp_path, mtf_v11, monkeypatch, to, error):
 
 
 @pytest.mark.parametrize("to", ["mtf", "hf", "t5x"])
-def test_killed_leaves_nothing_that_looks_whole(tmp_path, mtf_v11, to):
+def test_checkpoint_conversion_killed_leaves_incomplete_folder(tmp_path, mtf_v11, to):
     code = (
         "import os, sys\nfrom t0.checkpoints import convert\n"
         "from t0.checkpoints import FORMATS\n"
@@ -226,7 +228,7 @@ def _raise(error):
     return function
 
 
-def test_destination_in_use_is_left_alone(tmp_path, mtf_v11):
+def test_checkpoint_conversion_destination_not_empty_is_refused(tmp_path, mtf_v11):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("x")
     with pytest.raises(UserError, match="exists and is not empty"):
@@ -234,7 +236,7 @@ def test_destination_in_use_is_left_alone(tmp_path, mtf_v11):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
-def test_disk_space_is_checked_before_writing(tmp_path, mtf_v11, monkeypatch):
+def test_checkpoint_conversion_checks_disk_space_first(tmp_path, mtf_v11, monkeypatch):
     usage = type("Usage", (), {"free": 10_000})
     monkeypatch.setattr(MODULE.shutil, "disk_usage", lambda folder: usage)
     with pytest.raises(UserError, match=r"needs 0\.\d+ GB, the disk of .* has 0\.00 GB free"):
@@ -242,14 +244,14 @@ def test_disk_space_is_checked_before_writing(tmp_path, mtf_v11, monkeypatch):
     assert not (tmp_path / "new").exists()
 
 
-def test_unknown_format_and_activation(tmp_path, mtf_v11):
+def test_checkpoint_conversion_unknown_format_or_activation(tmp_path, mtf_v11):
     with pytest.raises(UserError, match="unknown format 'h5'"):
         convert(mtf_v11, tmp_path / "out", to="h5")
     with pytest.raises(UserError, match="unknown activation 'gelo'.*'gelu'"):
         convert(mtf_v11, tmp_path / "out", to="hf", options=ConversionOptions(activation="gelo"))
 
 
-def test_an_assumed_activation_is_said(tmp_path, mtf_v11):
+def test_checkpoint_conversion_notes_assumed_activation(tmp_path, mtf_v11):
     report = convert(mtf_v11, tmp_path / "out", to="hf", progress=False)
     assert any("gelu is taken" in note for note in report.notes)
     again = convert(tmp_path / "out", tmp_path / "back", to="mtf", progress=False)
@@ -264,13 +266,13 @@ def test_an_assumed_activation_is_said(tmp_path, mtf_v11):
         ("DenseReluDense.activation = 'relu'", "activation = 'relu'; wanted one of"),
     ],
 )
-def test_operative_config_of_another_model(mtf_v11, line, message):
+def test_operative_config_of_another_model_is_refused(mtf_v11, line, message):
     (mtf_v11 / "operative_config.gin").write_text(f"{line}\n")
     with pytest.raises(UserError, match=message):
         open_source(mtf_v11)
 
 
-def test_operative_config_is_read(mtf_v11):
+def test_operative_config_activation_and_dropout_are_read(mtf_v11):
     text = "function = 'swish'\nd_ff = 48\ndecoder/DenseReluDense.hidden_size = %d_ff\n"
     text += "decoder/DenseReluDense.activation = \\\n    ['swish', 'linear']\ndropout_rate = 0.05\n"
     (mtf_v11 / "operative_config.gin").write_text(text)
@@ -278,14 +280,14 @@ def test_operative_config_is_read(mtf_v11):
     assert (facts.activation, facts.dropout_rate) == ("silu", 0.05)
 
 
-def test_unknown_tensors_are_listed(tmp_path):
+def test_checkpoint_conversion_unknown_tensors_are_listed(tmp_path):
     extra = {"encoder/block_000/layer_001/MoE/gate": np.zeros((32, 4), np.float32)}
     source = write_mtf(tmp_path / "source", weights(V11) | extra)
     with pytest.raises(UserError, match="(?s)1 tensors are unknown.*MoE/gate"):
         open_source(source)
 
 
-def test_slots_of_adamw_go_to_mesh_tensorflow_alone(tmp_path):
+def test_checkpoint_conversion_adamw_slots_only_to_mesh_tensorflow(tmp_path):
     tensors = weights(V11)
     moments = {f"{name}/adam_{kind}": array + 1 for name, array in tensors.items() for kind in "mv"}
     source = write_mtf(tmp_path / "source", tensors | moments)
@@ -298,7 +300,7 @@ def test_slots_of_adamw_go_to_mesh_tensorflow_alone(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chain", [("hf", "mtf", "t5x", "hf"), ("t5x", "mtf")], ids="-".join)
-def test_memory_is_one_tensor(tmp_path, monkeypatch, chain):
+def test_checkpoint_conversion_memory_is_bounded_by_one_tensor(tmp_path, monkeypatch, chain):
     model = model_shape(vocabulary=128 * 400, d_model=128, inner=128, d_ff=1024)
     source = write_mtf(tmp_path / "source", weights(model))
     largest, total = (
@@ -313,7 +315,7 @@ def test_memory_is_one_tensor(tmp_path, monkeypatch, chain):
     assert peak < 1.2 * largest
 
 
-def test_no_tensorflow(tmp_path, mtf_v11):
+def test_checkpoint_conversion_imports_no_tensorflow(tmp_path, mtf_v11):
     code = (
         "import sys\nfrom t0.checkpoints import convert\n"
         "convert(sys.argv[1], sys.argv[2] + '/hf', to='hf', progress=False)\n"
@@ -329,13 +331,13 @@ def test_no_tensorflow(tmp_path, mtf_v11):
 
 
 @pytest.mark.parametrize("path", ["nowhere", "empty"])
-def test_no_checkpoint(tmp_path, path):
+def test_checkpoint_missing_or_empty_folder_is_refused(tmp_path, path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="does not exist|holds no checkpoint"):
         open_source(tmp_path / path)
 
 
-def test_missing_index_of_mesh(mtf_v11):
+def test_mesh_tensorflow_checkpoint_missing_index_is_refused(mtf_v11):
     (mtf_v11 / "model.ckpt-1000.index").unlink()
     with pytest.raises(UserError, match="index.*missing"):
         open_source(mtf_v11 / "model.ckpt-1000")

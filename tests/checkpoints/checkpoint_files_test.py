@@ -25,7 +25,7 @@ def save(folder, step, **variables):
 EMBEDDING = np.zeros([256, 4], np.float32)
 
 
-def test_steps_are_those_with_a_whole_checkpoint(tmp_path):
+def test_checkpoint_steps_with_complete_files(tmp_path):
     for step in (1_000, 0, 20):
         save(tmp_path, step)
     (tmp_path / "model.ckpt-30.data-00000-of-00001").touch()
@@ -47,14 +47,14 @@ def test_steps_are_those_with_a_whole_checkpoint(tmp_path):
         ((0,), [0]),
     ],
 )
-def test_selected_steps(tmp_path, wanted, steps):
+def test_checkpoint_steps_selection(tmp_path, wanted, steps):
     for step in (0, 20, 1_000):
         (tmp_path / f"model.ckpt-{step}.index").touch()
     assert checkpoint_files.select_steps(str(tmp_path), wanted) == steps
 
 
 @pytest.mark.parametrize("wanted", ["latest", 3.5, ["1"]])
-def test_step_that_is_none(tmp_path, wanted):
+def test_checkpoint_step_selection_mistakes_are_refused(tmp_path, wanted):
     with pytest.raises(UserError, match="no checkpoint .* in .*"):
         checkpoint_files.select_steps(str(tmp_path), 3)
     (tmp_path / "model.ckpt-3.index").touch()
@@ -75,7 +75,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("content", NAMES)
-def test_latest_is_what_is_named_or_else_the_newest(tmp_path, content):
+def test_latest_checkpoint_is_the_named_or_else_the_newest(tmp_path, content):
     assert checkpoint_files.latest(str(tmp_path)) is None
     for step in (5, 20):
         save(tmp_path, step)
@@ -133,14 +133,14 @@ def ours(content):
 
 
 @pytest.mark.parametrize("content", STATES)
-def test_the_file_checkpoint_is_read_as_tensorflow_reads_it(content):
+def test_checkpoint_state_file_is_read_as_tensorflow_does(content):
     found = ours(content)
     assert (found is not None) == STATES[content]
     assert found == theirs(content)
 
 
 @given(st.text(min_size=1).filter(lambda text: "\0" not in text))
-def test_every_path_that_a_saver_writes_is_read(path):
+def test_checkpoint_state_file_every_saver_path_is_read(path):
     state = CheckpointState(model_checkpoint_path=path, all_model_checkpoint_paths=["x", path])
     for as_utf8 in (False, True):
         assert ours(text_format.MessageToString(state, as_utf8=as_utf8)) == path
@@ -155,19 +155,19 @@ PIECES = [*"\"'#[]:,;\n\r\t 01x.-eé{}", "#\n", '"a"', "inf", "1f", "[]", *STATE
         st.tuples(st.integers(0, 200), st.integers(0, 6), st.sampled_from(PIECES)), max_size=3
     ),
 )
-def test_a_damaged_file_is_read_as_tensorflow_reads_it(content, damages):
+def test_checkpoint_state_file_damaged_is_read_as_tensorflow_does(content, damages):
     for at, lost, piece in damages:
         content = content[:at] + piece + content[at + lost :]
     assert ours(content) == theirs(content)
 
 
-def test_comments_and_quotes_without_end_are_refused_at_once():
+def test_checkpoint_state_file_endless_comments_refused_quickly():
     for content in ("#" * 50_000 + "\n?", "model_checkpoint_path: " + '"a"' * 20_000 + "?"):
         with pytest.raises(ValueError, match="not the state"):
             checkpoint_files.latest_path(content)
 
 
-def test_checkpoints_of_another_folder(tmp_path):
+def test_checkpoint_state_file_names_another_folder(tmp_path):
     save(tmp_path / "other", 7)
     for path in (tmp_path / "other" / "model.ckpt-7", "other/model.ckpt-7", "absent"):
         (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "{path}"')
@@ -177,7 +177,7 @@ def test_checkpoints_of_another_folder(tmp_path):
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("damage", ["index cut off", "data cut off", "data lost", "index lost"])
-def test_what_is_incomplete_is_not_gone_on_from(tmp_path, damage, named):
+def test_resume_from_latest_checkpoint_skips_incomplete_ones(tmp_path, damage, named):
     for step in (5, 20):
         save(tmp_path, step, weights=EMBEDDING)
     file, what = damage.split(maxsplit=1)
@@ -200,13 +200,13 @@ def test_what_is_incomplete_is_not_gone_on_from(tmp_path, damage, named):
         checkpoint_files.latest(str(tmp_path))
 
 
-def test_step_of_a_checkpoint(tmp_path):
+def test_checkpoint_global_step_is_read(tmp_path):
     assert checkpoint_files.global_step(save(tmp_path, 1_100_000)) == 1_100_000
     with pytest.raises(UserError, match="none cannot be read .*without its ending"):
         checkpoint_files.global_step(str(tmp_path / "none"))
 
 
-def test_few_requests_to_a_bucket(bucket, tmp_path):
+def test_checkpoint_files_take_few_bucket_requests(bucket, tmp_path):
     for step in (5, 20):
         writer = BundleWriter(tmp_path / f"model.ckpt-{step}")
         writer.add("global_step", np.array(step, np.int64))
@@ -228,7 +228,7 @@ def test_few_requests_to_a_bucket(bucket, tmp_path):
 @pytest.mark.parametrize(
     "name", ["shared__embedding", "encoder__embedding", "decoder__embedding", "embedding"]
 )
-def test_vocabulary_that_differs_is_named_with_both_sizes(tmp_path, name):
+def test_checkpoint_vocabulary_mismatch_names_both_sizes(tmp_path, name):
     checkpoint = save(tmp_path, 1, **{name: EMBEDDING})
     assert checkpoint_files.vocabulary_size(checkpoint) == 256
 
@@ -246,13 +246,13 @@ def test_vocabulary_that_differs_is_named_with_both_sizes(tmp_path, name):
         check(200, divisor=1)
 
 
-def test_model_without_embedding_fits_every_vocabulary(tmp_path):
+def test_checkpoint_vocabulary_check_skipped_without_embedding(tmp_path):
     checkpoint_files.check_vocabulary(
         save(tmp_path, 1, other=EMBEDDING), vocabulary=3, divisor=128, source=""
     )
 
 
-def test_variables_of_a_graph_are_compared_with_a_checkpoints(tmp_path):
+def test_checkpoint_variables_are_compared_with_the_graph(tmp_path):
     checkpoint = save(tmp_path, 1, a=EMBEDDING, b=np.zeros([3], np.float32))
 
     def check(**shapes):
@@ -275,7 +275,7 @@ def test_variables_of_a_graph_are_compared_with_a_checkpoints(tmp_path):
         check(b=([3], tf.bfloat16))
 
 
-def test_path_that_is_no_checkpoint(tmp_path):
+def test_checkpoint_unreadable_path_error_message(tmp_path):
     (tmp_path / "model.ckpt-3.index").write_text("this is no index")
     for path in (tmp_path / "model.ckpt-3", tmp_path / "none", tmp_path):
         with pytest.raises(

@@ -12,7 +12,7 @@ from t0.errors import UserError
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (5,), (4, 3), (2, 3, 2)])
-def test_pieces_are_the_bytes_of_an_array(monkeypatch, shape):
+def test_checkpoint_array_is_written_in_pieces(monkeypatch, shape):
     monkeypatch.setattr(formats, "_PIECE_BYTES", 10)
     array = np.arange(np.prod(shape, dtype=int), dtype=np.int32).reshape(shape)
     found = list(pieces(array))
@@ -28,7 +28,7 @@ class Dripping(io.BytesIO):
 
 
 @pytest.mark.parametrize("kind", [io.BytesIO, Dripping])
-def test_an_array_is_filled_from_the_files_position(kind, tmp_path):
+def test_checkpoint_array_is_read_from_the_file_position(kind, tmp_path):
     wanted = np.arange(12, dtype=np.float32).reshape(3, 4)
     file = kind(b"before" + wanted.tobytes() + b"after")
     file.seek(6)
@@ -38,7 +38,7 @@ def test_an_array_is_filled_from_the_files_position(kind, tmp_path):
     assert file.read() == b"after"
 
 
-def test_a_file_that_ends_too_early_is_named(tmp_path):
+def test_checkpoint_truncated_file_is_named(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(bytes(15))
     with path.open("rb") as file, pytest.raises(UserError, match=re.escape(f"{path} is truncated")):

@@ -69,12 +69,12 @@ def refused(source, tmp_path, words):
 
 
 @pytest.mark.parametrize("value", NO_RATES, ids=lambda value: ascii(value)[:20])
-def test_a_dropout_rate_of_hugging_face_is_a_rate(changed, tmp_path, value):
+def test_hugging_face_config_invalid_dropout_rate_is_refused(changed, tmp_path, value):
     refused(changed(dropout_rate=value), tmp_path, "dropout_rate = ")
 
 
 @pytest.mark.parametrize(("value", "read"), [(0, 0.0), (0.05, 0.05), (None, None)])
-def test_rates_are_written(changed, tmp_path, value, read):
+def test_hugging_face_dropout_rate_goes_to_operative_config(changed, tmp_path, value, read):
     convert(changed(dropout_rate=value), tmp_path / "out", to="mtf", progress=False)
     bound = operative_config.read_operative(tmp_path / "out" / operative_config.FILE)
     assert bound.get("dropout_rate") == read
@@ -82,17 +82,17 @@ def test_rates_are_written(changed, tmp_path, value, read):
 
 @pytest.mark.parametrize("value", [INJECTED, ["relu"], {}, 7, True, None])
 @pytest.mark.parametrize("key", ["feed_forward_proj", "model_type"])
-def test_words_of_hugging_face_are_known(changed, tmp_path, key, value):
+def test_hugging_face_config_unknown_words_are_refused(changed, tmp_path, key, value):
     refused(changed(**{key: value}), tmp_path, key)
 
 
 @pytest.mark.parametrize("value", [INJECTED, "32", True, [32], 10**400, float("nan"), 31])
 @pytest.mark.parametrize("key", ["d_model", "num_layers", "num_decoder_layers", "vocab_size"])
-def test_numbers_of_hugging_face_are_the_tensors(changed, tmp_path, key, value):
+def test_hugging_face_config_sizes_must_match_the_tensors(changed, tmp_path, key, value):
     refused(changed(**{key: value}), tmp_path, f"{key} = ")
 
 
-def test_true_is_not_one(tmp_path):
+def test_hugging_face_config_true_is_not_the_number_one(tmp_path):
     one = weights(model_shape(encoder_layers=1))
     convert(write_mtf(tmp_path / "mtf", one), tmp_path / "hf", to="hf", progress=False)
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
@@ -101,14 +101,14 @@ def test_true_is_not_one(tmp_path):
 
 
 @pytest.mark.parametrize("metadata", [{"step": 5}, {"step": ["5"]}, "text", {"step": str(2**40)}])
-def test_a_safetensors_step_is_a_step(changed, tmp_path, metadata):
+def test_safetensors_invalid_step_metadata_is_refused(changed, tmp_path, metadata):
     folder = changed()
     rewritten(folder, lambda header: header.update(__metadata__=metadata))
     refused(folder, tmp_path, "copy")
 
 
 @pytest.mark.parametrize("step", ["²", INJECTED, "-1", "1e3", "0x10"])
-def test_another_word_for_a_step_is_none(changed, tmp_path, step):
+def test_safetensors_unknown_step_text_becomes_step_0(changed, tmp_path, step):
     folder = changed()
     rewritten(folder, lambda header: header.update(__metadata__={"step": step}))
     convert(folder, tmp_path / "out", to="mtf", progress=False)
@@ -116,7 +116,7 @@ def test_another_word_for_a_step_is_none(changed, tmp_path, step):
 
 
 @pytest.mark.parametrize("size", [True, 32.0, "32", [32], 2**70, -32, None])
-def test_safetensors_sizes_are_numbers(changed, tmp_path, size):
+def test_safetensors_invalid_tensor_sizes_are_refused(changed, tmp_path, size):
     folder = changed()
     norm = "encoder.final_layer_norm.weight"
     rewritten(folder, lambda header: header[norm].update(shape=[size]))
@@ -136,7 +136,7 @@ def rewritten(folder, change):
 
 
 @pytest.mark.parametrize("value", ["1e999", "2", "True", "'0.1'", "[0.1]", "-1", '"""\nx"""'])
-def test_a_rate_of_an_operative_config_is_a_rate(tmp_path, value):
+def test_operative_config_invalid_dropout_rate_is_refused(tmp_path, value):
     source = write_mtf(tmp_path / "mtf", weights(V11))
     (source / operative_config.FILE).write_text(f"dropout_rate = {value}\n")
     if "\n" in value:  # no literal on one line: as if it were not there
@@ -157,7 +157,7 @@ def test_a_rate_of_an_operative_config_is_a_rate(tmp_path, value):
         "SelfAttention.num_heads = '2'",
     ],
 )
-def test_an_operative_config_that_is_none_of_the_models(tmp_path, line):
+def test_operative_config_values_of_no_t5_are_refused(tmp_path, line):
     source = write_mtf(tmp_path / "mtf", weights(V11))
     (source / operative_config.FILE).write_text(line + "\n")
     refused(source, tmp_path, line.split(" =")[0])
@@ -166,32 +166,32 @@ def test_an_operative_config_that_is_none_of_the_models(tmp_path, line):
 @pytest.mark.parametrize(
     "text", ["a = {[]: 1}", "a = " + "[" * 5000, "a = " + "-" * 100_000 + "1", "a = " + "9" * 9000]
 )
-def test_an_operative_config_that_python_cannot_read(tmp_path, text):
+def test_operative_config_unreadable_values_are_ignored(tmp_path, text):
     source = write_mtf(tmp_path / "mtf", weights(V11))
     (source / operative_config.FILE).write_text(text)
     convert(source, tmp_path / "out", to="hf", progress=False)
 
 
-def test_an_operative_config_without_end(tmp_path):
+def test_operative_config_too_large_is_refused(tmp_path):
     source = write_mtf(tmp_path / "mtf", weights(V11))
     (source / operative_config.FILE).write_text("#" * (1 << 21))
     refused(source, tmp_path, "no operative config")
 
 
 @pytest.mark.parametrize("step", [-1, 2**40, float("nan"), INJECTED, True, [1], None])
-def test_a_step_of_t5x_is_a_step(tmp_path, step):
+def test_t5x_invalid_step_is_refused(tmp_path, step):
     folder = write_inline(tmp_path / "checkpoint_1", {"state/step": step, "target/x": np.ones(2)})
     refused(folder, tmp_path, "step")
 
 
 @pytest.mark.parametrize("version", ["2", [3], 1])
-def test_a_version_of_t5x_is_a_number(tmp_path, version):
+def test_t5x_invalid_version_is_refused(tmp_path, version):
     folder = write_inline(tmp_path / "checkpoint_1", {"target/x": np.ones(2)}, version=version)
     refused(folder, tmp_path, "version")
 
 
 @pytest.mark.parametrize("step", [np.asarray(-1), np.asarray([1, 2]), np.asarray(1.5)])
-def test_a_step_of_mesh_tensorflow_is_a_step(tmp_path, step):
+def test_mesh_tensorflow_invalid_global_step_is_refused(tmp_path, step):
     writer = BundleWriter(tmp_path / "model.ckpt-1")
     for name, array in {**weights(V10), "global_step": step}.items():
         writer.add(name, array)
@@ -199,7 +199,7 @@ def test_a_step_of_mesh_tensorflow_is_a_step(tmp_path, step):
     refused(tmp_path / "model.ckpt-1", tmp_path, "step")
 
 
-def test_a_folders_name_ends_no_comment(changed, tmp_path):
+def test_operative_config_folder_name_cannot_inject_gin_code(changed, tmp_path):
     source = tmp_path / "model\nimport this\r#"
     changed().rename(source)
     convert(source, tmp_path / "out", to="mtf", progress=False)
@@ -209,7 +209,7 @@ def test_a_folders_name_ends_no_comment(changed, tmp_path):
 
 
 @pytest.mark.parametrize("source", ["x\nimport this", "x\nrun.mode = 'train'"])
-def test_a_sources_name_writes_no_line(tmp_path, source):
+def test_operative_config_source_name_cannot_inject_gin_line(tmp_path, source):
     path = tmp_path / operative_config.FILE
     known = {"activation": "gelu", "dropout_rate": 0.1, "master_dtype": "float32"}
     operative_config.write_operative(path, V11, legacy_norms=True, source="x", **known)
@@ -232,7 +232,7 @@ def test_a_sources_name_writes_no_line(tmp_path, source):
         "include 'middle.gin'",
     ],
 )
-def test_imports_beside_a_checkpoint_are_refused(tmp_path, text):
+def test_operative_config_unknown_imports_are_refused(tmp_path, text):
     (tmp_path / "other.gin").write_text("import os\n")
     (tmp_path / "middle.gin").write_text("include 'other.gin'\ninclude 'middle.gin'\n")
     path = tmp_path / operative_config.FILE
@@ -241,7 +241,7 @@ def test_imports_beside_a_checkpoint_are_refused(tmp_path, text):
         operative_config.check_imports(str(path), folders=["", str(tmp_path)])
 
 
-def test_imports_that_are_known(tmp_path, caplog):
+def test_operative_config_known_imports_are_allowed(tmp_path, caplog):
     path = tmp_path / operative_config.FILE
     path.write_text(
         "import mesh_tensorflow.transformer.utils\nimport t5.models.mesh_transformer\n"
@@ -256,7 +256,7 @@ def test_imports_that_are_known(tmp_path, caplog):
         operative_config.check_imports(str(path), folders=[""])
 
 
-def test_a_file_that_is_no_gin(tmp_path):
+def test_operative_config_that_is_no_gin_file_is_refused(tmp_path):
     path = tmp_path / operative_config.FILE
     path.write_text("import os; x\n" * 3)
     with pytest.raises(UserError, match="no gin file"):
@@ -265,7 +265,7 @@ def test_a_file_that_is_no_gin(tmp_path):
 
 @pytest.mark.parametrize("content", [b"\xff\xfed = 1\n", b"include 'other.gin'\n"])
 @pytest.mark.parametrize("included", [False, True])
-def test_a_gin_file_of_any_bytes(tmp_path, content, included):
+def test_operative_config_with_invalid_bytes_is_refused(tmp_path, content, included):
     path = tmp_path / operative_config.FILE
     (tmp_path / "other.gin").write_bytes(content)
     path.write_bytes(b"include 'other.gin'\n" if included else content)
@@ -273,7 +273,7 @@ def test_a_gin_file_of_any_bytes(tmp_path, content, included):
         operative_config.check_imports(str(path), folders=["", str(tmp_path)])
 
 
-def test_macros_that_stand_for_macros(tmp_path):
+def test_operative_config_long_gin_macro_chains_are_read(tmp_path):
     path = tmp_path / operative_config.FILE
     chain = "".join(f"a{n} = %a{n + 1}\n" for n in range(20_000))
     path.write_text(f"{chain}rate = %b0\nb0 = %b1\nb1 = 0.1\nc = %c\n")
@@ -284,7 +284,7 @@ def test_macros_that_stand_for_macros(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["finetune", "eval", "predict", "score", "export_predict"])
-def test_the_model_api_checks_the_file_that_it_finds(tmp_path, mode):
+def test_operative_config_imports_are_checked_by_the_model_api(tmp_path, mode):
     from t0.run import model_api
 
     path = tmp_path / operative_config.FILE
@@ -301,7 +301,7 @@ def test_the_model_api_checks_the_file_that_it_finds(tmp_path, mode):
     assert model_api.operative_config(given) == [str(path)]
 
 
-def test_importing_the_room_leaves_tensorflows_patches_alone():
+def test_checkpoints_import_does_not_patch_tensorflow():
     code = "import sys, t0.checkpoints; print('t0.compat' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
@@ -321,7 +321,7 @@ def entry_fields(shape, **fields):
         ({"a": {"offset": 2**62}}, 1, "truncated"),
     ],
 )
-def test_a_mesh_index_that_claims_too_much(tmp_path, entries, shards, words):
+def test_mesh_tensorflow_index_with_impossible_sizes_is_refused(tmp_path, entries, shards, words):
     plain = {"dtype": 1, "shape": (2,), "size": 8}
     entries = {
         name: BundleEntry(**entry_fields(**plain | change)) for name, change in entries.items()
@@ -338,7 +338,7 @@ def zarr_of(folder, path, **changes):
     described.write_text(json.dumps(json.loads(described.read_text()) | changes))
 
 
-def test_a_zarr_folder_larger_than_its_index_says(tmp_path):
+def test_t5x_zarr_larger_than_the_index_says_is_refused(tmp_path):
     convert(write_mtf(tmp_path / "mtf", weights(V11)), tmp_path / "t5x", to="t5x", progress=False)
     folder = tmp_path / "t5x" / "checkpoint_1000"
     zarr_of(folder, "token_embedder.embedding", shape=[2**40, 2**20], chunks=[2**30, 2**20])
@@ -346,7 +346,7 @@ def test_a_zarr_folder_larger_than_its_index_says(tmp_path):
 
 
 @pytest.mark.parametrize("layers", [2**31 - 1, 2**40, True, "2", -1])
-def test_stacked_layers_are_a_number(tmp_path, layers):
+def test_t5x_invalid_count_of_stacked_layers_is_refused(tmp_path, layers):
     source = write_mtf(tmp_path / "mtf", weights(V11))
     options = ConversionOptions(scan_layers=True)
     convert(source, tmp_path / "t5x", to="t5x", options=options, progress=False)
@@ -373,7 +373,7 @@ def test_stacked_layers_are_a_number(tmp_path, layers):
         msgpack.packb([1]),
     ],
 )
-def test_t5x_indexes_of_any_content(tmp_path, data):
+def test_t5x_index_with_hostile_content_is_refused(tmp_path, data):
     (tmp_path / "checkpoint_1").mkdir()
     (tmp_path / "checkpoint_1" / "checkpoint").write_bytes(data)
     with pytest.raises(UserError):
@@ -381,7 +381,7 @@ def test_t5x_indexes_of_any_content(tmp_path, data):
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{" * 100_000, '{"a": 1e999999}', "\0", "", "[]"])
-def test_json_of_any_content(changed, tmp_path, text):
+def test_hugging_face_config_with_hostile_json_is_refused(changed, tmp_path, text):
     folder = changed()
     (folder / "config.json").write_text(text)
     refused(folder, tmp_path, "config.json")
@@ -397,14 +397,14 @@ def surplus(header):
 
 
 @pytest.mark.parametrize("change", [overlap, surplus])
-def test_safetensors_that_do_not_tile_their_file(changed, tmp_path, change):
+def test_safetensors_overlap_or_surplus_bytes_are_refused(changed, tmp_path, change):
     folder = changed()
     rewritten(folder, change)
     refused(folder, tmp_path, "truncated or no safetensors file")
 
 
 @pytest.mark.parametrize("block", ["9" * 6000, "9" * 10])
-def test_a_block_of_more_digits_than_a_number_has(changed, tmp_path, block):
+def test_safetensors_block_number_with_too_many_digits(changed, tmp_path, block):
     def named(header):
         header[f"encoder.block.{block}.layer.0.SelfAttention.q.weight"] = header.pop(
             "encoder.block.0.layer.0.SelfAttention.q.weight"
@@ -415,7 +415,7 @@ def test_a_block_of_more_digits_than_a_number_has(changed, tmp_path, block):
     refused(folder, tmp_path, "tensors are unknown")
 
 
-def test_more_tensors_than_any_model_has(changed, tmp_path):
+def test_safetensors_too_many_tensors_are_refused(changed, tmp_path):
     def many(header):
         empty = {"dtype": "F32", "shape": [0]} | {"data_offsets": [0, 0]}
         header |= {f"x{n}": empty for n in range(20_001)}
@@ -426,7 +426,7 @@ def test_more_tensors_than_any_model_has(changed, tmp_path):
 
 
 @pytest.mark.parametrize("shard", ["a\0b", "\ud800", "..", "", "x/y", 5, None])
-def test_a_shard_of_any_name(changed, tmp_path, shard):
+def test_safetensors_index_hostile_shard_names_are_refused(changed, tmp_path, shard):
     folder = changed()
     index = json.dumps({"weight_map": {"shared.weight": shard}})
     (folder / "model.safetensors.index.json").write_text(index)
@@ -434,7 +434,7 @@ def test_a_shard_of_any_name(changed, tmp_path, shard):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "zero"])
-def test_an_index_without_end(tmp_path, kind):
+def test_checkpoint_index_pipe_or_device_is_refused(tmp_path, kind):
     source = write_mtf(tmp_path / "mtf", weights(V11))
     index = next(source.glob("*.index"))
     index.unlink()

@@ -49,17 +49,17 @@ def hub(monkeypatch, tmp_path):
         ("../models", False),
     ],
 )
-def test_names(text, is_one):
+def test_hub_model_names_are_recognized(text, is_one):
     assert hub_models.is_hub_name(text) == is_one
 
 
-def test_a_folder_here_is_no_name(tmp_path, monkeypatch):
+def test_hub_model_name_of_existing_folder_is_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bigscience" / "T0_3B").mkdir(parents=True)
     assert not hub_models.is_hub_name("bigscience/T0_3B")
 
 
-def test_safetensors_are_preferred_and_the_revision_recorded(hub):
+def test_hub_model_prefers_safetensors_and_records_revision(hub):
     asked = hub("config.json", "pytorch_model.bin", "model.safetensors", "spiece.model")
     folder, name = hub_models.fetch("bigscience/T0_3B@main")
     assert folder.endswith(SHA)
@@ -70,7 +70,7 @@ def test_safetensors_are_preferred_and_the_revision_recorded(hub):
     assert not any("bin" in pattern for pattern in given["allow_patterns"])
 
 
-def test_pickles_where_there_is_nothing_else(hub):
+def test_hub_model_downloads_pickles_without_safetensors(hub):
     asked = hub("config.json", "pytorch_model.bin", "flax_model.msgpack")
     hub_models.fetch("google/t5-base-lm-adapt")
     patterns = asked[0][1]["allow_patterns"]
@@ -78,13 +78,13 @@ def test_pickles_where_there_is_nothing_else(hub):
     assert "*.bin.index.json" in patterns
 
 
-def test_no_weights_of_a_known_kind(hub):
+def test_hub_model_without_known_weights_is_refused(hub):
     hub("config.json", "flax_model.msgpack")
     with pytest.raises(UserError, match="neither safetensors.*flax_model.msgpack"):
         hub_models.fetch("google/x")
 
 
-def test_offline_says_which_folder_to_give(monkeypatch):
+def test_hub_model_offline_error_message_names_a_remedy(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def absent(*args, **given):

@@ -41,7 +41,7 @@ def edit_weights(folder, change):
     safetensors.numpy.save_file({k: v.copy() for k, v in tensors.items()}, path, {"format": "pt"})
 
 
-def test_the_library_reads_ours(folder):
+def test_hugging_face_export_is_read_by_safetensors(folder):
     found = safetensors.numpy.load_file(folder / "model.safetensors")
     expected = weights(V11)
     assert set(found) == {names.hf_name(name) for name in expected}
@@ -53,7 +53,7 @@ def test_the_library_reads_ours(folder):
         assert file.metadata()["format"] == "pt"
 
 
-def test_our_file_is_the_librarys_byte_by_byte(folder, tmp_path):
+def test_hugging_face_export_equals_safetensors_byte_by_byte(folder, tmp_path):
     path = folder / "model.safetensors"
     with safetensors.safe_open(path, framework="np") as file:
         metadata = file.metadata()
@@ -65,13 +65,13 @@ def test_our_file_is_the_librarys_byte_by_byte(folder, tmp_path):
     assert ours[8 + size :] == theirs[8 + size :]
 
 
-def test_we_read_the_librarys(folder):
+def test_hugging_face_import_reads_safetensors_files(folder):
     before = loaded(folder)
     edit_weights(folder, lambda tensors: None)
     assert loaded(folder) == before
 
 
-def test_config_of_a_model(folder, tied):
+def test_hugging_face_export_writes_model_config(folder, tied):
     gated, plain = (json.loads((f / "config.json").read_text()) for f in (folder, tied))
     assert (gated["feed_forward_proj"], gated["tie_word_embeddings"]) == ("gated-gelu", False)
     assert (plain["feed_forward_proj"], plain["tie_word_embeddings"]) == ("relu", True)
@@ -81,7 +81,7 @@ def test_config_of_a_model(folder, tied):
     assert generation["decoder_start_token_id"] == 0
 
 
-def test_copies_of_a_tied_embedding_are_left_out(tied):
+def test_tied_embedding_copies_are_left_out(tied):
     before = loaded(tied)
 
     def copy(tensors):
@@ -95,7 +95,7 @@ def test_copies_of_a_tied_embedding_are_left_out(tied):
     assert loaded(tied) == before
 
 
-def test_embeddings_of_their_own_are_refused(tied):
+def test_tied_embedding_with_different_copies_is_refused(tied):
     def differ(tensors):
         tensors["encoder.embed_tokens.weight"] = tensors["shared.weight"] + 1
 
@@ -104,13 +104,13 @@ def test_embeddings_of_their_own_are_refused(tied):
         open_source(tied)
 
 
-def test_a_lost_head_is_noticed(folder):
+def test_untied_embedding_with_missing_lm_head_is_refused(folder):
     edit_weights(folder, lambda tensors: tensors.pop("lm_head.weight"))
     with pytest.raises(UserError, match="lacks lm_head.weight.*tie_word_embeddings = false"):
         open_source(folder)
 
 
-def test_a_tied_head_that_is_not_scaled_is_a_copy_of_the_embedding(folder, tmp_path):
+def test_tied_embedding_unscaled_lm_head_becomes_a_copy(folder, tmp_path):
     # What transformers 5.23 writes for a T5 1.1 whose head equals its embedding.
     edit_weights(folder, lambda tensors: tensors.pop("lm_head.weight"))
     edit_config(folder, tie_word_embeddings=True, scale_decoder_outputs=False)
@@ -123,7 +123,7 @@ def test_a_tied_head_that_is_not_scaled_is_a_copy_of_the_embedding(folder, tmp_p
     assert loaded(tmp_path / "mtf")[HEAD] == loaded(folder)[HEAD]
 
 
-def test_a_head_of_its_own_in_a_tied_config_is_noticed(folder):
+def test_tied_embedding_config_with_separate_lm_head_is_refused(folder):
     edit_config(folder, tie_word_embeddings=True)
     with pytest.raises(UserError, match="lm_head.weight of its own"):
         open_source(folder)
@@ -132,7 +132,7 @@ def test_a_head_of_its_own_in_a_tied_config_is_noticed(folder):
     assert not open_source(folder).model.tied
 
 
-def test_missing_and_unknown_tensors(folder):
+def test_hugging_face_missing_or_unknown_tensors_are_refused(folder):
     edit_weights(folder, lambda tensors: tensors.pop("decoder.block.1.layer.2.layer_norm.weight"))
     with pytest.raises(
         UserError, match="(?s)lacks 1 of .*decoder/block_001/layer_002/rms_norm/scale"
@@ -156,20 +156,20 @@ def test_missing_and_unknown_tensors(folder):
         ({"relative_attention_max_distance": 256}, "max_distance = 256, but 128"),
     ],
 )
-def test_config_of_another_model(folder, changes, message):
+def test_hugging_face_config_of_another_model_is_refused(folder, changes, message):
     edit_config(folder, **changes)
     with pytest.raises(UserError, match=message):
         open_source(folder)
 
 
-def test_missing_config(folder):
+def test_hugging_face_missing_config_is_refused(folder):
     (folder / "config.json").unlink()
     with pytest.raises(UserError, match=r"has no config\.json"):
         open_source(folder)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 30, 3000, -1])
-def test_truncated_file(folder, tmp_path, keep):
+def test_hugging_face_truncated_safetensors_is_refused(folder, tmp_path, keep):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(UserError, match=r"model\.safetensors is (truncated|no safetensors)"):
@@ -184,7 +184,7 @@ def sharded(tmp_path, mtf_v11):
     return tmp_path / "sharded"
 
 
-def test_missing_shard_and_missing_index(sharded):
+def test_hugging_face_missing_shard_or_index_is_refused(sharded):
     first = min(sharded.glob("*.safetensors"))
     kept = first.read_bytes()
     first.unlink()
@@ -198,7 +198,7 @@ def test_missing_shard_and_missing_index(sharded):
         open_source(sharded)
 
 
-def test_index_that_leaves_its_folder(sharded):
+def test_hugging_face_index_path_outside_folder_is_refused(sharded):
     index = json.loads((sharded / "model.safetensors.index.json").read_text())
     index["weight_map"]["shared.weight"] = "../../etc/passwd"
     (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -206,7 +206,7 @@ def test_index_that_leaves_its_folder(sharded):
         open_source(sharded)
 
 
-def test_the_library_reads_our_shards(sharded):
+def test_hugging_face_export_shards_are_read_by_safetensors(sharded):
     index = json.loads((sharded / "model.safetensors.index.json").read_text())
     for key, shard in index["weight_map"].items():
         with safetensors.safe_open(sharded / shard, framework="np") as file:
@@ -216,7 +216,7 @@ def test_the_library_reads_our_shards(sharded):
     assert loaded(sharded) == {name: bits(array) for name, array in expected.items()}
 
 
-def test_a_pickle_is_not_opened(folder, monkeypatch):
+def test_hugging_face_pickle_is_not_opened_without_torch(folder, monkeypatch):
     import builtins
 
     (folder / "model.safetensors").unlink()
@@ -233,7 +233,7 @@ def test_a_pickle_is_not_opened(folder, monkeypatch):
         open_source(folder)
 
 
-def test_a_single_file_is_read_before_an_index(folder, sharded):
+def test_hugging_face_single_file_is_read_before_shard_index(folder, sharded):
     expected = loaded(folder)
     for path in sharded.glob("*.safetensors*"):
         path.rename(folder / path.name)
@@ -252,7 +252,7 @@ def test_a_single_file_is_read_before_an_index(folder, sharded):
     assert loaded(folder) == expected
 
 
-def test_every_missing_shard_is_named(sharded):
+def test_hugging_face_every_missing_shard_is_named(sharded):
     first, second, *_ = sorted(sharded.glob("model-*.safetensors"))
     first.unlink()
     second.unlink()
@@ -260,7 +260,7 @@ def test_every_missing_shard_is_named(sharded):
         open_source(sharded)
 
 
-def test_a_tensor_in_two_shards_is_refused(sharded):
+def test_hugging_face_tensor_in_two_shards_is_refused(sharded):
     first, second, *_ = sorted(sharded.glob("model-*.safetensors"))
     key, value = next(iter(safetensors.numpy.load_file(first).items()))
     safetensors.numpy.save_file(safetensors.numpy.load_file(second) | {key: value}, second)
@@ -269,7 +269,7 @@ def test_a_tensor_in_two_shards_is_refused(sharded):
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_prefixes_of_wrappers_are_removed(folder, prefix):
+def test_hugging_face_wrapper_prefixes_are_removed(folder, prefix):
     expected = loaded(folder)
     path = folder / "model.safetensors"
     tensors = dict(safetensors.numpy.load_file(path))
@@ -286,14 +286,14 @@ def test_prefixes_of_wrappers_are_removed(folder, prefix):
 
 
 @pytest.mark.parametrize("key", ["encoder.embed_tokens.weight", "lm_head.weight"])
-def test_a_tied_embedding_under_another_of_its_names(tied, key):
+def test_tied_embedding_under_another_name_is_read(tied, key):
     expected = loaded(tied)
     edit_weights(tied, lambda tensors: tensors.update({key: tensors.pop("shared.weight")}))
     assert loaded(tied) == expected
     assert open_source(tied).model.tied
 
 
-def test_an_untied_embedding_under_another_of_its_names(folder):
+def test_untied_embedding_under_another_name_is_read(folder):
     expected = loaded(folder)
     key = "decoder.embed_tokens.weight"
     edit_weights(folder, lambda tensors: tensors.update({key: tensors.pop("shared.weight")}))
@@ -315,13 +315,13 @@ def test_an_untied_embedding_under_another_of_its_names(folder):
         ({"dense_act_fn": "gelu"}, "dense_act_fn = 'gelu', wanted gelu_new"),
     ],
 )
-def test_settings_of_a_config_that_are_not_computed_are_refused(folder, changes, message):
+def test_hugging_face_config_unsupported_settings_are_refused(folder, changes, message):
     edit_config(folder, **changes)
     with pytest.raises(UserError, match=f"config.json: {message}"):
         open_source(folder)
 
 
-def test_settings_of_a_config_that_are_t5s(folder):
+def test_hugging_face_config_t5_settings_are_accepted(folder):
     expected = loaded(folder)
     edit_config(folder, decoder_start_token_id=None, eos_token_id=[1], dense_act_fn="gelu_new")
     assert loaded(folder) == expected
@@ -329,14 +329,14 @@ def test_settings_of_a_config_that_are_t5s(folder):
     assert loaded(folder) == expected
 
 
-def test_a_generation_config_of_other_ids_is_refused(folder):
+def test_hugging_face_generation_config_other_ids_are_refused(folder):
     path = folder / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": 2}))
     with pytest.raises(UserError, match=r"generation_config.json: eos_token_id = 2, wanted 1"):
         open_source(folder)
 
 
-def test_the_epsilon_of_a_mesh_tensorflow_model_is_not_lost(mtf_v11, tmp_path):
+def test_hugging_face_export_other_layer_norm_epsilon_is_refused(mtf_v11, tmp_path):
     (mtf_v11 / "operative_config.gin").write_text("sublayer_rms_norm.epsilon = 1e-05\n")
     with pytest.raises(UserError, match=r"sublayer_rms_norm.epsilon = 1e-05; wanted 1e-06"):
         convert(mtf_v11, tmp_path / "out", to="hf", progress=False)

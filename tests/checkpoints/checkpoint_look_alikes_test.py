@@ -29,7 +29,7 @@ def refused(path):
     return str(caught.value)
 
 
-def test_an_adapter_next_to_a_model_is_named(model):
+def test_lora_adapter_next_to_a_model_is_refused(model):
     message = refused(add_adapter(model))
     assert f"{model}/adapter_config.json: the folder holds an adapter ('LORA' of 'acme/t" in message
     assert "next to a model" in message
@@ -40,7 +40,7 @@ def test_an_adapter_next_to_a_model_is_named(model):
     assert "adapter_config.json" in refused(model)
 
 
-def test_an_adapter_alone_is_named(tmp_path, model):
+def test_lora_adapter_without_a_model_is_refused(tmp_path, model):
     message = refused(add_adapter(tmp_path / "lora"))
     assert "adapter ('LORA'" in message
     assert "next to a model" not in message
@@ -48,7 +48,7 @@ def test_an_adapter_alone_is_named(tmp_path, model):
     assert f"{tmp_path}/lora/merged" in refused(tmp_path / "lora")
 
 
-def test_the_checkpoints_of_a_trainer_are_listed_in_order(tmp_path, model):
+def test_trainer_output_folder_lists_its_checkpoints_in_order(tmp_path, model):
     output = tmp_path / "output"
     for step in (500, 1000):
         shutil.copytree(model, output / f"checkpoint-{step}")
@@ -66,7 +66,7 @@ def test_the_checkpoints_of_a_trainer_are_listed_in_order(tmp_path, model):
     assert refused(output).endswith(wanted)
 
 
-def test_the_snapshots_of_the_hubs_cache_are_listed(tmp_path, model):
+def test_hub_cache_folder_lists_its_snapshots(tmp_path, model):
     hub = tmp_path / "hub"
     snapshot = hub / "models--acme--tiny" / "snapshots" / "8f3a"
     shutil.copytree(model, snapshot)
@@ -74,7 +74,7 @@ def test_the_snapshots_of_the_hubs_cache_are_listed(tmp_path, model):
         assert refused(folder).endswith(f"with a checkpoint:\n  {snapshot}")
 
 
-def test_shards_of_other_programs_are_named(tmp_path):
+def test_fsdp_and_deepspeed_shards_name_the_merge_command(tmp_path):
     shards = tmp_path / "out" / "checkpoint-5" / "pytorch_model_fsdp_0"
     shards.mkdir(parents=True)
     (shards / "__0_0.distcp").write_bytes(b"")
@@ -86,5 +86,5 @@ def test_shards_of_other_programs_are_named(tmp_path):
     assert "zero_to_fp32.py" in refused(deep.parent)
 
 
-def test_nothing_to_say_about_other_folders(tmp_path):
+def test_checkpoint_look_alike_hint_is_empty_for_other_folders(tmp_path):
     assert look_alikes.hint(tmp_path) == look_alikes.hint(tmp_path / "none") == ""

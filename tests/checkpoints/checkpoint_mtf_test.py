@@ -65,7 +65,7 @@ def train_and_save(model, folder, *, master, devices):
     [(PLAIN, 1, "float32"), pytest.param(FACTORED, 2, "bfloat16", marks=pytest.mark.slow)],
     ids=["1.0", "1.1 stacked, bfloat16 masters"],
 )
-def test_round_trips_of_what_mesh_tensorflow_wrote(tmp_path, model, devices, master):
+def test_mesh_tensorflow_checkpoint_round_trip_is_exact(tmp_path, model, devices, master):
     from t0.compat import tf1 as tf
 
     folder = train_and_save(model, tmp_path, master=tf.as_dtype(master), devices=devices)
@@ -89,7 +89,7 @@ def test_round_trips_of_what_mesh_tensorflow_wrote(tmp_path, model, devices, mas
 
 
 @pytest.mark.slow
-def test_mesh_tensorflow_restores_ours(tmp_path):
+def test_mesh_tensorflow_restores_converted_checkpoints(tmp_path):
     """A saver over Mesh TensorFlow's own variables finds each, in its shape and dtype."""
     from tiny_checkpoints import weights, write_mtf
 

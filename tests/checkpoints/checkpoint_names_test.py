@@ -11,7 +11,7 @@ BLOCKS = st.integers(0, 1200)
 
 
 @given(st.sampled_from(names.ROWS), BLOCKS)
-def test_every_row_goes_both_ways(row, block):
+def test_checkpoint_names_convert_in_both_directions(row, block):
     name = row.mtf.format(b=block)
     assert names.from_mtf(name) == name
     assert names.from_hf(names.hf_name(name)) == name
@@ -19,7 +19,7 @@ def test_every_row_goes_both_ways(row, block):
     assert names.from_mtf(names.to_mtf(name, legacy_norms=True)) == name
 
 
-def test_no_two_rows_share_a_name():
+def test_checkpoint_names_are_unique():
     for column in ("mtf", "hf", "t5x"):
         assert len({getattr(row, column) for row in names.ROWS}) == len(names.ROWS)
 
@@ -57,7 +57,7 @@ def test_no_two_rows_share_a_name():
         ("decoder/logits/kernel", "lm_head.weight", "decoder/logits_dense/kernel"),
     ],
 )
-def test_names_of_published_checkpoints(mtf, hf, t5x):
+def test_checkpoint_names_of_published_checkpoints(mtf, hf, t5x):
     assert (names.hf_name(mtf), names.t5x_name(mtf)) == (hf, t5x)
 
 
@@ -71,7 +71,7 @@ def test_names_of_published_checkpoints(mtf, hf, t5x):
         ),
     ],
 )
-def test_legacy_norms(legacy, current):
+def test_checkpoint_names_legacy_layer_norms(legacy, current):
     assert names.from_mtf(legacy) == current
     assert names.to_mtf(current, legacy_norms=True) == legacy
 
@@ -87,7 +87,7 @@ def test_legacy_norms(legacy, current):
         "",
     ],
 )
-def test_unknown_names(name):
+def test_checkpoint_names_unknown_give_none(name):
     assert names.from_mtf(name) is None
     assert names.from_hf(name) is None
     assert names.from_t5x(name) is None
@@ -107,11 +107,11 @@ SIZES = st.integers(1, 4)
         inner=st.sampled_from([2, 16, 32]),
     )
 )
-def test_shape_is_read_back(model):
+def test_checkpoint_model_shape_is_read_back(model):
     assert read_shape(expected_shapes(model)) == model
 
 
-def test_published_parameter_count():
+def test_checkpoint_parameter_count_of_t5_1_1_small():
     small = model_shape(
         vocabulary=32128,
         d_model=512,
@@ -126,7 +126,7 @@ def test_published_parameter_count():
 
 
 @pytest.mark.parametrize("model", [V10, V11])
-def test_each_missing_tensor_is_named(model):
+def test_checkpoint_model_shape_missing_tensor_is_named(model):
     shapes = expected_shapes(model)
     for name in shapes:
         rest = {n: s for n, s in shapes.items() if n != name}
@@ -137,7 +137,7 @@ def test_each_missing_tensor_is_named(model):
             read_shape(rest)
 
 
-def test_contradicting_tensors_are_named():
+def test_checkpoint_model_shape_contradicting_tensors_are_named():
     shapes = expected_shapes(V11)
     shapes["decoder/block_001/layer_002/DenseReluDense/wo/kernel"] = (47, 32)
     with pytest.raises(UserError, match=r"DenseReluDense/wo/kernel.*\[47, 32\].*d_ff is 48"):

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("empty_gin")
     ],
     ids=["1.0 of the first release", "1.1 in bfloat16", "own biases"],
 )
-def test_the_model_is_built_and_restored(tmp_path, model, dtype, legacy_norms):
+def test_operative_config_builds_and_restores_the_model(tmp_path, model, dtype, legacy_norms):
     source = write_mtf(tmp_path / "source", weights(model, dtype), legacy_norms=legacy_norms)
     convert(source, tmp_path / "hf", to="hf", progress=False)
     convert(tmp_path / "hf", tmp_path / "mtf", to="mtf", progress=False)

@@ -65,7 +65,7 @@ def stacked_checkpoint(model, folder):
     [{"inner": 16, "d_ff": 48}, {"inner": 32, "d_ff": 32}, {"inner": 48, "d_ff": 16}],
     ids=["narrow attention", "square", "wide attention"],
 )
-def test_state_of_stacked_layers(tmp_path, sizes):
+def test_t5x_stacked_layers_optimizer_state_is_read(tmp_path, sizes):
     model = model_shape(shared_bias=False, **sizes)
     expected = stacked_checkpoint(model, tmp_path)
     source = open_source(tmp_path)
@@ -77,7 +77,7 @@ def test_state_of_stacked_layers(tmp_path, sizes):
     assert loaded(tmp_path / "mtf") == loaded(tmp_path)
 
 
-def test_state_for_another_number_of_layers(tmp_path, capsys):
+def test_t5x_stacked_layers_state_with_wrong_layer_count(tmp_path, capsys):
     model = model_shape(shared_bias=False)
     expected = stacked_checkpoint(model, tmp_path)
     _change(tmp_path, "encoder/encoder/mlp/wo/kernel/v_row", lambda array: array[:1])

@@ -34,14 +34,14 @@ def target_of(tensors, shared_bias=True):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
-def test_arrays_within_the_index(tmp_path, dtype):
+def test_t5x_arrays_within_the_index_are_read(tmp_path, dtype):
     tensors = weights(V11, dtype)
     folder = write_inline(tmp_path / "checkpoint_77", target_of(tensors))
     assert loaded(folder) == {name: bits(array) for name, array in tensors.items()}
     assert open_source(tmp_path).facts.step == 77
 
 
-def test_large_arrays_within_the_index_are_cut(tmp_path, monkeypatch):
+def test_t5x_chunked_arrays_within_the_index_are_read(tmp_path, monkeypatch):
     from flax import serialization
 
     monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", 1000)
@@ -51,7 +51,7 @@ def test_large_arrays_within_the_index_are_cut(tmp_path, monkeypatch):
     assert loaded(folder) == {name: bits(array) for name, array in tensors.items()}
 
 
-def test_a_flax_checkpoint_without_version(tmp_path):
+def test_t5x_flax_checkpoint_without_version_is_read(tmp_path):
     from flax import serialization
 
     tensors = weights(V11)
@@ -62,7 +62,7 @@ def test_a_flax_checkpoint_without_version(tmp_path):
     assert set(loaded(folder)) == set(tensors)
 
 
-def test_stacked_layers_with_biases_of_their_own(tmp_path):
+def test_t5x_stacked_layers_with_unshared_biases(tmp_path):
     tensors = weights(model_shape(shared_bias=False))
     flat = {}
     for name, array in tensors.items():
@@ -80,7 +80,7 @@ def test_stacked_layers_with_biases_of_their_own(tmp_path):
     assert loaded(folder) == {name: bits(array) for name, array in tensors.items()}
 
 
-def test_flax_reads_our_index(tmp_path, mtf_v11):
+def test_t5x_export_is_read_by_flax_and_tensorstore(tmp_path, mtf_v11):
     from flax import serialization
 
     convert(mtf_v11, tmp_path / "t5x", to="t5x", progress=False)
@@ -109,7 +109,7 @@ def adafactor_shapes(shape):
     return {"v": np.asarray(shape)}
 
 
-def test_slots_of_adafactor_are_where_t5x_looks_for_them(tmp_path):
+def test_t5x_export_adafactor_slots_match_their_axes(tmp_path):
     tensors = weights(model_shape(inner=32, d_ff=32))
     moments = slots(tensors)
     # A factor that tells which axis it belongs to: row i of the parameter has i, column j 100 + j.
@@ -143,7 +143,7 @@ def test_slots_of_adafactor_are_where_t5x_looks_for_them(tmp_path):
     assert seen > 5
 
 
-def test_bfloat16_in_disguise(tmp_path, mtf_v11):
+def test_t5x_old_version_bfloat16_stored_as_uint16(tmp_path, mtf_v11):
     # T5X before its version 3 kept bfloat16 as uint16.
     convert(
         mtf_v11,
@@ -179,7 +179,7 @@ def written(tmp_path, mtf_v11):
 
 
 @pytest.mark.parametrize("damage", ["remove", "cut", "folder"])
-def test_missing_and_truncated_chunks(written, tmp_path, damage):
+def test_t5x_missing_or_truncated_chunk_is_refused(written, tmp_path, damage):
     folder = written / "target.token_embedder.embedding"
     chunk = folder / "0.0"
     if damage == "cut":
@@ -192,20 +192,20 @@ def test_missing_and_truncated_chunks(written, tmp_path, damage):
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 2000, -1])
-def test_truncated_index(written, keep):
+def test_t5x_truncated_index_is_refused(written, keep):
     index = written / "checkpoint"
     index.write_bytes(index.read_bytes()[:keep])
     with pytest.raises(UserError, match="truncated or no T5X checkpoint"):
         open_source(written)
 
 
-def test_missing_index(written):
+def test_t5x_missing_index_is_refused(written):
     (written / "checkpoint").unlink()
     with pytest.raises(UserError, match="index: the file checkpoint in it is missing"):
         open_source(written.parent)
 
 
-def test_array_of_another_shape_than_the_index_says(written):
+def test_t5x_array_that_differs_from_the_index_is_refused(written):
     zarray = written / "target.decoder.decoder_norm.scale" / ".zarray"
     zarray.write_text(json.dumps(json.loads(zarray.read_text()) | {"dtype": "<i4"}))
     source = open_source(written)
@@ -215,7 +215,7 @@ def test_array_of_another_shape_than_the_index_says(written):
         source.load("decoder/rms_norm/scale")
 
 
-def test_paths_stay_in_the_checkpoint(written):
+def test_t5x_path_outside_the_checkpoint_is_refused(written):
     index = written / "checkpoint"
     data = msgpack.unpackb(index.read_bytes(), strict_map_key=False)
     scale = data["optimizer"]["target"]["decoder"]["decoder_norm"]["scale"]
@@ -225,7 +225,7 @@ def test_paths_stay_in_the_checkpoint(written):
         open_source(written)
 
 
-def test_unknown_parameters_and_states(tmp_path):
+def test_t5x_unknown_parameters_or_states_are_refused(tmp_path):
     flat = target_of(weights(V11))
     odd = flat | {"target/decoder/adapter/kernel": np.zeros((2, 2), np.float32)}
     with pytest.raises(UserError, match="(?s)unknown.*decoder/adapter/kernel"):
@@ -236,7 +236,7 @@ def test_unknown_parameters_and_states(tmp_path):
     assert open_source(tmp_path / "b", keep_slots=False).unused
 
 
-def test_stacked_slots_are_refused(tmp_path):
+def test_t5x_scan_layers_with_optimizer_slots_is_refused(tmp_path):
     tensors = weights(V11)
     source = write_mtf(tmp_path / "mtf", tensors | slots(tensors))
     options = ConversionOptions(scan_layers=True)
@@ -256,11 +256,11 @@ def test_stacked_slots_are_refused(tmp_path):
         ((7, 5), 10, (1, 5)),
     ],
 )
-def test_chunks(shape, elements, wanted):
+def test_t5x_chunk_shape_follows_the_size_limit(shape, elements, wanted):
     assert chunk_shape(shape, elements) == wanted
 
 
-def test_several_chunks(tmp_path, monkeypatch):
+def test_t5x_array_in_several_chunks_round_trip(tmp_path, monkeypatch):
     from t0.checkpoints import t5x_files
 
     monkeypatch.setattr(t5x_files, "CHUNK_BYTES", 700)
@@ -272,7 +272,7 @@ def test_several_chunks(tmp_path, monkeypatch):
 
 
 class TestAsT5xWritesIt:
-    def test_parameters(self, facts):
+    def test_t5x_parameters_are_read(self, facts):
         source = open_source(facts)
         expected = np.load(facts / "params.npz")
         found = {
@@ -283,7 +283,7 @@ class TestAsT5xWritesIt:
         for name, array in found.items():
             np.testing.assert_array_equal(array, expected[name])
 
-    def test_same_files_byte_by_byte(self, facts, tmp_path):
+    def test_t5x_export_equals_t5x_files_byte_by_byte(self, facts, tmp_path):
         options = ConversionOptions(gzip_level=1)
         convert(facts, tmp_path / "t5x", to="t5x", options=options, progress=False)
         theirs, ours = facts / "checkpoint_1000", tmp_path / "t5x" / "checkpoint_1000"
@@ -301,7 +301,7 @@ class TestAsT5xWritesIt:
         assert read[0] == read[1]
         assert list(read[0]["optimizer"]["target"]) == list(read[1]["optimizer"]["target"])
 
-    def test_logits_in_mesh_tensorflow(self, facts, tmp_path):
+    def test_t5x_logits_agree_with_mesh_tensorflow(self, facts, tmp_path):
         from t0.checkpoints.compare import mesh_logits
 
         convert(facts, tmp_path / "mtf", to="mtf", progress=False)
@@ -312,12 +312,12 @@ class TestAsT5xWritesIt:
         real = targets > 0
         assert np.abs(logits - expected["logits"])[real].max() < 1e-4
 
-    def test_slots_and_step_survive_mesh_tensorflow(self, facts, tmp_path):
+    def test_t5x_optimizer_slots_and_step_survive_conversion(self, facts, tmp_path):
         convert(facts, tmp_path / "mtf", to="mtf", progress=False)
         assert (tmp_path / "mtf" / "model.ckpt-1000.index").is_file()
         assert loaded(tmp_path / "mtf") == loaded(facts)
         assert any("_slot_v" in name for name in loaded(facts))
 
 
-def test_ml_dtypes_has_the_dtype_that_flax_names():
+def test_t5x_bfloat16_dtype_is_in_ml_dtypes():
     assert np.dtype(ml_dtypes.bfloat16).name == "bfloat16"

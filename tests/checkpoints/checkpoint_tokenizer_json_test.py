@@ -57,7 +57,7 @@ def fault(folder):
     return facts.tokenizer_fault
 
 
-def test_read_where_there_is_no_sentencepiece_model(json_only, pieces, tmp_path):
+def test_tokenizer_json_is_read_without_sentencepiece_model(json_only, pieces, tmp_path):
     found = open_source(json_only).facts.tokenizer
     assert found == json_only / "tokenizer.json"
     assert ids(tokenizer.model_bytes(found)) == ids(pieces.read_bytes())
@@ -71,7 +71,7 @@ def test_read_where_there_is_no_sentencepiece_model(json_only, pieces, tmp_path)
 
 
 @pytest.mark.parametrize("count", [7, 100])
-def test_sentinels_keep_their_ids(tmp_path, pieces, count):
+def test_tokenizer_json_sentinels_keep_their_ids(tmp_path, pieces, count):
     tokenizer.write_hf(tmp_path, with_sentinels(pieces, count=count))
     path = tmp_path / "tokenizer.json"
     assert tokenizer.same(path, tmp_path / "spiece.model")
@@ -85,7 +85,7 @@ def test_sentinels_keep_their_ids(tmp_path, pieces, count):
         tokenizer.ids(path)
 
 
-def test_sentinels_in_another_order_are_refused(json_only):
+def test_tokenizer_json_sentinels_in_other_order_are_refused(json_only):
     def ascend(content):
         content["model"]["vocab"][-100:] = content["model"]["vocab"][:-101:-1]
         content["added_tokens"] = content["added_tokens"][:3]
@@ -95,7 +95,7 @@ def test_sentinels_in_another_order_are_refused(json_only):
 
 
 @pytest.mark.parametrize("field", ["piece", "score", "charsmap"])
-def test_two_different_tokenizers_are_refused(folder, field):
+def test_tokenizer_json_unlike_spiece_model_is_refused(folder, field):
     def differ(content):
         vocabulary = content["model"]["vocab"]
         if field == "charsmap":
@@ -124,14 +124,14 @@ def test_two_different_tokenizers_are_refused(folder, field):
         ("special_tokens_map.json", {"bos_token": {"content": "<newline>", "lstrip": False}}),
     ],
 )
-def test_added_tokens_are_refused_by_name(folder, keep, name, change):
+def test_tokenizer_config_added_tokens_are_refused_by_name(folder, keep, name, change):
     for each in set(NAMES) - {keep}:
         (folder / each).unlink()
     edit(folder / name, lambda content: content.update(change))
     assert f"{name}: '<newline>'" in fault(folder)
 
 
-def test_added_tokens_of_the_tokenizer_json_are_refused_by_name(folder):
+def test_tokenizer_json_added_tokens_are_refused_by_name(folder):
     token = {"id": 250, "content": "<newline>", "special": False}
     edit(folder / "tokenizer.json", lambda content: content["added_tokens"].append(token))
     assert "tokenizer.json: '<newline>'" in fault(folder)
@@ -155,7 +155,7 @@ def test_added_tokens_of_the_tokenizer_json_are_refused_by_name(folder):
         (lambda c: c.pop("model"), "model"),
     ],
 )
-def test_a_tokenizer_json_without_an_equal_is_refused(json_only, tmp_path, change, message):
+def test_tokenizer_json_unlike_sentencepiece_is_refused(json_only, tmp_path, change, message):
     edit(json_only / "tokenizer.json", change)
     found = fault(json_only)
     assert f"{json_only}/tokenizer.json cannot be read as a SentencePiece model" in found
@@ -170,13 +170,13 @@ def test_a_tokenizer_json_without_an_equal_is_refused(json_only, tmp_path, chang
         described.describe(str(json_only), str(json_only), tmp_path / "evaluation")
 
 
-def test_another_kind_of_tokenizer_is_named(json_only):
+def test_tokenizer_class_of_another_kind_is_named(json_only):
     (json_only / "tokenizer.json").unlink()
     edit(json_only / "tokenizer_config.json", lambda c: c.update(tokenizer_class="ByT5Tokenizer"))
     assert "names the tokenizer 'ByT5Tokenizer'" in fault(json_only)
 
 
-def test_older_conversions_are_read(json_only, pieces):
+def test_tokenizer_json_of_older_transformers_is_read(json_only, pieces):
     # What transformers 4 wrote after spaces were no longer split first.
     def change(content):
         steps = [content["normalizer"], {"type": "Strip", "strip_left": False, "strip_right": True}]
@@ -197,7 +197,7 @@ def test_older_conversions_are_read(json_only, pieces):
         ({"user_defined_symbols": ["<x>"]}, "has symbols that T5Tokenizer splits: .*<x>"),
     ],
 )
-def test_other_models_are_not_exported_as_t5s(tmp_path, folder, options, reason):
+def test_tokenizer_unlike_t5_is_not_exported(tmp_path, folder, options, reason):
     text = [f"rain and snow in {i} places" for i in range(99)]
     other = testing.train_vocabulary(tmp_path / "other.model", text, size=60, **options)
     for name in ("usual_tokenizer", "tokenizer"):
@@ -212,7 +212,7 @@ def test_other_models_are_not_exported_as_t5s(tmp_path, folder, options, reason)
         assert not list(out.glob("*token*")) + list(out.glob("spiece.model"))
 
 
-def test_checkpoints_with_different_tokenizers_or_activations_differ(folder, tmp_path, pieces):
+def test_checkpoint_compare_different_tokenizer_or_activation(folder, tmp_path, pieces):
     other = testing.train_vocabulary(tmp_path / "other.model", ["snow and wind and rain"] * 9)
     options = ConversionOptions(tokenizer=other)
     convert(tmp_path / "mtf", tmp_path / "second", to="hf", options=options, progress=False)

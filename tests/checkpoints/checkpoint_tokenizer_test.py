@@ -27,7 +27,7 @@ def size(path):
     return sentencepiece.SentencePieceProcessor(model_file=str(path)).get_piece_size()
 
 
-def test_larger_than_the_model(tmp_path, pieces):
+def test_tokenizer_larger_than_the_model_is_refused(tmp_path, pieces):
     source = write_mtf(tmp_path / "v11", weights(V11))
     options = ConversionOptions(tokenizer=pieces)
     with pytest.raises(UserError, match=f"gives {size(pieces) + 100} ids.*has 128 embeddings"):
@@ -35,7 +35,7 @@ def test_larger_than_the_model(tmp_path, pieces):
     assert not (tmp_path / "out").exists()
 
 
-def test_travels_with_the_weights(tmp_path, pieces):
+def test_tokenizer_is_copied_in_checkpoint_conversion(tmp_path, pieces):
     source = write_mtf(tmp_path / "v11", weights(model_shape(vocabulary=256)))
     options = ConversionOptions(tokenizer=pieces)
     convert(source, tmp_path / "hf", to="hf", options=options, progress=False)
@@ -47,7 +47,7 @@ def test_travels_with_the_weights(tmp_path, pieces):
 
 
 @pytest.mark.parametrize("before", ["", "\u2581"], ids=["as it is", "with a space before"])
-def test_sentinels_are_counted_once(tmp_path, pieces, before):
+def test_tokenizer_sentinels_are_counted_once(tmp_path, pieces, before):
     plain, ids = size(pieces), size(pieces) + 100
     wider = with_sentinels(pieces, before=before)
     for path in (pieces, wider):
@@ -61,7 +61,7 @@ def test_sentinels_are_counted_once(tmp_path, pieces, before):
     assert config["extra_ids"] == len(config["additional_special_tokens"]) == 100
 
 
-def test_another_number_of_sentinels(tmp_path, pieces):
+def test_tokenizer_with_another_number_of_sentinels(tmp_path, pieces):
     wider = with_sentinels(pieces, count=7)
     tokenizer.check(wider, size(pieces) + 7)
     tokenizer.write_hf(tmp_path, wider)
@@ -70,7 +70,7 @@ def test_another_number_of_sentinels(tmp_path, pieces):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\x01\x02", b"no model", None])
-def test_no_sentencepiece_model(tmp_path, content):
+def test_tokenizer_that_is_no_sentencepiece_model_is_refused(tmp_path, content):
     path = tmp_path / "spiece.model"
     if content is not None:
         path.write_bytes(content)
@@ -78,7 +78,7 @@ def test_no_sentencepiece_model(tmp_path, content):
         tokenizer.check(path, 128)
 
 
-def test_a_vocabulary_that_is_not_t5s_is_said_to_be_one_to_trust(tmp_path, monkeypatch):
+def test_tokenizer_caution_names_vocabulary_other_than_t5(tmp_path, monkeypatch):
     path = tmp_path / "spiece.model"
     path.write_bytes(b"somebody's")
     assert f"vocabulary: {path}, which is not T5's" in tokenizer.caution(path)

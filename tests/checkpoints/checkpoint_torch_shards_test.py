@@ -50,7 +50,7 @@ def tensors():
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
-def test_rows_of_all_processes_make_the_tensors(tmp_path, tensors, processes):
+def test_torch_shards_of_all_processes_join_to_tensors(tmp_path, tensors, processes):
     folder = write_shards(tmp_path / "torch.ckpt-20", tensors, processes)
     source = open_source(folder)
     assert (source.kind, source.model, source.facts.step) == ("torch", V11, 20)
@@ -61,7 +61,7 @@ def test_rows_of_all_processes_make_the_tensors(tmp_path, tensors, processes):
     assert open_source(folder, keep_slots=False).entries.keys() == weights(V11).keys()
 
 
-def test_conversion_to_mesh_tensorflow_keeps_slots(tmp_path, tensors):
+def test_torch_shards_conversion_to_mesh_tensorflow_keeps_slots(tmp_path, tensors):
     folder = write_shards(tmp_path / "torch.ckpt-20", tensors)
     convert(folder, tmp_path / "mtf", to="mtf", progress=False)
     converted = open_source(tmp_path / "mtf")
@@ -70,7 +70,7 @@ def test_conversion_to_mesh_tensorflow_keeps_slots(tmp_path, tensors):
         np.testing.assert_array_equal(converted.load(name), array)
 
 
-def test_of_a_folder_with_both_engines_checkpoints_the_newest_is_opened(tmp_path, tensors):
+def test_torch_shards_next_to_mesh_tensorflow_newest_is_opened(tmp_path, tensors):
     parameters = weights(V11)
     write_shards(tmp_path / "torch.ckpt-20", tensors)
     write_mtf(tmp_path, parameters, step=10)
@@ -107,7 +107,7 @@ def record_of(**changes):
         (lambda folder: next(folder.glob("shard-00002*")).write_bytes(b"x"), "has 1 bytes, not"),
     ],
 )
-def test_what_is_damaged_is_refused(tmp_path, tensors, damage, said):
+def test_torch_shards_damaged_record_is_refused(tmp_path, tensors, damage, said):
     folder = write_shards(tmp_path / "torch.ckpt-20", tensors)
     damage(folder)
     with pytest.raises(UserError, match=said):
@@ -116,7 +116,7 @@ def test_what_is_damaged_is_refused(tmp_path, tensors, damage, said):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_a_flipped_bit_of_any_file_is_found(tmp_path_factory, data):
+def test_torch_shards_checksum_finds_any_flipped_bit(tmp_path_factory, data):
     """Wherever it is, in the weights, in a header or in the record."""
     folder = write_shards(
         tmp_path_factory.mktemp("m") / "torch.ckpt-20", weights(V11), 2, checksums=True
@@ -130,7 +130,7 @@ def test_a_flipped_bit_of_any_file_is_found(tmp_path_factory, data):
         open_source(folder)
 
 
-def test_a_file_without_its_checksum_is_refused(tmp_path):
+def test_torch_shards_file_without_checksum_is_refused(tmp_path):
     folder = write_shards(tmp_path / "torch.ckpt-20", weights(V11), 2, checksums=True)
     record = json.loads((folder / RECORD).read_text())
     del record["checksum"]
@@ -141,7 +141,7 @@ def test_a_file_without_its_checksum_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("place", [1, 10**9, -1, "0", None, True])
-def test_rows_that_leave_a_gap_are_refused(tmp_path, place):
+def test_torch_shards_rows_with_a_gap_are_refused(tmp_path, place):
     folder = write_shards(tmp_path / "torch.ckpt-20", weights(V11), 1)
     path = next(folder.glob("*.safetensors"))
     from safetensors.numpy import load_file
@@ -155,7 +155,7 @@ def test_rows_that_leave_a_gap_are_refused(tmp_path, place):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_changed_bytes_are_read_or_refused(tmp_path_factory, data):
+def test_torch_shards_changed_bytes_are_read_or_refused(tmp_path_factory, data):
     folder = write_shards(tmp_path_factory.mktemp("m") / "torch.ckpt-20", weights(V11), 1)
     path = data.draw(st.sampled_from(sorted(folder.iterdir())))
     content = bytearray(path.read_bytes())

@@ -36,7 +36,7 @@ def messages(caplog):
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
 @pytest.mark.parametrize("model", [V10, V11, ONE_LAYER], ids=["1.0", "1.1", "one layer"])
-def test_logits_agree(tmp_path, model, dtype, ids):
+def test_transformers_logits_agree_with_mesh_tensorflow(tmp_path, model, dtype, ids):
     from t0.checkpoints.compare import hf_logits, mesh_logits
 
     source = write_mtf(tmp_path / "mtf", weights(model, dtype))
@@ -49,7 +49,7 @@ def test_logits_agree(tmp_path, model, dtype, ids):
     assert np.abs(mesh - theirs)[real].max() < 1e-4
 
 
-def test_logits_agree_where_the_vocabulary_is_padded(tmp_path, ids):
+def test_transformers_logits_agree_with_padded_vocabulary(tmp_path, ids):
     from t0.checkpoints import as_mesh_checkpoint
     from t0.checkpoints.compare import hf_logits, mesh_logits
 
@@ -67,7 +67,7 @@ def test_logits_agree_where_the_vocabulary_is_padded(tmp_path, ids):
 
 
 @pytest.mark.parametrize("model", [V10, V11], ids=["1.0", "1.1"])
-def test_every_weight_is_loaded_and_it_generates(tmp_path, model, messages):
+def test_transformers_loads_every_weight_and_generates(tmp_path, model, messages):
     # generate() of transformers 5.23 fails where the decoder has more layers than the encoder.
     model = dataclasses.replace(model, decoder_layers=model.encoder_layers)
     convert(write_mtf(tmp_path / "mtf", weights(model)), tmp_path / "hf", to="hf", progress=False)
@@ -86,7 +86,7 @@ def test_every_weight_is_loaded_and_it_generates(tmp_path, model, messages):
 
 
 @pytest.mark.parametrize("model", [V10, V11], ids=["1.0", "1.1"])
-def test_we_read_what_transformers_saves(tmp_path, model):
+def test_transformers_saved_model_is_read(tmp_path, model):
     convert(write_mtf(tmp_path / "mtf", weights(model)), tmp_path / "hf", to="hf", progress=False)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf")
     theirs.save_pretrained(tmp_path / "saved")
@@ -95,7 +95,7 @@ def test_we_read_what_transformers_saves(tmp_path, model):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
-def test_a_pickle_of_weights_only(tmp_path, dtype):
+def test_transformers_pickle_of_weights_only_is_read(tmp_path, dtype):
     tensors = weights(V10, dtype)
     convert(write_mtf(tmp_path / "mtf", tensors), tmp_path / "hf", to="hf", progress=False)
     state = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").state_dict()
@@ -104,7 +104,7 @@ def test_a_pickle_of_weights_only(tmp_path, dtype):
     assert loaded(tmp_path / "hf") == {name: bits(array) for name, array in tensors.items()}
 
 
-def test_a_pickle_of_more_than_weights(tmp_path, mtf_v11):
+def test_transformers_pickle_with_code_is_refused(tmp_path, mtf_v11):
     from t0.errors import UserError
 
     convert(mtf_v11, tmp_path / "hf", to="hf", progress=False)
@@ -123,7 +123,7 @@ class Runs:
         return (open, (str(self.path), "w"))
 
 
-def test_the_tokenizer_gives_sentencepieces_ids(tmp_path, mtf_v11):
+def test_transformers_tokenizer_ids_equal_sentencepiece(tmp_path, mtf_v11):
     from pathlib import Path
 
     import sentencepiece
@@ -148,7 +148,7 @@ def test_the_tokenizer_gives_sentencepieces_ids(tmp_path, mtf_v11):
     assert theirs("<extra_id_0> x").input_ids[0] == 32099
 
 
-def test_sentinels_have_one_id_in_every_edition(tmp_path):
+def test_transformers_tokenizer_sentinels_have_one_id(tmp_path):
     from tiny_checkpoints import train_pieces, with_sentinels
 
     from t0.checkpoints import tokenizer
@@ -182,7 +182,7 @@ def hf_equals_ours(folder, tmp_path, ids):
 
 
 @pytest.mark.parametrize("model", [V10, V11], ids=["1.0", "1.1"])
-def test_a_model_saved_in_shards_and_again_as_one_file(tmp_path, ids, model):
+def test_transformers_model_saved_in_shards_then_as_one_file(tmp_path, ids, model):
     first, second = (write_mtf(tmp_path / str(n), weights(model, seed=n)) for n in (0, 1))
     for source in (first, second):
         convert(source, tmp_path / f"{source.name}_hf", to="hf", progress=False)
@@ -196,7 +196,7 @@ def test_a_model_saved_in_shards_and_again_as_one_file(tmp_path, ids, model):
 
 
 @pytest.mark.parametrize("model", [V10, V11], ids=["1.0", "1.1"])
-def test_a_model_saved_by_safetensors_keeps_one_name_of_its_embedding(tmp_path, ids, model):
+def test_transformers_safetensors_save_keeps_one_embedding_name(tmp_path, ids, model):
     import safetensors.torch
 
     convert(write_mtf(tmp_path / "mtf", weights(model)), tmp_path / "hf", to="hf", progress=False)
@@ -209,7 +209,7 @@ def test_a_model_saved_by_safetensors_keeps_one_name_of_its_embedding(tmp_path, 
 
 
 @pytest.mark.parametrize("kind", ["before 1.6", "parameters", "in two files"])
-def test_older_pickles_of_weights_only(tmp_path, ids, kind):
+def test_transformers_older_pickles_of_weights_are_read(tmp_path, ids, kind):
     tensors = weights(V11)
     convert(write_mtf(tmp_path / "mtf", tensors), tmp_path / "hf", to="hf", progress=False)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf")
@@ -231,7 +231,7 @@ def test_older_pickles_of_weights_only(tmp_path, ids, kind):
     hf_equals_ours(tmp_path / "hf", tmp_path, ids)
 
 
-def test_a_pickle_of_nested_weights_lists_its_keys(tmp_path, mtf_v11):
+def test_transformers_pickle_of_nested_weights_lists_its_keys(tmp_path, mtf_v11):
     from t0.errors import UserError
 
     convert(mtf_v11, tmp_path / "hf", to="hf", progress=False)
@@ -241,7 +241,7 @@ def test_a_pickle_of_nested_weights_lists_its_keys(tmp_path, mtf_v11):
         open_source(tmp_path / "hf")
 
 
-def test_a_tokenizer_saved_by_transformers_is_read(tmp_path):
+def test_transformers_saved_tokenizer_is_read(tmp_path):
     import sentencepiece
     from tiny_checkpoints import train_pieces
 
@@ -270,7 +270,7 @@ def test_a_tokenizer_saved_by_transformers_is_read(tmp_path):
     assert "<newline>" in fault
 
 
-def test_our_folder_is_read_without_sentencepiece(tmp_path):
+def test_transformers_reads_tokenizer_without_sentencepiece(tmp_path):
     import subprocess
     import sys
 
@@ -299,7 +299,7 @@ def sentencepiece_ids(path, text):
 
 
 @pytest.mark.parametrize("kind", ["T5", "T5 1.1", "MT5"])
-def test_a_new_model_of_transformers(tmp_path, ids, kind):
+def test_transformers_new_model_logits_agree(tmp_path, ids, kind):
     name = kind.partition(" ")[0]
     gated = {} if kind == "T5" else {"feed_forward_proj": "gated-gelu"}
     untied = {"tie_word_embeddings": False} if kind == "T5 1.1" else {}

@@ -14,7 +14,7 @@ def folder(request, tmp_path, bucket):
     return any_path(tmp_path if request.param == "here" else "gs://b/work")
 
 
-def test_paths_of_a_bucket_keep_their_scheme():
+def test_any_path_bucket_paths_keep_their_scheme():
     path = any_path("gs://b/eval/results_10.json")
     assert isinstance(path, RemotePath)
     assert isinstance(any_path("b/eval"), Path)
@@ -27,7 +27,7 @@ def test_paths_of_a_bucket_keep_their_scheme():
     assert any_path("gs://b/a") < any_path("gs://b/b")
 
 
-def test_files_are_found_read_and_written(folder):
+def test_any_path_finds_reads_and_writes_files(folder):
     assert not (folder / "none").exists()
     (folder / "in" / "deep").mkdir(parents=True)
     for name in ("b.txt", "a.txt", "in/c.txt", "in/deep/d.txt", "in/e.json"):
@@ -51,7 +51,7 @@ def test_files_are_found_read_and_written(folder):
         list((folder / "nowhere").iterdir())
 
 
-def test_any_place_of_a_file_is_read(folder):
+def test_any_path_reads_from_any_position(folder):
     folder.mkdir(exist_ok=True)
     content = bytes(range(256)) * 9000
     with (folder / "data").open("wb") as file:
@@ -68,7 +68,7 @@ def test_any_place_of_a_file_is_read(folder):
         assert list(file) == ["one\n", "two\n"]
 
 
-def test_gz_is_unpacked(folder):
+def test_any_path_gzip_is_unpacked(folder):
     folder.mkdir(exist_ok=True)
     (folder / "x.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
     (folder / "x").write_bytes(b"one\ntwo\n")
@@ -77,7 +77,7 @@ def test_gz_is_unpacked(folder):
             assert file.read() == b"one\ntwo\n"
 
 
-def test_a_folder_costs_one_listing(bucket):
+def test_any_path_bucket_folder_costs_one_listing(bucket):
     for number in range(5):
         bucket.put("b", f"data/f{number}", b"x")
     before = len(bucket.calls())

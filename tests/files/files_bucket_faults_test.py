@@ -39,7 +39,7 @@ def check_every_moment(changes):
             assert {name: there.get(name) for name in WHOLE} == WHOLE
 
 
-def test_a_kill_between_any_two_requests_is_made_good_by_the_next_run(bucket):
+def test_bucket_publish_killed_is_completed_by_the_next_run(bucket):
     assert publish()
     assert bucket.files("b") == WHOLE
     requests = len(bucket.calls())
@@ -56,7 +56,7 @@ def test_a_kill_between_any_two_requests_is_made_good_by_the_next_run(bucket):
 
 
 @pytest.mark.parametrize("seed", [2, pytest.param(1, marks=pytest.mark.slow)])
-def test_faults_that_pass_change_nothing(bucket, seed):
+def test_bucket_publish_retries_transient_faults(bucket, seed):
     bucket.set_faults(Seeded(seed, PASSING, every=6))
     for _ in range(5):
         try:
@@ -69,7 +69,7 @@ def test_faults_that_pass_change_nothing(bucket, seed):
     assert sum(call.fault is not None for call in bucket.calls()) > 0
 
 
-def test_damaged_bytes_are_found_before_the_marker_is_written(bucket):
+def test_bucket_publish_checksum_is_checked_before_the_marker(bucket):
     name = next(iter(FACTS))
     staging = "gs://b/cache/toy.incomplete-host-1-2"
     for other, content in FILES.items():
@@ -83,14 +83,14 @@ def test_damaged_bytes_are_found_before_the_marker_is_written(bucket):
     assert not paths.exists("gs://b/cache/toy/COMPLETED")
 
 
-def test_bytes_that_are_missing_are_found(bucket):
+def test_bucket_publish_missing_bytes_are_found(bucket):
     assert publish()
     bucket.put("b", "cache/toy/train.tfrecord-00000-of-00003", b"short")
     with pytest.raises(OSError, match="5 bytes of 400 arrived"):
         publishing.check_whole("gs://b/cache/toy", FACTS)
 
 
-def test_publishing_takes_few_requests(bucket):
+def test_bucket_publish_takes_few_requests(bucket):
     names = {f"f{number}": b"x" * number for number in range(20)}
     staging = "gs://b/cache/toy.incomplete-host-1-2"
     for name, content in names.items():

@@ -15,7 +15,7 @@ numbers = st.integers(0, 2**63 - 1)
 
 
 @given(numbers, st.binary(max_size=3))
-def test_varints(value, behind):
+def test_protobuf_varint_round_trip(value, behind):
     data = wire.varint(value)
     assert wire.read_varint(b"x" + data + behind, 1) == (value, 1 + len(data))
     message = tf.train.Int64List(value=[value])
@@ -26,12 +26,12 @@ def test_varints(value, behind):
     ("data", "message"),
     [(b"", "ends within a number"), (b"\xff\x80", "ends within"), (b"\xff" * 11, "too long")],
 )
-def test_broken_varints(data, message):
+def test_protobuf_broken_varint_is_refused(data, message):
     with pytest.raises(ValueError, match=message):
         wire.read_varint(data, 0)
 
 
-def test_fields():
+def test_protobuf_fields_are_read():
     message = (
         wire.field(1, 300)
         + wire.field(16, b"text")
@@ -44,7 +44,7 @@ def test_fields():
 
 
 @given(st.binary(max_size=40))
-def test_no_bytes_break_the_reading_of_fields(data):
+def test_protobuf_fields_of_any_bytes_read_or_refused(data):
     try:
         for number, value in wire.fields(data):
             assert number >= 0
@@ -54,13 +54,13 @@ def test_no_bytes_break_the_reading_of_fields(data):
 
 
 @pytest.mark.parametrize("data", [b"\x0a\x05ab", b"\x0d\x01", b"\x0b", b"\x80"])
-def test_broken_fields(data):
+def test_protobuf_broken_fields_are_refused(data):
     with pytest.raises(ValueError, match=r"ends within|kind 3"):
         list(wire.fields(data))
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5))
-def test_records_go_and_come(records):
+def test_tfrecord_round_trip(records):
     data = b"".join(map(tfrecord.framed, records))
     assert list(tfrecord.unframed(io.BytesIO(data))) == records
     for record in records:
@@ -68,7 +68,7 @@ def test_records_go_and_come(records):
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=3), st.data())
-def test_a_damaged_byte_is_found(records, data):
+def test_tfrecord_checksum_finds_a_damaged_byte(records, data):
     framed = bytearray(b"".join(map(tfrecord.framed, records)))
     place = data.draw(st.integers(0, len(framed) - 1))
     framed[place] ^= data.draw(st.integers(1, 255))
@@ -76,7 +76,7 @@ def test_a_damaged_byte_is_found(records, data):
         list(tfrecord.unframed(io.BytesIO(bytes(framed))))
 
 
-def test_tensorflow_reads_what_is_framed(tmp_path):
+def test_tfrecord_is_read_by_tensorflow(tmp_path):
     records = [b"", b"one", bytes(range(256)) * 50]
     path = tmp_path / "x.tfrecord"
     path.write_bytes(b"".join(map(tfrecord.framed, records)))
@@ -92,7 +92,7 @@ names = st.text(max_size=5)
 
 
 @given(names, st.lists(numbers, max_size=5), names, st.lists(st.binary(max_size=5), max_size=3))
-def test_examples(name, ints, other, texts):
+def test_tf_example_equals_tensorflow(name, ints, other, texts):
     entries = tf_examples.ints_entry(name, ints) + tf_examples.bytes_entry("b" + other, texts)
     entries += tf_examples.float_entry("f" * 200, 1.5)
     features = tf.train.Example.FromString(tf_examples.example(entries)).features.feature

@@ -8,7 +8,7 @@ from t0.errors import UserError
 from t0.files import any_path, paths, write_whole
 
 
-def test_bytes_and_text(root):
+def test_paths_read_and_write_bytes_and_text(root):
     path = f"{root}/a/b/x.bin"
     paths.make_folder(f"{root}/a/b")
     with paths.opened(path, "wb") as file:
@@ -23,7 +23,7 @@ def test_bytes_and_text(root):
         assert (file.read(1), file.read()) == (b"n", "é\n".encode())
 
 
-def test_listings(root):
+def test_paths_list_names_and_walk(root):
     for name in ("b/y", "b/x", "a/z", "c.txt"):
         write_file(f"{root}/{name}")
     assert paths.list_names(root) == ["a", "b", "c.txt"]
@@ -34,7 +34,7 @@ def test_listings(root):
     assert list(paths.walk(f"{root}/none")) == []
 
 
-def test_what_is_there(root):
+def test_paths_exists_and_is_folder(root):
     write_file(f"{root}/a/x")
     assert paths.exists(f"{root}/a/x")
     assert paths.exists(f"{root}/a")
@@ -42,7 +42,7 @@ def test_what_is_there(root):
     assert (paths.is_folder(f"{root}/a"), paths.is_folder(f"{root}/a/x")) == (True, False)
 
 
-def test_remove_rename_copy(root):
+def test_paths_remove_rename_copy(root):
     write_file(f"{root}/a/x", "1")
     write_file(f"{root}/a/y", "2")
     paths.rename(f"{root}/a/x", f"{root}/a/y")
@@ -58,7 +58,7 @@ def test_remove_rename_copy(root):
     assert paths.list_names(root) == []
 
 
-def test_a_link_is_removed_and_what_it_points_to_stays(tmp_path):
+def test_paths_remove_symbolic_link_keeps_the_target(tmp_path):
     write_file(f"{tmp_path}/folder/x")
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     paths.remove(f"{tmp_path}/link")
@@ -75,12 +75,12 @@ def test_a_link_is_removed_and_what_it_points_to_stays(tmp_path):
         lambda path: paths.copy(path, path + "2"),
     ],
 )
-def test_what_is_absent_is_a_file_not_found(root, do):
+def test_paths_absent_file_raises_file_not_found(root, do):
     with pytest.raises(FileNotFoundError):
         do(f"{root}/absent")
 
 
-def test_a_local_copy(root):
+def test_paths_local_copy_of_a_remote_file(root):
     write_file(f"{root}/x", "text")
     with paths.local_copy(f"{root}/x") as local:
         assert not paths.is_remote(local)
@@ -89,7 +89,7 @@ def test_a_local_copy(root):
     assert paths.exists(f"{root}/x")
 
 
-def test_faults_of_remote_files_have_their_message(monkeypatch, tmp_path):
+def test_paths_remote_fault_keeps_its_error_message(monkeypatch, tmp_path):
     import tensorflow as tf
 
     def broken(*args, **kwargs):
@@ -108,7 +108,7 @@ def test_faults_of_remote_files_have_their_message(monkeypatch, tmp_path):
         paths.exists(f"ram://{tmp_path.name}/x")
 
 
-def test_a_users_error_passes_through(root):
+def test_paths_opened_passes_user_error_through(root):
     write_file(f"{root}/x")
     with pytest.raises(UserError, match="mine"), paths.opened(f"{root}/x"):
         raise UserError("mine")
@@ -119,7 +119,7 @@ def write_file(path, text="text"):
     write_whole(path, text)
 
 
-def test_a_pipe_or_device_among_files_is_refused_at_once(tmp_path):
+def test_paths_pipe_or_device_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero"):

@@ -20,7 +20,7 @@ def write(path, text="text"):
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_file_is_there_when_it_is_whole(root, durable):
+def test_atomic_write_file_appears_when_complete(root, durable):
     path = f"{root}/x"
     with whole_file(path, durable=durable) as temporary:
         assert not paths.is_remote(temporary)
@@ -34,7 +34,7 @@ def test_a_file_is_there_when_it_is_whole(root, durable):
     assert not paths.exists(temporary)
 
 
-def test_a_file_that_fails_leaves_what_was(root):
+def test_atomic_write_failure_keeps_the_old_file(root):
     path = f"{root}/x"
     write_whole(path, "before")
     with pytest.raises(ZeroDivisionError), whole_file(path) as temporary:
@@ -45,7 +45,7 @@ def test_a_file_that_fails_leaves_what_was(root):
     assert not paths.exists(temporary)
 
 
-def test_pieces_and_bytes(root):
+def test_atomic_write_of_pieces_and_bytes(root):
     write_whole(f"{root}/x", (line + "\n" for line in ("né", "two")))
     assert paths.read_text(f"{root}/x") == "né\ntwo\n"
     write_whole(f"{root}/y", b"\x00\xff")
@@ -54,21 +54,21 @@ def test_pieces_and_bytes(root):
     assert paths.read_bytes(f"{root}/z") == b""
 
 
-def test_a_file_takes_the_place_of_one(tmp_path):
+def test_atomic_write_replaces_an_existing_file(tmp_path):
     for text in ("longer", "short"):
         write_whole(f"{tmp_path}/x", text)
     assert (tmp_path / "x").read_text() == "short"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux")  # noqa: PTH110
-def test_a_full_disk_is_the_users_error(tmp_path):
+def test_atomic_write_full_disk_is_a_user_error(tmp_path):
     full = pytest.raises(OutputError, match="cannot write .*x: No space left on device")
     with full, whole_file(f"{tmp_path}/x"), open("/dev/full", "w") as file:
         file.write("x")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_durable_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_atomic_write_durable_file_is_synced_before_rename(tmp_path, monkeypatch):
     seen = []
     fsync = os.fsync
     monkeypatch.setattr("os.fsync", lambda fd: (seen.append((tmp_path / "x").exists()), fsync(fd)))
@@ -77,7 +77,7 @@ def test_a_durable_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypa
     assert seen == [False]
 
 
-def test_a_folder_appears_whole(root):
+def test_publish_folder_appears_complete(root):
     write(f"{root}/a.incomplete-h-1-2/x")
     write(f"{root}/a.incomplete-h-1-2/DONE")
     assert publish_folder(f"{root}/a.incomplete-h-1-2", f"{root}/a", last="DONE", replace=False)
@@ -85,7 +85,7 @@ def test_a_folder_appears_whole(root):
     assert paths.list_names(root) == ["a"]
 
 
-def test_of_two_folders_the_first_wins_unless_it_is_replaced(root):
+def test_publish_folder_first_wins_unless_replace(root):
     for number in (1, 2, 3):
         staging = f"{root}/a.incomplete-h-{number}-0"
         write(f"{staging}/x{number}")
@@ -96,14 +96,14 @@ def test_of_two_folders_the_first_wins_unless_it_is_replaced(root):
     assert paths.list_names(f"{root}/a") == ["DONE", "x3"]
 
 
-def test_an_unfinished_folder_gives_way(root):
+def test_publish_folder_replaces_an_unfinished_folder(root):
     write(f"{root}/a/old")
     write(f"{root}/a.incomplete-h-1-0/DONE")
     assert publish_folder(f"{root}/a.incomplete-h-1-0", f"{root}/a", last="DONE", replace=False)
     assert paths.list_names(f"{root}/a") == ["DONE"]
 
 
-def test_leftovers_of_dead_processes_go_and_those_of_others_stay(tmp_path):
+def test_leftovers_of_dead_processes_only_are_removed(tmp_path):
     dead = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
     )
@@ -126,13 +126,13 @@ def test_leftovers_of_dead_processes_go_and_those_of_others_stay(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs Linux")  # noqa: PTH110
-def test_a_live_run_stays_alive_when_the_clock_is_set(tmp_path, monkeypatch):
+def test_leftovers_of_a_live_run_stay_after_a_clock_change(tmp_path, monkeypatch):
     write(f"{tmp_path}/a.{publishing.unfinished_tag()}/x")
     monkeypatch.setattr("psutil.Process.create_time", lambda process: 5.0)
     assert publishing.leftovers([str(tmp_path)]) == ([], [])
 
 
-def test_an_unwritable_directory_is_the_users_error(tmp_path):
+def test_check_writable_unwritable_folder_is_a_user_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write .*file/out"):
         publishing.check_writable(f"{tmp_path}/file/out")
@@ -140,7 +140,7 @@ def test_an_unwritable_directory_is_the_users_error(tmp_path):
     assert [p.name for p in (tmp_path / "new" / "out").iterdir()] == []
 
 
-def test_an_unfinished_file_of_a_dead_process_is_found(tmp_path):
+def test_leftovers_include_unfinished_files_of_dead_processes(tmp_path):
     code = (
         "import os, sys; from t0.files import whole_file\n"
         "with whole_file(sys.argv[1]) as path: open(path, 'w').write('x'); os._exit(0)"
@@ -155,7 +155,7 @@ def test_an_unfinished_file_of_a_dead_process_is_found(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_temporary_files_of_a_run_are_in_a_folder_of_its_own(tmp_path, monkeypatch):
+def test_temporary_files_of_a_run_are_in_a_private_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     dead = tmp_path / f"t0_run_x.incomplete-{socket.gethostname()}-999999999-1"

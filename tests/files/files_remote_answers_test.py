@@ -41,7 +41,7 @@ READS = {
 
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("how", ["401", "403", "refused"])
-def test_refusals_are_told_from_absence(answer, how, name):
+def test_bucket_refusal_is_not_a_missing_file(answer, how, name):
     kind = answer(how)
     with pytest.raises(OSError, match=kind) as caught:
         READS[name]()
@@ -51,7 +51,7 @@ def test_refusals_are_told_from_absence(answer, how, name):
     assert f": {kind}: " in remote_mistake(caught.value)
 
 
-def test_absence_is_no_error_where_it_may_be(bucket):
+def test_bucket_missing_file_is_no_error_where_allowed(bucket):
     assert not paths.exists(FILE)
     assert not paths.is_folder("gs://b/m")
     assert paths.list_names("gs://b/m") == []
@@ -60,7 +60,7 @@ def test_absence_is_no_error_where_it_may_be(bucket):
         paths.read_bytes(FILE)
 
 
-def test_a_cache_that_may_not_be_read_is_not_called_damaged(answer):
+def test_bucket_forbidden_cache_is_not_reported_as_damaged(answer):
     from t0.caching import cache_files, verify
 
     answer("403")

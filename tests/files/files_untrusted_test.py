@@ -9,12 +9,12 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for 
 
 
 @pytest.mark.parametrize("deep", ["[" * 10**5, "[" * 10**5 + "]" * 10**5, '{"a":' * 5000])
-def test_deep_json_is_an_error_of_its_value(deep):
+def test_untrusted_json_too_deep_is_a_value_error(deep):
     with pytest.raises(ValueError, match="nested more than 100|Expecting"):
         parsed_json(deep)
 
 
-def test_json_within_the_depth():
+def test_untrusted_json_within_the_depth_limit_is_read():
     text = "[" * DEEPEST + "]" * DEEPEST
     assert parsed_json(text) == parsed_json(text.encode()) != []
     with pytest.raises(ValueError, match="nested more than 100"):
@@ -43,7 +43,7 @@ def test_json_within_the_depth():
         ("9" * 10**4, "a value cannot be read: .*limit"),
     ],
 )
-def test_hostile_yaml_is_one_line_at_once(tmp_path, text, told):
+def test_untrusted_yaml_hostile_is_refused_quickly_in_one_line(tmp_path, text, told):
     path = tmp_path / "file.yaml"
     path.write_text(text)
     began = time.monotonic()
@@ -55,7 +55,7 @@ def test_hostile_yaml_is_one_line_at_once(tmp_path, text, told):
     assert len(str(caught.value)) < 400
 
 
-def test_size_and_absence_of_yaml(tmp_path):
+def test_untrusted_yaml_too_large_or_absent_is_refused(tmp_path):
     path = tmp_path / "file.yaml"
     with pytest.raises(UserError, match="cannot be read"):
         read_yaml(path)

@@ -66,7 +66,7 @@ def rows(folder, name):
     return [json.loads(line) for line in (folder / "rows" / f"{name}.jsonl").open()]
 
 
-def test_every_prompt_is_a_task_every_dataset_too_and_one_group(exported):
+def test_harness_export_tasks_for_prompts_datasets_and_group(exported):
     found = configs(exported)
     prompts = [
         "film_good_or_bad_score_eval",
@@ -94,7 +94,7 @@ def test_every_prompt_is_a_task_every_dataset_too_and_one_group(exported):
     assert [m["weight_by_size"] for m in found["mine"]["aggregate_metric_list"]] == [False, False]
 
 
-def test_rows_are_the_rendered_ones_and_count_as_in_our_results(exported):
+def test_harness_export_rows_equal_rendered_examples(exported):
     (first, *_) = rows(exported, "weather_which_word_score_eval")
     assert first == {
         "idx": 0,
@@ -128,7 +128,7 @@ def test_rows_are_the_rendered_ones_and_count_as_in_our_results(exported):
         ]
 
 
-def test_the_functions_interleave_prompts_and_average_over_them(exported):
+def test_harness_export_functions_average_over_prompts(exported):
     module, config = functions(exported), configs(exported)["weather_score_eval"]
     found = module.load(**config["metadata"], **config["dataset_kwargs"])["validation"]
     assert [(doc["idx"], doc["prompt"]) for doc in found][:4] == [
@@ -156,7 +156,7 @@ def test_the_functions_interleave_prompts_and_average_over_them(exported):
     assert tied["acc"] == 1.0
 
 
-def test_summary_says_what_was_left_out_and_how_to_run_it(export, tmp_path):
+def test_harness_export_summary_names_left_out_rows_and_command(export, tmp_path):
     status, out, err = export(harness_world.TASKS, f"--output={tmp_path / 'out'}")
     assert status == 0
     assert "18 rows of 4 prompts of 2 datasets, split validation" in out
@@ -167,7 +167,7 @@ def test_summary_says_what_was_left_out_and_how_to_run_it(export, tmp_path):
     assert "left out: 3 rows: rendered nothing" in err
 
 
-def test_limit_eos_and_one_prompt(export, tmp_path):
+def test_harness_export_limit_and_eos_options(export, tmp_path):
     words = [f"--output={tmp_path / 'out'}", "--limit=2", "--eos="]
     status, out, err = export("weather_own_choices", *words)
     assert status == 0, err
@@ -188,7 +188,9 @@ def test_limit_eos_and_one_prompt(export, tmp_path):
         ("super_glue_cb_.*", (), "the data of 1 dataset(s) is not here: super_glue/cb, validation"),
     ],
 )
-def test_mistakes_are_refused_and_leave_nothing(export, tmp_path, tasks, words, told):
+def test_harness_export_mistakes_are_refused_and_leave_nothing(
+    export, tmp_path, tasks, words, told
+):
     status, _, err = export(tasks, f"--output={tmp_path / 'out'}", *words)
     assert status not in (0, None)
     assert told in err
@@ -196,7 +198,7 @@ def test_mistakes_are_refused_and_leave_nothing(export, tmp_path, tasks, words, 
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_folder_with_files_is_left_as_it_is(export, tmp_path):
+def test_harness_export_output_folder_not_empty_is_refused(export, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     status, _, err = export("film_.*", f"--output={tmp_path}")
     assert status == 2
@@ -204,13 +206,13 @@ def test_a_folder_with_files_is_left_as_it_is(export, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_folder_in_a_bucket_is_refused(export):
+def test_harness_export_output_in_a_bucket_is_refused(export):
     status, _, err = export("film_.*", "--output=gs://bucket/harness")
     assert status == 2
     assert "the harness reads local folders only" in err
 
 
-def test_an_error_after_the_first_prompt_leaves_nothing(export, tmp_path):
+def test_harness_export_error_after_first_prompt_leaves_nothing(export, tmp_path):
     prompts = {
         "good": ("{{text}} ||| {{answer_choices[label]}}", "bad ||| good"),
         "wrong": ("{{texts}} ||| {{answer_choices[label]}}", "bad ||| good"),
@@ -223,7 +225,7 @@ def test_an_error_after_the_first_prompt_leaves_nothing(export, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_a_split_without_labels_is_refused(export, world, tmp_path):
+def test_harness_export_split_without_labels_is_refused(export, world, tmp_path):
     path = world / "data" / "film" / "test.jsonl"
     path.write_text('{"text": "so so", "label": -1}\n')
     try:
@@ -235,7 +237,7 @@ def test_a_split_without_labels_is_refused(export, world, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-def test_rounds_of_anli_are_three_datasets():
+def test_harness_export_anli_rounds_are_three_datasets():
     from t0.catalogue import catalogue_entries
 
     names = {

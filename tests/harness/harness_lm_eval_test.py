@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from t0.reports import read_runs  # noqa: E402
 
 
-def test_the_harness_runs_what_was_exported_and_chooses_as_we_do(tmp_path):
+def test_lm_eval_harness_runs_export_and_agrees_with_evaluation(tmp_path):
     harness_world.lay_out(tmp_path)
     harness_world.make_model(tmp_path / "model", tmp_path / "vocab.model")
     harness_world.export(tmp_path, "--output=exported", "--group=mine")

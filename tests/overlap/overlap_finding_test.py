@@ -49,7 +49,7 @@ def found(with_planted, tmp_path):
     return find(BOOKS, str(tmp_path / "out")), tmp_path / "out"
 
 
-def test_planted_overlaps_are_found_and_nothing_else(found):
+def test_data_overlap_finds_planted_rows_only(found):
     facts, folder = found
     rows = found_rows(folder)
     kinds = dict(enumerate(planted.PLANTED))
@@ -72,7 +72,7 @@ def test_planted_overlaps_are_found_and_nothing_else(found):
     assert facts["error"]["expected_false_matches"] < 1e-9
 
 
-def test_examples_of_a_prompt_are_those_whose_text_or_field_overlaps(found):
+def test_data_overlap_counts_examples_of_each_prompt(found):
     facts, folder = found
     prompts = facts["datasets"]["quiz"]["prompts"]
     assert {name: one["texts"] for name, one in prompts.items()} == {
@@ -92,7 +92,7 @@ def test_examples_of_a_prompt_are_those_whose_text_or_field_overlaps(found):
     assert found_rows(folder)[4]["prompts"]["quiz_plain"]["overlapping_words"]["13"] == 4
 
 
-def test_the_result_names_its_rows(found):
+def test_data_overlap_result_names_its_rows_file(found):
     facts, folder = found
     content = (folder / "rows.jsonl").read_bytes()
     written = json.loads((folder / "overlap.json").read_text(encoding="utf-8"))
@@ -102,7 +102,7 @@ def test_the_result_names_its_rows(found):
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
 
 
-def test_the_table_is_80_columns_wide_and_shows_training_text(found):
+def test_data_overlap_table_is_80_columns_wide(found):
     text = (found[1] / "overlap.txt").read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"\nquiz +8  75.0%  \S+%  75.0%  \S+%\n", text)
@@ -110,7 +110,7 @@ def test_the_table_is_80_columns_wide_and_shows_training_text(found):
     assert "rows found in: books 6" in text
 
 
-def test_a_prompts_own_words_are_no_overlap(with_planted, tmp_path):
+def test_data_overlap_ignores_words_of_the_prompt(with_planted, tmp_path):
     """Training texts of another prompt that has the same words say nothing of the rows."""
     text = "Who? True or false, in the opinion of those who know more about it than all of us do?"
     planted.write_cache(tmp_path / "cache" / "other", [(text, "true")])
@@ -119,7 +119,7 @@ def test_a_prompts_own_words_are_no_overlap(with_planted, tmp_path):
     assert facts["datasets"]["quiz"]["overlapping"] == {"13": 0, "8": 0}
 
 
-def test_fields_that_a_prompt_joins_are_one_text(tmp_path, monkeypatch):
+def test_data_overlap_across_fields_that_a_prompt_joins(tmp_path, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path / "data"))
     row = {"start": "a b c d", "end": "e f g h", "label": 0}
     prompts = {
@@ -141,7 +141,7 @@ def test_fields_that_a_prompt_joins_are_one_text(tmp_path, monkeypatch):
     }
 
 
-def test_a_prompts_own_words_that_are_another_rows_field(tmp_path, monkeypatch):
+def test_data_overlap_prompt_words_equal_to_a_field_of_another_row(tmp_path, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path / "data"))
     words = "is this a good film or rather a bad film"
     rows = [{"text": text, "label": 0} for text in ("nothing of the sort was ever said", words)]
@@ -162,7 +162,7 @@ SHORT_TEXTS = st.lists(st.lists(WORD, max_size=9).map(" ".join), min_size=1, max
 
 @settings(max_examples=60)
 @given(SHORT_TEXTS, SHORT_TEXTS, st.sampled_from([(3, 2), (4,), (2, 5)]), st.integers(1, 4))
-def test_what_is_found_is_what_a_loop_finds(tmp_path_factory, fields, training, ngrams, least):
+def test_data_overlap_index_equals_a_plain_loop(tmp_path_factory, fields, training, ngrams, least):
     folder = tmp_path_factory.mktemp("index")
     count = len(fields)
     batch = RowBatch(
@@ -208,7 +208,7 @@ def test_what_is_found_is_what_a_loop_finds(tmp_path_factory, fields, training, 
     assert list(dict.fromkeys(got)) == wanted
 
 
-def test_an_index_that_was_written_in_pieces_is_the_same(with_planted, tmp_path, monkeypatch):
+def test_data_overlap_index_written_in_pieces_is_the_same(with_planted, tmp_path, monkeypatch):
     (chosen,), _ = evaluation_sets(read_listing(), ["quiz_.*"], "validation")
 
     def written(name):
@@ -231,7 +231,7 @@ PORTABLE = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_ty
 @pytest.mark.parametrize(
     "way", ["processes", "beam", "pieces", pytest.param("portable", marks=pytest.mark.slow)]
 )
-def test_every_way_to_search_writes_the_same_files(found, tmp_path, monkeypatch, way):
+def test_data_overlap_workers_and_beam_write_the_same_files(found, tmp_path, monkeypatch, way):
     options = {}
     monkeypatch.setattr(training_texts, "ROWS_OF_A_JOB", 2)
     if way == "processes":
@@ -246,7 +246,7 @@ def test_every_way_to_search_writes_the_same_files(found, tmp_path, monkeypatch,
     assert sorted(path.name for path in (tmp_path / way).iterdir()) == sorted(FILES)
 
 
-def test_a_mistake_in_a_beam_worker_is_one_line(with_planted, tmp_path):
+def test_data_overlap_beam_worker_error_is_one_line(with_planted, tmp_path):
     damaged = planted.write_cache(tmp_path / "cache" / "books_read", [("a", "b")])
     shard = damaged / "train.tfrecord-00000-of-00001"
     shard.write_bytes(shard.read_bytes()[:-2])
@@ -262,7 +262,7 @@ def listed_training(listing, expression):
     return training
 
 
-def test_a_cache_says_what_its_rendered_task_says(found, tmp_path):
+def test_data_overlap_cache_equals_rendered_task(found, tmp_path):
     texts, rests = planted.training_texts()
     pairs = [(f"{text} {rest}", "no") for text, rest in zip(texts, rests, strict=True)]
     cache = planted.write_cache(tmp_path / "cache" / "books_read", pairs)
@@ -283,7 +283,7 @@ def test_a_cache_says_what_its_rendered_task_says(found, tmp_path):
 
 
 @pytest.mark.slow
-def test_caches_and_results_in_object_stores(with_planted, tmp_path):
+def test_data_overlap_in_object_stores(with_planted, tmp_path):
     """Through TensorFlow's file system, of which one in memory stands for gs://."""
     from t0.files import paths
     from t0.reports.clean_examples import read_overlap
@@ -301,7 +301,7 @@ def test_caches_and_results_in_object_stores(with_planted, tmp_path):
         assert found == {"quiz_odd": {0}, "quiz_plain": {0}}
 
 
-def test_a_cache_without_text_is_decoded(with_planted, tmp_path):
+def test_data_overlap_cache_without_text_is_decoded(with_planted, tmp_path):
     import sentencepiece
 
     texts, _ = planted.training_texts()
@@ -324,7 +324,7 @@ def test_a_cache_without_text_is_decoded(with_planted, tmp_path):
     assert files(tmp_path / "out") == before
 
 
-def test_training_data_streams_past_the_index(with_planted, tmp_path, monkeypatch):
+def test_data_overlap_memory_does_not_grow_with_training_data(with_planted, tmp_path, monkeypatch):
     monkeypatch.setattr(training_texts, "_CHARACTERS_AT_ONCE", 2**13)
     with IndexWriter(str(tmp_path), SETTINGS) as writer:
         for batch in evaluation_sets(read_listing(), ["quiz_.*"], "validation")[0][0].batches():
@@ -349,7 +349,7 @@ def test_training_data_streams_past_the_index(with_planted, tmp_path, monkeypatc
     assert peak(2000) < 1.5 * peak(200)
 
 
-def test_train_and_validation_of_ones_own_data(tmp_path, monkeypatch):
+def test_data_overlap_of_own_train_and_validation_splits(tmp_path, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
     rows = [
         {"text": f"The review number {n} praises the film beyond measure.", "label": n % 2}
@@ -405,14 +405,14 @@ def mistakes(folder):
 
 
 @pytest.mark.parametrize("number", range(11))
-def test_mistakes_are_said(with_planted, tmp_path, number):
+def test_data_overlap_mistakes_are_refused_with_message(with_planted, tmp_path, number):
     request, message = next(itertools.islice(mistakes(tmp_path / "caches"), number, None))
     with pytest.raises(UserError, match=message):
         find(request, str(tmp_path / "out"))
     assert not (tmp_path / "out" / "overlap.json").exists()
 
 
-def test_absent_splits_are_left_out_when_asked(with_planted, tmp_path):
+def test_data_overlap_skip_absent_splits(with_planted, tmp_path):
     request = OverlapSearch(
         ("books_read", "super_glue_cb_.*"),
         ("quiz_plain", "super_glue_rte_.*"),
@@ -427,7 +427,7 @@ def test_absent_splits_are_left_out_when_asked(with_planted, tmp_path):
     assert "super_glue/rte, split 'validation': left out" in facts["run"]["notes"][0]
 
 
-def test_an_interrupted_search_leaves_no_result(found, monkeypatch):
+def test_data_overlap_ctrl_c_leaves_no_result(found, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -438,19 +438,19 @@ def test_an_interrupted_search_leaves_no_result(found, monkeypatch):
     assert not [path for path in found[1].iterdir() if "incomplete" in path.name]
 
 
-def test_texts_of_nested_columns():
+def test_data_overlap_texts_of_nested_columns():
     value = [{"text": ["a", 3], "none": None}, "b"]
     assert list(texts_in("c", value)) == [("c.text", "a"), ("c", "b")]
 
 
-def test_longest_common_words():
+def test_data_overlap_longest_common_words():
     assert longest_common([], ["a"]) == (0, 0, 0)
     assert longest_common([*"aaba"], [*"baab"]) == (0, 1, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data")
-def test_known_overlaps_of_published_data(tmp_path, monkeypatch):
+def test_data_overlap_known_cases_in_rte_and_boolq(tmp_path, monkeypatch):
     """RTE's train split has premises and hypotheses of its validation split; BoolQ has two."""
     monkeypatch.setenv("T0_DATA_DIR", str(SHARED))
     task = "super_glue_rte_should_assume"

@@ -34,12 +34,12 @@ TEXTS = st.lists(
         ("\u4e2d\u6587\u3002", "\u4e2d \u6587"),
     ],
 )
-def test_equal_after_normalisation(one, other):
+def test_overlap_words_equal_after_normalization(one, other):
     assert word_list(one) == word_list(other)
     assert split_words([one]).hashes.tolist() == split_words([other]).hashes.tolist()
 
 
-def test_words_of_scripts_without_blanks():
+def test_overlap_words_of_scripts_without_spaces():
     assert word_list("A\u4e2d\u6587b \u0e01\u0e02") == [
         "a",
         "\u4e2d",
@@ -53,7 +53,7 @@ def test_words_of_scripts_without_blanks():
 
 @settings(max_examples=60)
 @given(TEXTS, st.integers(1, 4))
-def test_hashes_are_equal_where_words_are(texts, length):
+def test_overlap_word_hashes_are_equal_where_words_are(texts, length):
     words = split_words(texts)
     lists = [word_list(text) for text in texts]
     assert np.diff(words.ends).tolist() == [len(some) for some in lists]
@@ -73,7 +73,7 @@ def test_hashes_are_equal_where_words_are(texts, length):
 
 @settings(max_examples=30)
 @given(TEXTS)
-def test_a_text_has_the_same_hashes_in_any_batch(texts):
+def test_overlap_word_hashes_do_not_depend_on_the_batch(texts):
     together = split_words(texts)
     apart = [split_words([text]) for text in texts]
     assert together.hashes.tolist() == [h for one in apart for h in one.hashes.tolist()]
@@ -81,7 +81,7 @@ def test_a_text_has_the_same_hashes_in_any_batch(texts):
     assert together.windows(2)[1].tolist() == found
 
 
-def test_hashes_are_the_same_on_every_machine():
+def test_overlap_word_hashes_are_the_same_on_every_machine():
     # In files that workers of other machines read.
     words = split_words(["The cat's mat"])
     assert [f"{value:016x}" for value in words.hashes.tolist()] == HASHES

@@ -42,17 +42,17 @@ def reader(request, tmp_path_factory):
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(start=st.integers(0, 1300), stop=st.integers(0, 1300) | st.none())
-def test_rows_come_back_as_written(reader, start, stop):
+def test_arrow_reader_rows_equal_what_was_written(reader, start, stop):
     assert list(reader.rows(start, stop)) == ROWS[start:stop]
 
 
-def test_count_and_columns(reader):
+def test_arrow_reader_count_and_columns(reader):
     assert reader.count() == 1200
     assert reader.columns() == ("i", "c")
 
 
 @pytest.mark.parametrize("write", [parquet, arrow_file, arrow_stream])
-def test_a_cut_file_is_told_by_name(tmp_path, write):
+def test_arrow_reader_truncated_file_is_named(tmp_path, write):
     whole = write(tmp_path / "whole", ROWS)
     path = tmp_path / "cut"
     data = (tmp_path / "whole").read_bytes()
@@ -64,14 +64,14 @@ def test_a_cut_file_is_told_by_name(tmp_path, write):
 
 @pytest.mark.parametrize("kind", [Parquet, lambda path: Arrow((path,))])
 @pytest.mark.parametrize("data", [b"", b"no such format"])
-def test_a_file_of_another_kind_is_told_by_name(tmp_path, kind, data):
+def test_arrow_reader_file_of_another_format_is_named(tmp_path, kind, data):
     path = tmp_path / "x"
     path.write_bytes(data)
     with pytest.raises(UserError, match="x: cannot be read"):
         kind(path).columns()
 
 
-def test_a_saved_folder_with_a_shard_lost_is_told(tmp_path):
+def test_saved_dataset_missing_shard_is_named(tmp_path):
     saved(tmp_path, ROWS)
     (tmp_path / "data-00001-of-00003.arrow").unlink()
     with pytest.raises(UserError, match="data-00001-of-00003.arrow"):
@@ -79,13 +79,13 @@ def test_a_saved_folder_with_a_shard_lost_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("state", ["{", "[]", json.dumps({"_data_files": None})])
-def test_a_saved_folder_with_a_bad_list_is_told(tmp_path, state):
+def test_saved_dataset_malformed_state_json_is_refused(tmp_path, state):
     (tmp_path / "state.json").write_text(state)
     with pytest.raises(UserError, match=r"state\.json"):
         saved_shards(tmp_path)
 
 
-def test_a_saved_folder_lists_no_file_of_another(tmp_path):
+def test_saved_dataset_file_outside_its_folder_is_refused(tmp_path):
     datasets.Dataset.from_list([{"secret": 1}]).save_to_disk(tmp_path / "other")
     (name,) = [path.name for path in (tmp_path / "other").glob("*.arrow")]
     folder = tmp_path / "mine"
@@ -96,7 +96,7 @@ def test_a_saved_folder_lists_no_file_of_another(tmp_path):
             saved_shards(folder)
 
 
-def test_bytes_are_read_as_text_where_they_are_text(tmp_path):
+def test_arrow_reader_utf8_bytes_become_text(tmp_path):
     rows = [
         {"b": b"yes", "l": [b"a", None], "s": {"x": "\u00fc".encode()}, "n": 1},
         {"b": b"\xff", "l": [], "s": {"x": None}, "n": 2},
@@ -118,7 +118,7 @@ def _strings(offsets, data):
     ("offsets", "data"),
     [([0, 3], b"\xf2ab"), ([0, 3, 1], b"abc")],
 )
-def test_damaged_texts_are_told_and_not_read(tmp_path, offsets, data):
+def test_arrow_reader_damaged_strings_are_refused(tmp_path, offsets, data):
     table, path = _strings(offsets, data), tmp_path / "x.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table)

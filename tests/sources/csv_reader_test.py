@@ -47,7 +47,7 @@ def path(request, tmp_path):
     return tmp_path / request.param
 
 
-def test_numbers_are_numbers_and_everything_else_is_as_written(path):
+def test_csv_reader_only_numbers_are_converted(path):
     text = "i,f,b,d,t,e,m\n1,1.5,true,2020-01-02,NA,,7\n-2,2,false,2020-01-03,null,,\n"
     rows = everything(write(path, text))
     assert rows[0] == {"i": 1, "f": 1.5, "b": "true"} | {
@@ -97,7 +97,7 @@ def test_numbers_are_numbers_and_everything_else_is_as_written(path):
     ],
 )
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv"])
-def test_cells_print_as_in_the_file(tmp_path, name, cells):
+def test_csv_reader_cells_print_as_in_the_file(tmp_path, name, cells):
     reader = write(tmp_path / name, "".join(f"{cell}\n" for cell in ["n", *cells, "4"] if cell))
     assert [str(row["n"]) for row in everything(reader)] == [cell for cell in cells if cell] + ["4"]
 
@@ -112,7 +112,7 @@ def test_cells_print_as_in_the_file(tmp_path, name, cells):
         min_size=1,
     )
 )
-def test_columns_of_numbers_print_as_in_the_file(tmp_path, cells):
+def test_csv_reader_number_columns_print_as_in_the_file(tmp_path, cells):
     reader = write(tmp_path / "x.csv", "n,t\n" + "".join(f"{cell},x\n" for cell in cells))
     values = [row["n"] for row in everything(reader)]
     assert [str(value) for value in values] == cells
@@ -130,26 +130,26 @@ def _plain(cell, kind):
         return None
 
 
-def test_quoted_cells(path):
+def test_csv_reader_quoted_cells(path):
     text = 'a,b\n"x, y","line\nbreak"\n"say ""hi""",z\n'
     rows = everything(write(path, text))
     assert rows == [{"a": "x, y", "b": "line\nbreak"}, {"a": 'say "hi"', "b": "z"}]
 
 
-def test_tabs(tmp_path):
+def test_tsv_reader_tab_separated_cells(tmp_path):
     reader = write(tmp_path / "x.tsv", "a\tb\n1\tx, y\n")
     assert everything(reader) == [{"a": 1, "b": "x, y"}]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize(("name", "mark"), [("x.csv", ","), ("x.tsv", "\t")])
-def test_line_ends_and_empty_lines(tmp_path, end, name, mark):
+def test_csv_reader_line_ends_and_empty_lines(tmp_path, end, name, mark):
     text = end.join([f"a{mark}b", "", f"1{mark}x", "", f"2{mark}", ""])
     for whole in (text, text.rstrip("\r\n")):
         assert table(write(tmp_path / name, whole)) == [[1, "x"], [2, ""]]
 
 
-def test_a_type_holds_for_the_whole_file(path):
+def test_csv_reader_column_type_holds_for_the_whole_file(path):
     lines = [f"{i},{i},{i}" for i in range(2000)] + ["x7,0.5,3"]
     reader = write(path, "id,f,i\n" + "\n".join(lines) + "\n")
     rows = everything(reader)
@@ -163,7 +163,7 @@ def test_a_type_holds_for_the_whole_file(path):
     ]
 
 
-def test_a_column_that_is_empty_at_first(path):
+def test_csv_reader_column_type_after_empty_cells(path):
     head = [f"{i},,," for i in range(1000)]
     rows = everything(write(path, "i,n,t,e\n" + "\n".join([*head, "0,5,x,"]) + "\n"))
     assert rows[0] == {"i": 0, "n": None, "t": "", "e": ""}
@@ -171,7 +171,7 @@ def test_a_column_that_is_empty_at_first(path):
 
 
 @pytest.mark.parametrize("before", [0, 3000])
-def test_a_long_row(path, before):
+def test_csv_reader_long_row(path, before):
     rows = [{"a": i, "b": "x"} for i in range(before)] + [{"a": 0, "b": "y" * 300_000}]
     reader = write(path, "a,b\n" + "".join(f"{row['a']},{row['b']}\n" for row in rows))
     assert everything(reader) == rows
@@ -179,7 +179,7 @@ def test_a_long_row(path, before):
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl"])
-def test_a_line_of_a_gigabyte_is_refused_as_in_json(tmp_path, monkeypatch, name):
+def test_csv_reader_too_long_line_is_refused_as_in_json(tmp_path, monkeypatch, name):
     for module in (csv_reader, readers):
         monkeypatch.setattr(module, "LARGEST_LINE", 1000)
     path = tmp_path / name
@@ -188,20 +188,20 @@ def test_a_line_of_a_gigabyte_is_refused_as_in_json(tmp_path, monkeypatch, name)
         list(readers.reader_for(path.suffix[1:], (path,)).rows(0, None))
 
 
-def test_a_row_of_a_gigabyte_in_quotes_is_refused(tmp_path, monkeypatch):
+def test_csv_reader_too_long_quoted_row_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_reader, "LARGEST_LINE", 1000)
     reader = write(tmp_path / "x.csv", 'a,b\n1,2\n3,"' + "long line\n" * 200 + '"\n')
     assert "line 3: the row that begins here has more than 1,000" in refusal(reader)
 
 
-def test_recorded_types_of_a_known_dataset(path):
+def test_csv_reader_known_dataset_keeps_recorded_types(path):
     known = features("social_i_qa")
     text = "context,question,answerA,answerB,answerC,label\n1,2,3,4,5,1\n"
     row = everything(write(path, text, known=known))[0]
     assert set(map(type, row.values())) == {str}
 
 
-def test_copies_of_known_datasets_in_csv(tmp_path, monkeypatch):
+def test_csv_reader_copy_of_a_known_dataset(tmp_path, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
     columns = features("duorc", "SelfRC")
     nested = dict.fromkeys(columns, "[]")
@@ -227,7 +227,7 @@ def test_copies_of_known_datasets_in_csv(tmp_path, monkeypatch):
     start=st.integers(0, 10),
     stop=st.integers(0, 10) | st.none(),
 )
-def test_text_comes_back_as_written(path, cells, start, stop):
+def test_csv_reader_text_equals_what_was_written(path, cells, start, stop):
     # One comma in a cell's line would look like a row; see below.
     rows = [{"text": "t" + text.replace(",", ",,"), "n": n} for text, n in cells]
     buffer = io.StringIO()
@@ -245,7 +245,7 @@ def test_text_comes_back_as_written(path, cells, start, stop):
 @given(
     st.lists(st.sampled_from(['"', ",", "\n", "a", "\\", '""', '",', '\n"', "b,c\n"]), max_size=25)
 )
-def test_csv_files_are_read_as_pythons_strict_reader_does_or_refused(tmp_path, pieces):
+def test_csv_reader_agrees_with_python_strict_reader(tmp_path, pieces):
     text = "x,y\n" + "".join(pieces)
     try:
         wanted = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row][1:]
@@ -293,7 +293,7 @@ COLUMNS = [("text", "label"), ("label", "text"), ("id", "text", "label"), ("id",
         ((), {10, 11}),
     ],
 )
-def test_stray_quotes_never_swallow_rows(tmp_path, columns, places, ends):
+def test_csv_reader_stray_quotes_never_swallow_rows(tmp_path, columns, places, ends):
     wanted = len(range(60))
     rows = everything(write(tmp_path / "x.tsv", with_stray_quotes("\t", places, ends, 60, columns)))
     assert len(rows) == wanted
@@ -332,11 +332,11 @@ def test_stray_quotes_never_swallow_rows(tmp_path, columns, places, ends):
         ('a,b\n"1\n2",2\n1,2,3\n', "line 4: has 3 cells instead of the 2"),
     ],
 )
-def test_a_bad_row_is_told_with_its_line(path, text, told):
+def test_csv_reader_bad_row_error_message_names_the_line(path, text, told):
     assert told in refusal(write(path, text))
 
 
-def test_line_breaks_in_quoted_cells_stay_legal(path):
+def test_csv_reader_line_breaks_in_quoted_cells_are_read(path):
     texts = [
         "Dear all,\nwe close at noon\n\nthe shop",
         "one line, with a comma\nanother",
@@ -354,7 +354,7 @@ def test_line_breaks_in_quoted_cells_stay_legal(path):
         assert [row["text"] for row in rows] == [text for text, _ in written]
 
 
-def test_quoted_cells_of_tsv_files(tmp_path):
+def test_tsv_reader_quoted_cells(tmp_path):
     rows = [
         ["a\ttab", "1"],
         ["two\nlines", "2"],
@@ -387,18 +387,18 @@ def test_quoted_cells_of_tsv_files(tmp_path):
         (' "x"\t1', [' "x"', 1]),
     ],
 )
-def test_quotes_of_tsv_files_are_text(tmp_path, line, wanted):
+def test_tsv_reader_stray_quotes_are_text(tmp_path, line, wanted):
     assert table(write(tmp_path / "x.tsv", f"a\tb\n{line}\nnext\t2\n")) == [wanted, ["next", 2]]
 
 
-def test_a_bad_line_of_a_tsv_file_is_told_and_not_swallowed(tmp_path):
+def test_tsv_reader_bad_line_is_named_and_not_skipped(tmp_path):
     text = 'a\tb\n"x\t1\nno tab\ny"\t2\n'
     assert "line 3: has 1 cells instead of the 2" in refusal(write(tmp_path / "x.tsv", text))
     assert "line 2: has 3 cells" in refusal(write(tmp_path / "x.tsv", "a\tb\n1\t2\t\n"))
 
 
 @pytest.mark.parametrize("mark", [";", "\t"])
-def test_semicolons_and_tabs_are_recognized(path, mark):
+def test_csv_reader_semicolon_and_tab_separators(path, mark):
     text = f'"text, long"{mark}label\nNo, never{mark}1,5\n"two\nlines{mark}{mark}"{mark}2,5\n'
     assert everything(write(path, text)) == [
         {"text, long": "No, never", "label": "1,5"},
@@ -406,7 +406,7 @@ def test_semicolons_and_tabs_are_recognized(path, mark):
     ]
 
 
-def test_the_separator_line_of_excel(path):
+def test_csv_reader_excel_separator_line(path):
     assert everything(write(path, "sep=;\r\na;b\r\n1;x,y\r\n")) == [{"a": 1, "b": "x,y"}]
     assert "line 3: has 1 cells" in refusal(write(path, "sep=;\na;b\n1,x\n"))
 
@@ -414,7 +414,7 @@ def test_the_separator_line_of_excel(path):
 @pytest.mark.parametrize(
     "encoding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-le with mark", "utf-16-be with mark"]
 )
-def test_files_with_a_byte_order_mark(path, encoding):
+def test_csv_reader_byte_order_mark(path, encoding):
     text = "text,label\ncaf\u00e9 \U0001f375,1\n"
     name, _, mark = encoding.partition(" ")
     data = (("\ufeff" if mark else "") + text).encode(name)
@@ -422,7 +422,7 @@ def test_files_with_a_byte_order_mark(path, encoding):
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv"])
-def test_other_encodings_are_told_with_line_and_remedy(tmp_path, name):
+def test_csv_reader_other_encoding_error_names_line_and_remedy(tmp_path, name):
     mark = "\t" if "tsv" in name else ","
     lines = [
         f"text{mark}label",
@@ -439,15 +439,15 @@ def test_other_encodings_are_told_with_line_and_remedy(tmp_path, name):
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\ufeff"])
-def test_an_empty_file_is_told(path, text):
+def test_csv_reader_empty_file_is_refused(path, text):
     assert "is empty: wanted a first line" in refusal(write(path, text))
 
 
-def test_a_name_twice_is_told(path):
+def test_csv_reader_duplicate_column_name_is_refused(path):
     assert "line 1: the column names ['a'] occur twice" in refusal(write(path, "a,a\n1,2\n"))
 
 
-def test_a_cut_file_is_told_by_name(tmp_path):
+def test_csv_reader_truncated_gzip_file_is_named(tmp_path):
     path = tmp_path / "x.csv.gz"
     whole = gzip.compress(b"a\n" + b"".join(b"%d\n" % (i**9) for i in range(5000)))
     path.write_bytes(whole[: len(whole) // 2])

@@ -25,23 +25,23 @@ def two(tmp_path, monkeypatch):
     return folders
 
 
-def test_no_setting_means_no_folder(monkeypatch):
+def test_data_dirs_unset_gives_no_folder(monkeypatch):
     monkeypatch.delenv("T0_DATA_DIR", raising=False)
     assert data_dirs() == []
 
 
 @pytest.mark.parametrize("separator", [os.pathsep, ",", f" {os.pathsep} ", ", "])
-def test_several_folders_keep_their_order(two, monkeypatch, separator):
+def test_data_dirs_several_folders_keep_their_order(two, monkeypatch, separator):
     monkeypatch.setenv("T0_DATA_DIR", separator.join(map(str, two)) + separator)
     assert data_dirs() == two
 
 
-def test_a_folder_named_twice_is_searched_once(two, monkeypatch):
+def test_data_dirs_duplicate_folder_is_searched_once(two, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", f"{two[0]}:{two[1]}:{two[0]}/")
     assert data_dirs() == two
 
 
-def test_a_comma_in_a_folders_own_name(two, tmp_path, monkeypatch):
+def test_data_dirs_folder_name_with_a_comma(two, tmp_path, monkeypatch):
     odd = tmp_path / "x,y"
     odd.mkdir()
     monkeypatch.setenv("T0_DATA_DIR", f"{two[0]}{os.pathsep}{odd}")
@@ -62,7 +62,7 @@ def test_set_data_dirs_makes_relative_folders_absolute(two, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["absent", "file"])
-def test_a_wrong_folder_is_a_user_error_that_names_it(two, tmp_path, monkeypatch, name):
+def test_data_dirs_missing_folder_error_message_names_it(two, tmp_path, monkeypatch, name):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("T0_DATA_DIR", f"{two[0]}:{tmp_path / name}")
     with pytest.raises(UserError, match=name):
@@ -94,30 +94,30 @@ def touch(folder, *names):
         (folder / name).write_text("")
 
 
-def test_every_format_is_a_split_and_nothing_else_is(tmp_path):
+def test_folder_splits_of_every_file_format(tmp_path):
     touch(tmp_path, *NAMES, *OTHERS)
     (tmp_path / "folder.jsonl").mkdir()
     wanted = {name[0]: SplitFile(kind, tmp_path / name) for name, kind in NAMES.items()}
     assert folder_splits(tmp_path) == wanted
 
 
-def test_no_folder_no_split(tmp_path):
+def test_folder_splits_of_absent_folder_are_empty(tmp_path):
     assert folder_splits(tmp_path / "absent") == {}
     assert local_splits([], "x", None) == {}
 
 
-def test_two_files_of_one_split(tmp_path):
+def test_folder_splits_two_files_of_one_split_are_refused(tmp_path):
     touch(tmp_path, "train.csv", "train.jsonl.gz")
     with pytest.raises(UserError, match=r"train\.csv and train\.jsonl\.gz"):
         folder_splits(tmp_path)
 
 
-def test_folders(tmp_path):
+def test_data_folders_for_dataset_and_subset(tmp_path):
     assert folders_for([tmp_path], "a", "b") == [tmp_path / "a/b"]
     assert folders_for([tmp_path], "o/a", None) == [tmp_path / "o/a/default", tmp_path / "o/a"]
 
 
-def test_the_first_place_wins(tmp_path):
+def test_local_splits_first_folder_wins(tmp_path):
     one, two = tmp_path / "1", tmp_path / "2"
     touch(one / "d", "train.csv", "test.csv")
     touch(one / "d" / "default", "train.jsonl")
@@ -130,7 +130,7 @@ def test_the_first_place_wins(tmp_path):
     }
 
 
-def test_saved_datasets(tmp_path):
+def test_folder_splits_of_saved_datasets(tmp_path):
     rows = datasets.Dataset.from_list([{"a": 1}])
     rows.save_to_disk(tmp_path / "single/validation")
     assert folder_splits(tmp_path / "single") == {
@@ -148,14 +148,14 @@ def test_saved_datasets(tmp_path):
     assert folder_splits(tmp_path / "alone") == {"test": SplitFile("saved", tmp_path / "alone")}
 
 
-def test_a_broken_list_of_a_saved_dataset_is_told(tmp_path):
+def test_saved_dataset_malformed_dataset_dict_is_refused(tmp_path):
     (tmp_path / "dataset_dict.json").write_text("{")
     with pytest.raises(UserError, match=r"dataset_dict\.json"):
         folder_splits(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../../x/train", "/x/train", "..", "a b", 3, ["train"]])
-def test_a_split_cannot_be_named_to_be_written_elsewhere(tmp_path, name):
+def test_saved_dataset_split_name_outside_folder_is_refused(tmp_path, name):
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text(json.dumps({"_split": name}))
     with pytest.raises(UserError, match=r"state\.json: .* cannot be the name of a split"):
@@ -165,13 +165,13 @@ def test_a_split_cannot_be_named_to_be_written_elsewhere(tmp_path, name):
         folder_splits(tmp_path)
 
 
-def test_a_list_of_splits_that_is_none(tmp_path):
+def test_saved_dataset_splits_must_be_a_list(tmp_path):
     (tmp_path / "dataset_dict.json").write_text('{"splits": 3}')
     with pytest.raises(UserError, match=r"'splits' must be a list"):
         folder_splits(tmp_path)
 
 
-def test_a_file_whose_name_no_split_can_have(tmp_path):
+def test_folder_splits_invalid_split_name_is_refused(tmp_path):
     touch(tmp_path, "train.jsonl", "train (copy).jsonl")
     with pytest.raises(UserError, match=r"'train \(copy\)' cannot be the name of a split"):
         folder_splits(tmp_path)

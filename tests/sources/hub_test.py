@@ -48,7 +48,7 @@ def stand_in(monkeypatch):
     return use
 
 
-def test_every_dataset_of_the_table_has_one_row():
+def test_hub_table_has_every_dataset_once():
     assert set(json.loads(SPLITS.read_text())) <= set(hub.HUB)
     assert all("/" in repo for row in hub.HUB.values() for repo in row.repos)
     shared = Path(__file__).parents[3] / "shared" / "facts" / "datasets.csv"
@@ -58,7 +58,7 @@ def test_every_dataset_of_the_table_has_one_row():
         assert {row["HF_name"] for row in csv.DictReader(file)} == set(hub.HUB)
 
 
-def test_a_moved_name(stand_in):
+def test_hub_dataset_with_a_moved_name_is_read(stand_in):
     made = stand_in({"nyu-mll/glue": ROWS})
     rows = open_split("glue", "mrpc", "validation")
     assert made.calls == [("hf://datasets/nyu-mll/glue", "mrpc", "validation", None, None)]
@@ -72,7 +72,7 @@ def test_a_moved_name(stand_in):
     assert list(pickle.loads(pickle.dumps(rows)).rows(0, 1)) == ROWS[:1]
 
 
-def test_a_script_is_never_run_its_parquet_export_is_read(stand_in):
+def test_hub_dataset_script_is_not_run_parquet_is_read(stand_in):
     row = {"label-coarse": 0, "label-fine": 0, "text": "How ?"}
     new = {"text": "How ?", "coarse_label": 2, "fine_label": 26}
     made = stand_in({"CogComp/trec": SCRIPT, ("CogComp/trec", "refs/convert/parquet"): [new]})
@@ -92,7 +92,7 @@ def test_a_script_is_never_run_its_parquet_export_is_read(stand_in):
     assert made.calls[-1][-1] == {"train": "cb/train/*.parquet"}
 
 
-def test_a_copy_is_tried_after_the_first_name(stand_in):
+def test_hub_dataset_copy_is_tried_after_the_first_name(stand_in):
     row = {"id": "1", "dialogue": "x", "summary": "y"}
     made = stand_in({"knkarthick/samsum": [row]})
     assert list(open_split("samsum", None, "train").rows()) == [row]
@@ -102,25 +102,25 @@ def test_a_copy_is_tried_after_the_first_name(stand_in):
     ]
 
 
-def test_a_copy_with_other_columns_is_not_taken(stand_in):
+def test_hub_dataset_copy_with_other_columns_is_refused(stand_in):
     stand_in({"Samsung/samsum": [{"id": "1", "dialog": "x", "summary": "y"}]})
     with pytest.raises(UserError, match="lacks the columns dialogue"):
         open_split("samsum", None, "train")
 
 
-def test_glue_rte_stands_in(stand_in):
+def test_hub_glue_rte_stands_in_for_super_glue_rte(stand_in):
     stand_in({"nyu-mll/glue": ROWS})
     row = next(open_split("super_glue", "rte", "validation").rows())
     assert row == {"premise": "a0", "hypothesis": "b", "idx": 0, "label": 0}
 
 
-def test_a_dataset_of_an_owner_is_asked_for_by_its_own_name(stand_in):
+def test_hub_dataset_with_owner_is_requested_by_name(stand_in):
     made = stand_in({"Zaid/quac_expanded": [{"a": 1}]})
     assert open_split("Zaid/quac_expanded", None, "train").num_rows == 1
     assert made.calls[0][:2] == ("hf://datasets/Zaid/quac_expanded", None)
 
 
-def test_a_name_without_an_owner_is_not_asked_for(stand_in):
+def test_hub_dataset_name_without_owner_is_not_requested(stand_in):
     made = stand_in({})
     with pytest.raises(UserError, match="no hub name"):
         open_split("my_own", None, "train")
@@ -128,7 +128,7 @@ def test_a_name_without_an_owner_is_not_asked_for(stand_in):
 
 
 @pytest.mark.parametrize("fault", [ValueError("BuilderConfig 'x' not found."), OSError("gone")])
-def test_what_the_hub_says_is_in_the_message(stand_in, fault):
+def test_hub_error_message_has_cause_and_remedy(stand_in, fault):
     stand_in({"nyu-mll/glue": fault})
     with pytest.raises(UserError, match=str(fault)) as error:
         open_split("glue", "mrpc", "train")
@@ -137,7 +137,7 @@ def test_what_the_hub_says_is_in_the_message(stand_in, fault):
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
-def test_offline_means_not_tried(stand_in, monkeypatch, variable):
+def test_hub_offline_makes_no_request(stand_in, monkeypatch, variable):
     made = stand_in({"nyu-mll/glue": ROWS})
     monkeypatch.setattr(hub, "unreachable", lambda: pytest.fail("asked the hub"))
     monkeypatch.setenv(variable, "1")
@@ -146,7 +146,7 @@ def test_offline_means_not_tried(stand_in, monkeypatch, variable):
     assert made.calls == []
 
 
-def test_a_refused_connection_is_told_without_retries(monkeypatch):
+def test_hub_refused_connection_fails_without_retries(monkeypatch):
     for name in ("T0_DATA_DIR", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -160,7 +160,7 @@ def test_a_refused_connection_is_told_without_retries(monkeypatch):
             open_split("glue", "mrpc", "train")
 
 
-def test_licensed_data_come_with_what_to_do(stand_in):
+def test_hub_licensed_dataset_error_message_names_a_remedy(stand_in):
     stand_in({"LSDSem/story_cloze": SCRIPT})
     with pytest.raises(UserError, match="on request"):
         open_split("story_cloze", "2016", "test")
@@ -189,7 +189,7 @@ def streamed(tmp_path, monkeypatch):
     return asked
 
 
-def test_each_file_is_a_shard(streamed):
+def test_hub_texts_each_file_is_a_shard(streamed):
     texts = HubTexts("allenai/c4", "en", splits=("train", "validation"))
     assert texts.splits == ("train", "validation")
     assert streamed == []
@@ -203,13 +203,13 @@ def test_each_file_is_a_shard(streamed):
     assert streamed == [("hf://datasets/allenai/c4", "en", "train", True)]
 
 
-def test_column_that_is_not_there(streamed):
+def test_hub_texts_missing_column_is_refused(streamed):
     texts = HubTexts("allenai/c4", "en", splits=("train",), column="body")
     with pytest.raises(UserError, match="no text in the column 'body'; the columns are: text, url"):
         list(texts.documents(texts.shards("train")[0]))
 
 
-def test_stream_that_breaks_off(monkeypatch):
+def test_hub_texts_broken_stream_error_message(monkeypatch):
     def rows():
         yield {"text": "a"}
         raise OSError("connection reset")
@@ -218,7 +218,7 @@ def test_stream_that_breaks_off(monkeypatch):
         list(hub.streamed("here", rows()))
 
 
-def test_without_the_hub(monkeypatch):
+def test_hub_texts_offline_error_message(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(AbsentData, match=r"allenai/c4 \(en, train\) cannot be streamed: not tried"):
         HubTexts("allenai/c4", "en", splits=("train",)).shards("train")

@@ -19,7 +19,7 @@ def one_task(folder, **changes):
     return write_sni(folder, {"train": {"task1_x": sni_task(**changes)}})
 
 
-def test_a_task_is_read_as_published(tmp_path):
+def test_natural_instructions_task_is_read_as_published(tmp_path):
     task = read_task(one_task(tmp_path), "task1_x")
     assert (task.name, task.category) == ("task1_x", "Misc.")
     assert task.definition == " Say which weather it is"
@@ -29,7 +29,7 @@ def test_a_task_is_read_as_published(tmp_path):
     assert task.instances[1].id == "made-up-1"
 
 
-def test_older_forms_and_gzip(tmp_path):
+def test_natural_instructions_older_forms_and_gzip(tmp_path):
     old = sni_task(
         Definition="One text",
         Instances=[{"input": "a", "output": "b"}],
@@ -44,7 +44,7 @@ def test_older_forms_and_gzip(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["splits/default", "splits"])
-def test_lists_stand_in_either_folder(tmp_path, place):
+def test_natural_instructions_split_lists_in_either_folder(tmp_path, place):
     write_sni(tmp_path, {"train": {"task1_x": sni_task()}, "dev": {"t2": sni_task()}}, splits=place)
     assert split_files(tmp_path) == {
         "train": tmp_path / place / "train_tasks.txt",
@@ -52,7 +52,7 @@ def test_lists_stand_in_either_folder(tmp_path, place):
     }
 
 
-def test_instances_of_a_split(tmp_path):
+def test_natural_instructions_instances_of_a_split(tmp_path):
     lay_out_sni(tmp_path)
     train = choose(tmp_path, "train", per_task=100, **ENGLISH).instances
     ids = [instance.id for _, instance in train]
@@ -69,7 +69,7 @@ def test_instances_of_a_split(tmp_path):
     assert all(task.instances == () for task, _ in test)
 
 
-def test_numbers_of_instances(tmp_path):
+def test_natural_instructions_instances_per_task_limit(tmp_path):
     lay_out_sni(tmp_path)
     assert len(choose(tmp_path, "train", per_task=2, **ENGLISH).instances) == 4
     assert len(choose(tmp_path, "train", per_task=None, **ENGLISH).instances) == 133
@@ -77,7 +77,7 @@ def test_numbers_of_instances(tmp_path):
     assert len(choose(tmp_path, "test", per_task=1, **ENGLISH).instances) == 2
 
 
-def test_a_draw_is_by_seed(tmp_path):
+def test_natural_instructions_sampling_depends_on_seed(tmp_path):
     lay_out_sni(tmp_path)
 
     def ids(seed):
@@ -90,7 +90,7 @@ def test_a_draw_is_by_seed(tmp_path):
     assert ids(2) != first
 
 
-def test_languages_and_absent_tasks_are_left_out(tmp_path):
+def test_natural_instructions_other_languages_are_left_out(tmp_path):
     tasks = {
         "here": sni_task(),
         "french": sni_task(Output_language=["French"]),
@@ -110,7 +110,7 @@ def test_languages_and_absent_tasks_are_left_out(tmp_path):
     assert {task.name for task, _ in both.instances} == {"here", "french", "french_too"}
 
 
-def test_nothing_left(tmp_path):
+def test_natural_instructions_no_task_left_error_message(tmp_path):
     write_sni(tmp_path, {"train": {"french": sni_task(Output_language=["French"]), "gone": None}})
     text = mistake(choose, tmp_path, "train", per_task=1, **ENGLISH)
     for part in ("train_tasks.txt", "none of its 2 tasks", "1 in French", "1 not in tasks/"):
@@ -120,7 +120,7 @@ def test_nothing_left(tmp_path):
     assert "the list is empty" in mistake(choose, tmp_path, "train", per_task=1, **ENGLISH)
 
 
-def test_no_lists(tmp_path):
+def test_natural_instructions_missing_split_lists_are_refused(tmp_path):
     (tmp_path / "tasks").mkdir()
     assert f"{tmp_path}/splits/default" in mistake(split_files, tmp_path)
     one_task(tmp_path)
@@ -139,13 +139,13 @@ def test_no_lists(tmp_path):
         ({"Instances": [{"id": "t", "input": 3, "output": ["b"]}]}, "instance 0 must have"),
     ],
 )
-def test_malformed_task(tmp_path, changes, wanted):
+def test_natural_instructions_malformed_task_is_refused(tmp_path, changes, wanted):
     text = mistake(read_task, one_task(tmp_path, **changes), "task1_x")
     assert wanted in text
     assert f"{tmp_path}/tasks/task1_x.json" in text
 
 
-def test_unreadable_task(tmp_path):
+def test_natural_instructions_unreadable_task_is_refused(tmp_path):
     folder = one_task(tmp_path)
     assert "there is no task2.json" in mistake(read_task, folder, "task2")
     (folder / "tasks" / "task1_x.json").write_text('{"Definition": ')
@@ -157,7 +157,7 @@ def test_unreadable_task(tmp_path):
     assert "cannot be read" in mistake(read_task, folder, "task1_x")
 
 
-def test_real_tasks(shared_data):
+def test_natural_instructions_real_tasks(shared_data):
     folder = shared_data / "data_recipes" / "sni"
     if not folder.is_dir():
         pytest.skip("needs copies of natural-instructions' tasks, not part of this project")
@@ -167,7 +167,7 @@ def test_real_tasks(shared_data):
     assert len(test.left_out["not in tasks/"]) == 114
 
 
-def test_a_list_names_no_file_outside(tmp_path):
+def test_natural_instructions_list_path_outside_folder_refused(tmp_path):
     folder = tmp_path / "splits"
     folder.mkdir()
     (folder / "test_tasks.txt").write_text("../../secret\n")
@@ -175,7 +175,7 @@ def test_a_list_names_no_file_outside(tmp_path):
         choose(tmp_path, "test", per_task=None, languages=("English",), seed=0)
 
 
-def test_half_a_surrogate_pair_is_told_or_skipped(tmp_path, monkeypatch, capsys):
+def test_natural_instructions_surrogate_is_refused_or_skipped(tmp_path, monkeypatch, capsys):
     instances = [
         {"input": f"in {n}", "output": ["cut \ude00" if n == 1 else "o"]} for n in range(3)
     ]
@@ -189,7 +189,7 @@ def test_half_a_surrogate_pair_is_told_or_skipped(tmp_path, monkeypatch, capsys)
     assert "task1_x.json: 'Definition': the text holds" in mistake(read_task, folder, "task1_x")
 
 
-def test_lists_of_tasks_with_a_mark_or_in_another_encoding(tmp_path):
+def test_natural_instructions_lists_byte_order_mark_or_encoding(tmp_path):
     one_task(tmp_path)
     names = tmp_path / "splits/default/train_tasks.txt"
     names.write_bytes(b"\xef\xbb\xbf" + names.read_bytes())

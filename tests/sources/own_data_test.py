@@ -41,12 +41,12 @@ def names(found):
     return [(own.name, own.subset, sorted(own.splits)) for own in found]
 
 
-def test_nothing_there(tmp_path):
+def test_own_data_empty_folders_give_nothing(tmp_path):
     assert find_own_datasets([]) == find_own_datasets([tmp_path]) == []
     assert find_own_mixtures([]) == find_own_mixtures([tmp_path]) == []
 
 
-def test_a_data_folder_that_is_a_dataset_itself(tmp_path):
+def test_own_data_folder_can_be_one_dataset(tmp_path):
     folder = make(tmp_path / "reviews", "train.jsonl", "held_out.jsonl.gz")
     (own,) = find_own_datasets([folder])
     assert (own.name, own.subset, own.folder) == ("reviews", None, folder)
@@ -58,7 +58,7 @@ def test_a_data_folder_that_is_a_dataset_itself(tmp_path):
     assert own.template_file.path == folder / "templates.yaml"
 
 
-def test_folders_name_datasets_and_subsets(tmp_path):
+def test_own_data_folders_name_datasets_and_subsets(tmp_path):
     make(tmp_path / "a", "train.jsonl")
     make(tmp_path / "a" / "s", "test.jsonl")
     make(tmp_path / "b" / "default", "train.jsonl")
@@ -70,7 +70,7 @@ def test_folders_name_datasets_and_subsets(tmp_path):
     ]
 
 
-def test_keys_of_the_file_come_before_the_folders(tmp_path):
+def test_own_data_template_keys_override_folder_names(tmp_path):
     make(tmp_path / "x" / "y", "train.jsonl", head="dataset: me/mine\nsubset: part\n")
     make(tmp_path / "x" / "z", "train.jsonl", head="dataset: other\n")
     make(tmp_path / "x" / "w", "train.jsonl", head="subset: only\n")
@@ -81,7 +81,7 @@ def test_keys_of_the_file_come_before_the_folders(tmp_path):
     ]
 
 
-def test_another_name_than_the_folder_is_said_once(tmp_path, capsys):
+def test_own_data_dataset_name_unlike_folder_is_noted_once(tmp_path, capsys):
     make(tmp_path / "mine", "train.jsonl", head="dataset: other\n")
     make(tmp_path / "same", "train.jsonl", head="dataset: same\n")
     for _ in range(2):
@@ -93,7 +93,7 @@ def test_another_name_than_the_folder_is_said_once(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("head", ["", "dataset: me/mine\nsubset: part\n"])
-def test_rows_are_found_wherever_the_folder_is(tmp_path, monkeypatch, head):
+def test_own_data_rows_are_found_in_any_data_folder(tmp_path, monkeypatch, head):
     folder = make(tmp_path / "here", "train.jsonl", head=head)
     for data_dir in (folder, tmp_path):
         monkeypatch.setenv("T0_DATA_DIR", str(data_dir))
@@ -103,13 +103,13 @@ def test_rows_are_found_wherever_the_folder_is(tmp_path, monkeypatch, head):
         assert rows.where == str(folder / "train.jsonl")
 
 
-def test_saved_data_beside_the_templates(tmp_path):
+def test_own_data_saved_dataset_next_to_templates(tmp_path):
     folder = make(tmp_path / "d")
     datasets.Dataset.from_list([{"text": "x"}]).save_to_disk(folder / "train")
     assert find_own_datasets([tmp_path])[0].splits == {"train": folder / "train"}
 
 
-def test_templates_here_data_in_another_folder(tmp_path):
+def test_own_data_templates_and_rows_in_different_folders(tmp_path):
     make(tmp_path / "prompts" / "d")
     (tmp_path / "data" / "d").mkdir(parents=True)
     (tmp_path / "data" / "d" / "test.csv").write_text("text,label\nx,1\n")
@@ -117,32 +117,32 @@ def test_templates_here_data_in_another_folder(tmp_path):
     assert own.splits == {"test": tmp_path / "data/d/test.csv"}
 
 
-def test_own_templates_for_a_dataset_of_t0(tmp_path):
+def test_own_data_templates_for_a_dataset_of_t0(tmp_path):
     make(tmp_path / "trec")
     assert find_own_datasets([tmp_path])[0].splits == {"train": None, "test": None}
 
 
-def test_no_rows_anywhere(tmp_path):
+def test_own_data_templates_without_rows_are_refused(tmp_path):
     folder = make(tmp_path / "d")
     with pytest.raises(UserError, match="no data for the dataset 'd'") as error:
         find_own_datasets([tmp_path])
     assert str(folder / "templates.yaml") in str(error.value)
 
 
-def test_two_folders_for_one_dataset(tmp_path):
+def test_own_data_two_folders_for_one_dataset_are_refused(tmp_path):
     make(tmp_path / "a", "train.jsonl", head="dataset: d\n")
     make(tmp_path / "b", "train.jsonl", head="dataset: d\n")
     with pytest.raises(UserError, match=r"a/templates\.yaml and .*b/templates\.yaml"):
         find_own_datasets([tmp_path])
 
 
-def test_a_malformed_file_is_told(tmp_path):
+def test_own_data_malformed_template_file_is_named(tmp_path):
     (make(tmp_path / "d", "train.jsonl") / "templates.yaml").write_text("templates: [")
     with pytest.raises(UserError, match=r"d/templates\.yaml"):
         find_own_datasets([tmp_path])
 
 
-def test_a_changed_file_is_read_again(tmp_path):
+def test_own_data_changed_template_file_is_read_again(tmp_path):
     folder = make(tmp_path / "d", "train.jsonl")
     assert find_own_datasets([tmp_path])[0].template_file.templates[0].name == "plain"
     path = folder / "templates.yaml"
@@ -152,7 +152,7 @@ def test_a_changed_file_is_read_again(tmp_path):
     assert find_own_datasets([tmp_path])[0].template_file.templates[0].name == "fancy"
 
 
-def test_mixtures(tmp_path):
+def test_own_data_mixtures_tasks_and_rates(tmp_path):
     path = tmp_path / "mixtures.yaml"
     path.write_text("one:\n  tasks: ['a_.*', b]\ntwo: {tasks: [c], rate: 12.5}\n")
     one, two = find_own_mixtures([tmp_path])
@@ -184,14 +184,14 @@ def test_mixtures(tmp_path):
         ("m: {tasks: [a], weight: 1}", "unknown key 'weight'"),
     ],
 )
-def test_a_malformed_mixture_is_told_with_file_and_key(tmp_path, text, told):
+def test_own_data_malformed_mixture_names_file_and_key(tmp_path, text, told):
     (tmp_path / "mixtures.yaml").write_text(text)
     with pytest.raises(UserError, match=told) as error:
         find_own_mixtures([tmp_path])
     assert str(tmp_path / "mixtures.yaml") in str(error.value)
 
 
-def test_two_mixtures_of_one_name(tmp_path):
+def test_own_data_duplicate_mixture_name_is_refused(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mixtures.yaml").write_text("m: {tasks: [x]}")
@@ -208,13 +208,13 @@ def test_two_mixtures_of_one_name(tmp_path):
         ("dataset: d\nsubset: ../../x\n", "subset"),
     ],
 )
-def test_a_name_that_leads_out_of_the_data_folder(tmp_path, head, kind):
+def test_own_data_name_outside_the_data_folder_is_refused(tmp_path, head, kind):
     make(tmp_path / "d", "train.jsonl", head=head)
     with pytest.raises(UserError, match=rf"templates\.yaml: .* cannot be the name of a {kind}"):
         find_own_datasets([tmp_path])
 
 
-def test_a_saved_split_whose_name_leads_into_another_cache(tmp_path):
+def test_own_data_saved_split_name_outside_folder_refused(tmp_path):
     folder = make(tmp_path / "d")
     datasets.Dataset.from_list([{"text": "x"}], split="train").save_to_disk(folder)
     assert list(find_own_datasets([tmp_path])[0].splits) == ["train"]

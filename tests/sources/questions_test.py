@@ -48,15 +48,15 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_formats(tmp_path, name):
+def test_question_answering_file_formats(tmp_path, name):
     assert read(tmp_path, *FORMATS[name]) == WHOLE
 
 
-def test_one_row_of_json(tmp_path):
+def test_question_answering_single_json_row(tmp_path):
     assert read(tmp_path, "train.json", SQUAD_ROW) == WHOLE[:1]
 
 
-def test_csv(tmp_path):
+def test_question_answering_csv_file(tmp_path):
     text = "question,context,answer\nWhere?,Here it is.,Here\nWhy?,,Because\n"
     assert read(tmp_path, "test.csv", text) == [
         Question("0", "Where?", "Here it is.", ("Here",)),
@@ -64,7 +64,7 @@ def test_csv(tmp_path):
     ]
 
 
-def test_numbers_in_a_csv_file_of_questions_are_text(tmp_path):
+def test_question_answering_csv_numbers_are_text(tmp_path):
     text = "id,question,answer\n007,2 and 2?,4\n008,half of 3?,1.50\n"
     assert read(tmp_path, "test.csv", text) == [
         Question("007", "2 and 2?", "", ("4",)),
@@ -75,7 +75,7 @@ def test_numbers_in_a_csv_file_of_questions_are_text(tmp_path):
     assert read(tmp_path / "tsv", "test.tsv", text)[0].answers == ("2",)
 
 
-def test_stray_quotes_in_files_of_questions(tmp_path):
+def test_question_answering_stray_quotes(tmp_path):
     rows = "".join(f'"Who sang song {i}?\tsinger {i}"\n' for i in range(9))
     found = read(tmp_path, "train.tsv", "question\tanswer\n" + rows)
     assert [(q.question, *q.answers) for q in found] == [
@@ -86,7 +86,7 @@ def test_stray_quotes_in_files_of_questions(tmp_path):
         read(tmp_path / "csv", "test.csv", 'question,answer\nWhy?,So\n"How,Thus\n')
 
 
-def test_processed_columns_are_preferred(tmp_path):
+def test_question_answering_processed_columns_are_preferred(tmp_path):
     row = {
         "id": 7,
         "question": "WHY ?",
@@ -113,12 +113,12 @@ def test_processed_columns_are_preferred(tmp_path):
         (None, ()),
     ],
 )
-def test_answers(tmp_path, answers, wanted):
+def test_question_answering_answer_forms(tmp_path, answers, wanted):
     row = {"question": "?", "context": ["a", "b"], "answers": answers}
     assert read(tmp_path, "train.jsonl", [row]) == [Question("0", "?", "a\nb", wanted)]
 
 
-def test_splits(tmp_path):
+def test_question_answering_splits_from_file_names(tmp_path):
     names = ("train-v1.1.json", "dev-v1.1.json", "test_1.csv", "eval_predictions.jsonl.gz")
     for name in (*names, "trained.json", "metrics.json"):
         (tmp_path / name).touch()
@@ -145,14 +145,14 @@ def test_splits(tmp_path):
         ('{"question": ', "not JSON"),
     ],
 )
-def test_mistakes(tmp_path, content, wanted):
+def test_question_answering_malformed_rows_are_refused(tmp_path, content, wanted):
     with pytest.raises(UserError) as raised:
         list(read_questions(found(tmp_path, "train.json", content)))
     assert wanted in str(raised.value)
     assert str(tmp_path / "train.json") in str(raised.value)
 
 
-def test_real_questions(shared_data):
+def test_question_answering_real_squad_and_nq(shared_data):
     folder = shared_data / "data_recipes" / "qa"
     if not folder.is_dir():
         pytest.skip("needs copies of SQuAD and NQ, not part of this project")

@@ -43,7 +43,7 @@ BOUNDS = st.integers(0, 10)
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=TABLES, start=BOUNDS, stop=BOUNDS | st.none(), ascii_only=st.booleans())
-def test_rows_come_back_as_written(path, rows, start, stop, ascii_only):
+def test_json_lines_rows_equal_what_was_written(path, rows, start, stop, ascii_only):
     lines = [json.dumps(row, ensure_ascii=ascii_only) for row in rows]
     data = "\n".join(lines).encode("utf-8", "surrogatepass") + b"\n"
     reader = write(path, data)
@@ -58,7 +58,7 @@ def test_rows_come_back_as_written(path, rows, start, stop, ascii_only):
     ranges=st.lists(st.tuples(BOUNDS, BOUNDS | st.none(), st.booleans()), max_size=6),
     count=st.integers(0, 9),
 )
-def test_ranges_of_one_reader_are_those_of_new_ones(path, ranges, count):
+def test_json_lines_row_ranges_equal_those_of_new_readers(path, ranges, count):
     rows = [{"a": number} for number in range(count)]
     reader = write(path, "".join(f"{json.dumps(row)}\n\n" for row in rows))
     for start, stop, to_the_end in ranges:
@@ -70,7 +70,7 @@ def test_ranges_of_one_reader_are_those_of_new_ones(path, ranges, count):
     assert pickle.loads(pickle.dumps(reader)) == reader
 
 
-def test_a_range_is_read_on_from_the_one_before(path, monkeypatch):
+def test_json_lines_next_row_range_continues_without_reopening(path, monkeypatch):
     reader = write(path, "".join(f'{{"a": {number}}}\n' for number in range(1000)))
     opened = []
     unpacked = readers.unpacked
@@ -82,18 +82,18 @@ def test_a_range_is_read_on_from_the_one_before(path, monkeypatch):
     assert len(opened) == 3
 
 
-def test_blank_lines_byte_order_mark_and_a_missing_last_line_end(path):
+def test_json_lines_blank_lines_and_byte_order_mark(path):
     reader = write(path, b'\xef\xbb\xbf{"a": 1}\r\n\n  \n{"a": 2}')
     assert everything(reader) == [{"a": 1}, {"a": 2}]
     assert reader.count() == 2
 
 
-def test_line_separators_inside_text_do_not_end_a_line(path):
+def test_json_lines_unicode_line_separators_stay_in_text(path):
     reader = write(path, '{"a": "x\u2028y\x85z"}\n')
     assert everything(reader) == [{"a": "x\u2028y\x85z"}]
 
 
-def test_an_empty_file_has_no_rows(path):
+def test_json_lines_empty_file_has_no_rows(path):
     reader = write(path, "")
     assert (everything(reader), reader.count(), reader.columns()) == ([], 0, ())
 
@@ -112,7 +112,7 @@ def test_an_empty_file_has_no_rows(path):
         (b'{"a": "\xff"}', "utf-8"),
     ],
 )
-def test_a_bad_line_is_told_with_file_and_line(path, line, told):
+def test_json_lines_bad_line_error_names_file_and_line(path, line, told):
     line = line if isinstance(line, bytes) else line.encode()
     reader = write(path, b'{"a": 0}\n\n' + line + b'\n{"a": 2}\n')
     rows = reader.rows(0, None)
@@ -122,7 +122,7 @@ def test_a_bad_line_is_told_with_file_and_line(path, line, told):
     assert f"{path}, line 3" in str(error.value)
 
 
-def test_a_bad_first_line_is_told_when_the_columns_are_asked(path):
+def test_json_lines_bad_first_line_is_refused_by_columns(path):
     with pytest.raises(UserError, match="line 1"):
         write(path, '{"a": 1},\n {"a": 2}').columns()
 
@@ -141,7 +141,7 @@ DOCUMENTS = {
 @pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("form", DOCUMENTS)
-def test_json_documents_are_rows(tmp_path, form, indent, name):
+def test_json_document_is_read_as_rows(tmp_path, form, indent, name):
     text = "\ufeff\n " * (indent is None) + json.dumps(DOCUMENTS[form], indent=indent) + "\n"
     reader = write(tmp_path / name, text)
     assert everything(reader) == ROWS
@@ -151,11 +151,11 @@ def test_json_documents_are_rows(tmp_path, form, indent, name):
 
 
 @pytest.mark.parametrize("form", ["list", "under data"])
-def test_json_documents_may_have_the_name_of_lines(tmp_path, form):
+def test_json_document_may_be_named_jsonl(tmp_path, form):
     assert everything(write(tmp_path / "x.jsonl", json.dumps(DOCUMENTS[form]))) == ROWS
 
 
-def test_one_line_with_lists_is_a_row_of_lines_and_columns_of_a_document(tmp_path):
+def test_json_lines_lists_stay_and_json_document_has_columns(tmp_path):
     text = '{"a": [1, 2], "b": [3, 4]}'
     assert everything(write(tmp_path / "x.jsonl", text)) == [{"a": [1, 2], "b": [3, 4]}]
     assert everything(write(tmp_path / "x.json", text)) == [{"a": 1, "b": 3}, {"a": 2, "b": 4}]
@@ -172,13 +172,13 @@ def test_one_line_with_lists_is_a_row_of_lines_and_columns_of_a_document(tmp_pat
         ('{"a": [1, 2], "b": [3]}', "its columns differ in length: {'a': 2, 'b': 1}"),
     ],
 )
-def test_a_bad_json_document_is_told_with_its_place(tmp_path, text, told):
+def test_json_document_malformed_error_names_the_place(tmp_path, text, told):
     with pytest.raises(UserError, match=told) as error:
         everything(write(tmp_path / "x.json", text))
     assert str(tmp_path / "x.json") in str(error.value)
 
 
-def test_a_json_document_has_a_largest_size(tmp_path, monkeypatch):
+def test_json_document_larger_than_the_limit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "LARGEST_DOCUMENT", 20)
     with pytest.raises(UserError, match="more than 20 bytes.*Write JSON Lines"):
         everything(write(tmp_path / "x.json", '[{"a": 1},\n {"a": 2},\n {"a": 3}]'))
@@ -191,7 +191,7 @@ HALVES = {
 
 
 @pytest.mark.parametrize(("name", "place"), [("x.jsonl", "line 4"), ("x.json", "row 2 (the")])
-def test_half_a_surrogate_pair_is_told_with_file_and_row(tmp_path, name, place):
+def test_json_surrogate_error_names_file_and_row(tmp_path, name, place):
     rows = write(tmp_path / name, HALVES[name]).rows(0, None)
     assert [next(rows), next(rows)] == [{"a": "w"}, {"a": "\U0001f600"}]
     with pytest.raises(UserError) as error:
@@ -203,9 +203,7 @@ def test_half_a_surrogate_pair_is_told_with_file_and_row(tmp_path, name, place):
 
 
 @pytest.mark.parametrize("name", HALVES)
-def test_skipped_surrogates_are_counted_and_leave_the_other_rows(
-    tmp_path, monkeypatch, capsys, name
-):
+def test_json_surrogate_rows_skipped_are_counted(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setenv(readers.SKIP_VARIABLE, "1")
     reader = write(tmp_path / name, HALVES[name])
     wanted = [{"a": "w"}, {"a": "\U0001f600"}, {"a": "\\ud83d"}]
@@ -217,7 +215,7 @@ def test_skipped_surrogates_are_counted_and_leave_the_other_rows(
     assert str(tmp_path / name) in told
 
 
-def test_a_cut_file_is_told_by_name(tmp_path):
+def test_json_lines_truncated_gzip_file_is_named(tmp_path):
     path = tmp_path / "x.jsonl.gz"
     whole = gzip.compress(b"".join(b'{"a": "%d"}\n' % (i**7) for i in range(5000)))
     path.write_bytes(whole[: len(whole) // 2])
@@ -226,19 +224,19 @@ def test_a_cut_file_is_told_by_name(tmp_path):
             ask(JsonLines(path))
 
 
-def test_a_file_that_is_not_gzip_is_told_by_name(tmp_path):
+def test_json_lines_file_that_is_not_gzip_is_named(tmp_path):
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(b'{"a": 1}\n')
     with pytest.raises(UserError, match=r"x\.jsonl\.gz"):
         JsonLines(path).columns()
 
 
-def test_rows_after_stop_are_not_read(path):
+def test_json_lines_rows_after_stop_are_not_read(path):
     reader = write(path, '{"a": 1}\n{"a": 2}\nbroken\n')
     assert list(reader.rows(1, 2)) == [{"a": 2}]
 
 
-def test_a_line_has_a_largest_size(tmp_path, monkeypatch):
+def test_json_lines_too_long_line_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "LARGEST_LINE", 20)
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": "of twenty"}\n\n{"a": "of twenty-one"}\n')
@@ -249,7 +247,7 @@ def test_a_line_has_a_largest_size(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("line", ["[" * 10**5, '{"a":' * 5000, f'{{"a": {"[" * 200}{"]" * 200}}}'])
-def test_deep_json_is_a_message(tmp_path, line):
+def test_json_lines_too_deep_nesting_is_refused(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     path.write_text(line)
     with pytest.raises(UserError, match="line 1: not JSON .(nested more than 100|Expecting)"):

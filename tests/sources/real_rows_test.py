@@ -23,7 +23,7 @@ def data(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def test_every_split_opens_with_its_rows_and_columns(data):
+def test_real_rows_every_split_opens_with_its_columns(data):
     assert len(FILES) >= (60 if ROWS == COPIES else 40)
     for path in FILES:
         dataset, subset, split = *path.parts[-3:-1], path.name.partition(".")[0]
@@ -37,7 +37,7 @@ def test_every_split_opens_with_its_rows_and_columns(data):
         assert list(rows.rows(len(raw) - 2)) == raw[-2:], path
 
 
-def test_hidden_labels_are_those_of_the_competitions_test_splits(data):
+def test_hidden_label_only_in_competition_test_splits(data):
     for path in FILES:
         dataset, subset, split = *path.parts[-3:-1], path.name.partition(".")[0]
         hidden = {
@@ -47,7 +47,7 @@ def test_hidden_labels_are_those_of_the_competitions_test_splits(data):
         assert hidden == {withheld}, path
 
 
-def test_every_sample_has_a_source_and_a_licence():
+def test_sample_rows_have_a_source_and_a_license():
     lines = (SAMPLES / "SOURCES.md").read_text(encoding="utf-8").splitlines()
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "/" in line]
     told = {cells[0]: cells for cells in table if len(cells) == 4}

@@ -32,7 +32,7 @@ def packed(kind):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "parquet", "arrow"])
-def test_rows_of_every_format(bucket, kind):
+def test_bucket_rows_of_every_file_format(bucket, kind):
     bucket.put("b", f"data/weather/train.{kind}", packed(kind))
     folders.set_data_dirs("gs://b/data")
     split = open_split("weather", None, "train")
@@ -42,7 +42,7 @@ def test_rows_of_every_format(bucket, kind):
     assert list(split.rows(700, 705)) == ROWS[700:705]
 
 
-def test_folders_here_and_in_a_bucket_are_one_list(bucket, tmp_path):
+def test_bucket_and_local_data_folders_are_one_list(bucket, tmp_path):
     bucket.put("b", "data/weather/train.jsonl", packed("jsonl"))
     folders.set_data_dirs([f"{tmp_path}:gs://b/data/,gs://b/data"])
     assert [str(folder) for folder in data_dirs()] == [str(tmp_path), "gs://b/data"]
@@ -50,7 +50,7 @@ def test_folders_here_and_in_a_bucket_are_one_list(bucket, tmp_path):
         folders.set_data_dirs("gs://b/none")
 
 
-def test_own_prompts_and_mixtures(bucket, tmp_path):
+def test_bucket_own_prompts_and_mixtures(bucket, tmp_path):
     prompts = {"which": ("{{text}} ||| {{answer_choices[label]}}", "rain ||| snow")}
     testing.write_dataset(tmp_path / "data" / "weather", prompts, {"train": ROWS[:9]})
     (tmp_path / "data" / "mixtures.yaml").write_text("all:\n  tasks: ['weather_.*']\n")

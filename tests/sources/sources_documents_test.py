@@ -44,7 +44,7 @@ def on_this_machine(monkeypatch):
         ("anli", "premise", None, False),  # the rows are not there
     ],
 )
-def test_documents_in_rows_are_keys_of_a_column(on_this_machine, dataset, column, values, known):
+def test_document_keys_of_rows_come_from_a_column(on_this_machine, dataset, column, values, known):
     on_this_machine(dataset, column, values)
     examples = len(values or ())
     expected = [document_key(value) for value in values] if known else None
@@ -53,13 +53,13 @@ def test_documents_in_rows_are_keys_of_a_column(on_this_machine, dataset, column
     assert documents_in_rows(dataset, None, "validation", examples + 1) is None
 
 
-def test_rows_elsewhere_are_not_fetched(monkeypatch):
+def test_document_keys_do_not_download_rows(monkeypatch):
     monkeypatch.setattr(documents, "available_splits", lambda *_: {})
     monkeypatch.setattr(documents, "open_split", None)
     assert documents_in_rows("anli", None, "validation", 2) is None
 
 
-def test_keys_differ_with_the_text():
+def test_document_keys_differ_with_the_text():
     keys = {document_key(text) for text in ("a", "b", "7", "half \ud800 of a pair", None)}
     assert len(keys) == 5
     assert document_key(7) == document_key("7")

@@ -48,7 +48,7 @@ def write(path, kind, count):
     "kind",
     [*(pytest.param(k, marks=pytest.mark.slow) for k in ("arrow", "csv", "jsonl")), "parquet"],
 )
-def test_memory_does_not_grow_with_the_file(tmp_path, kind):
+def test_reader_memory_does_not_grow_with_the_file(tmp_path, kind):
     peaks = []
     # csv is read up to 32 blocks of 1 MB ahead, so its smaller file must have about as many.
     for count in (50_000, 150_000) if kind == "csv" else (6_000, 60_000):

@@ -88,7 +88,7 @@ FORMS = [
     ("dataset", "subset", "rows"),
     [("super_glue", "rte", RTE), ("ai2_arc", "ARC-Easy", ARC), ("Zaid/own", None, RTE)],
 )
-def test_every_form_gives_the_same_rows(data, form, dataset, subset, rows):
+def test_open_split_every_file_format_gives_the_same_rows(data, form, dataset, subset, rows):
     write(data / dataset / (subset or "default"), form, rows)
     split = open_split(dataset, subset, "validation")
     assert list(split.rows()) == rows
@@ -105,13 +105,13 @@ def test_every_form_gives_the_same_rows(data, form, dataset, subset, rows):
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet", "arrow", "saved"])
-def test_label_names_become_integers(data, form):
+def test_open_split_label_names_become_integers(data, form):
     write(data / "super_glue" / "rte", form, [row | {"label": NAMES[row["label"]]} for row in RTE])
     assert list(open_split("super_glue", "rte", "validation").rows()) == RTE
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "arrow"])
-def test_an_unknown_label_name_is_told_with_file_row_and_column(data, form):
+def test_open_split_unknown_label_names_file_row_and_column(data, form):
     write(data / "super_glue" / "rte", form, [RTE[0] | {"label": "entailment"}] * 3)
     write(data / "super_glue" / "cb", form, [RTE[0] | {"label": n} for n in ("neutral", "maybe")])
     with pytest.raises(UserError, match=r"row 1 .*column 'label': 'maybe'.*2=neutral") as error:
@@ -119,19 +119,19 @@ def test_an_unknown_label_name_is_told_with_file_row_and_column(data, form):
     assert str(data / "super_glue/cb/validation") in str(error.value)
 
 
-def test_labels_of_own_data_stay_as_they_are(data):
+def test_open_split_own_data_labels_stay_unchanged(data):
     write(data / "mine" / "default", "jsonl", [{"label": "maybe"}])
     assert list(open_split("mine", None, "validation").rows()) == [{"label": "maybe"}]
 
 
-def test_a_list_of_records_becomes_a_dict_of_lists(data):
+def test_open_split_list_of_records_becomes_dict_of_lists(data):
     records = [{"text": "3", "label": "A"}, {"text": "4", "label": "B"}]
     write(data / "ai2_arc" / "ARC-Easy", "parquet", [row | {"choices": records} for row in ARC])
     assert list(open_split("ai2_arc", "ARC-Easy", "validation").rows()) == ARC
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "saved"])
-def test_glue_rte_stands_in_for_super_glue_rte(data, form):
+def test_open_split_glue_rte_stands_in_for_super_glue_rte(data, form):
     other = {"premise": "sentence1", "hypothesis": "sentence2"}
     rows = [{other.get(k, k): v for k, v in row.items()} for row in RTE]
     write(data / "glue" / "rte", form, rows)
@@ -142,32 +142,32 @@ def test_glue_rte_stands_in_for_super_glue_rte(data, form):
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
-def test_new_trec(data, form):
+def test_open_split_new_trec_labels_become_old_ones(data, form):
     write(data / "trec" / "default", form, [{"text": "q", "coarse_label": 2, "fine_label": 26}])
     assert list(open_split("trec", None, "validation").rows()) == [
         {"label-coarse": 0, "label-fine": 0, "text": "q"}
     ]
 
 
-def test_default_is_no_subset(data):
+def test_open_split_default_subset_is_no_subset(data):
     write(data / "mine" / "default", "jsonl", RTE)
     assert open_split("mine", "default", "validation").num_rows == 700
     assert list(available_splits("mine", "default")) == ["validation"]
 
 
-def test_without_a_subset_the_default_folder_is_not_needed(data):
+def test_open_split_without_subset_needs_no_default_folder(data):
     write(data / "mine", "csv", [{"a": 1}])
     assert list(open_split("mine", None, "validation").rows()) == [{"a": 1}]
 
 
-def test_the_first_data_folder_wins(data, monkeypatch):
+def test_open_split_first_data_folder_wins(data, monkeypatch):
     for name, value in (("one", 1), ("two", 2)):
         write(data / name / "mine", "jsonl", [{"a": value}])
     monkeypatch.setenv("T0_DATA_DIR", f"{data / 'two'}:{data / 'one'}")
     assert list(open_split("mine", None, "validation").rows()) == [{"a": 2}]
 
 
-def test_absent_rows_are_told_with_places_and_remedy(data):
+def test_open_split_absent_rows_error_names_places_and_remedy(data):
     write(data / "super_glue" / "cb", "jsonl", RTE)
     with pytest.raises(UserError) as error:
         open_split("super_glue", "cb", "test")
@@ -186,14 +186,14 @@ def test_absent_rows_are_told_with_places_and_remedy(data):
         assert part in told
 
 
-def test_absent_rows_without_a_data_folder(data, monkeypatch):
+def test_open_split_absent_rows_without_a_data_folder(data, monkeypatch):
     monkeypatch.delenv("T0_DATA_DIR")
     with pytest.raises(UserError, match="neither --data_dir nor T0_DATA_DIR"):
         open_split("trec", None, "test")
     assert available_splits("trec") == {}
 
 
-def test_a_cut_saved_folder_is_told(data):
+def test_open_split_saved_dataset_missing_shard_is_refused(data):
     write(data / "mine", "saved", RTE)
     next((data / "mine/validation").glob("*00001-of-00002.arrow")).unlink()
     with pytest.raises(UserError, match="00001-of-00002"):
@@ -204,7 +204,7 @@ def test_a_cut_saved_folder_is_told(data):
     ("values", "hidden"),
     [([-1, 0, 1], []), ([-1, -1, -1], [0, 1, 2]), ([-1, None, -1], [0, 1, 2]), ([0, None], [1])],
 )
-def test_minus_one_hides_labels_of_own_data_only_if_no_other_label_is_there(
+def test_hidden_label_minus_one_in_own_data_if_no_other_label(
     tmp_path, monkeypatch, capsys, values, hidden
 ):
     folder = tmp_path / "mine"
@@ -218,7 +218,7 @@ def test_minus_one_hides_labels_of_own_data_only_if_no_other_label_is_there(
     assert ("-1 in the column 'label' hides the label" in told) == (values.count(-1) > 1)
 
 
-def test_minus_one_hides_single_labels_of_t0_s_datasets(tmp_path, monkeypatch):
+def test_hidden_label_minus_one_in_t0_datasets(tmp_path, monkeypatch):
     folder = tmp_path / "glue" / "mrpc"
     folder.mkdir(parents=True)
     rows = [{"sentence1": "a", "sentence2": "b", "label": v, "idx": 0} for v in (-1, 0)]

@@ -25,7 +25,7 @@ def read(texts, split="train"):
     return [text for shard in texts.shards(split) for text in texts.documents(shard)]
 
 
-def test_file_names_say_the_split(tmp_path):
+def test_text_folder_splits_from_file_names(tmp_path):
     wanted = {
         "train": ["c4-train.00000-of-00002.json.gz", "train-00001.txt", "train/a/b.txt.gz",
                   "train/c.jsonl", "train.jsonl", "train_more.txt"],
@@ -46,7 +46,7 @@ def test_file_names_say_the_split(tmp_path):
     assert found == {split: sorted(names) for split, names in wanted.items()}
 
 
-def test_where_no_name_says_train_the_rest_is_train(tmp_path):
+def test_text_folder_unnamed_files_are_the_train_split(tmp_path):
     write(tmp_path / "book.txt", ["one", "two"])
     write(tmp_path / "validation.txt", ["three"])
     texts = FolderTexts(tmp_path)
@@ -55,7 +55,7 @@ def test_where_no_name_says_train_the_rest_is_train(tmp_path):
     assert read(texts, "validation") == ["three"]
 
 
-def test_a_folder_and_its_subfolders(tmp_path):
+def test_text_folder_and_its_subfolders(tmp_path):
     write(tmp_path / "train" / "a.txt", ["a"])
     write(tmp_path / "books" / "train.txt", ["b"])
     (tmp_path / ".cache").mkdir()
@@ -73,7 +73,7 @@ def test_a_folder_and_its_subfolders(tmp_path):
     ),
     shard_bytes=st.integers(1, 60),
 )
-def test_shards_cover_every_document_once(tmp_path_factory, files, shard_bytes):
+def test_text_folder_shards_cover_every_document_once(tmp_path_factory, files, shard_bytes):
     folder = tmp_path_factory.mktemp("texts")
     wanted = []
     for number, (lines, kind) in enumerate(files):
@@ -87,7 +87,7 @@ def test_shards_cover_every_document_once(tmp_path_factory, files, shard_bytes):
     assert len({str(shard) for shard in shards}) == len(shards)
 
 
-def test_small_files_share_a_shard_and_large_ones_are_cut(tmp_path):
+def test_text_folder_sharding_joins_small_and_cuts_large_files(tmp_path):
     for number in range(6):
         write(tmp_path / f"small{number}.txt", ["x" * 9])
     write(tmp_path / "z_large.txt", ["y" * 9] * 10)
@@ -96,7 +96,7 @@ def test_small_files_share_a_shard_and_large_ones_are_cut(tmp_path):
     assert str(shards[0]).endswith("small0.txt:0 and 2 more")
 
 
-def test_last_line_without_an_end_and_a_byte_order_mark(tmp_path):
+def test_text_folder_byte_order_mark_and_missing_last_newline(tmp_path):
     (tmp_path / "train.txt").write_bytes(b"\xef\xbb\xbfone\n\n  \ntwo\r\nthree")
     assert read(FolderTexts(tmp_path, shard_bytes=4)) == ["one", "two", "three"]
 
@@ -111,20 +111,20 @@ def test_last_line_without_an_end_and_a_byte_order_mark(tmp_path):
     ],
 )
 @pytest.mark.parametrize("ending", [".jsonl", ".json.gz"])
-def test_faulty_line_is_named(tmp_path, line, message, ending):
+def test_text_folder_faulty_json_line_is_named(tmp_path, line, message, ending):
     write(tmp_path / f"train{ending}", [*as_json("one"), "", line, *as_json("two")])
     # The fault stands in a shard that does not begin at the file's start.
     with pytest.raises(UserError, match=rf"train{ending}, {message}"):
         read(FolderTexts(tmp_path, shard_bytes=12))
 
 
-def test_text_that_is_not_utf8_is_named(tmp_path):
+def test_text_folder_text_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "train.txt").write_bytes(b"one\ncaf\xe9\n")
     with pytest.raises(UserError, match=r"train.txt, line 2: not UTF-8 .*byte 3 of the line"):
         read(FolderTexts(tmp_path, shard_bytes=2))
 
 
-def test_broken_packed_file_is_named(tmp_path):
+def test_text_folder_broken_gzip_file_is_named(tmp_path):
     write(tmp_path / "train.txt.gz", ["one"] * 50)
     whole = (tmp_path / "train.txt.gz").read_bytes()
     (tmp_path / "train.txt.gz").write_bytes(whole[:-12])
@@ -132,19 +132,19 @@ def test_broken_packed_file_is_named(tmp_path):
         read(FolderTexts(tmp_path))
 
 
-def test_folder_without_text(tmp_path):
+def test_text_folder_without_text_files_is_refused(tmp_path):
     write(tmp_path / "train.csv", ["a,b"])
     with pytest.raises(UserError, match=r"holds no text files. Wanted one document a line, as"):
         FolderTexts(tmp_path)
 
 
-def test_files_with_nothing_but_white_space_give_no_document(tmp_path):
+def test_text_folder_whitespace_only_gives_no_document(tmp_path):
     write(tmp_path / "train.txt", ["", "  ", "\t"])
     write(tmp_path / "train.jsonl", as_json(" \n", ""))
     assert read(FolderTexts(tmp_path)) == []
 
 
-def test_json_documents_are_documents_in_one_shard(tmp_path):
+def test_text_folder_json_document_is_in_one_shard(tmp_path):
     long = "word " * 30
     write(tmp_path / "train.json", [json.dumps([{"text": f"{long}{n}"} for n in range(9)])])
     write(tmp_path / "train-2.json.gz", [json.dumps({"data": [{"text": "b"}, {"text": " "}]})])
@@ -157,7 +157,7 @@ def test_json_documents_are_documents_in_one_shard(tmp_path):
         read(FolderTexts(tmp_path))
 
 
-def test_half_a_surrogate_pair_is_told_or_skipped(tmp_path, monkeypatch, capsys):
+def test_text_folder_surrogate_is_refused_or_skipped(tmp_path, monkeypatch, capsys):
     write(tmp_path / "train.jsonl", as_json("whole", "cut \ud83d"))
     write(tmp_path / "train.txt", [r'"\ud83d"'])  # the text of an escape is text
     with pytest.raises(UserError, match=r"train.jsonl, line 2, column 'text'.*--skip_bad_rows"):
