@@ -27,7 +27,7 @@ from typing import Any
 
 from t0.compat import mtf, transformer, transformer_layers
 from t0.compat import tf1 as tf
-from t0.scoring.mesh_model import copied_as, has_t5_options
+from t0.scoring.mesh_model import copy_as_class, has_t5_options
 
 CHUNK = 32
 # Added to the logits of masked positions; its exponential is 0.
@@ -50,7 +50,7 @@ def cache_attention(decoder: Any) -> int:
     for index, layer in enumerate(layers):
         kind = KINDS.get(type(layer))
         if kind and has_t5_options(layer):
-            layers[index] = copied_as(kind, layer)
+            layers[index] = copy_as_class(kind, layer)
             replaced += 1
     return replaced
 

@@ -110,13 +110,13 @@ class CheckpointResults:
         self._folder, self._writes = folder, writes
         publishing.remove_leftovers([folder, _join(folder, "scores"), _join(folder, "answers")])
         self._made_from = {name: run.get(name) for name in MADE_FROM}
-        kept = {task: self._kept(task) for task in tasks}
-        self._entries: dict[str, Mapping[str, Any] | None] = kept
+        entries = {task: self._load_entry(task) for task in tasks}
+        self._entries: dict[str, Mapping[str, Any] | None] = entries
         finished = len(tasks) - len(self.unfinished)
         if finished:
             print(f"step {run['step']}: {finished} of {len(tasks)} tasks were finished before")
 
-    def _kept(self, task: str) -> Mapping[str, Any] | None:
+    def _load_entry(self, task: str) -> Mapping[str, Any] | None:
         step, needed = self.run["step"], self._NEEDED
         return kept_entry(self._folder, step, task, made_from=self._made_from, needed=needed)
 
@@ -141,7 +141,7 @@ class CheckpointResults:
     def _scored(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
         """Writes the scores of a task and returns its entry."""
         metrics = RankMetrics(task.facts.metric_fns)
-        lines = (score_line(*one) for one in metrics.accumulate(scored))
+        lines = (score_line(*pair) for pair in metrics.accumulate(scored))
         self._write_lines(task.name, lines)
         return task_entry(task_facts(task), metrics, task.name)
 
@@ -335,7 +335,7 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
     except (OSError, publishing.OutputError) as error:
         reason = write_reason(error.__cause__ or error)
         raise UserError(
-            f"cannot write {path}: {reason}. Finished tasks are kept. Mend that and start the "
+            f"cannot write {path}: {reason}. Finished tasks are kept. Fix this and start the "
             "same command again"
         ) from error
 
@@ -471,9 +471,9 @@ class ShardResults(CheckpointResults):
         def lines() -> Iterator[dict[str, Any]]:
             nonlocal counted
             for example, row in scored:
-                found = int(np.isfinite(row).sum())
-                if found:
-                    counted += found
+                scored_choices = int(np.isfinite(row).sum())
+                if scored_choices:
+                    counted += scored_choices
                     yield _partial(score_line(example, row))
 
         self._write_lines(task.name, lines())
