@@ -118,7 +118,7 @@ def open_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) ->
         parse(where, line)
         total += 1
     if not total:
-        raise UserError(f"input file {path} is empty: wanted an input a line")
+        raise UserError(f"input file {path} is empty: wanted one input per line")
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
         for index, (where, line) in enumerate(lines(path)):

@@ -85,12 +85,12 @@ def make_generator(
     model: MeshModel, vocabularies: tuple[Any, Any], *, dtype: str, method: DecodingMethod
 ) -> MeshGenerator:
     """Builds the configured model with the given activation type, and returns its generator."""
-    built, placement = build_model(model, vocabularies)
+    built_model, placement = build_model(model, vocabularies)
     types = mesh_utils.get_variable_dtype()
     activations = devices.activation_dtype(dtype)
     if activations != tf.float32:
         types = mtf.VariableDType(types.master_dtype, activations, activations)
-    return MeshGenerator(built, types, placement, method)
+    return MeshGenerator(built_model, types, placement, method)
 
 
 def evaluation_decoder(
