@@ -1,6 +1,6 @@
 """T5's pretraining objectives in numpy: operations on flat arrays of many sequences.
 
-    tokens = split(concatenated(chunks(documents, rng)), 568)
+    tokens = split(join_documents(chunks(documents, rng)), 568)
     mask = span_mask(tokens.lengths, rng)
     inputs = with_sentinels(tokens, mask, 32_099)
     targets = with_sentinels(tokens, ~mask, 32_099)
@@ -49,10 +49,10 @@ def chunks(
     )
 
 
-def concatenated(documents: Ragged, count: int = JOINED_DOCUMENTS) -> Ragged:
+def join_documents(documents: Ragged, count: int = JOINED_DOCUMENTS) -> Ragged:
     """Joins groups of `count` documents, without padding ids (t5's `reduce_concat_tokens`)."""
     ends = np.append(documents.ends[:-1:count], documents.ends[-1])
-    return only(Ragged(documents.values, ends), documents.values != 0)
+    return select_masked(Ragged(documents.values, ends), documents.values != 0)
 
 
 def split(sequences: Ragged, length: int) -> Ragged:
@@ -102,19 +102,19 @@ def span_mask(
         rows = np.flatnonzero(lengths == length)
         noise, number = (int(n) for n in spans(np.array(length), density, mean_span))
         full = max(length, 2)
-        kept = _partition(len(rows), full - noise, number, rng)
+        unmasked = _partition(len(rows), full - noise, number, rng)
         masked = _partition(len(rows), noise, number, rng)
-        widths = np.stack([kept, masked], axis=2).reshape(-1)
+        widths = np.stack([unmasked, masked], axis=2).reshape(-1)
         noisy = np.repeat(np.tile([False, True], number * len(rows)), widths)
-        places = starts[rows, None] + np.arange(length)
-        mask[places] = noisy.reshape(len(rows), full)[:, :length]
+        indices = starts[rows, None] + np.arange(length)
+        mask[indices] = noisy.reshape(len(rows), full)[:, :length]
     return mask
 
 
-def _partition(rows: int, items: int, parts: int, rng: np.random.Generator) -> np.ndarray:
+def _partition(rows: int, items: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Returns int64 [rows, parts]: random positive numbers that add up to `items` in each row."""
     begins = np.zeros((rows, items - 1), bool)
-    begins[:, : parts - 1] = True
+    begins[:, : count - 1] = True
     rng.permuted(begins, axis=1, out=begins)
     cuts = np.nonzero(begins)[1].reshape(rows, -1) + 1
     edges = [np.zeros((rows, 1), np.int64), cuts, np.full((rows, 1), items)]
@@ -146,10 +146,10 @@ def with_sentinels(sequences: Ragged, mask: np.ndarray, top: int) -> Ragged:
     earlier = np.append(0, count)[sequences.ends[:-1]]
     sentinel = top + 1 - (count - np.repeat(earlier, sequences.lengths))
     values = np.where(first, sentinel, sequences.values).astype(np.int32)
-    return only(Ragged(values, sequences.ends), ~(mask & before))
+    return select_masked(Ragged(values, sequences.ends), ~(mask & before))
 
 
-def only(sequences: Ragged, mask: np.ndarray) -> Ragged:
+def select_masked(sequences: Ragged, mask: np.ndarray) -> Ragged:
     """Returns only the masked tokens (t5's `drop_nonnoise_tokens`)."""
     if mask.all():
         return sequences
@@ -161,18 +161,18 @@ def ended(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
 
     This is SeqIO's `append_eos_after_trim`, including its truncation of features.
     """
-    more = eos is not None
+    has_eos = eos is not None
     taken = sequences.lengths
     if limit is not None:
-        taken = np.minimum(taken, limit - more)
+        taken = np.minimum(taken, limit - has_eos)
     cut = slices(sequences.values, sequences.ends[:-1], taken)
-    if not more:
+    if not has_eos:
         return cut
     ends = cut.ends + np.arange(len(cut.ends))
     values = np.full(ends[-1], eos, np.int32)
-    kept = np.ones(len(values), bool)
-    kept[ends[1:] - 1] = False
-    values[kept] = cut.values
+    is_token = np.ones(len(values), bool)
+    is_token[ends[1:] - 1] = False
+    values[is_token] = cut.values
     return Ragged(values, ends)
 
 
