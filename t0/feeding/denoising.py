@@ -156,7 +156,7 @@ def select_masked(sequences: Ragged, mask: np.ndarray) -> Ragged:
     return Ragged(sequences.values[mask], np.append(0, np.cumsum(mask))[sequences.ends])
 
 
-def ended(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
+def append_eos(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
     """Truncates sequences to `limit` tokens, and makes `eos` the last one if it is not None.
 
     This is SeqIO's `append_eos_after_trim`, including its truncation of features.

@@ -68,7 +68,7 @@ class InstructedSource:
                     "Cache it again (seqio_cache_tasks --overwrite)"
                 ) from error
             sequences = {
-                name: denoising.ended(ids, self.spec.eos[name], self.lengths[name])
+                name: denoising.append_eos(ids, self.spec.eos[name], self.lengths[name])
                 for name, ids in (("inputs", inputs), ("targets", targets))
                 if name in self.lengths
             }

@@ -161,12 +161,12 @@ def examples(
     corrupt, joined = _OBJECTIVES[objective.selector]
     taken = denoising.chunks(documents, rng, order=order)
     if objective.document_eos is not None:
-        taken = denoising.ended(taken, objective.document_eos, None)
+        taken = denoising.append_eos(taken, objective.document_eos, None)
     if joined:
         taken = denoising.join_documents(taken)
     features = corrupt(denoising.split(taken, objective.segment_tokens), rng, objective)
     return {
-        name: denoising.ended(features[name], eos, lengths[name])
+        name: denoising.append_eos(features[name], eos, lengths[name])
         for name, eos in objective.eos.items()
     }
 

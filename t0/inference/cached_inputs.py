@@ -108,7 +108,7 @@ def _decode_instructions(
         for text, of_text, part_fits in zip(texts, sizes, fits, strict=True)
     ]
     sequences = {"inputs": inputs, "targets": instructed.draw_outputs(ids, None)}
-    ended = {name: denoising.ended(sequences[name], spec.eos[name], None) for name in FIELDS}
+    ended = {name: denoising.append_eos(sequences[name], spec.eos[name], None) for name in FIELDS}
     return ended, [shown, outputs]
 
 

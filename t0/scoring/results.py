@@ -118,7 +118,9 @@ class CheckpointResults:
 
     def _load_entry(self, task: str) -> Mapping[str, Any] | None:
         step, needed = self.run["step"], self._NEEDED
-        return kept_entry(self._folder, step, task, made_from=self._made_from, needed=needed)
+        return load_finished_entry(
+            self._folder, step, task, made_from=self._made_from, needed=needed
+        )
 
     @property
     def unfinished(self) -> set[str]:
@@ -135,7 +137,7 @@ class CheckpointResults:
         entry = self._entries[task.name] = self._scored(task, scored)
         if self._writes:
             step, facts = self.run["step"], self._made_from
-            keep_entry(self._folder, step, task.name, entry=entry, made_from=facts)
+            save_finished_entry(self._folder, step, task.name, entry=entry, made_from=facts)
         return entry
 
     def _scored(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
@@ -167,7 +169,7 @@ class CheckpointResults:
             collections.deque(counted_lines, maxlen=0)
         entry = self._entries[task] = {**self._entries[task], "decoded": counts.entry()}
         if self._writes:
-            keep_entry(self._folder, step, task, entry=entry, made_from=self._made_from)
+            save_finished_entry(self._folder, step, task, entry=entry, made_from=self._made_from)
         return entry
 
     def _write_lines(self, task: str, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -260,7 +262,7 @@ def write_events(
         events.add(step, values)
 
 
-def keep_entry(
+def save_finished_entry(
     folder: str, step: int, task: str, *, entry: Mapping[str, Any], made_from: Mapping[str, Any]
 ) -> None:
     """Writes the entry of a finished task, so that an interrupted evaluation can resume from it.
@@ -277,7 +279,7 @@ def keep_entry(
     write_whole(_unfinished_path(folder, step, task), [json.dumps(content) + "\n"])
 
 
-def kept_entry(
+def load_finished_entry(
     folder: str,
     step: int,
     task: str,
@@ -299,7 +301,7 @@ def kept_entry(
 
 
 def remove_entries(folder: str, step: int) -> None:
-    """Removes the entries that `keep_entry` wrote, once the evaluation is finished."""
+    """Removes the entries that `save_finished_entry` wrote, once the evaluation is finished."""
     paths.remove(_join(folder, f"unfinished_{step}"))
 
 

@@ -74,7 +74,7 @@ def test_lengths_of_t5():
     pieces = ragged(tokens([568] * 5))
     mask = denoising.span_mask(pieces.lengths, seeded())
     for part, length in ((mask, 512), (~mask, 114)):
-        made = denoising.ended(denoising.with_sentinels(pieces, part, TOP), 1, 512)
+        made = denoising.append_eos(denoising.with_sentinels(pieces, part, TOP), 1, 512)
         assert made.lengths.tolist() == [length] * 5
         assert all(sequence[-1] == 1 for sequence in listed(made))
 
@@ -120,9 +120,9 @@ def test_prefixes_leave_something_on_both_sides(sizes, seed):
 
 def test_ending_cuts_within_the_limit():
     sequences = ragged([[5, 6, 7, 8], [9], []])
-    assert listed(denoising.ended(sequences, 1, 4)) == [[5, 6, 7, 1], [9, 1], [1]]
-    assert listed(denoising.ended(sequences, None, 3)) == [[5, 6, 7], [9], []]
-    assert listed(denoising.ended(sequences, 1, None)) == [[5, 6, 7, 8, 1], [9, 1], [1]]
+    assert listed(denoising.append_eos(sequences, 1, 4)) == [[5, 6, 7, 1], [9, 1], [1]]
+    assert listed(denoising.append_eos(sequences, None, 3)) == [[5, 6, 7], [9], []]
+    assert listed(denoising.append_eos(sequences, 1, None)) == [[5, 6, 7, 8, 1], [9, 1], [1]]
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_span_corruption_is_t5s(features, lengths):
     segment = max(len(found) for found, _ in back)
     assert listed(denoising.split(joined, segment)) == listed(pieces)
     for name, part in (("inputs", mask), ("targets", ~mask)):
-        made = denoising.ended(denoising.with_sentinels(pieces, part, TOP), 1, lengths[name])
+        made = denoising.append_eos(denoising.with_sentinels(pieces, part, TOP), 1, lengths[name])
         assert listed(made) == [example[name].tolist() for example in theirs]
         assert made.values.dtype == np.int32
 
@@ -199,7 +199,7 @@ def test_prefix_lm_is_t5s(features):
         taken = len(example["inputs"]) - 1
         mask += [n < taken for n in range(len(piece))]
     for name, part in (("inputs", np.array(mask)), ("targets", ~np.array(mask))):
-        made = denoising.ended(denoising.select_masked(pieces, part), 1, lengths[name])
+        made = denoising.append_eos(denoising.select_masked(pieces, part), 1, lengths[name])
         assert listed(made) == [example[name].tolist() for example in theirs]
     both = ours["inputs"].lengths + ours["targets"].lengths - 2
     cut = ours["targets"].lengths == lengths["targets"]
