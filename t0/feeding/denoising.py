@@ -125,11 +125,11 @@ def prefix_mask(
     lengths: np.ndarray, rng: np.random.Generator, *, density: float = 0.5
 ) -> np.ndarray:
     """Masks a prefix of random length of each sequence (t5's `random_prefix_noise_mask`)."""
-    most = lengths - 1
-    least = np.rint(np.float32(1 - 2 * density) * np.float32(most)).astype(np.int64)
-    least = np.minimum(most, np.maximum(1, least))
-    taken = rng.integers(least, most + 1)
-    return _positions(lengths) < np.repeat(taken, lengths)
+    longest = lengths - 1
+    shortest = np.rint(np.float32(1 - 2 * density) * np.float32(longest)).astype(np.int64)
+    shortest = np.minimum(longest, np.maximum(1, shortest))
+    prefix_lengths = rng.integers(shortest, longest + 1)
+    return _positions(lengths) < np.repeat(prefix_lengths, lengths)
 
 
 def with_sentinels(sequences: Ragged, mask: np.ndarray, top: int) -> Ragged:
@@ -162,17 +162,17 @@ def append_eos(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
     This is SeqIO's `append_eos_after_trim`, including its truncation of features.
     """
     has_eos = eos is not None
-    taken = sequences.lengths
+    sizes = sequences.lengths
     if limit is not None:
-        taken = np.minimum(taken, limit - has_eos)
-    cut = slices(sequences.values, sequences.ends[:-1], taken)
+        sizes = np.minimum(sizes, limit - has_eos)
+    truncated = slices(sequences.values, sequences.ends[:-1], sizes)
     if not has_eos:
-        return cut
-    ends = cut.ends + np.arange(len(cut.ends))
+        return truncated
+    ends = truncated.ends + np.arange(len(truncated.ends))
     values = np.full(ends[-1], eos, np.int32)
     is_token = np.ones(len(values), bool)
     is_token[ends[1:] - 1] = False
-    values[is_token] = cut.values
+    values[is_token] = truncated.values
     return Ragged(values, ends)
 
 

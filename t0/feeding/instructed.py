@@ -64,7 +64,7 @@ class InstructedSource:
                 targets = draw_outputs(block.features, rng)
             except ValueError as error:
                 raise UserError(
-                    f"the cache of task {self.name} is damaged or of another version: {error}. "
+                    f"the cache of task {self.name} is damaged or from another version: {error}. "
                     "Cache it again (seqio_cache_tasks --overwrite)"
                 ) from error
             sequences = {
@@ -111,8 +111,8 @@ def draw_outputs(features: Mapping[str, Ragged], rng: np.random.Generator | None
         raise ValueError("the outputs of a record do not add up")
     if sizes.lengths.min(initial=1) < 1:
         raise ValueError("a record has no outputs")
-    chosen = sizes.ends[:-1] + (rng.integers(0, sizes.lengths) if rng else 0)
-    return slices(outputs.values, ends[chosen], sizes.values[chosen])
+    indices = sizes.ends[:-1] + (rng.integers(0, sizes.lengths) if rng else 0)
+    return slices(outputs.values, ends[indices], sizes.values[indices])
 
 
 def part_sizes(parts: Ragged, spec: InstructionSpec) -> np.ndarray:

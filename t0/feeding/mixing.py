@@ -157,9 +157,9 @@ class MixedStream:
     def take(self) -> list[dict[str, np.ndarray]]:
         """Returns the next `DRAWS` examples."""
         generator = np.random.default_rng([self._seed, _MIXING, self._drawn])
-        chosen = generator.choice(len(self._streams), size=DRAWS, p=self._shares)
+        stream_numbers = generator.choice(len(self._streams), size=DRAWS, p=self._shares)
         self._drawn += 1
-        return [self._streams[number].next_example() for number in chosen.tolist()]
+        return [self._streams[number].next_example() for number in stream_numbers.tolist()]
 
     def state(self) -> dict[str, Any]:
         """Returns the stream's state, which can be written as JSON."""

@@ -124,19 +124,19 @@ def _lay_out(
 ) -> Rows:
     flat = [number for row in rows for number in row]
     counts = np.array([len(row) for row in rows])
-    taken = sizes[flat]
+    flat_sizes = sizes[flat]
     first = np.cumsum(counts) - counts  # index in `flat` of each row's first example
-    starts = np.cumsum(taken) - taken
+    starts = np.cumsum(flat_sizes) - flat_sizes
     row_of = np.repeat(np.arange(len(rows)), counts)
     within = starts - starts[first][row_of]  # the offset of an example in its row
-    indices = np.repeat(row_of * length + within - starts, taken) + np.arange(taken.sum())
+    indices = np.repeat(row_of * length + within - starts, flat_sizes) + np.arange(flat_sizes.sum())
     arrays = {key: np.zeros((len(rows), length), np.int32) for key in _keys(name)}
     ids, segments, positions = (arrays[key].reshape(-1) for key in _keys(name))
     ids[indices] = np.concatenate(
         [np.zeros(0, np.int32), *(examples[n][name][:length] for n in flat)]
     )
-    segments[indices] = np.repeat(np.arange(len(flat)) - first[row_of] + 1, taken)
-    positions[indices] = np.arange(taken.sum()) - np.repeat(starts, taken)
+    segments[indices] = np.repeat(np.arange(len(flat)) - first[row_of] + 1, flat_sizes)
+    positions[indices] = np.arange(flat_sizes.sum()) - np.repeat(starts, flat_sizes)
     return arrays
 
 

@@ -158,13 +158,13 @@ def examples(
     Returns:
       feature -> the examples' sequences.
     """
-    corrupt, joined = _OBJECTIVES[objective.selector]
-    taken = denoising.chunks(documents, rng, order=order)
+    corrupt, joins = _OBJECTIVES[objective.selector]
+    pieces = denoising.chunks(documents, rng, order=order)
     if objective.document_eos is not None:
-        taken = denoising.append_eos(taken, objective.document_eos, None)
-    if joined:
-        taken = denoising.join_documents(taken)
-    features = corrupt(denoising.split(taken, objective.segment_tokens), rng, objective)
+        pieces = denoising.append_eos(pieces, objective.document_eos, None)
+    if joins:
+        pieces = denoising.join_documents(pieces)
+    features = corrupt(denoising.split(pieces, objective.segment_tokens), rng, objective)
     return {
         name: denoising.append_eos(features[name], eos, lengths[name])
         for name, eos in objective.eos.items()

@@ -80,9 +80,9 @@ class CachedRecords(Sequence[dict[str, Value]]):
         file = bisect.bisect_right(self._ends, position)
         before = self._ends[file - 1] if file else 0
         path = self._files[file]
-        with reading(path, ValueError), binary(path) as opened:
-            opened.seek(int(self._begin(file)[position - before]))
-            record = next(tfrecord.unframed(opened), None)
+        with reading(path, ValueError), binary(path) as stream:
+            stream.seek(int(self._begin(file)[position - before]))
+            record = next(tfrecord.unframed(stream), None)
             if record is None:
                 raise ValueError("the file has become shorter")
             features = token_files.features_of(record)
@@ -91,8 +91,8 @@ class CachedRecords(Sequence[dict[str, Value]]):
     def _begin(self, file: int) -> np.ndarray:
         if file not in self._begins:
             path = self._files[file]
-            with reading(path, ValueError), binary(path) as opened:
-                self._begins[file] = np.fromiter(tfrecord.beginnings(opened), np.int64)
+            with reading(path, ValueError), binary(path) as stream:
+                self._begins[file] = np.fromiter(tfrecord.beginnings(stream), np.int64)
         return self._begins[file]
 
 

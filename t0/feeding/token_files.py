@@ -104,8 +104,8 @@ def record_batches(file: str, at_once: int = _RECORDS_AT_ONCE) -> Iterator[list[
       UserError: if it cannot be read, or is damaged; the message has its name.
     """
     try:
-        with paths.opened(file) as opened:
-            records = tfrecord.unframed(opened)
+        with paths.opened(file) as stream:
+            records = tfrecord.unframed(stream)
             while batch := list(itertools.islice(records, at_once)):
                 yield batch
     except (OSError, ValueError) as error:
@@ -139,17 +139,17 @@ def in_turns(counts: Sequence[int], files: int) -> np.ndarray:
     """
     ends = itertools.accumulate(counts, initial=0)
     waiting = deque(iter(range(first, end)) for first, end in itertools.pairwise(ends))
-    opened: list[Iterator[int] | None] = [None] * files
+    open_files: list[Iterator[int] | None] = [None] * files
     order: list[int] = []
-    while waiting or any(opened):
+    while waiting or any(open_files):
         for slot in range(files):
-            if opened[slot] is None and waiting:
-                opened[slot] = waiting.popleft()
-            if opened[slot] is None:
+            if open_files[slot] is None and waiting:
+                open_files[slot] = waiting.popleft()
+            if open_files[slot] is None:
                 continue
-            number = next(opened[slot], None)
+            number = next(open_files[slot], None)
             if number is None:
-                opened[slot] = None
+                open_files[slot] = None
             else:
                 order.append(number)
     return np.array(order, np.int64)
@@ -332,7 +332,7 @@ def _rewrite_usual(record: bytes, names: Sequence[str]) -> bytes:
     try:
         packed = {name: _packed_integers(name, features.get(name, b"")) for name in names}
     except ValueError as error:
-        raise ValueError(f"a record is no tf.train.Example: {error}") from error
+        raise ValueError(f"a record is not a tf.train.Example: {error}") from error
     return tf_examples.example(
         b"".join(tf_examples.packed_entry(name, content) for name, content in packed.items())
     )
@@ -351,7 +351,7 @@ def features_of(record: bytes) -> dict[str, bytes]:
                 content = dict(nested(entry, 1, 2))
                 by_name[content.get(1, b"").decode("utf-8", "replace")] = content.get(2, b"")
     except ValueError as error:
-        raise ValueError(f"a record is no tf.train.Example: {error}") from error
+        raise ValueError(f"a record is not a tf.train.Example: {error}") from error
     return by_name
 
 

@@ -164,21 +164,21 @@ class TrainingData:
             batch = {
                 name: np.concatenate([portion[name] for portion in portions]) for name in current
             }
-            drawn = sum(state[-1] for state in started["tasks"].values())
+            served = sum(state[-1] for state in started["tasks"].values())
             portion = self._filling.examples * used / len(next(iter(current.values())))
             yield (
                 batch,
-                {"mixture": started, "window": window, "row": used, "examples": drawn + portion},
+                {"mixture": started, "window": window, "row": used, "examples": served + portion},
             )
 
     def _draw_window(self, number: int) -> Batch:
         examples: list[dict[str, np.ndarray]] = []
         tokens = dict.fromkeys(self._lengths, 0)
         while True:
-            drawn = self._mixture.take()
-            examples += drawn
+            new_examples = self._mixture.take()
+            examples += new_examples
             for name, length in self._lengths.items():
-                tokens[name] += sum(min(len(example[name]), length) for example in drawn)
+                tokens[name] += sum(min(len(example[name]), length) for example in new_examples)
             full = max(tokens[name] / length for name, length in self._lengths.items())
             if (full if self._pack else len(examples)) >= self._window_rows:
                 break

@@ -72,8 +72,10 @@ class TextDecoder:
         examples = (InferenceExample(n, "", None, ids.tolist()) for n, ids in enumerate(inputs))
         for _, window in windows(examples, self._rows * WINDOW):
             texts = [""] * len(window)
-            made = batches(window, limits, batch_size=self._rows, method=self._method, seed=0)
-            for batch in made:
+            window_batches = batches(
+                window, limits, batch_size=self._rows, method=self._method, seed=0
+            )
+            for batch in window_batches:
                 ids, _ = self._generator.predict(batch.inputs, batch.limits, batch.draws)
                 for row, index in enumerate(batch.places):
                     tokens = predicted_tokens(ids[row], batch.limits[row])

@@ -115,7 +115,7 @@ class Checkpoints:
                 for name, weight in weights.items()
             }
         # Steps of checkpoints written by this run, also before a restart. Only these are deleted.
-        self._own: list[int] = []
+        self._written_steps: list[int] = []
 
     def save(self, step: int, resume: Mapping[str, Any], best: int | None = None) -> str:
         """Writes the checkpoint of `step`.
@@ -147,10 +147,10 @@ class Checkpoints:
             self._session.run(self._graph.to_masters)
             with self._graph.graph.as_default():  # the saver checks for eager mode
                 self._saver.save(self._session, prefix, write_meta_graph=False, write_state=False)
-            own = sorted({*self._own, step})
-            self.write_resume(prefix, {**resume, "own": own})
+            written_steps = sorted({*self._written_steps, step})
+            self.write_resume(prefix, {**resume, "own": written_steps})
             _publish(folder, self._model_dir)
-            self._own = own
+            self._written_steps = written_steps
             _name_latest(self._model_dir, step)
         self._delete(best)
         return path
@@ -178,8 +178,10 @@ class Checkpoints:
         resume = self._read_resume(checkpoint)
         if resume is not None:
             # Checkpoints that were deleted since then must not count as the latest ones.
-            own = resume.pop("own")
-            self._own = [s for s in checkpoint_files.steps(self._model_dir) if s in own]
+            written_steps = resume.pop("own")
+            self._written_steps = [
+                s for s in checkpoint_files.steps(self._model_dir) if s in written_steps
+            ]
         return resume
 
     def assign(self, name: str, value: np.ndarray) -> None:
@@ -195,10 +197,10 @@ class Checkpoints:
         return checkpoint_files.read_graph(self._variables.values())
 
     def _delete(self, best: int | None) -> None:
-        stay = model_directory.select_retained_steps(self._own, self._keep, best)
-        for step in set(self._own) - set(stay):
+        stay = model_directory.select_retained_steps(self._written_steps, self._keep, best)
+        for step in set(self._written_steps) - set(stay):
             _remove_checkpoint(checkpoint_files.checkpoint_path(self._model_dir, step))
-        self._own = stay
+        self._written_steps = stay
 
     def write_resume(self, prefix: str, resume: Mapping[str, Any]) -> None:
         """Writes the resume state and the weights' low halves next to the checkpoint `prefix`."""

@@ -378,19 +378,19 @@ def _due(every: int | None, step: int, last: bool) -> bool:
 
 
 def _read_tasks(spec: TrainingSpec, data: Any) -> list[TaskExamples]:
-    chosen = TaskMetrics()
-    read: DataSpec | None = data.spec
-    mixture = chosen.mixture_or_task_name or (read and read.mixture)
+    settings = TaskMetrics()
+    data_spec: DataSpec | None = data.spec
+    mixture = settings.mixture_or_task_name or (data_spec and data_spec.mixture)
     if mixture is None:
         raise UserError(
             "train_loop.evaluate_every_steps is set, but the training data is not a SeqIO mixture: "
             "set task_metrics.mixture_or_task_name to a mixture"
         )
-    cached = chosen.use_cached
+    cached = settings.use_cached
     return read_tasks(
         mixture,
-        chosen.split,
+        settings.split,
         spec.sequence_length,
-        examples=chosen.examples,
-        use_cached=bool(read and read.use_cached) if cached is None else cached,
+        examples=settings.examples,
+        use_cached=bool(data_spec and data_spec.use_cached) if cached is None else cached,
     )

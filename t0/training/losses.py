@@ -122,8 +122,8 @@ def _forward(logits: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, ...]:
     wide = tf.cast(logits, tf.float32)
     largest = row_max(wide)
     log_z = largest + tf.math.log(row_sum(tf.exp(wide - largest[..., None])))
-    chosen = row_sum(tf.where_v2(_is_target(logits, targets), wide, 0.0))
-    return log_z - chosen, log_z, tf.cast(chosen >= largest, tf.float32)
+    target_logits = row_sum(tf.where_v2(_is_target(logits, targets), wide, 0.0))
+    return log_z - target_logits, log_z, tf.cast(target_logits >= largest, tf.float32)
 
 
 def _is_target(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:

@@ -135,11 +135,11 @@ def data_lines(data: Any, sequences: int) -> list[str]:
             f"  unknown tokens: {filling.unknown:.1%} of the first targets have some, because the "
             "vocabulary does not have all of their characters"
         )
-    drawn = sequences * each
+    examples_drawn = sequences * each
     shares = sorted(data.shares(), key=lambda share: -share.rate)
     report.append(f"  data: {len(shares)} task(s); passes over each in these steps:")
     for share in shares[:_MOST_TASKS]:
-        passes = f"{drawn * share.rate / share.examples:.2f}" if share.examples else "?"
+        passes = f"{examples_drawn * share.rate / share.examples:.2f}" if share.examples else "?"
         count = f"{share.examples:,} examples" if share.examples else "unknown size"
         report.append(
             f"    {share.name}: {passes} passes ({count}, {share.rate:.1%} of the mixture)"

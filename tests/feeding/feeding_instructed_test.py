@@ -232,7 +232,7 @@ def test_a_damaged_cache_is_named(task):
             ids = tf.train.Feature(int64_list=tf.train.Int64List(value=[5, 1]))
             features = tf.train.Features(feature={"inputs": ids, "targets": ids})
             writer.write(tf.train.Example(features=features).SerializeToString())
-    message = f"the cache of task {NAME} is damaged or of another version: .*--overwrite"
+    message = f"the cache of task {NAME} is damaged or from another version: .*--overwrite"
     with pytest.raises(UserError, match=message):
         examples_of(source_of())
 
