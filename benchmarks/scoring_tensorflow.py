@@ -111,7 +111,7 @@ class Ours:
         started = time.perf_counter()
         names = [task.name for task in self._tasks]
         scored = ranking.score_tasks(
-            self._scorer, self._tasks, self._plan, wanted=names, tick=lambda *_: None
+            self._scorer, self._tasks, self._plan, task_names=names, tick=lambda *_: None
         )
         collections.deque(scored, maxlen=0)
         return time.perf_counter() - started

@@ -74,7 +74,7 @@ def cut_notes(
     Raises:
       UserError: if every target of a task is empty or `<NO LABEL>`.
     """
-    found: list[TruncatedShare] = []
+    truncated: list[TruncatedShare] = []
     unknown: dict[str, float] = {}
     measured = 0
     for task in tasks:
@@ -87,22 +87,22 @@ def cut_notes(
         for feature, most in lengths.items():
             counts = sample.sizes.get(feature)
             if counts is not None and len(counts) and counts.max() > most:
-                found.append(
+                truncated.append(
                     TruncatedShare(task.name, feature, float(np.mean(counts > most)), most)
                 )
     if not measured:
         return []
-    found.sort(key=lambda cut: -cut.share)
-    loud = [cut for cut in found if cut.share > LOUD]
-    at = ", ".join(f"{name} {most:,}" for name, most in lengths.items())
-    some = [f"{cut.task} {cut.share:.1%} of {cut.feature}" for cut in found if cut not in loud]
-    more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
-    least = f"cut: {', '.join(some[:_SHOWN])}{more}" if some else "nothing is cut"
+    truncated.sort(key=lambda cut: -cut.share)
+    loud = [cut for cut in truncated if cut.share > LOUD]
+    limits = ", ".join(f"{name} {most:,}" for name, most in lengths.items())
+    minor = [f"{cut.task} {cut.share:.1%} of {cut.feature}" for cut in truncated if cut not in loud]
+    more = f" and {len(minor) - _SHOWN} more" if len(minor) > _SHOWN else ""
+    summary = f"cut: {', '.join(minor[:_SHOWN])}{more}" if minor else "nothing is cut"
     if loud:
-        least = f"{len({cut.task for cut in loud})} lose over {LOUD:.0%}" + (
-            f"; {least}" if some else ""
+        summary = f"{len({cut.task for cut in loud})} lose over {LOUD:.0%}" + (
+            f"; {summary}" if minor else ""
         )
-    lines = [f"data: {measured:,} task(s) at {at}: {least}"]
+    lines = [f"data: {measured:,} task(s) at {limits}: {summary}"]
     lines += [cut_warning(cut.task, cut.feature, cut.share, cut.most) for cut in loud[:_SHOWN]]
     lines += [f"... and {len(loud) - _SHOWN:,} more such"] if len(loud) > _SHOWN else []
     return lines + _unknown_lines(unknown)
@@ -131,13 +131,13 @@ def _measure(
         return None
     names = [name for name in lengths if name in task.output_features]
     if use_cached and task.cache_dir:
-        return _of_cache(task, split, names, lengths)
+        return _measure_cache(task, split, names, lengths)
     if isinstance(task.source, PromptedSource) and not use_cached:
-        return _of_rows(task, split, names)
+        return _measure_rows(task, split, names)
     return None
 
 
-def _of_cache(
+def _measure_cache(
     task: seqio.Task, split: str, names: Sequence[str], lengths: Mapping[str, int]
 ) -> _Measured:
     folder = task.cache_dir
@@ -154,74 +154,75 @@ def _of_cache(
     file = f"{folder}/{split}.tfrecord-00000-of-{count:05d}"
     # If nothing is truncated, few records are enough: T0++ has hundreds of tasks.
     read = token_files.first_ids(file, names, LOOKED_AT if fits else FROM_CACHE)
-    if fits and _unlabelled(task, read):
+    if fits and _has_no_labels(task, read):
         read = token_files.first_ids(file, names, FROM_CACHE)
-    if _unlabelled(task, read):
+    if _has_no_labels(task, read):
         count = len(read["targets"].lengths)
-        raise _without_labels(task.name, split, f"the first {count:,} records of {file}")
+        raise _no_labels_error(task.name, split, f"the first {count:,} records of {file}")
     unknown = 0.0
     if "targets" in read:
         ids, feature = read["targets"], task.output_features["targets"]
-        empty = _no_label(feature)  # `<NO LABEL>` itself may have unknown tokens
+        empty = _no_label_ids(feature)  # `<NO LABEL>` itself may have unknown tokens
         targets = [t for t in np.split(ids.values, ids.ends[1:-1]) if tuple(t) not in empty]
-        unknown = _share_with(feature.vocabulary.unk_id, targets)
+        unknown = _token_share(feature.vocabulary.unk_id, targets)
     if fits:
         return _Measured({name: np.array([longest[name]]) for name in names}, unknown)
     return _Measured({name: ids.lengths for name, ids in read.items()}, unknown)
 
 
-def _share_with(token: int | None, targets: Sequence[Any]) -> float:
+def _token_share(token: int | None, targets: Sequence[Any]) -> float:
     """Returns the share of targets that contain a token."""
     return float(np.mean([token in target for target in targets])) if len(targets) else 0.0
 
 
-def _unlabelled(task: seqio.Task, read: Mapping[str, Any]) -> bool:
+def _has_no_labels(task: seqio.Task, read: Mapping[str, Any]) -> bool:
     """Returns whether there are targets, and all of them are empty or `<NO LABEL>`."""
     targets = read.get("targets")
     if targets is None or not len(targets.lengths):
         return False
-    empty = _no_label(task.output_features["targets"])
+    empty = _no_label_ids(task.output_features["targets"])
     return all(tuple(ids) in empty for ids in np.split(targets.values, targets.ends[1:-1]))
 
 
-def _no_label(feature: seqio.Feature) -> set[tuple[int, ...]]:
+def _no_label_ids(feature: seqio.Feature) -> set[tuple[int, ...]]:
     """Returns the ids of an empty target and of `<NO LABEL>`, with and without EOS."""
     vocabulary = feature.vocabulary
-    bare = [(), tuple(vocabulary.encode(NO_LABEL))]
-    return {ids + end for ids in bare for end in ((), (vocabulary.eos_id,))}
+    without_eos = [(), tuple(vocabulary.encode(NO_LABEL))]
+    return {ids + end for ids in without_eos for end in ((), (vocabulary.eos_id,))}
 
 
-def _of_rows(task: seqio.Task, split: str, names: Sequence[str]) -> _Measured:
-    records = _rendered(task.source, split)
+def _measure_rows(task: seqio.Task, split: str, names: Sequence[str]) -> _Measured:
+    records = _render_records(task.source, split)
     first = list(itertools.islice(records, RENDERED))
     rest = itertools.islice(records, _MOST_ROWS)
-    if first and not any(_labelled(one) for one in itertools.chain(first, rest)):
-        raise _without_labels(task.name, split, "the rows that were looked at")
+    if first and not any(_has_label(row) for row in itertools.chain(first, rest)):
+        raise _no_labels_error(task.name, split, "the sampled rows")
     sizes, unknown = {}, 0.0
     for name in names:
         feature = task.output_features[name]
         encoded = [feature.vocabulary.encode(record[name]) for record in first]
         sizes[name] = np.array([*map(len, encoded)], np.int64) + int(feature.add_eos)
         if name == "targets":
-            labelled = [i for i, r in zip(encoded, first, strict=True) if _labelled(r)]
-            unknown = _share_with(feature.vocabulary.unk_id, labelled)
+            labelled = [i for i, r in zip(encoded, first, strict=True) if _has_label(r)]
+            unknown = _token_share(feature.vocabulary.unk_id, labelled)
     return _Measured(sizes, unknown)
 
 
-def _labelled(record: Mapping[str, Any]) -> bool:
+def _has_label(record: Mapping[str, Any]) -> bool:
     return record["targets"] not in ("", NO_LABEL)
 
 
-def _rendered(source: PromptedSource, split: str) -> Iterator[dict[str, Any]]:
+def _render_records(source: PromptedSource, split: str) -> Iterator[dict[str, Any]]:
     try:
         yield from source.records(split)
     finally:
         source.reports.pop(split, None)  # drop the report, because it covers only these rows
 
 
-def _without_labels(name: str, split: str, where: str) -> UserError:
+def _no_labels_error(name: str, split: str, where: str) -> UserError:
     return UserError(
-        f"task {name}, split '{split}': every target is empty or {NO_LABEL} in {where}: nothing "
-        f"can be learnt or judged. Are its labels hidden, or written otherwise than its template "
-        f"expects (1.0 for 1, names for numbers)? Look at them: t0 show {name} --split={split}"
+        f"task {name}, split '{split}': every target is empty or {NO_LABEL} in {where}, so "
+        f"nothing can be learnt or judged. Are its labels hidden, or in another form than its "
+        f"template expects (1.0 for 1, names for numbers)? To see them: "
+        f"t0 show {name} --split={split}"
     )

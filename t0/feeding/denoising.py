@@ -1,6 +1,6 @@
 """T5's pretraining objectives in numpy: operations on flat arrays of many sequences.
 
-    tokens = split(concatenated(chunks(documents, rng)), 568)
+    tokens = split(join_documents(chunks(documents, rng)), 568)
     mask = span_mask(tokens.lengths, rng)
     inputs = with_sentinels(tokens, mask, 32_099)
     targets = with_sentinels(tokens, ~mask, 32_099)
@@ -49,10 +49,10 @@ def chunks(
     )
 
 
-def concatenated(documents: Ragged, count: int = JOINED_DOCUMENTS) -> Ragged:
+def join_documents(documents: Ragged, count: int = JOINED_DOCUMENTS) -> Ragged:
     """Joins groups of `count` documents, without padding ids (t5's `reduce_concat_tokens`)."""
     ends = np.append(documents.ends[:-1:count], documents.ends[-1])
-    return only(Ragged(documents.values, ends), documents.values != 0)
+    return select_masked(Ragged(documents.values, ends), documents.values != 0)
 
 
 def split(sequences: Ragged, length: int) -> Ragged:
@@ -102,19 +102,19 @@ def span_mask(
         rows = np.flatnonzero(lengths == length)
         noise, number = (int(n) for n in spans(np.array(length), density, mean_span))
         full = max(length, 2)
-        kept = _partition(len(rows), full - noise, number, rng)
+        unmasked = _partition(len(rows), full - noise, number, rng)
         masked = _partition(len(rows), noise, number, rng)
-        widths = np.stack([kept, masked], axis=2).reshape(-1)
+        widths = np.stack([unmasked, masked], axis=2).reshape(-1)
         noisy = np.repeat(np.tile([False, True], number * len(rows)), widths)
-        places = starts[rows, None] + np.arange(length)
-        mask[places] = noisy.reshape(len(rows), full)[:, :length]
+        indices = starts[rows, None] + np.arange(length)
+        mask[indices] = noisy.reshape(len(rows), full)[:, :length]
     return mask
 
 
-def _partition(rows: int, items: int, parts: int, rng: np.random.Generator) -> np.ndarray:
+def _partition(rows: int, items: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Returns int64 [rows, parts]: random positive numbers that add up to `items` in each row."""
     begins = np.zeros((rows, items - 1), bool)
-    begins[:, : parts - 1] = True
+    begins[:, : count - 1] = True
     rng.permuted(begins, axis=1, out=begins)
     cuts = np.nonzero(begins)[1].reshape(rows, -1) + 1
     edges = [np.zeros((rows, 1), np.int64), cuts, np.full((rows, 1), items)]
@@ -125,11 +125,11 @@ def prefix_mask(
     lengths: np.ndarray, rng: np.random.Generator, *, density: float = 0.5
 ) -> np.ndarray:
     """Masks a prefix of random length of each sequence (t5's `random_prefix_noise_mask`)."""
-    most = lengths - 1
-    least = np.rint(np.float32(1 - 2 * density) * np.float32(most)).astype(np.int64)
-    least = np.minimum(most, np.maximum(1, least))
-    taken = rng.integers(least, most + 1)
-    return _positions(lengths) < np.repeat(taken, lengths)
+    longest = lengths - 1
+    shortest = np.rint(np.float32(1 - 2 * density) * np.float32(longest)).astype(np.int64)
+    shortest = np.minimum(longest, np.maximum(1, shortest))
+    prefix_lengths = rng.integers(shortest, longest + 1)
+    return _positions(lengths) < np.repeat(prefix_lengths, lengths)
 
 
 def with_sentinels(sequences: Ragged, mask: np.ndarray, top: int) -> Ragged:
@@ -146,33 +146,33 @@ def with_sentinels(sequences: Ragged, mask: np.ndarray, top: int) -> Ragged:
     earlier = np.append(0, count)[sequences.ends[:-1]]
     sentinel = top + 1 - (count - np.repeat(earlier, sequences.lengths))
     values = np.where(first, sentinel, sequences.values).astype(np.int32)
-    return only(Ragged(values, sequences.ends), ~(mask & before))
+    return select_masked(Ragged(values, sequences.ends), ~(mask & before))
 
 
-def only(sequences: Ragged, mask: np.ndarray) -> Ragged:
+def select_masked(sequences: Ragged, mask: np.ndarray) -> Ragged:
     """Returns only the masked tokens (t5's `drop_nonnoise_tokens`)."""
     if mask.all():
         return sequences
     return Ragged(sequences.values[mask], np.append(0, np.cumsum(mask))[sequences.ends])
 
 
-def ended(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
+def append_eos(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
     """Truncates sequences to `limit` tokens, and makes `eos` the last one if it is not None.
 
     This is SeqIO's `append_eos_after_trim`, including its truncation of features.
     """
-    more = eos is not None
-    taken = sequences.lengths
+    has_eos = eos is not None
+    sizes = sequences.lengths
     if limit is not None:
-        taken = np.minimum(taken, limit - more)
-    cut = slices(sequences.values, sequences.ends[:-1], taken)
-    if not more:
-        return cut
-    ends = cut.ends + np.arange(len(cut.ends))
+        sizes = np.minimum(sizes, limit - has_eos)
+    truncated = slices(sequences.values, sequences.ends[:-1], sizes)
+    if not has_eos:
+        return truncated
+    ends = truncated.ends + np.arange(len(truncated.ends))
     values = np.full(ends[-1], eos, np.int32)
-    kept = np.ones(len(values), bool)
-    kept[ends[1:] - 1] = False
-    values[kept] = cut.values
+    is_token = np.ones(len(values), bool)
+    is_token[ends[1:] - 1] = False
+    values[is_token] = truncated.values
     return Ragged(values, ends)
 
 

@@ -42,11 +42,11 @@ def foreign_operations(graph: tf.Graph) -> dict[str, str]:
       graph: the graph; the functions that its datasets call are also checked.
     """
     definition = graph.as_graph_def()
-    found: dict[str, str] = {}
+    operations: dict[str, str] = {}
     for node in _nodes(definition):
         if not _is_everywhere(node.op):
-            found.setdefault(node.op, node.name)
-    return found
+            operations.setdefault(node.op, node.name)
+    return operations
 
 
 def _nodes(definition: Any) -> Iterator[Any]:
@@ -88,7 +88,7 @@ def require_no_live_tasks(
     for task in seqio.get_subtasks(mixture):
         if split not in task.splits:
             continue
-        foreign = foreign_operations(pipeline_graph(_live(task, split)))
+        foreign = foreign_operations(pipeline_graph(_live_input_fn(task, split)))
         if not foreign:
             continue
         folders = seqio.get_global_cache_dirs()
@@ -101,7 +101,7 @@ def require_no_live_tasks(
         )
 
 
-def _live(task: Any, split: str) -> Callable[[dict[str, Any]], Any]:
+def _live_input_fn(task: Any, split: str) -> Callable[[dict[str, Any]], Any]:
     def input_fn(params: dict[str, Any]) -> Any:
         del params
         lengths = dict.fromkeys(task.output_features, _ANY_LENGTH)

@@ -60,22 +60,22 @@ class InstructedSource:
         for number, block in enumerate(blocks, start=first):
             rng = np.random.default_rng([seed or 0, key_of(self.name), epoch, number, _DRAWS])
             try:
-                inputs, _ = joined(block.features, self.spec)
-                targets = drawn(block.features, rng)
+                inputs, _ = join_parts(block.features, self.spec)
+                targets = draw_outputs(block.features, rng)
             except ValueError as error:
                 raise UserError(
-                    f"the cache of task {self.name} is damaged or of another version: {error}. "
+                    f"the cache of task {self.name} is damaged or from another version: {error}. "
                     "Cache it again (seqio_cache_tasks --overwrite)"
                 ) from error
-            made = {
-                name: denoising.ended(ids, self.spec.eos[name], self.lengths[name])
+            sequences = {
+                name: denoising.append_eos(ids, self.spec.eos[name], self.lengths[name])
                 for name, ids in (("inputs", inputs), ("targets", targets))
                 if name in self.lengths
             }
-            yield ExampleBlock(made, block.order)
+            yield ExampleBlock(sequences, block.order)
 
 
-def joined(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[Ragged, np.ndarray]:
+def join_parts(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[Ragged, np.ndarray]:
     """Joins the input parts that fit; returns ids without EOS, and which parts remain.
 
     Args:
@@ -91,11 +91,11 @@ def joined(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[Ragge
     inputs, sizes = features["inputs"], part_sizes(features["part_tokens"], spec)
     if not np.array_equal(sizes.sum(1), inputs.lengths):
         raise ValueError("the parts of a record do not add up to its inputs")
-    kept = _kept(sizes, spec)
-    return denoising.only(inputs, np.repeat(kept.ravel(), sizes.ravel())), kept
+    fits = _select_parts(sizes, spec)
+    return denoising.select_masked(inputs, np.repeat(fits.ravel(), sizes.ravel())), fits
 
 
-def drawn(features: Mapping[str, Ragged], rng: np.random.Generator | None) -> Ragged:
+def draw_outputs(features: Mapping[str, Ragged], rng: np.random.Generator | None) -> Ragged:
     """Draws one output of each record, and returns its ids without EOS.
 
     Args:
@@ -111,8 +111,8 @@ def drawn(features: Mapping[str, Ragged], rng: np.random.Generator | None) -> Ra
         raise ValueError("the outputs of a record do not add up")
     if sizes.lengths.min(initial=1) < 1:
         raise ValueError("a record has no outputs")
-    chosen = sizes.ends[:-1] + (rng.integers(0, sizes.lengths) if rng else 0)
-    return slices(outputs.values, ends[chosen], sizes.values[chosen])
+    indices = sizes.ends[:-1] + (rng.integers(0, sizes.lengths) if rng else 0)
+    return slices(outputs.values, ends[indices], sizes.values[indices])
 
 
 def part_sizes(parts: Ragged, spec: InstructionSpec) -> np.ndarray:
@@ -127,20 +127,20 @@ def part_sizes(parts: Ragged, spec: InstructionSpec) -> np.ndarray:
         return np.zeros((0, spec.positives + 3), np.int64)
     # Name, definition and instance, in addition to the demonstrations.
     if numbers.size > 1 or numbers[0] < spec.positives + 3 or parts.values.min() < 0:
-        raise ValueError("the parts of a record are not those of an instruction")
+        raise ValueError("the parts of a record do not form an instruction")
     return parts.values.reshape(-1, numbers[0]).astype(np.int64)
 
 
-def _kept(sizes: np.ndarray, spec: InstructionSpec) -> np.ndarray:
+def _select_parts(sizes: np.ndarray, spec: InstructionSpec) -> np.ndarray:
     """Returns which parts remain in the inputs, bool [R, parts].
 
     A demonstration remains if it fits next to the definition, the instance and the demonstrations
     before it, and if all earlier ones of its kind remain.
     """
     most = spec.longest_inputs - (spec.eos["inputs"] is not None)
-    kept = np.ones(sizes.shape, bool)
+    fits = np.ones(sizes.shape, bool)
     used = sizes[:, 1] + sizes[:, -1]
     for kind in (slice(2, 2 + spec.positives), slice(2 + spec.positives, -1)):
-        kept[:, kind] = used[:, None] + np.cumsum(sizes[:, kind], axis=1) <= most
-        used = used + (sizes[:, kind] * kept[:, kind]).sum(1)
-    return kept
+        fits[:, kind] = used[:, None] + np.cumsum(sizes[:, kind], axis=1) <= most
+        used = used + (sizes[:, kind] * fits[:, kind]).sum(1)
+    return fits

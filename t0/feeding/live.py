@@ -40,7 +40,7 @@ def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> ExampleSour
         return LiveSource(
             task, data.split, tuple(data.lengths), data.use_cached, data.lengths, spec.examples
         )
-    shards, read = _texts(task.source, data.split)
+    shards, read = _open_texts(task.source, data.split)
     encode = task.output_features["targets"].vocabulary.encode
     documents = Documents(task.name, shards, read, encode)
     return PretrainingSource(task.name, documents, spec.objective, data.lengths)
@@ -101,8 +101,8 @@ class LiveSource:
     ) -> ExampleBlock:
         ids = {}
         for name in self.features:
-            parts = [example[name] for example in examples]
-            ids[name] = Ragged(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
+            sequences = [example[name] for example in examples]
+            ids[name] = Ragged(np.concatenate(sequences), np.cumsum([0, *map(len, sequences)]))
         return ExampleBlock(ids, shuffled(self.name, epoch, number, seed, len(examples)))
 
 
@@ -119,12 +119,15 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
     try:
         with tf.Graph().as_default() as graph:
             iterator = tf.data.make_initializable_iterator(make())
-            following, ready = iterator.get_next(), [iterator.initializer, tf.tables_initializer()]
+            next_element, ready = (
+                iterator.get_next(),
+                [iterator.initializer, tf.tables_initializer()],
+            )
         with contextlib.closing(tf.Session(graph=graph)) as session:
             session.run(ready)
             while True:
                 try:
-                    element = session.run(following)
+                    element = session.run(next_element)
                 except tf.errors.OutOfRangeError:
                     return
                 yield element
@@ -132,8 +135,8 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
         cause = original(error)
         if isinstance(cause, UserError):
             raise cause from error
-        why = remote_mistake(error) or f"records cannot be read: {error.message}"
-        raise UserError(why) from error
+        reason = remote_mistake(error) or f"records cannot be read: {error.message}"
+        raise UserError(reason) from error
 
 
 def tokenises_text(task: seqio.Task) -> bool:
@@ -149,7 +152,7 @@ def tokenises_text(task: seqio.Task) -> bool:
     )
 
 
-def _texts(
+def _open_texts(
     source: seqio.DataSource, split: str
 ) -> tuple[Sequence[Any], Callable[[Any], Iterable[str | bytes]]]:
     """Returns the shards of a split, and a function that yields the texts of a shard."""
@@ -199,7 +202,9 @@ class DatasetBatches:
           ValueError: if it is not a position from `batches`.
         """
         if position is not None and "batches" not in position:
-            raise ValueError(f"the position in the data is {position!r:.80}; wanted its 'batches'")
+            raise ValueError(
+                f"the position in the data is {position!r:.80}; wanted the field 'batches'"
+            )
         return read_plain(position, Mapping[str, Count] | None, "the position in the data")
 
     def batches(

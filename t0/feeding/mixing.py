@@ -66,7 +66,7 @@ class TaskStream:
         self._epoch, self._number, self._offset, self._served = state
         self._blocks = self._block = None
 
-    def following(self) -> dict[str, np.ndarray]:
+    def next_example(self) -> dict[str, np.ndarray]:
         """Returns the next example.
 
         Raises:
@@ -83,8 +83,8 @@ class TaskStream:
         if self._block is not None:  # used up
             self._number, self._offset = self._number + 1, 0
         if self._blocks is None:
-            self._blocks = self._opened()
-        if self._opened_block():
+            self._blocks = self._open_blocks()
+        if self._advance_block():
             return
         if self._number == 0:
             raise UserError(
@@ -92,17 +92,17 @@ class TaskStream:
                 "to fill a batch. Is its cache, or its text, empty?"
             )
         self._epoch, self._number, self._offset = self._epoch + 1, 0, 0
-        self._blocks = self._opened()
-        if not self._opened_block():
-            raise UserError(f"the training data of task {self.source.name} has gone")
+        self._blocks = self._open_blocks()
+        if not self._advance_block():
+            raise UserError(f"the training data of task {self.source.name} has disappeared")
 
-    def _opened_block(self) -> bool:
+    def _advance_block(self) -> bool:
         self._block = next(self._blocks, None)
         if self._block is not None and self._block.number is not None:
             self._number = self._block.number
         return self._block is not None
 
-    def _opened(self) -> Iterator[ExampleBlock]:
+    def _open_blocks(self) -> Iterator[ExampleBlock]:
         return self.source.blocks(epoch=self._epoch, first=self._number, seed=self._seed)
 
 
@@ -157,9 +157,9 @@ class MixedStream:
     def take(self) -> list[dict[str, np.ndarray]]:
         """Returns the next `DRAWS` examples."""
         generator = np.random.default_rng([self._seed, _MIXING, self._drawn])
-        chosen = generator.choice(len(self._streams), size=DRAWS, p=self._shares)
+        stream_numbers = generator.choice(len(self._streams), size=DRAWS, p=self._shares)
         self._drawn += 1
-        return [self._streams[number].following() for number in chosen.tolist()]
+        return [self._streams[number].next_example() for number in stream_numbers.tolist()]
 
     def state(self) -> dict[str, Any]:
         """Returns the stream's state, which can be written as JSON."""
@@ -172,11 +172,12 @@ class MixedStream:
         Raises:
           UserError: if the state belongs to another mixture.
         """
-        known = {stream.source.name for stream in self._streams}
-        unknown = sorted(set(state["tasks"]) - known)
+        names = {stream.source.name for stream in self._streams}
+        unknown = sorted(set(state["tasks"]) - names)
         if unknown:
             raise UserError(
-                f"the checkpoint's data position is of another mixture: it has read {unknown[0]}"
+                "the checkpoint's data position belongs to another mixture: it has read "
+                f"{unknown[0]}"
             )
         self._drawn = state["drawn"]
         for stream in self._streams:

@@ -57,21 +57,21 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
     ends_in_eos = steps[1:] == [seqio.preprocessors.append_eos_after_trim]
     if not steps or (steps[1:] and not ends_in_eos) or _gin_changes_defaults():
         return None
-    function, given = steps[0], {}
+    function, keywords = steps[0], {}
     if isinstance(function, functools.partial) and not function.args:
-        function, given = function.func, function.keywords
-    make, defaults, wanted = _OBJECTIVES.get(function, (None, {}, ()))
+        function, keywords = function.func, function.keywords
+    make, defaults, feature_names = _OBJECTIVES.get(function, (None, {}, ()))
     features = task.output_features
     # A task with other features or arguments is built differently.
-    if make is None or set(given) - set(defaults) or set(features) != set(wanted):
+    if make is None or set(keywords) - set(defaults) or set(features) != set(feature_names):
         return None
-    missing = [name for name in wanted if name not in lengths]
+    missing = [name for name in feature_names if name not in lengths]
     if missing:
         raise UserError(
             f"task {task.name}: run.sequence_length has no length for {missing[0]}; it has: "
             f"{', '.join(lengths) or 'nothing'}"
         )
-    parameters = {name: float(value) for name, value in {**defaults, **given}.items()}
+    parameters = {name: float(value) for name, value in {**defaults, **keywords}.items()}
     return ObjectiveSpec(
         selector=f"t5.data.preprocessors.{function.__name__}",
         parameters=parameters,
@@ -79,7 +79,7 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
             name: features[name].vocabulary.eos_id
             if ends_in_eos and features[name].add_eos
             else None
-            for name in wanted
+            for name in feature_names
         },
         **make(task, lengths, **parameters),
     )
@@ -138,15 +138,15 @@ def _span_corruption(
     if lengths["targets"] < targets:
         raise UserError(
             f"task {task.name}: inputs of {lengths['inputs']} tokens need targets of {targets} "
-            f"with these spans, and run.sequence_length has {lengths['targets']}"
+            f"with these spans, but run.sequence_length has {lengths['targets']}"
         )
     vocabulary = task.output_features["targets"].vocabulary
     _, number = denoising.spans(np.array(segment), noise_density, mean_noise_span_length)
-    if number > (there := _sentinels(vocabulary)):
+    if number > (available := _count_sentinels(vocabulary)):
         raise UserError(
             f"task {task.name}: {int(number)} spans of {segment} tokens need a sentinel each, and "
-            f"the vocabulary {_name_of(vocabulary)} has {there} (pieces <extra_id_N> at its end). "
-            "Shorten run.sequence_length, lengthen the spans, or use a vocabulary with more."
+            f"the vocabulary {_name_of(vocabulary)} has {available} (pieces <extra_id_N> at its "
+            "end). Shorten run.sequence_length, lengthen the spans, or use a vocabulary with more."
         )
     top = int(t5_preprocessors.sentinel_id(vocabulary))
     return {"segment_tokens": int(segment), "first_sentinel": top}
@@ -178,7 +178,7 @@ _OBJECTIVES: dict[Any, tuple[Callable[..., dict[str, Any]], dict[str, float], tu
 }
 
 
-def _sentinels(vocabulary: seqio.Vocabulary) -> int:
+def _count_sentinels(vocabulary: seqio.Vocabulary) -> int:
     """Returns the number of sentinels at the end of a vocabulary."""
     if vocabulary.extra_ids:
         return vocabulary.extra_ids

@@ -59,7 +59,7 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
     if not name:
         raise UserError(
             f"the name of the mixture or task is {name!r} (MIXTURE_NAME, MIXTURE_OR_TASK_NAME), so "
-            "there is no data to read: name one with --gin.MIXTURE_NAME=\"'NAME'\", and the module "
+            "there is no data to read. Set it with --gin.MIXTURE_NAME=\"'NAME'\", and the module "
             "that registers it with --module_import"
         )
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
@@ -69,10 +69,10 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
         if kind in RECIPES:
             folders = ", ".join(map(str, data_dirs())) or "none"
             more = (
-                f"{kind}_* are tasks of t0.recipes, made of a folder {kind}/ in a data folder; the "
-                f"data folders (--data_dir or T0_DATA_DIR): {folders}"
+                f"{kind}_* are tasks of t0.recipes, made from a folder {kind}/ in a data folder; "
+                f"the data folders (--data_dir or T0_DATA_DIR): {folders}"
             )
-        if name in _in_catalogue():
+        if name in _catalogue_names():
             raise UserError(
                 f"'{name}' is registered by t0.seqio_tasks, which is not imported: add "
                 "--module_import=t0.seqio_tasks"
@@ -83,7 +83,7 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
     return mixture
 
 
-def _in_catalogue() -> set[str]:
+def _catalogue_names() -> set[str]:
     """Returns the mixtures and tasks that importing t0.seqio_tasks registers."""
     listing = read_listing()
     return {*listing.mixtures, *listing.tasks}
@@ -123,8 +123,8 @@ def data_spec(
     """
     mixture = known_mixture(mixture_or_task_name)
     tasks = [t for t in seqio.get_subtasks(mixture) if dataset_split in t.splits]
-    given = mixture.output_features
-    names = [name for name in given if name in sequence_length]
+    output_features = mixture.output_features
+    names = [name for name in output_features if name in sequence_length]
     names.sort(key=lambda name: name != "inputs")
     lengths = {name: sequence_length[name] for name in names}
     return DataSpec(
@@ -141,7 +141,7 @@ def data_spec(
             for task in tasks
         ),
         lengths=lengths,
-        ends_in_eos=tuple(name for name in names if given[name].add_eos),
+        ends_in_eos=tuple(name for name in names if output_features[name].add_eos),
         pack=pack,
         shuffle=shuffle,
         seed=default_seed if seed is None else int(seed),
@@ -162,9 +162,9 @@ def rate_of(mixture: seqio.Mixture, task: seqio.Task) -> float:
         uncounted = [t.name for t in mixture.tasks if "train" in t.splits and not _has_count(t)]
         needs = (
             f"the number of examples of {uncounted[0]} is unknown: give the task "
-            "num_input_examples, or cache the mixture and name the cache's folder"
+            "num_input_examples, or cache the mixture and pass the cache's folder"
             if uncounted
-            else "rates by numbers of a cache need the cache"
+            else "its rate depends on the number of cached examples, so cache the mixture"
         )
         raise UserError(
             f"the rate of task {task.name} in mixture {mixture.name} cannot be computed "
@@ -190,7 +190,7 @@ def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) ->
     """
     cache = task.cache_dir
     if use_cached and cache:
-        return _number_in(f"{cache}/stats.{split}.json", "examples")
+        return _read_number(f"{cache}/stats.{split}.json", "examples")
     with contextlib.suppress(KeyError):  # `num_input_examples` may have only other splits
         count = task.num_input_examples(split)
         if count is not None and math.isfinite(
@@ -198,7 +198,7 @@ def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) ->
         ):  # TFDS reports infinity if the number is unknown
             return int(count)
     if cache and paths.exists(f"{cache}/stats.{split}.json"):
-        return _number_in(f"{cache}/stats.{split}.json", "examples")
+        return _read_number(f"{cache}/stats.{split}.json", "examples")
     return None
 
 
@@ -260,8 +260,8 @@ def cache_files(task: seqio.Task, split: str) -> tuple[tuple[str, ...], int]:
     folder = task.cache_dir
     if not folder:
         raise UserError(f"task {task.name} is not cached")
-    count = _number_in(f"{folder}/info.{split}.json", "num_shards")
-    examples = _number_in(f"{folder}/stats.{split}.json", "examples")
+    count = _read_number(f"{folder}/info.{split}.json", "num_shards")
+    examples = _read_number(f"{folder}/stats.{split}.json", "examples")
     names = (f"{folder}/{split}.tfrecord-{i:05d}-of-{count:05d}" for i in range(count))
     return tuple(names), examples
 
@@ -270,18 +270,18 @@ def cache_files(task: seqio.Task, split: str) -> tuple[tuple[str, ...], int]:
 _MOST = {"num_shards": 10**5, "examples": 10**12}
 
 
-def _number_in(path: str, name: str) -> int:
+def _read_number(path: str, name: str) -> int:
     try:
         number = parsed_json(paths.read_bytes(path))[name]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"the cache's {path} cannot be read: {error!r}. All that is damaged is found by: "
+            f"the cache's {path} cannot be read: {error!r}. To find all damage, use: "
             f"t0 verify {posixpath.dirname(path)}"
         ) from error
     if type(number) is not int or not 0 <= number < _MOST[name]:
         raise UserError(
             f"the cache's {path} has {name} {number!r:.40}; wanted a number below "
-            f"{_MOST[name]:,}. All that is damaged is found by: t0 verify {posixpath.dirname(path)}"
+            f"{_MOST[name]:,}. To find all damage, use: t0 verify {posixpath.dirname(path)}"
         )
     return number
 
@@ -303,8 +303,8 @@ def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData 
       split: the split.
     """
     spec: DataSpec | None = data.spec
-    found = split_spec(spec, split) if spec else None
-    return open_data(found) if found else None
+    other_spec = split_spec(spec, split) if spec else None
+    return open_data(other_spec) if other_spec else None
 
 
 def split_spec(spec: DataSpec, split: str) -> DataSpec | None:
@@ -368,49 +368,54 @@ def open_dataset_function(
     """
 
     def make() -> Any:
-        return _called(train_dataset_fn, default_seed, **arguments)
+        return _call_dataset_function(train_dataset_fn, default_seed, **arguments)
 
     with tf.Graph().as_default():
-        found = make()
-    if isinstance(found, TrainingData):
-        return found
-    return open_data(found) if isinstance(found, DataSpec) else DatasetBatches(make)
+        result = make()
+    if isinstance(result, TrainingData):
+        return result
+    return open_data(result) if isinstance(result, DataSpec) else DatasetBatches(make)
 
 
-def _called(train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any) -> Any:
+def _call_dataset_function(
+    train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any
+) -> Any:
     """Calls a dataset function and returns its result, which is a `DataSpec` for T5's function.
 
     T5's `mesh_train_dataset_fn` itself is called, so gin binds its arguments and lists them in the
     operative config. The mixture that it reads is replaced by one that only records the arguments.
     """
 
-    def recorded(
+    def build_spec(
         mixture: _RecordingMixture, sequence_length: Any, *, pack: bool, **unused: Any
     ) -> Any:
         del unused
-        read = mixture.reading
+        arguments_read = mixture.reading
         return data_spec(
             mixture.name,
             sequence_length,
-            dataset_split=read["split"],
-            shuffle=read["shuffle"],
-            seed=read["seed"],
-            use_cached=read["use_cached"],
+            dataset_split=arguments_read["split"],
+            shuffle=arguments_read["shuffle"],
+            seed=arguments_read["seed"],
+            use_cached=arguments_read["use_cached"],
             pack=pack,
             default_seed=default_seed,
         )
 
     with (
-        compat.replaced("t5_mesh.seqio", _with(seqio, get_mixture_or_task=_RecordingMixture)),
         compat.replaced(
-            "t5_mesh.transformer_dataset", _with(compat.mesh_dataset, pack_or_pad=recorded)
+            "t5_mesh.seqio", _replace_names(seqio, get_mixture_or_task=_RecordingMixture)
+        ),
+        compat.replaced(
+            "t5_mesh.transformer_dataset",
+            _replace_names(compat.mesh_dataset, pack_or_pad=build_spec),
         ),
         checked_tsv_files(),
     ):
         return train_dataset_fn(**arguments)
 
 
-def _with(module: types.ModuleType, **other: Any) -> types.SimpleNamespace:
+def _replace_names(module: types.ModuleType, **other: Any) -> types.SimpleNamespace:
     return types.SimpleNamespace(**{**vars(module), **other})
 
 
@@ -432,11 +437,11 @@ def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[
         return
     folders = list(dict.fromkeys(seqio.get_global_cache_dirs()))
     into = folders[-1] if folders else "DIR"
-    named = "" if folders else f" and pass --additional_task_cache_dirs={into},"
+    hint = "" if folders else f" and pass --additional_task_cache_dirs={into},"
     raise UserError(
-        f"{len(missing)} of the {len(tasks)} tasks of {name} are not cached, the first "
+        f"{len(missing)} of the {len(tasks)} tasks of {name} are not cached, such as "
         f"'{missing[0]}' (looked in: {', '.join(folders) or 'no folder was given'}). "
-        f"Cache them with:\n  {caching_command(name, into, settings)}\n{named} or read them live "
+        f"Cache them with:\n  {caching_command(name, into, settings)}\n{hint} or read them live "
         f"with --gin_param='{function}.use_cached = False'"
     )
 
@@ -480,8 +485,8 @@ def require_whole(name: str, split: str, *, contents: bool = False) -> None:
         fault = next(verify_cache(folder, split=split, contents=contents), None)
         if fault:
             raise UserError(
-                f"the cache of task {task.name}: {fault}. Copy or cache it again. All that is "
-                f"damaged is found by: t0 verify {folder}"
+                f"the cache of task {task.name}: {fault}. Copy or cache it again. To find "
+                f"all damage, use: t0 verify {folder}"
             )
 
 
@@ -525,7 +530,7 @@ def require_current(
         f"{caching_command(','.join(renewed), into, settings)}"
     )
     if not allow_stale:
-        raise UserError(f"{message} (or use them as they are: --allow_stale_cache)")
+        raise UserError(f"{message} (or use them unchanged: --allow_stale_cache)")
     return [*notes, message]
 
 
@@ -541,7 +546,7 @@ def _bound_of_instructions() -> dict[str, Any]:
     """Returns gin's bindings that select the instances in a cache of instructions."""
     names = [f"sni.{field.name}" for field in dataclasses.fields(InstructionSettings)]
     unset = object()
-    return {name: found for name in names if (found := bound(name, unset)) is not unset}
+    return {name: value for name in names if (value := bound(name, unset)) is not unset}
 
 
 def require_split(name: str, split: str, *, setting: str = "run.dataset_split") -> None:
@@ -556,10 +561,10 @@ def require_split(name: str, split: str, *, setting: str = "run.dataset_split") 
       UserError: if no task has it; the message has the existing splits.
     """
     tasks = seqio.get_subtasks(known_mixture(name))
-    there = sorted({present for task in tasks for present in task.splits})
-    if split not in there:
+    splits = sorted({present for task in tasks for present in task.splits})
+    if split not in splits:
         raise UserError(
-            f"no task of {name} has a split '{split}'; there are: {', '.join(there)} ({setting})"
+            f"no task of {name} has a split '{split}'; there are: {', '.join(splits)} ({setting})"
         )
 
 
@@ -587,15 +592,15 @@ def notes(name: str, split: str, lengths: Mapping[str, int] | None) -> Iterator[
 
 def _long_targets(task: seqio.Task, split: str, most: int) -> Iterator[str]:
     feature = task.output_features["targets"]
-    looked_at = long = 0
+    measured = long = 0
     for record in itertools.islice(task.source.records(split), MEASURED):
         # Training draws one of several outputs, so all are measured.
         texts = record["outputs"] if "outputs" in record else [record["targets"]]
         room = most - int(feature.add_eos)
-        looked_at += 1
+        measured += 1
         long += any(len(feature.vocabulary.encode(text)) > room for text in texts)
     if long:
         yield (
-            f"{task.name}, {split}: {long:,} of {looked_at:,} targets are longer than {most} "
+            f"{task.name}, {split}: {long:,} of {measured:,} targets are longer than {most} "
             "tokens and will be cut"
         )

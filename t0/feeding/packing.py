@@ -8,7 +8,7 @@ example:
     targets              3 1 4 1 0 0      inputs_position      0 1 2 0 1 0
 
     rows = pack(examples, {"inputs": 1024, "targets": 256})
-    fill(rows, "inputs")        # 0.99
+    filled_share(rows, "inputs")        # 0.99
 
 Attention is masked by segment in the encoder, in the decoder and between them, so packing does not
 change an example's loss.
@@ -40,41 +40,44 @@ def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
     by_room: list[list[int]] = [
         [] for _ in range(limits[0] + 1)
     ]  # the rows with this much room left
-    there = 0  # bit n: by_room[n] is not empty
+    nonempty = 0  # bit n: by_room[n] is not empty
     order = np.lexsort(tuple(-lengths[:, k] for k in reversed(range(lengths.shape[1]))))
     for number in order.tolist():
         needed = lengths[number].tolist()
-        row, place = _best(needed, there, by_room, room)
+        row, index = _find_best_row(needed, nonempty, by_room, room)
         if row is None:
             row = len(rows)
             rows.append([])
             room.append(list(limits))
         else:
             free = room[row][0]
-            del by_room[free][place]
+            del by_room[free][index]
             if not by_room[free]:
-                there &= ~(1 << free)
+                nonempty &= ~(1 << free)
         rows[row].append(number)
         room[row] = [has - takes for has, takes in zip(room[row], needed, strict=True)]
-        left = room[row][0]
-        by_room[left].append(row)
-        there |= 1 << left
+        remaining = room[row][0]
+        by_room[remaining].append(row)
+        nonempty |= 1 << remaining
     return rows
 
 
-def _best(
-    needed: Sequence[int], there: int, by_room: Sequence[list[int]], room: Sequence[Sequence[int]]
+def _find_best_row(
+    needed: Sequence[int],
+    nonempty: int,
+    by_room: Sequence[list[int]],
+    room: Sequence[Sequence[int]],
 ) -> tuple[int | None, int]:
     """Returns the fullest row with room for an example, and its index in `by_room`'s list."""
     others = needed[1:]
-    candidates = there >> needed[0] << needed[0]
+    candidates = nonempty >> needed[0] << needed[0]
     while candidates:
         lowest = candidates & -candidates
         rows = by_room[lowest.bit_length() - 1]
-        for place in range(len(rows) - 1, max(-1, len(rows) - 1 - _TRIES), -1):
-            row = rows[place]
+        for index in range(len(rows) - 1, max(-1, len(rows) - 1 - _TRIES), -1):
+            row = rows[index]
             if all(has >= takes for has, takes in zip(room[row][1:], others, strict=True)):
-                return row, place
+                return row, index
         candidates ^= lowest
     return None, 0
 
@@ -106,13 +109,13 @@ def pack(
         rows = [rows[number] for number in order.permutation(len(rows))]
     packed: Rows = {}
     for column, name in enumerate(names):
-        packed |= _laid_out(name, rows, examples, sizes[:, column], lengths[name])
+        packed |= _lay_out(name, rows, examples, sizes[:, column], lengths[name])
         if name in ends_in_eos:
             np.minimum(packed[name][:, -1], 1, out=packed[name][:, -1])
     return packed
 
 
-def _laid_out(
+def _lay_out(
     name: str,
     rows: Sequence[Sequence[int]],
     examples: Sequence[Example],
@@ -121,20 +124,20 @@ def _laid_out(
 ) -> Rows:
     flat = [number for row in rows for number in row]
     counts = np.array([len(row) for row in rows])
-    taken = sizes[flat]
+    flat_sizes = sizes[flat]
     first = np.cumsum(counts) - counts  # index in `flat` of each row's first example
-    starts = np.cumsum(taken) - taken
+    starts = np.cumsum(flat_sizes) - flat_sizes
     row_of = np.repeat(np.arange(len(rows)), counts)
     within = starts - starts[first][row_of]  # the offset of an example in its row
-    place = np.repeat(row_of * length + within - starts, taken) + np.arange(taken.sum())
-    made = {key: np.zeros((len(rows), length), np.int32) for key in _keys(name)}
-    ids, segments, positions = (made[key].reshape(-1) for key in _keys(name))
-    ids[place] = np.concatenate(
+    indices = np.repeat(row_of * length + within - starts, flat_sizes) + np.arange(flat_sizes.sum())
+    arrays = {key: np.zeros((len(rows), length), np.int32) for key in _keys(name)}
+    ids, segments, positions = (arrays[key].reshape(-1) for key in _keys(name))
+    ids[indices] = np.concatenate(
         [np.zeros(0, np.int32), *(examples[n][name][:length] for n in flat)]
     )
-    segments[place] = np.repeat(np.arange(len(flat)) - first[row_of] + 1, taken)
-    positions[place] = np.arange(taken.sum()) - np.repeat(starts, taken)
-    return made
+    segments[indices] = np.repeat(np.arange(len(flat)) - first[row_of] + 1, flat_sizes)
+    positions[indices] = np.arange(flat_sizes.sum()) - np.repeat(starts, flat_sizes)
+    return arrays
 
 
 def _keys(name: str) -> tuple[str, str, str]:
@@ -156,6 +159,6 @@ def pad(
     return padded
 
 
-def fill(rows: Rows, name: str) -> float:
+def filled_share(rows: Rows, name: str) -> float:
     """Returns the share of a feature's positions that hold a token."""
     return float(np.count_nonzero(rows[name]) / max(1, rows[name].size))

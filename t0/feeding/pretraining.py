@@ -56,11 +56,11 @@ class Documents:
         if seed is not None:
             order = np.random.default_rng([seed, key_of(self.name), epoch]).permutation(order)
         begin, skipped = divmod(first, _BLOCKS_OF_SHARD)
-        for place in range(begin, len(order)):
-            texts = self._batches(self.read(self.shards[order[place]]))
+        for index in range(begin, len(order)):
+            texts = self._batches(self.read(self.shards[order[index]]))
             for number, batch in enumerate(texts):
-                if place > begin or number >= skipped:
-                    yield place * _BLOCKS_OF_SHARD + number, self._tokens(batch)
+                if index > begin or number >= skipped:
+                    yield index * _BLOCKS_OF_SHARD + number, self._tokens(batch)
 
     def _batches(self, texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
         batch, size = [], 0
@@ -75,12 +75,12 @@ class Documents:
 
     def _tokens(self, texts: list[str | bytes]) -> Ragged:
         # One at a time is as fast as in batches, because SentencePiece holds Python's global lock.
-        parts = [
+        sequences = [
             np.array(self.encode(t if isinstance(t, str) else t.decode("utf-8")), np.int32)
             for t in texts
         ]
-        values = np.concatenate([np.zeros(0, np.int32), *parts])
-        return Ragged(values, np.cumsum([0, *map(len, parts)]))
+        values = np.concatenate([np.zeros(0, np.int32), *sequences])
+        return Ragged(values, np.cumsum([0, *map(len, sequences)]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,11 +119,11 @@ class PretrainingSource:
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields blocks of examples from number `first` on, unshuffled if `seed` is None."""
-        made = (
+        example_blocks = (
             self._block(documents, epoch, number, seed)
             for number, documents in self.documents.blocks(epoch=epoch, first=first, seed=seed)
         )
-        with ReadAhead((block for block in made if len(block)), count=1) as blocks:
+        with ReadAhead((block for block in example_blocks if len(block)), count=1) as blocks:
             yield from blocks
 
     def _block(self, documents: Ragged, epoch: int, number: int, seed: int | None) -> ExampleBlock:
@@ -133,9 +133,9 @@ class PretrainingSource:
         if seed is not None:
             order = np.random.default_rng([*key, _DOCUMENTS]).permutation(count)
         noise = np.random.default_rng([*key, _NOISE])
-        made = examples(self.objective, self.lengths, documents, noise, order=order)
-        count = len(next(iter(made.values())).ends) - 1
-        return ExampleBlock(made, shuffled(self.name, epoch, number, seed, count), number)
+        features = examples(self.objective, self.lengths, documents, noise, order=order)
+        count = len(next(iter(features.values())).ends) - 1
+        return ExampleBlock(features, shuffled(self.name, epoch, number, seed, count), number)
 
 
 def examples(
@@ -158,15 +158,15 @@ def examples(
     Returns:
       feature -> the examples' sequences.
     """
-    corrupt, joined = _OBJECTIVES[objective.selector]
-    taken = denoising.chunks(documents, rng, order=order)
+    corrupt, joins = _OBJECTIVES[objective.selector]
+    pieces = denoising.chunks(documents, rng, order=order)
     if objective.document_eos is not None:
-        taken = denoising.ended(taken, objective.document_eos, None)
-    if joined:
-        taken = denoising.concatenated(taken)
-    features = corrupt(denoising.split(taken, objective.segment_tokens), rng, objective)
+        pieces = denoising.append_eos(pieces, objective.document_eos, None)
+    if joins:
+        pieces = denoising.join_documents(pieces)
+    features = corrupt(denoising.split(pieces, objective.segment_tokens), rng, objective)
     return {
-        name: denoising.ended(features[name], eos, lengths[name])
+        name: denoising.append_eos(features[name], eos, lengths[name])
         for name, eos in objective.eos.items()
     }
 
@@ -192,7 +192,10 @@ def _prefix_lm(
 ) -> dict[str, Ragged]:
     density = objective.parameters["noise_density"]
     mask = denoising.prefix_mask(pieces.lengths, rng, density=density)
-    return {"inputs": denoising.only(pieces, mask), "targets": denoising.only(pieces, ~mask)}
+    return {
+        "inputs": denoising.select_masked(pieces, mask),
+        "targets": denoising.select_masked(pieces, ~mask),
+    }
 
 
 def _full_lm(

@@ -72,42 +72,42 @@ class CachedRecords(Sequence[dict[str, Value]]):
           UserError: if a file cannot be read, or the record is damaged.
         """
         if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
-        place = operator.index(number)
-        place += len(self) if place < 0 else 0
-        if not 0 <= place < len(self):
+            return [self[index] for index in range(*number.indices(len(self)))]
+        position = operator.index(number)
+        position += len(self) if position < 0 else 0
+        if not 0 <= position < len(self):
             raise IndexError(f"record {number} of {len(self):,}")
-        file = bisect.bisect_right(self._ends, place)
+        file = bisect.bisect_right(self._ends, position)
         before = self._ends[file - 1] if file else 0
         path = self._files[file]
-        with reading(path, ValueError), binary(path) as opened:
-            opened.seek(int(self._begin(file)[place - before]))
-            record = next(tfrecord.unframed(opened), None)
+        with reading(path, ValueError), binary(path) as stream:
+            stream.seek(int(self._begin(file)[position - before]))
+            record = next(tfrecord.unframed(stream), None)
             if record is None:
                 raise ValueError("the file has become shorter")
-            found = token_files.features_of(record)
-            return {name: _value(feature) for name, feature in found.items()}
+            features = token_files.features_of(record)
+            return {name: _value(feature) for name, feature in features.items()}
 
     def _begin(self, file: int) -> np.ndarray:
         if file not in self._begins:
             path = self._files[file]
-            with reading(path, ValueError), binary(path) as opened:
-                self._begins[file] = np.fromiter(tfrecord.beginnings(opened), np.int64)
+            with reading(path, ValueError), binary(path) as stream:
+                self._begins[file] = np.fromiter(tfrecord.beginnings(stream), np.int64)
         return self._begins[file]
 
 
 def _files(folder: str, split: str) -> tuple[str, ...]:
     with reading(folder):
         names = paths.names_like(folder, f"{glob.escape(split)}.tfrecord-*")
-    found = {(int(m[1]), int(m[2])): name for name in names if (m := _SHARD.search(name))}
-    count = len(found)
-    if not found or sorted(found) != [(number, count) for number in range(count)]:
-        there = f"{len(found)} of its files" if found else "none of its files"
+    shards = {(int(m[1]), int(m[2])): name for name in names if (m := _SHARD.search(name))}
+    count = len(shards)
+    if not shards or sorted(shards) != [(number, count) for number in range(count)]:
+        present = f"{len(shards)} of its files" if shards else "none of its files"
         raise UserError(
-            f"{folder} has {there} of split '{split}' ({split}.tfrecord-00000-of-...): wanted the "
-            "folder of a task in a cache. Is it whole? t0 verify says"
+            f"{folder} has {present} of split '{split}' ({split}.tfrecord-00000-of-...): wanted "
+            "the folder of a task in a cache. To check whether it is complete, use t0 verify"
         )
-    return tuple(posixpath.join(folder, found[place]) for place in sorted(found))
+    return tuple(posixpath.join(folder, shards[key]) for key in sorted(shards))
 
 
 def _value(feature: bytes) -> Value:

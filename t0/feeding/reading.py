@@ -41,8 +41,8 @@ def content_of(cache_files: Sequence[str]) -> str:
     marks = {posixpath.join(posixpath.dirname(name), _COMPLETED) for name in cache_files}
     lines = []
     for mark in sorted(marks):
-        held = paths.read_bytes(mark) if paths.exists(mark) else b""
-        lines.append(f"{mark} {hashlib.sha256(held).hexdigest()}")
+        content = paths.read_bytes(mark) if paths.exists(mark) else b""
+        lines.append(f"{mark} {hashlib.sha256(content).hexdigest()}")
     for name in cache_files:
         lines.append(f"{name} {paths.size_bytes(name) if paths.exists(name) else None}")
     return "\n".join(lines)
@@ -65,8 +65,8 @@ class ExampleBlock:
     def __len__(self) -> int:
         return len(self.order)
 
-    def __getitem__(self, place: int) -> dict[str, np.ndarray]:
-        number = self.order[place]
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        number = self.order[index]
         return {
             name: ids.values[ids.ends[number] : ids.ends[number + 1]]
             for name, ids in self.features.items()
@@ -140,7 +140,7 @@ class CachedSource:
         except UserError as error:
             folder = posixpath.dirname(self.files[0])
             raise UserError(
-                f"the cache of task {self.name}: {error}. All that is damaged is found by: "
+                f"the cache of task {self.name}: {error}. To find all damage, use: "
                 f"t0 verify {folder}"
             ) from error
 

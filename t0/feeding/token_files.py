@@ -54,8 +54,8 @@ class Ragged(NamedTuple):
 def slices(values: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
     """Returns slices of `values` as sequences: `sizes[i]` tokens from `starts[i]` on."""
     ends = np.append(0, np.cumsum(sizes))
-    places = np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])
-    return Ragged(values[places], ends)
+    indices = np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])
+    return Ragged(values[indices], ends)
 
 
 def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
@@ -72,7 +72,7 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
     Raises:
       UserError: if a file cannot be read, is damaged or holds other data; the message has its name.
     """
-    parts: dict[str, list[Ragged]] = {name: [] for name in names}
+    chunks: dict[str, list[Ragged]] = {name: [] for name in names}
     counts = []
     for file in files:
         counts.append(0)
@@ -83,9 +83,9 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
                 raise _unreadable(file, error) from error
             counts[-1] += len(records)
             for name in names:
-                parts[name].append(decoded[name])
+                chunks[name].append(decoded[name])
     turns = in_turns(counts, _FILES_IN_TURNS) if len(files) > 1 else None
-    return {name: _joined(parts[name], turns) for name in names}
+    return {name: _join_sequences(chunks[name], turns) for name in names}
 
 
 def first_ids(file: str, names: Sequence[str], count: int) -> dict[str, Ragged]:
@@ -104,8 +104,8 @@ def record_batches(file: str, at_once: int = _RECORDS_AT_ONCE) -> Iterator[list[
       UserError: if it cannot be read, or is damaged; the message has its name.
     """
     try:
-        with paths.opened(file) as opened:
-            records = tfrecord.unframed(opened)
+        with paths.opened(file) as stream:
+            records = tfrecord.unframed(stream)
             while batch := list(itertools.islice(records, at_once)):
                 yield batch
     except (OSError, ValueError) as error:
@@ -116,9 +116,11 @@ def _unreadable(file: str, error: Exception) -> UserError:
     return UserError(f"{file} cannot be read: {error}")
 
 
-def _joined(parts: Sequence[Ragged], order: np.ndarray | None) -> Ragged:
-    values = np.concatenate([np.zeros(0, np.int32), *(part.values for part in parts)])
-    ends = np.append(0, np.cumsum(np.concatenate([np.zeros(0, int), *(p.lengths for p in parts)])))
+def _join_sequences(sequences: Sequence[Ragged], order: np.ndarray | None) -> Ragged:
+    values = np.concatenate([np.zeros(0, np.int32), *(batch.values for batch in sequences)])
+    ends = np.append(
+        0, np.cumsum(np.concatenate([np.zeros(0, int), *(b.lengths for b in sequences)]))
+    )
     if order is None:
         return Ragged(values, ends)
     return slices(values, ends[order], np.diff(ends)[order])
@@ -137,17 +139,17 @@ def in_turns(counts: Sequence[int], files: int) -> np.ndarray:
     """
     ends = itertools.accumulate(counts, initial=0)
     waiting = deque(iter(range(first, end)) for first, end in itertools.pairwise(ends))
-    opened: list[Iterator[int] | None] = [None] * files
+    open_files: list[Iterator[int] | None] = [None] * files
     order: list[int] = []
-    while waiting or any(opened):
-        for place in range(files):
-            if opened[place] is None and waiting:
-                opened[place] = waiting.popleft()
-            if opened[place] is None:
+    while waiting or any(open_files):
+        for slot in range(files):
+            if open_files[slot] is None and waiting:
+                open_files[slot] = waiting.popleft()
+            if open_files[slot] is None:
                 continue
-            number = next(opened[place], None)
+            number = next(open_files[slot], None)
             if number is None:
-                opened[place] = None
+                open_files[slot] = None
             else:
                 order.append(number)
     return np.array(order, np.int64)
@@ -159,18 +161,18 @@ def ids_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, Ragged]:
     Raises:
       ValueError: if a record is not such a message, or one of the features holds no integers.
     """
-    buffer, spans, unusual = _found(records, names)
+    buffer, spans, unusual = _find_features(records, names)
     if unusual.size:
         records = list(records)
         for number in unusual.tolist():
-            records[number] = _in_usual_layout(records[number], names)
-        buffer, spans, _ = _found(records, names)
-    found = {}
+            records[number] = _rewrite_usual(records[number], names)
+        buffer, spans, _ = _find_features(records, names)
+    decoded = {}
     for name, (starts, stops) in spans.items():
         pieces = [buffer[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
         packed_ends = np.append(0, np.cumsum(stops - starts))
-        found[name] = _unpacked(np.frombuffer(b"".join(pieces), np.uint8), packed_ends)
-    return found
+        decoded[name] = _decode_varints(np.frombuffer(b"".join(pieces), np.uint8), packed_ends)
+    return decoded
 
 
 def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[bytes | None]]:
@@ -182,8 +184,8 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
     Raises:
       ValueError: if a record is not such a message.
     """
-    buffer, spans, unusual = _found(records, names, _BYTES_LIST)
-    found: dict[str, list[bytes | None]] = {
+    buffer, spans, unusual = _find_features(records, names, _BYTES_LIST)
+    columns: dict[str, list[bytes | None]] = {
         name: [buffer[a:b] if b else None for a, b in zip(*map(np.ndarray.tolist, span))]  # noqa: B905
         for name, span in spans.items()
     }
@@ -192,15 +194,15 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
         for name in names:
             values = dict(nested(features.get(name, b""), 1))
             texts = nested(values[1], 1) if 1 in values else iter(())
-            found[name][number] = next((text for _, text in texts), None)
-    return found
+            columns[name][number] = next((text for _, text in texts), None)
+    return columns
 
 
 # Feature -> (begin, end) of its packed integers, or of its text, in a buffer, each int64 [records].
 Spans = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-def _found(
+def _find_features(
     records: Sequence[bytes], names: Sequence[str], kind: int = _INT64_LIST
 ) -> tuple[bytes, Spans, np.ndarray]:
     """Finds features of one kind in records.
@@ -221,7 +223,7 @@ def _found(
     for _ in range(_MOST_ENTRIES):
         if not rows.size:
             break
-        good, at = _entries(data, at, ends[rows], rows, spans, kind)
+        good, at = _read_entries(data, at, ends[rows], rows, spans, kind)
         usual[rows[~good]] = False
         more = good & (at < ends[rows])
         rows, at = rows[more], at[more]
@@ -229,7 +231,7 @@ def _found(
     return buffer, spans, np.flatnonzero(~usual)
 
 
-def _entries(
+def _read_entries(
     data: np.ndarray,
     at: np.ndarray,
     stops: np.ndarray,
@@ -256,19 +258,21 @@ def _entries(
     feature_tag = name_at + name_size
     feature_size, feature = _varints(data, feature_tag + 1)
     good = (end <= stops) & (feature + feature_size == end)
-    for place, tag in ((at, _FIELD_1), (inside, _FIELD_1), (feature_tag, _FIELD_2)):
-        good &= _bytes(data, place) == tag
+    for offset, tag in ((at, _FIELD_1), (inside, _FIELD_1), (feature_tag, _FIELD_2)):
+        good &= _bytes(data, offset) == tag
     for name, (starts, ends) in spans.items():
-        wanted = np.frombuffer(name.encode(), np.uint8)
-        here = np.flatnonzero(good & (name_size == wanted.size))
-        letters = _bytes(data, name_at[here, None] + np.arange(wanted.size))
-        here = here[(letters == wanted).all(axis=1)]
-        starts[rows[here]], ends[rows[here]], packed = _packed(data, feature[here], end[here], kind)
-        good[here[~packed]] = False
+        name_bytes = np.frombuffer(name.encode(), np.uint8)
+        matches = np.flatnonzero(good & (name_size == name_bytes.size))
+        letters = _bytes(data, name_at[matches, None] + np.arange(name_bytes.size))
+        matches = matches[(letters == name_bytes).all(axis=1)]
+        starts[rows[matches]], ends[rows[matches]], packed = _locate_packed(
+            data, feature[matches], end[matches], kind
+        )
+        good[matches[~packed]] = False
     return good, end
 
 
-def _packed(
+def _locate_packed(
     data: np.ndarray, at: np.ndarray, end: np.ndarray, kind: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns begin and end of packed integers or texts, and which have the common layout."""
@@ -283,9 +287,9 @@ def _packed(
     return np.where(empty, end, packed), end, empty | full
 
 
-def _bytes(data: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _bytes(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Returns bytes of `data`; offsets after the end, from uncommon layouts, give any byte."""
-    return data.take(places, mode="clip")
+    return data.take(offsets, mode="clip")
 
 
 def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -304,7 +308,7 @@ def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, after
 
 
-def _unpacked(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
+def _decode_varints(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
     """Decodes sequences of varints; `packed_ends` has their ends in `packed`, after a leading 0."""
     stops = np.flatnonzero(packed < 128)
     starts = np.append(0, stops[:-1] + 1)[: stops.size]
@@ -314,19 +318,21 @@ def _unpacked(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
         raise ValueError("an integer has more than ten bytes")
     values = (packed[starts] & 127).astype(np.int32 if longest <= 4 else np.int64)
     rows = np.arange(stops.size)
-    for place in range(1, longest):
-        rows = rows[sizes[rows] > place]
-        values[rows] |= (packed[starts[rows] + place] & 127).astype(values.dtype) << 7 * place
+    for byte_index in range(1, longest):
+        rows = rows[sizes[rows] > byte_index]
+        values[rows] |= (packed[starts[rows] + byte_index] & 127).astype(
+            values.dtype
+        ) << 7 * byte_index
     return Ragged(values.astype(np.int32, copy=False), np.searchsorted(stops, packed_ends))
 
 
-def _in_usual_layout(record: bytes, names: Sequence[str]) -> bytes:
+def _rewrite_usual(record: bytes, names: Sequence[str]) -> bytes:
     """Rewrites a `tf.train.Example` with the integers of `names` in the common layout."""
     features = features_of(record)
     try:
         packed = {name: _packed_integers(name, features.get(name, b"")) for name in names}
     except ValueError as error:
-        raise ValueError(f"a record is no tf.train.Example: {error}") from error
+        raise ValueError(f"a record is not a tf.train.Example: {error}") from error
     return tf_examples.example(
         b"".join(tf_examples.packed_entry(name, content) for name, content in packed.items())
     )
@@ -338,15 +344,15 @@ def features_of(record: bytes) -> dict[str, bytes]:
     Raises:
       ValueError: if the record is no `tf.train.Example`.
     """
-    found = {}
+    by_name = {}
     try:
         for _, features in nested(record, 1):
             for _, entry in nested(features, 1):
                 content = dict(nested(entry, 1, 2))
-                found[content.get(1, b"").decode("utf-8", "replace")] = content.get(2, b"")
+                by_name[content.get(1, b"").decode("utf-8", "replace")] = content.get(2, b"")
     except ValueError as error:
-        raise ValueError(f"a record is no tf.train.Example: {error}") from error
-    return found
+        raise ValueError(f"a record is not a tf.train.Example: {error}") from error
+    return by_name
 
 
 def _packed_integers(name: str, feature: bytes) -> bytes:

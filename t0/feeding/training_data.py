@@ -102,7 +102,7 @@ class TrainingData:
     @property
     def features(self) -> tuple[str, ...]:
         """The names of a batch's arrays."""
-        return tuple(self._packed([{name: np.ones(1, np.int32) for name in self._lengths}], 0))
+        return tuple(self._pack_rows([{name: np.ones(1, np.int32) for name in self._lengths}], 0))
 
     @property
     def packed(self) -> bool:
@@ -144,7 +144,7 @@ class TrainingData:
             self._mixture.restore(position["mixture"])
             window, used = position["window"], position["row"]
         started = self._mixture.state()
-        current = self._window(window)
+        current = self._draw_window(window)
         if used >= len(next(iter(current.values()))):
             raise UserError(
                 f"the checkpoint's position is row {used:,} of window {window:,}, which has only "
@@ -152,44 +152,46 @@ class TrainingData:
                 "caches have changed. Resume from an older checkpoint"
             )
         while True:
-            parts, missing = [], rows
+            portions, missing = [], rows
             while missing:
-                there = len(next(iter(current.values())))
-                taken = min(missing, there - used)
-                parts.append({name: x[used : used + taken] for name, x in current.items()})
+                available = len(next(iter(current.values())))
+                taken = min(missing, available - used)
+                portions.append({name: x[used : used + taken] for name, x in current.items()})
                 used, missing = used + taken, missing - taken
-                if used == there:
+                if used == available:
                     started, window, used = self._mixture.state(), window + 1, 0
-                    current = self._window(window)
-            batch = {name: np.concatenate([part[name] for part in parts]) for name in current}
-            drawn = sum(state[-1] for state in started["tasks"].values())
-            part = self._filling.examples * used / len(next(iter(current.values())))
+                    current = self._draw_window(window)
+            batch = {
+                name: np.concatenate([portion[name] for portion in portions]) for name in current
+            }
+            served = sum(state[-1] for state in started["tasks"].values())
+            portion = self._filling.examples * used / len(next(iter(current.values())))
             yield (
                 batch,
-                {"mixture": started, "window": window, "row": used, "examples": drawn + part},
+                {"mixture": started, "window": window, "row": used, "examples": served + portion},
             )
 
-    def _window(self, number: int) -> Batch:
+    def _draw_window(self, number: int) -> Batch:
         examples: list[dict[str, np.ndarray]] = []
         tokens = dict.fromkeys(self._lengths, 0)
         while True:
-            drawn = self._mixture.take()
-            examples += drawn
+            new_examples = self._mixture.take()
+            examples += new_examples
             for name, length in self._lengths.items():
-                tokens[name] += sum(min(len(example[name]), length) for example in drawn)
+                tokens[name] += sum(min(len(example[name]), length) for example in new_examples)
             full = max(tokens[name] / length for name, length in self._lengths.items())
             if (full if self._pack else len(examples)) >= self._window_rows:
                 break
-        made = self._packed(examples, number)
+        packed_rows = self._pack_rows(examples, number)
         self._filling = Filling(
-            rows=len(next(iter(made.values()))),
+            rows=len(next(iter(packed_rows.values()))),
             examples=len(examples),
-            filled={name: packing.fill(made, name) for name in self._lengths},
+            filled={name: packing.filled_share(packed_rows, name) for name in self._lengths},
             unknown=self._filling.unknown if self._filling else _share_of_unknown(examples),
         )
-        return made
+        return packed_rows
 
-    def _packed(self, examples: list[dict[str, np.ndarray]], number: int) -> Batch:
+    def _pack_rows(self, examples: list[dict[str, np.ndarray]], number: int) -> Batch:
         if not self._pack:
             return packing.pad(examples, self._lengths, ends_in_eos=self._ends_in_eos)
         order = np.random.default_rng([self._seed, _ROWS, number])
@@ -198,7 +200,9 @@ class TrainingData:
 
 def _share_of_unknown(examples: Sequence[Mapping[str, np.ndarray]]) -> float:
     """Returns the share of examples whose targets have an unknown token."""
-    return sum(_UNKNOWN in one.get("targets", ()) for one in examples) / max(1, len(examples))
+    return sum(_UNKNOWN in example.get("targets", ()) for example in examples) / max(
+        1, len(examples)
+    )
 
 
 def open_training_data(
@@ -246,8 +250,8 @@ def open_source(
     if not task.cache_files:
         if live is None:
             raise UserError(
-                f"the examples of task {task.name} are made while they are read, which needs "
-                "SeqIO; wanted a task that is cached. Cache it with seqio_cache_tasks"
+                f"task {task.name} is not cached: its examples are made while they are read, which "
+                "needs SeqIO. Cache it with seqio_cache_tasks"
             )
         return live(task, data)
     examples = task.examples or 0

@@ -74,8 +74,8 @@ def _check_line(path: str, number: int, line: bytes) -> bool:
         fault = f"has {tabs + 1} columns" if tabs else "has no tab" if text else "is empty"
         shown = f", {text[:60]!r}" if text else ""
         raise UserError(
-            f"{where}: {fault}{shown}. Each line wants an input, one tab and a target; take the "
-            "line out, or write a tab or line break inside a text as a space."
+            f"{where}: {fault}{shown}. Each line needs an input, one tab and a target. "
+            "Remove the line, or replace a tab or line break inside a text by a space."
         )
     return text.startswith(_MARK)
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from t0.compat import mtf, transformer, transformer_layers
 from t0.compat import tf1 as tf
-from t0.scoring.mesh_model import copied_as, has_t5_options
+from t0.scoring.mesh_model import copy_as_class, has_t5_options
 
 CHUNK = 32
 # Added to the logits of masked positions; its exponential is 0.
@@ -50,7 +50,7 @@ def cache_attention(decoder: Any) -> int:
     for index, layer in enumerate(layers):
         kind = KINDS.get(type(layer))
         if kind and has_t5_options(layer):
-            layers[index] = copied_as(kind, layer)
+            layers[index] = copy_as_class(kind, layer)
             replaced += 1
     return replaced
 
@@ -206,13 +206,13 @@ def _attend_to_past(
     chunk, offset = step // CHUNK, step % CHUNK
     first = tf.range(batch * heads * beams) * CHUNK + chunk * (batch * heads * rows) + offset
 
-    def write(kept: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+    def write(cache: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
         # Writing in place is safe: the next step's keys and values depend on this step's tokens,
         # which depend on this step's reads. Therefore all reads of a step precede the next step's
         # writes.
-        flat = tf.reshape(kept, [-1, size])
+        flat = tf.reshape(cache, [-1, size])
         new = tf.reshape(_by_head(new), [-1, size])
-        return tf.reshape(tf.raw_ops.InplaceUpdate(x=flat, i=first, v=new), kept.shape)
+        return tf.reshape(tf.raw_ops.InplaceUpdate(x=flat, i=first, v=new), cache.shape)
 
     keys, values = write(keys, k), write(values, v)
     bias = tf.gather(biases, step)[: chunk + 1]  # [n, H, C]
@@ -232,8 +232,10 @@ def _mask_of_other_beams(ancestors: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
     batch, beams, length = ancestors.shape.as_list()
     padded = tf.pad(ancestors, [(0, 0), (0, 0), (0, -length % CHUNK)])
     padded = tf.transpose(tf.reshape(padded, [batch, beams, -1, CHUNK]), [2, 0, 1, 3])[: chunk + 1]
-    mine = tf.equal(padded[:, :, :, tf.newaxis], tf.range(beams)[:, tf.newaxis])
-    hidden = tf.where(mine, tf.zeros_like(mine, tf.float32), tf.fill(tf.shape(mine), _HIDDEN))
+    own_beam = tf.equal(padded[:, :, :, tf.newaxis], tf.range(beams)[:, tf.newaxis])
+    hidden = tf.where(
+        own_beam, tf.zeros_like(own_beam, tf.float32), tf.fill(tf.shape(own_beam), _HIDDEN)
+    )
     return tf.reshape(hidden, [chunk + 1, batch, 1, beams, beams * CHUNK])
 
 

@@ -60,7 +60,9 @@ def open_cache(
         streams = (_records(task, file, spec) for file in files)
         for number, (inputs, texts) in enumerate(interleave_blocks(streams)):
             if number % shards == shard:
-                texts_shown = [_text(*one) for one in zip(inputs, texts, vocabularies, strict=True)]
+                texts_shown = [
+                    _text(*arguments) for arguments in zip(inputs, texts, vocabularies, strict=True)
+                ]
                 shown = None if hides_targets else texts_shown[1]
                 yield InferenceExample(number, texts_shown[0] or "", shown, inputs[0] or [])
 
@@ -75,7 +77,7 @@ def _records(task: str, file: str, spec: InstructionSpec | None) -> Iterator[_Re
     for records in record_batches(file):
         try:
             if spec is not None:
-                ids, texts = _of_instructions(records, spec)
+                ids, texts = _decode_instructions(records, spec)
             else:
                 ids = ids_of(records, (*FIELDS, _CHOICES))
                 texts = [*texts_of(records, _TEXTS).values()]
@@ -87,7 +89,7 @@ def _records(task: str, file: str, spec: InstructionSpec | None) -> Iterator[_Re
             yield [_ids(ids[name], row) for name in FIELDS], [column[row] for column in texts]
 
 
-def _of_instructions(
+def _decode_instructions(
     records: list[bytes], spec: InstructionSpec
 ) -> tuple[dict[str, Ragged], list[list[bytes | None]]]:
     """Returns the ids and texts of inputs and targets of a task with instructions.
@@ -97,24 +99,24 @@ def _of_instructions(
     """
     ids = ids_of(records, (*instructed.FEATURES, _PARTS))
     texts, outputs = texts_of(records, _INSTRUCTION_TEXTS).values()
-    inputs, kept = instructed.joined(ids, spec)
+    inputs, fits = instructed.join_parts(ids, spec)
     sizes = instructed.part_sizes(ids[_PARTS], spec)
-    if sizes.shape != kept.shape:
+    if sizes.shape != fits.shape:
         raise ValueError("the parts of a record's text are not those of its inputs")
     shown = [
-        None if text is None else _slices(text, of_text, stay)
-        for text, of_text, stay in zip(texts, sizes, kept, strict=True)
+        None if text is None else _select_slices(text, of_text, part_fits)
+        for text, of_text, part_fits in zip(texts, sizes, fits, strict=True)
     ]
-    made = {"inputs": inputs, "targets": instructed.drawn(ids, None)}
-    ended = {name: denoising.ended(made[name], spec.eos[name], None) for name in FIELDS}
+    sequences = {"inputs": inputs, "targets": instructed.draw_outputs(ids, None)}
+    ended = {name: denoising.append_eos(sequences[name], spec.eos[name], None) for name in FIELDS}
     return ended, [shown, outputs]
 
 
-def _slices(text: bytes, sizes: np.ndarray, kept: np.ndarray) -> bytes:
+def _select_slices(text: bytes, sizes: np.ndarray, fits: np.ndarray) -> bytes:
     """Returns a text without the parts that are dropped."""
     ends = np.cumsum(sizes)
-    places = zip((ends - sizes)[kept].tolist(), ends[kept].tolist(), strict=True)
-    return b"".join(text[start:end] for start, end in places)
+    bounds = zip((ends - sizes)[fits].tolist(), ends[fits].tolist(), strict=True)
+    return b"".join(text[start:end] for start, end in bounds)
 
 
 def _ids(column: Ragged, row: int) -> list[int] | None:

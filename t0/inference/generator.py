@@ -165,7 +165,7 @@ class MeshGenerator:
             "limits": [batch_dim],
             "draws": [batch_dim, mtf.Dimension("length", length)],
         }
-        graph, place = mtf.Graph(), self._placement
+        graph, placement = mtf.Graph(), self._placement
         mesh = mtf.Mesh(graph, "inference")
         with self._graph.as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
             fed = {
@@ -180,7 +180,7 @@ class MeshGenerator:
                     for name, shape in dims.items()
                 }
             )
-            with fused(self._model, place.mesh_shape, place.layout_rules):
+            with fused(self._model, placement.mesh_shape, placement.layout_rules):
                 loop = _DecodingLoop(self._model, self._types, feeds, self._method)
                 outputs = compute(loop)
             return fed, outputs, mtf.Lowering(graph, {mesh: self._mesh_impl}, autostack=False)
@@ -241,9 +241,9 @@ class _DecodingLoop:
             return mtf.greater(running, 0)
 
         def body(step: mtf.Tensor, *loop: mtf.Tensor) -> list[mtf.Tensor]:
-            found = dict(zip(names, loop[: len(names)], strict=True))
-            logits, new_states = self._one_step(step, found, constants, loop[len(names) :])
-            chosen = self._choose(step, logits, found)
+            search_state = dict(zip(names, loop[: len(names)], strict=True))
+            logits, new_states = self._one_step(step, search_state, constants, loop[len(names) :])
+            chosen = self._choose(step, logits, search_state)
             if self._beam_dim:
                 ancestors = chosen[names.index("ancestors")]
                 new_states = [self._reorder(state, ancestors, step) for state in new_states]
@@ -301,7 +301,11 @@ class _DecodingLoop:
         return context.new_states, context.constant_states, logits
 
     def _one_step(
-        self, step: mtf.Tensor, found: dict[str, mtf.Tensor], constants: list[Any], states: Any
+        self,
+        step: mtf.Tensor,
+        search_state: dict[str, mtf.Tensor],
+        constants: list[Any],
+        states: Any,
     ) -> tuple[mtf.Tensor, list[mtf.Tensor]]:
         context = self._context(
             "incremental",
@@ -309,11 +313,11 @@ class _DecodingLoop:
             read_priority=step,
             states=list(states),
             constant_states=constants,
-            inputs=found["tokens"],
+            inputs=search_state["tokens"],
         )
-        context.ancestors = found.get("ancestors")
+        context.ancestors = search_state.get("ancestors")
         with tf.variable_scope(self._decoder.name, reuse=True):
-            logits = self._decoder._call_internal(context, found["tokens"])
+            logits = self._decoder._call_internal(context, search_state["tokens"])
         return logits, context.new_states
 
     def _start(self) -> tuple[mtf.Tensor, ...]:
@@ -323,14 +327,14 @@ class _DecodingLoop:
         )
 
     def _choose(
-        self, step: mtf.Tensor, logits: mtf.Tensor, found: dict[str, mtf.Tensor]
+        self, step: mtf.Tensor, logits: mtf.Tensor, search_state: dict[str, mtf.Tensor]
     ) -> tuple[mtf.Tensor, ...]:
         logits = _in_float32(logits, self._table)
         vocab_dim = logits.shape.dims[-1]
         # The renamed dimension is not split, so every device has the whole vocabulary.
         logits = mtf.rename_dimension(logits, vocab_dim.name, "whole_vocab")
         feeds = (self._feeds.limits, self._feeds.draws)
-        return self._slicewise(self._search.step, [step, logits, *feeds, *found.values()])
+        return self._slicewise(self._search.step, [step, logits, *feeds, *search_state.values()])
 
     def _reorder(self, state: mtf.Tensor, ancestors: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
         """Reorders the beams of a state, if it has a beam dimension."""
@@ -358,8 +362,8 @@ class _DecodingLoop:
         )
 
     def _shape(self, field: Field) -> mtf.Shape:
-        named = {"beam": self._beam_dim, "length": self._length_dim}
-        return mtf.Shape([self._batch_dim, *(named[name] for name in field.shape)])
+        dims = {"beam": self._beam_dim, "length": self._length_dim}
+        return mtf.Shape([self._batch_dim, *(dims[name] for name in field.shape)])
 
 
 def _encode(

@@ -118,17 +118,17 @@ def open_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) ->
         parse(where, line)
         total += 1
     if not total:
-        raise UserError(f"input file {path} is empty: wanted an input a line")
+        raise UserError(f"input file {path} is empty: wanted one input per line")
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
         for index, (where, line) in enumerate(lines(path)):
             copies = range(index * repeats, (index + 1) * repeats)
-            taken = [n for n in copies if n % shards == shard]
-            if not taken:
+            numbers = [n for n in copies if n % shards == shard]
+            if not numbers:
                 continue
             inputs, targets = parse(where, line)
             tokens = [*vocabulary.encode(inputs), *([vocabulary.eos_id] if add_eos else [])]
-            yield from (InferenceExample(n, inputs, targets, tokens) for n in taken)
+            yield from (InferenceExample(n, inputs, targets, tokens) for n in numbers)
 
     facts = {"input_file_sha256": digest.hexdigest(), "add_eos": add_eos, "repeats": repeats}
     origin = {"input_file": path, "add_eos": add_eos, "repeats": repeats}
@@ -267,19 +267,19 @@ def batches(
       method: how tokens are chosen.
       seed: the seed of the draws.
     """
-    cut = [limits.truncate(example.tokens) for example in window]
-    order = sorted(range(len(window)), key=lambda position: (len(cut[position]), position))
+    truncated = [limits.truncate(example.tokens) for example in window]
+    order = sorted(range(len(window)), key=lambda position: (len(truncated[position]), position))
     for places in _in_groups(order, batch_size):
-        longest = max(len(cut[position]) for position in places)
+        longest = max(len(truncated[position]) for position in places)
         inputs = np.zeros((batch_size, padded_length(longest, limits.inputs)), np.int32)
-        most = np.zeros(batch_size, np.int32)
+        token_limits = np.zeros(batch_size, np.int32)
         draws = np.zeros((batch_size, limits.targets), np.float32)
         for row, position in enumerate(places):
-            inputs[row, : len(cut[position])] = cut[position]
-            most[row] = limits.limit_prediction(cut[position])
+            inputs[row, : len(truncated[position])] = truncated[position]
+            token_limits[row] = limits.limit_prediction(truncated[position])
             if method.temperature:
                 draws[row] = draw_uniform(seed, window[position].number, limits.targets)
-        yield InputBatch(inputs, most, draws, places)
+        yield InputBatch(inputs, token_limits, draws, places)
 
 
 def padded_length(tokens: int, limit: int) -> int:

@@ -110,8 +110,8 @@ def uses_own_inference(model_type: str) -> bool:
     supported = has_generator(model_type)
     if configured and not supported:
         raise UserError(
-            f"t0.infer predicts with encoder-decoders and no run.predict_fn; run.model_type is "
-            f"'{model_type}'. T5's --gin_file=infer.gin decodes a file with others"
+            f"t0.infer supports only encoder-decoders without run.predict_fn; run.model_type is "
+            f"'{model_type}'. For other models, use T5's --gin_file=infer.gin to decode a file"
         )
     of_t5 = (
         bound("infer_model.decode_fn") in (None, mesh_utils.decode_from_file)

@@ -2,8 +2,8 @@
 
     file = PredictionFile("/out/qa_1000.jsonl", facts)
     file.summary                             # None, or the summary of the run that wrote it
-    file.keep(0, 3, predictions)             # writes batch 3 of window 0
-    file.kept                                # {(0, 2): {"examples": 32, ...}} of an earlier run
+    file.save_batch(0, 3, predictions)       # writes batch 3 of window 0
+    file.finished_batches                    # {(0, 2): {"examples": 32, ...}} of an earlier run
     file.finish([32, 9])                     # writes the file of 41 batches, and its summary
 
 `<file>.partial/` holds a file for each finished batch. All files are written under a temporary name
@@ -53,7 +53,7 @@ class PredictionFile:
 
     Attributes:
       summary: the summary of a finished file; None if it is not finished.
-      kept: (window, batch) -> counts of the batches that an earlier run finished.
+      finished_batches: (window, batch) -> counts of the batches that an earlier run finished.
 
     Raises:
       UserError: there are predictions with different facts at this path, finished or not.
@@ -70,9 +70,9 @@ class PredictionFile:
             # A run that was killed while it wrote the summary may have left a temporary file.
             publishing.remove_leftovers([os.path.dirname(path) or "."])  # noqa: PTH120
         self.summary = self._read_summary() if described else None
-        self.kept: dict[tuple[int, int], dict[str, int]] = {}
+        self.finished_batches: dict[tuple[int, int], dict[str, int]] = {}
         if self.summary is None:
-            self._begin(writes)
+            self._find_finished_batches(writes)
         elif writes:
             paths.remove(self._folder)
 
@@ -82,13 +82,13 @@ class PredictionFile:
         summary = read_json(self._summary_path)
         if not isinstance(summary.get("settings"), dict):
             raise UserError(
-                f"{self.path} exists without {self._summary_path}, which records what it was made "
-                "from. Move it away, or name another folder (infer.output_dir)"
+                f"{self.path} exists without {self._summary_path}, which records its settings. "
+                "Move it away, or use another folder (infer.output_dir)"
             )
         self._check_same(summary["settings"], "was made")
         return summary
 
-    def _begin(self, writes: bool) -> None:
+    def _find_finished_batches(self, writes: bool) -> None:
         earlier = read_json(self._partial("settings"))
         if earlier:
             self._check_same(earlier, "was begun")
@@ -98,7 +98,7 @@ class PredictionFile:
             window, batch = map(int, match.groups())
             predictions = self._read(window, batch)
             if predictions:
-                self.kept[window, batch] = predictions.counts
+                self.finished_batches[window, batch] = predictions.counts
 
     def _check_same(self, others: Mapping[str, Any], happened: str) -> None:
         differing = [
@@ -109,11 +109,11 @@ class PredictionFile:
         if differing:
             also = "" if happened == "was made" else f" and {self._folder}"
             raise UserError(
-                f"{self.path} {happened} with other settings: {'; '.join(differing)}. Name another "
+                f"{self.path} {happened} with other settings: {'; '.join(differing)}. Use another "
                 f"folder (infer.output_dir), or remove {self.path}{also} and start again"
             )
 
-    def keep(self, window: int, batch: int, predictions: BatchPredictions) -> None:
+    def save_batch(self, window: int, batch: int, predictions: BatchPredictions) -> None:
         """Writes the predictions of a finished batch."""
         write_json(self._partial(_batch_name(window, batch)), dataclasses.asdict(predictions))
 

@@ -125,19 +125,19 @@ def _predict_job(
     with ProgressLine(_share(job), unit="input", doing="predicting") as progress:
         stream = job.examples.read(settings.shard_id, settings.num_shards)
         for number, window in windows(stream, size * WINDOW):
-            made = list(
+            window_batches = list(
                 batches(
                     window, job.limits, batch_size=size, method=settings.method, seed=settings.seed
                 )
             )
-            numbers_of_batches.append(len(made))
-            for index, batch in enumerate(made):
-                if (number, index) in output.kept:
+            numbers_of_batches.append(len(window_batches))
+            for index, batch in enumerate(window_batches):
+                if (number, index) in output.finished_batches:
                     progress.count_before(len(batch.places))
                     continue
                 if index % processes.size == processes.rank:
                     predictions = _predict_batch(job, generator, vocabulary, window, batch)
-                    output.keep(number, index, predictions)
+                    output.save_batch(number, index, predictions)
                     tokens += predictions.counts["predicted_tokens"]
                 rate = tokens * processes.size / progress.seconds
                 progress.count(len(batch.places), note=f"{rate:,.0f} tokens/s")
@@ -174,7 +174,7 @@ def _summary_lines(
     job: PredictionJob, output: PredictionFile, summary: Mapping[str, Any], progress: ProgressLine
 ) -> Iterator[str]:
     seconds = progress.seconds
-    earlier = sum(counts.get("predicted_tokens", 0) for counts in output.kept.values())
+    earlier = sum(counts.get("predicted_tokens", 0) for counts in output.finished_batches.values())
     tokens = summary.get("predicted_tokens", 0) - earlier
     before = f" ({progress.before:,} of them before)" if progress.before else ""
     yield (

@@ -21,7 +21,7 @@ from t0.compat import tf1 as tf
 from t0.inference.methods import EOS, NEVER, DecodingMethod
 
 # To find the largest numbers of a row, first compare the maxima of parts with this many entries.
-_PLACES = 128
+_BLOCK_SIZE = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,16 +74,16 @@ def search(method: DecodingMethod) -> Search:
     """Returns the search of a decoding method."""
     if method.beam_size > 1:
         return Search(_BEAMS, _start_beams(method), _step_beams(method))
-    return Search(_ONE, _start_one, _step_one(method))
+    return Search(_ONE, _start_single, _step_single(method))
 
 
-def _start_one(limits: tf.Tensor, length: int) -> tuple[tf.Tensor, ...]:
+def _start_single(limits: tf.Tensor, length: int) -> tuple[tf.Tensor, ...]:
     zeros = tf.zeros_like(limits)
     running = tf.cast(limits > 0, tf.int32)
     return running, zeros, tf.zeros([*limits.shape.as_list(), length], tf.int32), tf.to_float(zeros)
 
 
-def _step_one(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
+def _step_single(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
     def step(
         now: tf.Tensor, logits: tf.Tensor, limits: tf.Tensor, draws: tf.Tensor, *state: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
@@ -97,23 +97,23 @@ def _step_one(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
         chosen *= running
         score += nats * tf.to_float(running)
         ids = _with_column(ids, now, chosen)
-        going_on = tf.not_equal(chosen, EOS) & (now + 1 < limits)
-        return running * tf.cast(going_on, tf.int32), chosen, ids, score
+        continues = tf.not_equal(chosen, EOS) & (now + 1 < limits)
+        return running * tf.cast(continues, tf.int32), chosen, ids, score
 
     return step
 
 
 def _draw_tokens(logits: tf.Tensor, draws: tf.Tensor, method: DecodingMethod) -> tf.Tensor:
     """Draws tokens [B] with the uniform random numbers `draws` [B] in [0, 1)."""
-    places = None
+    token_ids = None
     if method.top_k:
-        logits, places = tf.math.top_k(logits, min(method.top_k, logits.shape.as_list()[-1]))
+        logits, token_ids = tf.math.top_k(logits, min(method.top_k, logits.shape.as_list()[-1]))
     below = tf.cumsum(tf.nn.softmax(logits / method.temperature), -1)
     # Take the first token at which the cumulative probability exceeds the draw. The draw is scaled
     # by the sum of all probabilities, which may round to less than 1.
-    place = tf.reduce_sum(tf.cast(below <= draws[:, tf.newaxis] * below[:, -1:], tf.int32), -1)
-    place = tf.minimum(place, logits.shape.as_list()[-1] - 1)
-    return place if places is None else tf.gather(places, place, batch_dims=1)
+    index = tf.reduce_sum(tf.cast(below <= draws[:, tf.newaxis] * below[:, -1:], tf.int32), -1)
+    index = tf.minimum(index, logits.shape.as_list()[-1] - 1)
+    return index if token_ids is None else tf.gather(token_ids, index, batch_dims=1)
 
 
 def _start_beams(method: DecodingMethod) -> Callable[[tf.Tensor, int], tuple[tf.Tensor, ...]]:
@@ -157,17 +157,19 @@ def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
         ended = tf.equal(tokens, EOS) | (now + 1 >= limits)[:, tf.newaxis]
         finished = tf.where_v2(ended, scores, NEVER)[:, :beams]
         best = tf.argmax(finished, -1, output_type=tf.int32)
-        found = tf.gather(finished, best, batch_dims=1)
-        found_judged = found / penalty(now + 1)
-        better = (running > 0) & (found > NEVER / 2) & (found_judged > judged)
-        score = tf.where_v2(better, found, score)
-        judged = tf.where_v2(better, found_judged, judged)
+        best_score = tf.gather(finished, best, batch_dims=1)
+        best_judged = best_score / penalty(now + 1)
+        better = (running > 0) & (best_score > NEVER / 2) & (best_judged > judged)
+        score = tf.where_v2(better, best_score, score)
+        judged = tf.where_v2(better, best_judged, judged)
         best_ids = tf.gather(candidates, best, batch_dims=1)
         ids = tf.where_v2(better[:, tf.newaxis], best_ids, ids)
 
-        alive_scores, kept = tf.math.top_k(tf.where_v2(tf.equal(tokens, EOS), NEVER, scores), beams)
+        alive_scores, alive = tf.math.top_k(
+            tf.where_v2(tf.equal(tokens, EOS), NEVER, scores), beams
+        )
         tokens, parents, alive_ids = (
-            tf.gather(x, kept, batch_dims=1) for x in (tokens, parents, candidates)
+            tf.gather(x, alive, batch_dims=1) for x in (tokens, parents, candidates)
         )
         # A beam's earlier keys and values are in its parents' columns; it writes to its own column.
         ancestors = tf.gather(ancestors, parents, batch_dims=1)
@@ -190,9 +192,9 @@ def _continuations(
     nats = few - few[:, :1] + _log_probability(logits, tokens[:, 0])[:, tf.newaxis]
     scores = tf.reshape(nats, [batch, beams, -1]) + alive_scores[..., tf.newaxis]
     scores = tf.reshape(scores, [batch, -1])
-    scores, places = tf.math.top_k(scores, count)
-    tokens = tf.gather(tf.reshape(tokens, [batch, -1]), places, batch_dims=1)
-    return scores, places // few.shape.as_list()[-1], tokens
+    scores, indices = tf.math.top_k(scores, count)
+    tokens = tf.gather(tf.reshape(tokens, [batch, -1]), indices, batch_dims=1)
+    return scores, indices // few.shape.as_list()[-1], tokens
 
 
 def _log_probability(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
@@ -207,19 +209,19 @@ def _largest(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     If entries are equal, the first one comes first.
     """
     batch, size = rows.shape.as_list()
-    if size % _PLACES or size // _PLACES <= count:
+    if size % _BLOCK_SIZE or size // _BLOCK_SIZE <= count:
         return tf.math.top_k(rows, count)
     # Find the largest of each part first: `top_k` of whole rows takes ten times as long.
-    parts = tf.reshape(rows, [batch, size // _PLACES, _PLACES])
-    within = tf.sort(tf.math.top_k(tf.reduce_max(parts, -1), count)[1])
-    few, places = tf.math.top_k(
-        tf.reshape(tf.gather(parts, within, batch_dims=1), [batch, -1]), count
+    blocks = tf.reshape(rows, [batch, size // _BLOCK_SIZE, _BLOCK_SIZE])
+    within = tf.sort(tf.math.top_k(tf.reduce_max(blocks, -1), count)[1])
+    few, indices = tf.math.top_k(
+        tf.reshape(tf.gather(blocks, within, batch_dims=1), [batch, -1]), count
     )
-    part = tf.gather(within, places // _PLACES, batch_dims=1)
-    return few, part * _PLACES + places % _PLACES
+    block = tf.gather(within, indices // _BLOCK_SIZE, batch_dims=1)
+    return few, block * _BLOCK_SIZE + indices % _BLOCK_SIZE
 
 
 def _with_column(table: tf.Tensor, column: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Returns `table` [..., T] with `values` [...] in one column, unless the column is beyond T."""
-    here = tf.equal(tf.range(table.shape.as_list()[-1]), column)
-    return tf.where_v2(here, values[..., tf.newaxis], table)
+    in_column = tf.equal(tf.range(table.shape.as_list()[-1]), column)
+    return tf.where_v2(in_column, values[..., tf.newaxis], table)

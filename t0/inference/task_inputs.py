@@ -56,16 +56,18 @@ def open_task(
         task = task.replace(source=source)
 
     def records() -> tf.data.Dataset:
-        dataset = _uncut(task, lengths or {})(split, use_cached=use_cached, shuffle=False)
-        kept = [name for name in _READ if name in dataset.element_spec]
+        dataset = _untruncated_dataset(task, lengths or {})(
+            split, use_cached=use_cached, shuffle=False
+        )
+        names = [name for name in _READ if name in dataset.element_spec]
         if "is_correct" in dataset.element_spec:
             raise answer_choices_error(task.name)
-        return dataset.map(lambda record: {name: record[name] for name in kept})
+        return dataset.map(lambda record: {name: record[name] for name in names})
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
         # Number the records before sharding, so that an example's draws do not depend on its shard.
         for number, record in elements(lambda: records().enumerate().shard(shards, shard)):
-            example = _of_record(int(number), record, task.output_features)
+            example = _build_example(int(number), record, task.output_features)
             unknown = hidden or example.targets == NO_LABEL
             yield dataclasses.replace(example, targets=None) if unknown else example
 
@@ -84,29 +86,33 @@ def _hides_labels(task: seqio.Task, split: str) -> bool:
         rows = source.open(split).rows()
         return any(hidden_label(source.dataset, row) for row in rows)
     except AbsentData:  # T0's tables say which splits of its datasets have no labels
-        place = (source.dataset, source.subset, source.split_mapping[split])
-        known = exemptions(*place, source.template.name)
-        return any(one.kind == HIDES for one in known)
+        dataset_split = (source.dataset, source.subset, source.split_mapping[split])
+        known_exemptions = exemptions(*dataset_split, source.template.name)
+        return any(exemption.kind == HIDES for exemption in known_exemptions)
 
 
-def _uncut(task: seqio.Task, lengths: Mapping[str, int]) -> Callable[..., tf.data.Dataset]:
+def _untruncated_dataset(
+    task: seqio.Task, lengths: Mapping[str, int]
+) -> Callable[..., tf.data.Dataset]:
     """Returns the function that makes a task's dataset without truncating inputs or targets."""
     if instructions_of(task, lengths) is None:
         return functools.partial(task.get_dataset, None)
     steps = [*task.preprocessors[:-1], seqio.preprocessors.append_eos]
-    whole = task.replace(preprocessors=steps)
-    return functools.partial(whole.get_dataset, lengths, trim_output_features=False)
+    untruncated = task.replace(preprocessors=steps)
+    return functools.partial(untruncated.get_dataset, lengths, trim_output_features=False)
 
 
-def _of_record(number: int, record: dict[str, Any], features: dict[str, Any]) -> InferenceExample:
+def _build_example(
+    number: int, record: dict[str, Any], features: dict[str, Any]
+) -> InferenceExample:
     texts = [_text(record, name, features) for name in FIELDS]
     return InferenceExample(number, texts[0] or "", texts[1], record["inputs"].tolist())
 
 
 def _text(record: dict[str, Any], name: str, features: dict[str, Any]) -> str | None:
-    given = record.get(f"{name}_pretokenized")
-    if isinstance(given, bytes):
-        return given.decode("utf-8", "replace")
+    text = record.get(f"{name}_pretokenized")
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "replace")
     if name not in record:
         return None
     return features[name].vocabulary.decode(record[name].tolist())

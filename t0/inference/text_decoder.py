@@ -72,8 +72,10 @@ class TextDecoder:
         examples = (InferenceExample(n, "", None, ids.tolist()) for n, ids in enumerate(inputs))
         for _, window in windows(examples, self._rows * WINDOW):
             texts = [""] * len(window)
-            made = batches(window, limits, batch_size=self._rows, method=self._method, seed=0)
-            for batch in made:
+            window_batches = batches(
+                window, limits, batch_size=self._rows, method=self._method, seed=0
+            )
+            for batch in window_batches:
                 ids, _ = self._generator.predict(batch.inputs, batch.limits, batch.draws)
                 for row, index in enumerate(batch.places):
                     tokens = predicted_tokens(ids[row], batch.limits[row])
@@ -85,12 +87,12 @@ def make_generator(
     model: MeshModel, vocabularies: tuple[Any, Any], *, dtype: str, method: DecodingMethod
 ) -> MeshGenerator:
     """Builds the configured model with the given activation type, and returns its generator."""
-    built, placement = build_model(model, vocabularies)
+    built_model, placement = build_model(model, vocabularies)
     types = mesh_utils.get_variable_dtype()
     activations = devices.activation_dtype(dtype)
     if activations != tf.float32:
         types = mtf.VariableDType(types.master_dtype, activations, activations)
-    return MeshGenerator(built, types, placement, method)
+    return MeshGenerator(built_model, types, placement, method)
 
 
 def evaluation_decoder(

@@ -191,7 +191,7 @@ def train_here(
 def _train_in_directory(
     spec: TrainingSpec, train_dataset_fn: Callable[..., Any], train_steps: int, dataset_split: str
 ) -> None:
-    for line in checkpointing.name_again(spec.model_dir):
+    for line in checkpointing.repair_latest_checkpoint_file(spec.model_dir):
         print(line, flush=True)
     if is_finished(spec.model_dir, train_steps):
         return

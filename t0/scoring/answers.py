@@ -79,13 +79,13 @@ def answer_lines(
     Raises:
       UserError: if the choices of an example have several inputs.
     """
-    chosen = None if windows is None else set(windows)
+    selected_windows = None if windows is None else set(windows)
     examples = (example for example in task.examples() if not example.excluded)
     for number in itertools.count():
         window = list(itertools.islice(examples, WINDOW))
         if not window:
             return
-        if chosen is None or number in chosen:
+        if selected_windows is None or number in selected_windows:
             inputs = [_input(task, example) for example in window]
             for example, answer in zip(window, decoder.decode(inputs, most), strict=True):
                 yield answer_line(example, answer)
@@ -97,11 +97,11 @@ def windows_of(task: ScoringTask) -> int:
 
 
 def _input(task: ScoringTask, example: MultipleChoiceExample) -> np.ndarray:
-    first, *others = (choice.inputs for choice in example.choices)
-    if any(not np.array_equal(first, other) for other in others):
+    first, *other_inputs = (choice.inputs for choice in example.choices)
+    if any(not np.array_equal(first, other_input) for other_input in other_inputs):
         raise UserError(
             f"task {task.name}, example {example.idx}: its choices have different inputs, so "
-            "there is no one prompt to decode an answer to. Evaluate it without --decode_answers"
+            "there is no single prompt to answer. Evaluate it without --decode_answers"
         )
     return first
 

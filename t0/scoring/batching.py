@@ -217,7 +217,7 @@ class FreeTokens:
     """The free space in the rows of a batch."""
 
     def __init__(self, shape: PackedShape) -> None:
-        self._left = [[shape.inputs, shape.targets] for _ in range(shape.rows)]
+        self._free = [[shape.inputs, shape.targets] for _ in range(shape.rows)]
 
     def take(self, inputs: int, targets: int) -> int | None:
         """Reserves space for an input and its choices in the first row that has enough.
@@ -225,10 +225,10 @@ class FreeTokens:
         Returns:
           the row, or None if no row has enough space.
         """
-        for row, left in enumerate(self._left):
-            if inputs <= left[0] and targets <= left[1]:
-                left[0] -= inputs
-                left[1] -= targets
+        for row, free in enumerate(self._free):
+            if inputs <= free[0] and targets <= free[1]:
+                free[0] -= inputs
+                free[1] -= targets
                 return row
         return None
 
@@ -402,8 +402,8 @@ class BatchQueues:
                 yield from self._take(queue, tasks_before or 0)
 
     def _take(self, queue: int, tasks_before: int) -> list[ScoringBatch]:
-        batches, left = self._plan.take(queue, self._waiting[queue], tasks_before)
-        self._waiting[queue] = left
+        batches, waiting = self._plan.take(queue, self._waiting[queue], tasks_before)
+        self._waiting[queue] = waiting
         for batch in batches:
             for group in batch.groups:
                 self._tokens[queue] -= group.tokens
@@ -461,27 +461,29 @@ class SortedPlan:
                 len(members) + 1 > self._most_groups(larger)
                 or (self.static_groups and padded != size)
             ):
-                batches.append(self._padded(members, size))
+                batches.append(self._pad_batch(members, size))
                 members, larger = [], padded
             members.append(group)
             size = larger
-        return [*batches, self._padded(members, size)], []
+        return [*batches, self._pad_batch(members, size)], []
 
     def padded_size(self, size: Size) -> Size:
         """Returns the batch size (C, L, T) that holds a group."""
-        whole = np.maximum(1, -(-np.array(size) // self.steps)) * self.steps
+        rounded = np.maximum(1, -(-np.array(size) // self.steps)) * self.steps
         if any(self.largest):
-            whole = np.minimum(whole, self.largest)
-        choices, inputs, targets = whole.tolist()
+            rounded = np.minimum(rounded, self.largest)
+        choices, inputs, targets = rounded.tolist()
         return choices, inputs, targets
 
     def _most_groups(self, size: Size) -> int:
         return self.static_groups.get(size) or self.limits.groups(size)
 
-    def _padded(self, members: Sequence[ChoiceGroup], size: Size) -> PaddedBatch:
+    def _pad_batch(self, members: Sequence[ChoiceGroup], size: Size) -> PaddedBatch:
         replicas = self.limits.replicas
-        whole = -(-len(members) // replicas) * replicas
-        return PaddedBatch(tuple(members), PaddedShape(self.static_groups.get(size, whole), *size))
+        rounded = -(-len(members) // replicas) * replicas
+        return PaddedBatch(
+            tuple(members), PaddedShape(self.static_groups.get(size, rounded), *size)
+        )
 
 
 def _largest(size: Size, other: Size) -> Size:
@@ -567,13 +569,15 @@ class PackedPlan:
         old = max(old, len(waiting) // (2 * _POOL))
         tokens = [group.tokens for group in waiting]
         ratios = [targets / inputs for inputs, targets in tokens]
-        left = collections.deque(sorted(range(old, len(tokens)), key=ratios.__getitem__))
-        first, free = collections.deque(range(old)), FreeTokens(shape)
+        others = collections.deque(sorted(range(old, len(tokens)), key=ratios.__getitem__))
+        oldest, free = collections.deque(range(old)), FreeTokens(shape)
         rows: dict[int, int] = {}
         inputs = targets = 0
-        while first or left:
+        while oldest or others:
             fewer_targets = targets * shape.inputs > inputs * shape.targets
-            index = first.popleft() if first else left.popleft() if fewer_targets else left.pop()
+            index = (
+                oldest.popleft() if oldest else others.popleft() if fewer_targets else others.pop()
+            )
             row = free.take(*tokens[index])
             if row is not None:
                 rows[index] = row
@@ -601,9 +605,9 @@ class _SharedShape:
     @classmethod
     def of(cls, number: int, counts: Mapping[tuple[int, int], int]) -> "_SharedShape":
         sizes = np.array([*counts], np.int64).reshape(-1, 2)
-        many = np.array([*counts.values()], np.int64)
-        tokens = (sizes * many[:, None]).sum(axis=0, keepdims=True)
-        return cls((number,), tokens, int(many.sum()), sizes.max(axis=0, initial=1))
+        group_counts = np.array([*counts.values()], np.int64)
+        tokens = (sizes * group_counts[:, None]).sum(axis=0, keepdims=True)
+        return cls((number,), tokens, int(group_counts.sum()), sizes.max(axis=0, initial=1))
 
     def join(self, other: "_SharedShape", *, alike: bool) -> "_SharedShape":
         both = np.concatenate([self.tokens, other.tokens])
@@ -624,8 +628,8 @@ class _SharedShape:
         total = float(self.tokens.sum(axis=0) @ [1.0, _SPARE])
         if total <= limits.tokens:
             return 1
-        left_over = limits.replicas * total / self.groups
-        return math.ceil(total / max(limits.tokens - left_over, limits.tokens / 2))
+        unused = limits.replicas * total / self.groups
+        return math.ceil(total / max(limits.tokens - unused, limits.tokens / 2))
 
     def shape(self, limits: BatchLimits) -> PackedShape:
         """Returns the shape of rows that mixtures of the tasks fill well."""
@@ -665,27 +669,27 @@ def plan_packed(
       limits: the limits of a batch. A batch with fewer target tokens has more input tokens.
       most_shapes: the maximum number of shapes, at least 1.
     """
-    alike: dict[int, _SharedShape] = {}
+    by_ratio: dict[int, _SharedShape] = {}
     for number, task in enumerate(tasks):
         single = _SharedShape.of(number, task.tokens)
         ratio = math.floor(math.log(single.ratio, _RATIO))
-        alike[ratio] = alike[ratio].join(single, alike=True) if ratio in alike else single
-    left = [alike[ratio] for ratio in sorted(alike)]
-    while len(left) > 1:
-        pairs = [a.join(b, alike=False) for a, b in itertools.pairwise(left)]
-        separate = [each.cost(costs, limits) for each in left]
+        by_ratio[ratio] = by_ratio[ratio].join(single, alike=True) if ratio in by_ratio else single
+    shapes = [by_ratio[ratio] for ratio in sorted(by_ratio)]
+    while len(shapes) > 1:
+        pairs = [a.join(b, alike=False) for a, b in itertools.pairwise(shapes)]
+        separate = [each.cost(costs, limits) for each in shapes]
         extra = [
             pair.cost(costs, limits) - a - b
             for pair, (a, b) in zip(pairs, itertools.pairwise(separate), strict=True)
         ]
         least = int(np.argmin(extra))
-        if len(left) <= most_shapes and extra[least] > costs.lowering:
+        if len(shapes) <= most_shapes and extra[least] > costs.lowering:
             break
-        left[least : least + 2] = [pairs[least]]
-    bare = sum(float((each.tokens @ _token_costs(costs)).sum()) for each in left)
-    index_of = {number: index for index, each in enumerate(left) for number in each.numbers}
+        shapes[least : least + 2] = [pairs[least]]
+    unpadded_cost = sum(float((each.tokens @ _token_costs(costs)).sum()) for each in shapes)
+    index_of = {number: index for index, each in enumerate(shapes) for number in each.numbers}
     return PackedPlan(
-        tuple(each.shape(limits) for each in left),
+        tuple(each.shape(limits) for each in shapes),
         tuple(index_of[number] for number in range(len(tasks))),
-        sum(each.cost(costs, limits) for each in left) / max(bare, 1.0),
+        sum(each.cost(costs, limits) for each in shapes) / max(unpadded_cost, 1.0),
     )

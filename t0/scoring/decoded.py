@@ -97,13 +97,15 @@ def with_results(published: Callable[..., None], decode: Decode | None) -> Calla
         datasets: list[mesh_dataset.EvalDataset] = []
 
         def recorded_datasets(**arguments: Any) -> list[mesh_dataset.EvalDataset]:
-            datasets[:] = [mesh_dataset.EvalDataset(*one) for one in eval_dataset_fn(**arguments)]
-            return [recorder.recorded(one) for one in datasets]
+            datasets[:] = [
+                mesh_dataset.EvalDataset(*dataset) for dataset in eval_dataset_fn(**arguments)
+            ]
+            return [recorder.wrap_dataset(dataset) for dataset in datasets]
 
-        def decode_datasets(*given: Any) -> Iterator[str]:
-            return decode([one for one in datasets if one.metric_fns], given[-1])
+        def decode_datasets(*arguments: Any) -> Iterator[str]:
+            return decode([dataset for dataset in datasets if dataset.metric_fns], arguments[-1])
 
-        texts = recorder.noting_checkpoint(decode_datasets if decode else mesh_utils.decode)
+        texts = recorder.wrap_decode(decode_datasets if decode else mesh_utils.decode)
         with compat.replaced("mesh_utils.decode", texts):
             published(
                 estimator, vocabulary, sequence_length, batch_size, dataset_split, model_dir,
@@ -129,7 +131,7 @@ def read_from(folder: str) -> Iterator[Decode]:
     """
     steps = {path: step for step, path in read_json(f"{folder}/{DECODED}").items()}
     if not steps:
-        raise UserError(f"{folder} has no decoded texts: {DECODED}, which lists them, is not there")
+        raise UserError(f"{folder} has no decoded texts: their list, {DECODED}, is missing")
 
     def texts(datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str) -> Iterator[str]:
         for dataset in datasets:
@@ -166,7 +168,7 @@ class _DecodingRecorder:
         self._seen: list[tuple[Mapping[str, Any], str]] = []
         self._examples = 0
 
-    def noting_checkpoint(self, decode: Callable[..., Iterator[str]]) -> Callable[..., Any]:
+    def wrap_decode(self, decode: Callable[..., Iterator[str]]) -> Callable[..., Any]:
         """Wraps Mesh TensorFlow's `decode` to record the checkpoint that it decodes."""
 
         def decode_and_note(*args: Any, **kwargs: Any) -> Iterator[str]:
@@ -180,13 +182,13 @@ class _DecodingRecorder:
                     yield text
             if texts < self._examples:
                 raise UserError(
-                    f"{texts:,} texts were decoded for {self._examples:,} examples: they are of "
-                    "other tasks or rows. Decode again"
+                    f"{texts:,} texts were decoded for {self._examples:,} examples: they belong "
+                    "to other tasks or rows. Decode again"
                 )
 
         return decode_and_note
 
-    def recorded(self, dataset: mesh_dataset.EvalDataset) -> mesh_dataset.EvalDataset:
+    def wrap_dataset(self, dataset: mesh_dataset.EvalDataset) -> mesh_dataset.EvalDataset:
         """Returns the dataset with postprocessing and metrics that record their results."""
         if not dataset.metric_fns:
             return dataset
@@ -206,34 +208,34 @@ class _DecodingRecorder:
 
         last = len(dataset.metric_fns) - 1
         metrics = [
-            self._recorded_metric(dataset.name, metric, ends=number == last)
+            self._wrap_metric(dataset.name, metric, ends=number == last)
             for number, metric in enumerate(dataset.metric_fns)
         ]
         return dataset._replace(postprocess_fn=postprocess, metric_fns=metrics)
 
-    def _recorded_metric(
+    def _wrap_metric(
         self, task: str, metric: Callable[..., Any], *, ends: bool
     ) -> Callable[..., Any]:
-        def recorded(targets: Any, predictions: Any) -> Any:
+        def record_metric(targets: Any, predictions: Any) -> Any:
             returned = metric(targets, predictions)
             entry = self._entries.setdefault(task, {"metrics": {}, "signatures": {}})
-            found = {}
+            numbers = {}
             if not isinstance(returned, tf.Summary):  # used only for TensorBoard
                 values = self._values.setdefault(task, MetricValues(task))
-                found = values.add(metric, returned)
-                entry["metrics"] |= found
+                numbers = values.add(metric, returned)
+                entry["metrics"] |= numbers
                 entry.setdefault("intervals", {}).update(
-                    intervals(metric, found, targets, predictions)
+                    intervals(metric, numbers, targets, predictions)
                 )
                 signature = signature_of(metric)
                 if signature:
-                    entry["signatures"] |= dict.fromkeys(found, signature)
-                    print(f"{task}: {', '.join(found)} is sacreBLEU's {signature}")
+                    entry["signatures"] |= dict.fromkeys(numbers, signature)
+                    print(f"{task}: {', '.join(numbers)} is sacreBLEU's {signature}")
             if ends:
                 self._finish(task, entry)
-            return returned if isinstance(returned, tf.Summary) else found
+            return returned if isinstance(returned, tf.Summary) else numbers
 
-        return recorded
+        return record_metric
 
     def _finish(self, name: str, entry: dict[str, Any]) -> None:
         task = seqio.TaskRegistry.get(name)
@@ -244,7 +246,9 @@ class _DecodingRecorder:
         entry["examples"] = len(examples)
         entry["predictions"] = os.path.relpath(path, self._folder)
         for feature in ("inputs", "targets"):
-            cut = entry[f"truncated_{feature}"] = _cut(task, feature, examples, self._lengths)
+            cut = entry[f"truncated_{feature}"] = _count_truncated(
+                task, feature, examples, self._lengths
+            )
             if cut:
                 most = self._lengths[feature]
                 print(f"{name}: {cut:,} of {len(examples):,} {feature} are over {most} tokens")
@@ -300,33 +304,37 @@ def intervals(
             batches.append(MetricValues("").add(metric, returned))
         except Exception:  # noqa: BLE001 (undefined for so few examples; the value itself is safe)
             return {}
-    found = {}
+    bounds = {}
     for name, value in whole.items():
         values = np.array([batch.get(name, np.nan) for batch in batches])
         if not (np.isfinite(values).all() and math.isfinite(value)):
             continue
         if np.ptp(values) > _ROUNDING:
-            reach = _STUDENT * float(values.std(ddof=1)) / math.sqrt(BATCHES)
-            found[name] = [value - reach, value + reach]
+            margin = _STUDENT * float(values.std(ddof=1)) / math.sqrt(BATCHES)
+            bounds[name] = [value - margin, value + margin]
         elif min(abs(value), abs(100 - value)) < _ROUNDING:
             share = binomtest(len(targets) * (value > 50), len(targets))
-            found[name] = [100 * float(end) for end in share.proportion_ci(method="wilson")]
-    return found
+            bounds[name] = [100 * float(end) for end in share.proportion_ci(method="wilson")]
+    return bounds
 
 
-def _cut(task: seqio.Task, feature: str, examples: Any, lengths: Lengths) -> int:
+def _count_truncated(task: seqio.Task, feature: str, examples: Any, lengths: Lengths) -> int:
     """Returns how many examples have more tokens of a feature than its limit."""
     most = (lengths or {}).get(feature)
-    given = task.output_features.get(feature)
-    written = f"{feature}_pretokenized"
-    if most is None or given is None or not examples or written not in examples[0]:
+    output_feature = task.output_features.get(feature)
+    text_field = f"{feature}_pretokenized"
+    if most is None or output_feature is None or not examples or text_field not in examples[0]:
         return 0
-    texts = (example[written] for example in examples)
+    texts = (example[text_field] for example in examples)
     tokens = (
-        len(given.vocabulary.encode(text.decode("utf-8") if isinstance(text, bytes) else text))
+        len(
+            output_feature.vocabulary.encode(
+                text.decode("utf-8") if isinstance(text, bytes) else text
+            )
+        )
         for text in texts
     )
-    return sum(count + int(given.add_eos) > most for count in tokens)
+    return sum(count + int(output_feature.add_eos) > most for count in tokens)
 
 
 def write_predictions(
@@ -378,7 +386,9 @@ def _answers(pairs: Sequence[tuple[Record, str]]) -> dict[str, Any]:
     targets = [[text_of(answer) for answer in example["answers"]] for example, _ in pairs]
     texts = [prediction.strip() for _, prediction in pairs]
     may_be_none = some_unanswerable(targets)
-    some = sorted({len(pairs) * number // READABLE for number in range(READABLE)}) if pairs else []
+    indices = (
+        sorted({len(pairs) * number // READABLE for number in range(READABLE)}) if pairs else []
+    )
     return {
         "metrics": squad_metrics(targets, texts) if pairs else {},
         "predictions": {
@@ -386,11 +396,11 @@ def _answers(pairs: Sequence[tuple[Record, str]]) -> dict[str, Any]:
         },
         "examples": [
             {
-                **{name: text_of(pairs[place][0][name]) for name in ("id", "question", "context")},
-                "answers": targets[place],
-                "prediction": texts[place],
-                **squad_scores(targets[place], texts[place], may_be_none=may_be_none),
+                **{name: text_of(pairs[index][0][name]) for name in ("id", "question", "context")},
+                "answers": targets[index],
+                "prediction": texts[index],
+                **squad_scores(targets[index], texts[index], may_be_none=may_be_none),
             }
-            for place in some
+            for index in indices
         ],
     }

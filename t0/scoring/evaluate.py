@@ -168,8 +168,8 @@ def rank_task_facts(
     if dataset is None:
         return RankTaskFacts(name, name, "", metric_fns)
     subset = f"/{source.subset}" if source.subset else ""
-    of_rows = getattr(source, "split_mapping", {}).get(split)
-    rows = (dataset, source.subset, of_rows) if of_rows else None
+    row_split = getattr(source, "split_mapping", {}).get(split)
+    rows = (dataset, source.subset, row_split) if row_split else None
     return RankTaskFacts(name, dataset + subset, source.template.name, metric_fns, rows)
 
 
@@ -220,12 +220,12 @@ def _seqio_records(data: Any) -> Iterator[dict[str, Any]]:
     dataset = data.dataset_fn()
     if "is_correct" not in dataset.element_spec:
         raise records.not_ranked(data.name)
-    kept = [name for name in records.FEATURES if name in dataset.element_spec]
-    dataset = dataset.map(lambda record: {name: record[name] for name in kept})
+    names = [name for name in records.FEATURES if name in dataset.element_spec]
+    dataset = dataset.map(lambda record: {name: record[name] for name in names})
     for batch in tfds.as_numpy(dataset.ragged_batch(_RECORDS_AT_ONCE)):
-        columns = [_rows(batch[name]) for name in kept]
+        columns = [_rows(batch[name]) for name in names]
         for values in zip(*columns, strict=True):
-            yield dict(zip(kept, values, strict=True))
+            yield dict(zip(names, values, strict=True))
 
 
 def _rows(column: Any) -> Sequence[Any]:
@@ -268,5 +268,7 @@ def _build_scorer(spec: MeshModel, vocabularies: tuple[Any, Any], dtype: str) ->
 
 
 def _costs(checkpoint: str) -> Costs:
-    present = checkpoint_files.read(checkpoint)
-    return model_costs({n: shape for n, (shape, _) in present.items() if "_slot_" not in n})
+    checkpoint_variables = checkpoint_files.read(checkpoint)
+    return model_costs(
+        {n: shape for n, (shape, _) in checkpoint_variables.items() if "_slot_" not in n}
+    )

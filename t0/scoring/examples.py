@@ -304,13 +304,15 @@ def _first_of_document(
     numbers: Sequence[int], keys: Sequence[str | None], facts: RankTaskFacts
 ) -> tuple[int, ...] | None:
     """Returns the number of the first example of each example's document; None if unknown."""
-    known: Sequence[str | None] | None = keys
+    documents: Sequence[str | None] | None = keys
     if None in keys:
-        known = documents_in_rows(*facts.rows, len(keys)) if facts.rows else None
-    if known is None:
+        documents = documents_in_rows(*facts.rows, len(keys)) if facts.rows else None
+    if documents is None:
         return None
     first: dict[str | None, int] = {}
-    return tuple(first.setdefault(key, number) for key, number in zip(known, numbers, strict=True))
+    return tuple(
+        first.setdefault(key, number) for key, number in zip(documents, numbers, strict=True)
+    )
 
 
 def truncate(
@@ -398,8 +400,8 @@ def describe_tasks(tasks: Sequence[ScoringTask]) -> tuple[list[str], list[str]]:
     by_dataset: dict[str, list[ScoringTask]] = collections.defaultdict(list)
     for task in tasks:
         by_dataset[task.facts.dataset].append(task)
-    notes = [_note(dataset, prompts) for dataset, prompts in by_dataset.items()]
-    warnings = [warning for task in tasks for warning in _warnings(task)]
+    notes = [_describe_dataset(dataset, prompts) for dataset, prompts in by_dataset.items()]
+    warnings = [warning for task in tasks for warning in _list_warnings(task)]
     more = len(warnings) - _SHOWN_WARNINGS
     if more > 0:
         warnings = [*warnings[:_SHOWN_WARNINGS], f"... and {more:,} more such tasks"]
@@ -413,7 +415,7 @@ def majority_baseline(task: ScoringTask) -> tuple[int, float]:
     return int(counts.argmax()), float(counts.max() / max(1, len(gold)))
 
 
-def _note(dataset: str, prompts: Sequence[ScoringTask]) -> str:
+def _describe_dataset(dataset: str, prompts: Sequence[ScoringTask]) -> str:
     sizes = sorted({len(task.choices) for task in prompts})
     baselines = collections.Counter(majority_baseline(task) for task in prompts)
     (index, share), _ = baselines.most_common(1)[0]
@@ -434,7 +436,7 @@ def _note(dataset: str, prompts: Sequence[ScoringTask]) -> str:
     return "; ".join([text + same, *words])
 
 
-def _warnings(task: ScoringTask) -> list[str]:
+def _list_warnings(task: ScoringTask) -> list[str]:
     shares = {
         "inputs": task.truncated.inputs / len(task.choices),
         "targets": task.truncated.targets / int(task.choices.sum()),

@@ -39,7 +39,7 @@ class _ShardScores:
 
     path: Path
     step: int
-    shard: int
+    number: int
     of: int
     run: Mapping[str, Any]
     tasks: Mapping[str, Mapping[str, Any]]
@@ -63,10 +63,10 @@ def merge(folders: Iterable[str], output: str) -> list[str]:
         another run, or if the output cannot be written.
     """
     by_step: dict[int, list[_ShardScores]] = {}
-    for part in _find([any_path(folder) for folder in folders]):
-        by_step.setdefault(part.step, []).append(part)
+    for shard in _find([any_path(folder) for folder in folders]):
+        by_step.setdefault(shard.step, []).append(shard)
     for step in sorted(by_step):
-        by_step[step].sort(key=lambda part: part.shard)
+        by_step[step].sort(key=lambda shard: shard.number)
         _check_whole(step, by_step[step])
     return [_merge_step(output, by_step[step]) for step in sorted(by_step)]
 
@@ -75,27 +75,29 @@ def _find(folders: Sequence[Path]) -> list[_ShardScores]:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; wanted one with a shard's results")
-    found = {path.resolve(): path for folder in folders for path in folder.rglob("shard_*.json")}
-    begun = {path.resolve(): path for folder in folders for path in folder.rglob("shard-*-of-*")}
-    begun |= {folder.resolve(): folder for folder in folders if folder.match("shard-*-of-*")}
-    begun |= {path.parent.resolve(): path.parent for path in found.values()}
-    finished = {path.parent.resolve() for path in found.values()}
-    for place, folder in begun.items():
-        if place not in finished or any(folder.glob("unfinished_*")):
+    shard_files = {
+        path.resolve(): path for folder in folders for path in folder.rglob("shard_*.json")
+    }
+    started = {path.resolve(): path for folder in folders for path in folder.rglob("shard-*-of-*")}
+    started |= {folder.resolve(): folder for folder in folders if folder.match("shard-*-of-*")}
+    started |= {path.parent.resolve(): path.parent for path in shard_files.values()}
+    finished = {path.parent.resolve() for path in shard_files.values()}
+    for real_path, folder in started.items():
+        if real_path not in finished or any(folder.glob("unfinished_*")):
             raise UserError(f"{folder} is not finished. {_AGAIN}; it resumes")
-    if not found:
+    if not shard_files:
         raise UserError(
             f"no shard below {', '.join(map(str, folders))}; wanted folders of evaluations with "
             "--shard_id and --num_shards"
         )
-    return [_read(path) for path in found.values()]
+    return [_read(path) for path in shard_files.values()]
 
 
 def _read(path: Path) -> _ShardScores:
     try:
         content = parsed_json(path.read_text(encoding="utf-8"))
         if (content["schema"], content["kind"]) != (results.SHARD_SCHEMA, results.SHARD_KIND):
-            raise UserError(f"{path} is not what this version writes of a shard")
+            raise UserError(f"{path} is not a shard's file as this version writes it")
         run, tasks = content["run"], content["tasks"]
         numbers = (run["step"], run["shard"]["id"], run["shard"]["of"])
         if not all(isinstance(number, int) for number in numbers) or not isinstance(tasks, dict):
@@ -107,84 +109,86 @@ def _read(path: Path) -> _ShardScores:
         raise UserError(f"{path} cannot be read or is damaged. {_AGAIN}") from error
 
 
-def _check_whole(step: int, parts: Sequence[_ShardScores]) -> None:
-    first = parts[0]
-    for part in parts[1:]:
-        differing = [name for name in _SAME if part.run.get(name) != first.run.get(name)]
-        differing += ["number of shards"] if part.of != first.of else []
-        differing += ["decoded answers"] if _decoded(part) != _decoded(first) else []
-        if differing or [*part.tasks] != [*first.tasks]:
+def _check_whole(step: int, shards: Sequence[_ShardScores]) -> None:
+    first = shards[0]
+    for shard in shards[1:]:
+        differing = [name for name in _SAME if shard.run.get(name) != first.run.get(name)]
+        differing += ["number of shards"] if shard.of != first.of else []
+        differing += (
+            ["decoded answers"] if _list_decoded_tasks(shard) != _list_decoded_tasks(first) else []
+        )
+        if differing or [*shard.tasks] != [*first.tasks]:
             names = ", ".join(differing) or "tasks"
             raise UserError(
-                f"{first.path.parent} and {part.path.parent} are of different runs: they differ in "
-                f"{names}. Merge the shards of one run"
+                f"{first.path.parent} and {shard.path.parent} are from different runs: they differ "
+                f"in {names}. Merge the shards of one run"
             )
-    for one, other in itertools.pairwise(parts):
-        if one.shard == other.shard:
+    for previous, following in itertools.pairwise(shards):
+        if previous.number == following.number:
             raise UserError(
-                f"shard {one.shard} is there twice: {one.path.parent} and {other.path.parent}. "
-                "Name one of them"
+                f"shard {previous.number} was found twice: {previous.path.parent} and "
+                f"{following.path.parent}. Name only one of them"
             )
-    missing = sorted({*range(first.of)} - {part.shard for part in parts})
+    missing = sorted({*range(first.of)} - {shard.number for shard in shards})
     if missing:
         words = ", ".join(map(str, missing[:10])) + (" ..." if len(missing) > 10 else "")
         raise UserError(
             f"step {step}: {len(missing)} of {first.of} shards are missing: {words}. Evaluate "
-            f"with --shard_id={missing[0]} --num_shards={first.of}, and name its folder, too"
+            f"with --shard_id={missing[0]} --num_shards={first.of}, and also name its folder"
         )
 
 
-def _decoded(part: _ShardScores) -> list[str]:
-    return [task for task, facts in part.tasks.items() if "decoded" in facts]
+def _list_decoded_tasks(shard: _ShardScores) -> list[str]:
+    return [task for task, facts in shard.tasks.items() if "decoded" in facts]
 
 
-def _merge_step(output: str, parts: Sequence[_ShardScores]) -> str:
-    first = parts[0]
-    entries = {task: _merge_task(output, parts, task) for task in first.tasks}
+def _merge_step(output: str, shards: Sequence[_ShardScores]) -> str:
+    first = shards[0]
+    entries = {task: _merge_task(output, shards, task) for task in first.tasks}
     run = {name: value for name, value in first.run.items() if name not in ("shard", "batches")}
     results.write_events(output, first.step, entries, kind="ranked")
     return results.write_results(output, first.step, run, entries)
 
 
-def _merge_task(output: str, parts: Sequence[_ShardScores], task: str) -> dict[str, Any]:
-    facts = parts[0].tasks[task]
+def _merge_task(output: str, shards: Sequence[_ShardScores], task: str) -> dict[str, Any]:
+    facts = shards[0].tasks[task]
     try:
         metrics = RankMetrics(RankClassification(classes) for classes in facts["classes"])
         rows = 0
 
-        def counted() -> Iterator[Mapping[str, Any]]:
+        def count_lines() -> Iterator[Mapping[str, Any]]:
             nonlocal rows
-            for line in _joined_lines(parts, task):
+            for line in _join_lines(shards, task):
                 rows += 1
                 if line["gold"] >= 0:
                     _count(metrics, line)
                 yield line
 
-        results.write_lines(output, task, parts[0].step, counted())
+        results.write_lines(output, task, shards[0].step, count_lines())
         if rows != facts["rows"]:
-            raise ValueError(f"{rows:,} of {facts['rows']:,} examples are there")
+            raise ValueError(f"{rows:,} of {facts['rows']:,} examples were found")
         entry = results.task_entry(facts, metrics, task)
         if "decoded" in facts:
-            entry["decoded"] = _merge_answers(output, parts, task, metrics.examples)
+            entry["decoded"] = _merge_answers(output, shards, task, metrics.examples)
         return entry
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise UserError(
-            f"task {task}: the scores of the shards {parts[0].path.parent} ... are damaged "
+            f"task {task}: the scores of the shards {shards[0].path.parent} ... are damaged "
             f"({error}). Evaluate them again"
         ) from error
 
 
 def _merge_answers(
-    output: str, parts: Sequence[_ShardScores], task: str, examples: int
+    output: str, shards: Sequence[_ShardScores], task: str, examples: int
 ) -> dict[str, Any]:
-    step = parts[0].step
-    files = [results.answers_path(str(part.path.parent), task, step) for part in parts]
-    counts = AnswerCounts(parts[0].tasks[task]["decoded"]["most_tokens"])
+    step = shards[0].step
+    files = [results.answers_path(str(shard.path.parent), task, step) for shard in shards]
+    counts = AnswerCounts(shards[0].tasks[task]["decoded"]["most_tokens"])
     with _merge_lines(map(any_path, files)) as lines:
         results.write_answers(output, task, step, counts.count_lines(lines))
     entry = counts.entry()
     if entry["examples"] != examples:
-        raise ValueError(f"{entry['examples']:,} of {examples:,} decoded answers are there")
+        raise ValueError(f"{entry['examples']:,} of {examples:,} decoded answers were found")
     return entry
 
 
@@ -194,9 +198,9 @@ def _count(metrics: RankMetrics, line: Mapping[str, Any]) -> None:
     metrics.count(line["gold"], row, lengths)
 
 
-def _joined_lines(parts: Sequence[_ShardScores], task: str) -> Iterator[dict[str, Any]]:
+def _join_lines(shards: Sequence[_ShardScores], task: str) -> Iterator[dict[str, Any]]:
     """Yields one line per example in row order, joined from the shards that scored its choices."""
-    with _merge_lines(part.scores(task) for part in parts) as merged:
+    with _merge_lines(shard.scores(task) for shard in shards) as merged:
         for idx, lines in itertools.groupby(merged, key=lambda line: line["idx"]):
             yield _join_choices(idx, list(lines))
 
@@ -204,8 +208,8 @@ def _joined_lines(parts: Sequence[_ShardScores], task: str) -> Iterator[dict[str
 @contextlib.contextmanager
 def _merge_lines(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
     """Merges the lines of several files, each sorted by row."""
-    with contextlib.ExitStack() as opened:
-        files = [opened.enter_context(path.open(encoding="utf-8", newline="\n")) for path in paths]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(path.open(encoding="utf-8", newline="\n")) for path in paths]
         streams = [map(parsed_json, file) for file in files]
         yield heapq.merge(*streams, key=lambda line: line["idx"])
 
@@ -213,10 +217,10 @@ def _merge_lines(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
 def _join_choices(idx: int, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     line = lines[0]
     for number, choice in enumerate(line["choices"]):
-        given = [one["choices"][number]["log_likelihood"] for one in lines]
-        values = [value for value in given if value is not None]
+        log_likelihoods = [shard_line["choices"][number]["log_likelihood"] for shard_line in lines]
+        values = [value for value in log_likelihoods if value is not None]
         if len(values) != 1:
-            raise ValueError(f"example {idx}, choice {number}: {len(values)} scores, wanted one")
+            raise ValueError(f"example {idx}, choice {number}: {len(values)} scores instead of one")
         choice["log_likelihood"] = values[0]
     scores = [choice["log_likelihood"] for choice in line["choices"]]
     return {**line, "prediction": int(np.argmax(scores))}

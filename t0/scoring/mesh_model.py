@@ -74,17 +74,17 @@ def build_model(spec: MeshModel, vocabularies: tuple[Any, Any]) -> tuple[Any, Pl
     return model, Placement(mesh_shape, mtf.convert_to_layout_rules(spec.layout_rules), devices)
 
 
-def chosen_checkpoints(model_dir: str, wanted: Any, checkpoint: str | None) -> dict[int, str]:
+def chosen_checkpoints(model_dir: str, requested: Any, checkpoint: str | None) -> dict[int, str]:
     """Returns step -> path of the checkpoints to use.
 
     Args:
       model_dir: the folder of the checkpoints.
-      wanted: a step, a list of steps, "all" or None (the latest).
+      requested: a step, a list of steps, "all" or None (the latest).
       checkpoint: a checkpoint to use instead, or None.
     """
     if checkpoint:
         return {checkpoint_files.global_step(checkpoint): checkpoint}
-    steps = checkpoint_files.select_steps(model_dir, wanted)
+    steps = checkpoint_files.select_steps(model_dir, requested)
     return {step: checkpoint_files.checkpoint_path(model_dir, step) for step in steps}
 
 
@@ -119,14 +119,14 @@ def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
     )
 
 
-def copied_as(kind: type, original: Any) -> Any:
+def copy_as_class(kind: type, original: Any) -> Any:
     """Copies an object as an instance of another class, without changing the original's class.
 
     `copy.copy` would leave an attribute on that class, here Mesh TensorFlow's.
     """
-    made = object.__new__(kind)
-    made.__dict__.update(original.__dict__)
-    return made
+    copy = object.__new__(kind)
+    copy.__dict__.update(original.__dict__)
+    return copy
 
 
 class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
@@ -168,25 +168,25 @@ def restore_variables(session: tf.Session, checkpoint: str) -> int:
         variables = tf.global_variables()
         described = checkpoint_files.read_graph(variables)
         checkpoint_files.check_variables(checkpoint, described)
-        left = left_over(checkpoint_files.read(checkpoint), described)
-        if left:
+        unused = find_unused_weights(checkpoint_files.read(checkpoint), described)
+        if unused:
             raise UserError(
-                f"checkpoint {checkpoint} holds {len(left)} weights that the configured model does "
-                f"not have, such as {left[0]}: it is of another model, whose gin files (its "
-                "operative_config.gin) are needed"
+                f"checkpoint {checkpoint} holds {len(unused)} weights that the configured model "
+                f"does not have, such as {unused[0]}. It belongs to another model: use that "
+                "model's gin files (its operative_config.gin)"
             )
         try:
             tf.train.Saver(variables).restore(session, checkpoint)
         except (tf.errors.OpError, ValueError) as error:
             reason = str(getattr(error, "message", error)).splitlines()[0]
             raise UserError(
-                f"checkpoint {checkpoint} cannot be read whole ({reason}): a file of it is cut "
-                "short or missing. Copy it again, or score another"
+                f"checkpoint {checkpoint} cannot be read completely ({reason}): one of its files "
+                "is truncated or missing. Copy it again, or score another"
             ) from error
     return len(variables)
 
 
-def left_over(present: Iterable[str], wanted: Collection[str]) -> list[str]:
+def find_unused_weights(present: Iterable[str], model_variables: Collection[str]) -> list[str]:
     """Returns the weights of a checkpoint that a model does not use, such as those of more layers.
 
     It ignores an optimizer's variables, whose names begin with the whole name of another variable,
@@ -194,12 +194,12 @@ def left_over(present: Iterable[str], wanted: Collection[str]) -> list[str]:
 
     Args:
       present: names of the checkpoint's variables.
-      wanted: names of the model's variables.
+      model_variables: names of the model's variables.
     """
     names = set(present)
     return [
         name
-        for name in sorted(names - set(wanted))
+        for name in sorted(names - set(model_variables))
         if name.startswith(("encoder/", "decoder/", "shared/"))
         and not name.endswith("relative_attention_bias")
         and not any(name[:end] in names for end in range(1, len(name)))

@@ -23,7 +23,7 @@ from t0.compat import mtf, transformer, transformer_layers
 from t0.compat import tf1 as tf
 from t0.mesh.fused import splits_rows
 from t0.scoring.batching import PackedTokens
-from t0.scoring.mesh_model import copied_as, has_t5_options
+from t0.scoring.mesh_model import copy_as_class, has_t5_options
 
 # The number of parts into which a row's sequences are split. More parts have less padding, if
 # sequences are sorted by length, but more operations.
@@ -54,7 +54,7 @@ def pack_attention(model: Any, mesh_shape: Any, layout_rules: Any) -> bool:
     for stack in stacks:
         layers = stack.layer_stack._layers
         for index, layer in enumerate(layers):
-            layers[index] = copied_as(_KINDS[type(layer)], layer)
+            layers[index] = copy_as_class(_KINDS[type(layer)], layer)
     return True
 
 
@@ -77,7 +77,7 @@ def packed_logits(
 ) -> mtf.Tensor:
     """Computes the logits [R, M, vocabulary] of a model that `pack_attention` changed."""
     mesh = tokens.inputs.mesh
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "compute_loss": False,
         "mode": tf.estimator.ModeKeys.EVAL,
         "variable_dtype": variable_dtype,
@@ -90,10 +90,10 @@ def packed_logits(
     # Only id 0 is masked, as in rows with a single input. An empty input is one token that stays
     # zero.
     real = mtf.minimum(tokens.inputs, 1)
-    encoded, _ = model.encoder.call_simple(tokens.inputs, None, sequence_id=real, **given)
+    encoded, _ = model.encoder.call_simple(tokens.inputs, None, sequence_id=real, **arguments)
     encoded = mtf.layers.rename_length_to_memory_length(encoded)
     logits, _ = model.decoder.call_simple(
-        tokens.decoder_inputs, None, encoder_output=encoded, **given
+        tokens.decoder_inputs, None, encoder_output=encoded, **arguments
     )
     return logits
 
@@ -107,7 +107,7 @@ class _PackedSelfAttention(transformer_layers.SelfAttention):
         numbers = tokens.choice_numbers if causal else tokens.input_numbers
         biases = self._biases_by_offset(context, x, params.query_heads_dims, causal=causal)
         q, k, v = params.compute_q(x), params.compute_k(x), params.compute_v(x)
-        attended = _attended(context, q, k, v, [numbers, numbers, biases])
+        attended = _attend_sequences(context, q, k, v, [numbers, numbers, biases])
         return params.compute_output(attended, output_shape=x.shape)
 
     def _biases_by_offset(
@@ -123,7 +123,7 @@ class _PackedSelfAttention(transformer_layers.SelfAttention):
             shape = mtf.Shape([*heads, offset_dim])
             bias = mtf.zeros(context.mesh, shape)
             if self.relative_attention_type:
-                plain = copied_as(type(context), context)
+                plain = copy_as_class(type(context), context)
                 plain.position = mtf.zeros(context.mesh, [], tf.int32)
                 plain.read_priority = plain.sequence_id = plain.subsequence_id = None
                 bias = self.compute_bias(plain, offset, x, heads, None)
@@ -141,7 +141,7 @@ class _PackedEncDecAttention(transformer_layers.EncDecAttention):
         tokens = context.shared_params[_PACKED]
         memory = self._get_memory_antecedent(context)
         q, k, v = params.compute_q(x), params.compute_k(memory), params.compute_v(memory)
-        attended = _attended(context, q, k, v, [tokens.choice_inputs, tokens.input_numbers])
+        attended = _attend_sequences(context, q, k, v, [tokens.choice_inputs, tokens.input_numbers])
         return params.compute_output(attended, output_shape=x.shape)
 
 
@@ -155,8 +155,8 @@ _KINDS = {
 }
 
 
-def _attended(
-    context: Any, q: mtf.Tensor, k: mtf.Tensor, v: mtf.Tensor, given: list[mtf.Tensor]
+def _attend_sequences(
+    context: Any, q: mtf.Tensor, k: mtf.Tensor, v: mtf.Tensor, tensors: list[mtf.Tensor]
 ) -> mtf.Tensor:
     gathers = context.shared_params[_GATHERS]
 
@@ -169,7 +169,7 @@ def _attended(
 
     batch_dim, _, *heads, _ = q.shape.dims
     return mtf.slicewise(
-        attend, [q, k, v, *given], splittable_dims=[batch_dim, *heads], name="packed_attention"
+        attend, [q, k, v, *tensors], splittable_dims=[batch_dim, *heads], name="packed_attention"
     )
 
 
@@ -189,8 +189,8 @@ class _Sequences:
     def parts(self) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         """Yields, for each part, its tokens' positions in the row and which are padding, [s, W]."""
         bounds = [self._count * i // _PARTS for i in range(_PARTS + 1)]
-        for part in map(slice, bounds[:-1], bounds[1:]):
-            lengths, starts = self.lengths[part][:, None], self.starts[part][:, None]
+        for section in map(slice, bounds[:-1], bounds[1:]):
+            lengths, starts = self.lengths[section][:, None], self.starts[section][:, None]
             width = tf.maximum(tf.reduce_max(lengths), 0)  # a part may have no sequences
             steps = tf.range(width)[None]
             yield tf.where_v2(steps < lengths, starts + steps, 0), steps >= lengths
@@ -227,19 +227,19 @@ class _Gathers:
         for (rows, _), (columns, outside) in zip(queries.parts(), keys.parts(), strict=True):
             added = tf.cast(outside, tf.float32)[:, None, None] * _HIDDEN
             if biases is not None:
-                added += _by_pairs(biases, tf.shape(rows)[1])
+                added += _expand_to_pairs(biases, tf.shape(rows)[1])
             self.parts.append((_by_head(rows, heads), _by_head(columns, heads), added))
             # The offset of each sequence in all outputs, and the distance between heads there.
-            many, width = tf.unstack(tf.shape(rows))
-            firsts.append(total + tf.range(many) * (heads * width))
-            widths.append(tf.fill([many], width))
-            total += many * width * heads
-        own = tf.maximum(of_queries[0] - 1, 0)
-        place = tf.range(tf.size(own)) - tf.gather(queries.starts, own)
-        place += tf.gather(tf.concat(firsts, 0), own)
-        steps = tf.gather(tf.concat(widths, 0), own)
+            sequences, width = tf.unstack(tf.shape(rows))
+            firsts.append(total + tf.range(sequences) * (heads * width))
+            widths.append(tf.fill([sequences], width))
+            total += sequences * width * heads
+        sequence_of_query = tf.maximum(of_queries[0] - 1, 0)
+        index = tf.range(tf.size(sequence_of_query)) - tf.gather(queries.starts, sequence_of_query)
+        index += tf.gather(tf.concat(firsts, 0), sequence_of_query)
+        steps = tf.gather(tf.concat(widths, 0), sequence_of_query)
         # Padding at the end of a row reads arbitrary values, and nothing reads the padding.
-        back = place[:, None] + tf.range(heads) * steps[:, None]
+        back = index[:, None] + tf.range(heads) * steps[:, None]
         self.back = tf.minimum(back, total - 1)
 
 
@@ -248,7 +248,7 @@ def _by_head(tokens: tf.Tensor, heads: int) -> tf.Tensor:
     return tokens[:, None] * heads + tf.range(heads)[:, None]
 
 
-def _by_pairs(biases: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+def _expand_to_pairs(biases: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     """Expands biases of the offsets -N to N-1, [H, 2N], to pairs of queries and keys, [H, W, W]."""
     heads, length = biases.shape[0], biases.shape[1] // 2
     # Repeat the offsets 0 to W-1, -W to -1. Each row of 2W-1 then begins one offset lower.

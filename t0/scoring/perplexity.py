@@ -72,7 +72,7 @@ def measure(
             session.run(held_out.to_slices)
             entries = {}
             for dataset in datasets:
-                entry = entries[dataset.name] = _measured(dataset, held_out, session, spec)
+                entry = entries[dataset.name] = _measure_task(dataset, held_out, session, spec)
                 print(_line(dataset.name, step, entry), flush=True)
             run = {**facts, "step": step, "checkpoint": path, "mode": "perplexity"}
             run |= {
@@ -81,10 +81,10 @@ def measure(
                     timespec="seconds"
                 ),
             }
-            found = os.path.join(folder, f"perplexity_{step}.json")  # noqa: PTH118
+            results_path = os.path.join(folder, f"perplexity_{step}.json")  # noqa: PTH118
             write_events(folder, step, entries, kind="perplexity")
-            write_json(found, {"schema": SCHEMA, "run": run, "tasks": entries})
-            say(f"results: {found}")
+            write_json(results_path, {"schema": SCHEMA, "run": run, "tasks": entries})
+            say(f"results: {results_path}")
 
 
 def _feature_names(datasets: Sequence[Any]) -> list[str]:
@@ -105,15 +105,15 @@ def _feature_names(datasets: Sequence[Any]) -> list[str]:
     return names
 
 
-def _measured(
+def _measure_task(
     dataset: Any, held_out: HeldOutGraph, session: tf.Session, spec: TrainingSpec
 ) -> dict[str, Any]:
     sums = np.zeros(1 + len(PARTS))
     examples = 0
     with ProgressLine(None, unit="example", doing=dataset.name) as progress:
         for batch, count in _batches(dataset, list(held_out.features), spec.batch_size):
-            fed = {held_out.features[name]: batch[name] for name in held_out.features}
-            sums += session.run(held_out.values, fed)
+            feed = {held_out.features[name]: batch[name] for name in held_out.features}
+            sums += session.run(held_out.values, feed)
             examples += count
             values = dict(zip(("loss", *PARTS), sums.tolist(), strict=True))
             nats = values["nll"] / max(1.0, values["tokens"])
@@ -146,16 +146,16 @@ def _batches(
         records = dataset.dataset_fn().map(lambda record: {name: record[name] for name in names})
         return records.batch(rows)
 
-    for found in elements(batches):
-        count = len(found[names[0]])
-        yield {n: np.pad(x, [(0, rows - count), (0, 0)]) for n, x in found.items()}, count
+    for batch in elements(batches):
+        count = len(batch[names[0]])
+        yield {n: np.pad(x, [(0, rows - count), (0, 0)]) for n, x in batch.items()}, count
 
 
 def _line(name: str, step: int, entry: Mapping[str, Any]) -> str:
-    found = entry["metrics"]
+    metrics = entry["metrics"]
     return (
-        f"{name}, step {step:,}: {found['nats_per_token']:.4f} nats a token, perplexity "
-        f"{found['perplexity']:.4g}, token accuracy {found['token_accuracy']:.1f} %, "
+        f"{name}, step {step:,}: {metrics['nats_per_token']:.4f} nats a token, perplexity "
+        f"{metrics['perplexity']:.4g}, token accuracy {metrics['token_accuracy']:.1f} %, "
         f"{entry['tokens']:,} tokens of {entry['examples']:,} examples"
     )
 
@@ -172,9 +172,9 @@ def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., 
         published = estimator.evaluate
 
         def evaluate(*args: Any, name: str | None = None, **rest: Any) -> Mapping[str, Any]:
-            found = published(*args, name=name, **rest)
-            print(line(name or "evaluation", found), flush=True)
-            return found
+            results = published(*args, name=name, **rest)
+            print(line(name or "evaluation", results), flush=True)
+            return results
 
         estimator.evaluate = evaluate
         return estimator
@@ -182,19 +182,19 @@ def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., 
     return build
 
 
-def line(name: str, found: Mapping[str, float]) -> str:
+def line(name: str, results: Mapping[str, float]) -> str:
     """Returns the line for one evaluation.
 
     Args:
       name: Mesh TensorFlow's name for it: task, split, and the configured number of examples.
-      found: the estimator's results.
+      results: the estimator's results.
     """
-    nats = -found["neg_log_perplexity"]
+    nats = -results["neg_log_perplexity"]
     # With a broken model the nats can be so large that `exp` overflows.
     perplexity = math.exp(min(nats, 700.0))
     return (
-        f"{name}, step {found['global_step']:,}: perplexity {perplexity:.4g} "
-        f"({nats:.4f} nats a token), token accuracy {100 * found['token_accuracy']:.1f} %, "
-        f"sequence accuracy {100 * found['sequence_accuracy']:.1f} %, "
-        f"{found['num_eval_tokens']:,.0f} tokens"
+        f"{name}, step {results['global_step']:,}: perplexity {perplexity:.4g} "
+        f"({nats:.4f} nats a token), token accuracy {100 * results['token_accuracy']:.1f} %, "
+        f"sequence accuracy {100 * results['sequence_accuracy']:.1f} %, "
+        f"{results['num_eval_tokens']:,.0f} tokens"
     )

@@ -50,8 +50,8 @@ class RankMetrics:
 
     def __init__(self, metric_fns: Iterable[Metric]) -> None:
         self._metrics = [(metric, classes_of(metric)) for metric in metric_fns]
-        self._by_list = any(known is None for _, known in self._metrics)
-        self._keep_pairs = any(known == (2,) for _, known in self._metrics)
+        self._by_list = any(classes is None for _, classes in self._metrics)
+        self._keep_pairs = any(classes == (2,) for _, classes in self._metrics)
         self._gold, self._predicted = array.array("i"), array.array("i")
         self._choices = array.array("i")
         self._pairs = array.array("f")
@@ -94,16 +94,16 @@ class RankMetrics:
         Raises:
           UserError: if an example does not have the metric's number of choices.
         """
-        found = MetricValues(task)
-        ranked = next((metric for metric, known in self._metrics if known is not None), None)
-        for metric, known in self._metrics:
-            if known is None:
-                found.add(metric, metric(self._targets, self._scores))
+        values = MetricValues(task)
+        ranked = next((metric for metric, classes in self._metrics if classes is not None), None)
+        for metric, classes in self._metrics:
+            if classes is None:
+                values.add(metric, metric(self._targets, self._scores))
             else:  # T5's ranking reports one accuracy, even for several numbers of classes
-                found.add(ranked, self._ranked(known[0], task))
-        for note in found.notes():
+                values.add(ranked, self._compute_ranked(classes[0], task))
+        for note in values.notes():
             say(note)
-        return found.numbers
+        return values.numbers
 
     def count(self, gold: int, row: np.ndarray, lengths: Mapping[str, Sequence[int]]) -> None:
         """Accumulates an example with exactly one correct choice.
@@ -120,8 +120,8 @@ class RankMetrics:
         self.ties += int(np.sum(row == row.max()) > 1)
         if self._keep_pairs:
             self._pairs.extend(row.tolist())
-        for name, found in lengths.items():
-            self._right_by[name] += int(best_by(row, found) == gold)
+        for name, sizes in lengths.items():
+            self._right_by[name] += int(best_by(row, sizes) == gold)
 
     def _add(self, example: MultipleChoiceExample, row: np.ndarray) -> None:
         lengths = {
@@ -135,28 +135,29 @@ class RankMetrics:
                 self._targets.append((key, choice.is_correct, 1.0, len(choice.tokens)))
             self._scores.extend(row.tolist())
 
-    def _ranked(self, classes: int | None, task: str) -> dict[str, float]:
+    def _compute_ranked(self, classes: int | None, task: str) -> dict[str, float]:
         gold, predicted = np.array(self._gold), np.array(self._predicted)
-        found = {"accuracy": 100 * float(np.mean(gold == predicted))}
+        values = {"accuracy": 100 * float(np.mean(gold == predicted))}
         if classes is None or classes == 1:
-            return found
+            return values
         others = np.flatnonzero(np.array(self._choices) != classes)
         if len(others):
             raise UserError(
                 f"task {task}: its template has {classes} answer choices, but {len(others):,} of "
-                f"{len(gold):,} examples have others (the first: {self._choices[others[0]]}). Its "
-                "cache is incomplete or of another template: cache the task again. Or "
-                "mesh_eval_dataset_fn.num_eval_examples, which counts choices, cuts an example"
+                f"{len(gold):,} examples have another number (the first: "
+                f"{self._choices[others[0]]}). Its cache is incomplete or was made from another "
+                "template: cache the task again. Or mesh_eval_dataset_fn.num_eval_examples, which "
+                "counts choices, cuts an example"
             )
         if classes == 2:
             pairs = np.array(self._pairs, np.float32).reshape(-1, 2)
-            return found | _of_two(gold, predicted, pairs)
+            return values | _compute_binary(gold, predicted, pairs)
         from sklearn import metrics
 
         f1 = metrics.f1_score(
             gold, predicted, labels=range(classes), average="macro", zero_division=0
         )
-        return found | {f"mean_{classes}class_f1": 100 * f1}
+        return values | {f"mean_{classes}class_f1": 100 * f1}
 
 
 def best_by(row: np.ndarray, lengths: Sequence[int]) -> int:
@@ -178,14 +179,14 @@ def classes_of(metric: Metric) -> tuple[int | None] | None:
     if isinstance(metric, functools.partial) and _is_rank_classification(metric.func):
         plain = not metric.args and metric.keywords.keys() <= {"num_classes"}
         return (metric.keywords.get("num_classes") or None,) if plain else None
-    known: Any = getattr(metric, "rank_classes", None)
-    return (known(),) if known else None
+    rank_classes: Any = getattr(metric, "rank_classes", None)
+    return (rank_classes(),) if rank_classes else None
 
 
 def _is_rank_classification(metric: Callable[..., Any]) -> bool:
     """Returns whether a function is T5's, judged by its name to avoid importing T5."""
-    place = getattr(metric, "__module__", None), getattr(metric, "__qualname__", None)
-    return place == ("t5.evaluation.metrics", "rank_classification")
+    qualified_name = getattr(metric, "__module__", None), getattr(metric, "__qualname__", None)
+    return qualified_name == ("t5.evaluation.metrics", "rank_classification")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +204,7 @@ class RankClassification:
         return self.classes
 
 
-def _of_two(
+def _compute_binary(
     gold: np.ndarray, predicted: np.ndarray, scores: Sequence[Sequence[float]]
 ) -> dict[str, float]:
     """Returns F1 and the areas under two curves, with choice 1 as the positive class."""
@@ -211,9 +212,9 @@ def _of_two(
 
     likelihoods = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
     positive = (likelihoods / likelihoods.sum(-1, keepdims=True))[:, 1]
-    found = {"f1": 100 * metrics.f1_score(gold, predicted, zero_division=0)}
+    values = {"f1": 100 * metrics.f1_score(gold, predicted, zero_division=0)}
     # If all examples have the same correct choice, the curves are undefined.
     if len(np.unique(gold)) == 2:
-        found["auc-roc"] = 100 * metrics.roc_auc_score(gold, positive)
-        found["auc-pr"] = 100 * metrics.average_precision_score(gold, positive)
-    return found
+        values["auc-roc"] = 100 * metrics.roc_auc_score(gold, positive)
+        values["auc-pr"] = 100 * metrics.average_precision_score(gold, positive)
+    return values

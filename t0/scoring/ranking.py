@@ -176,8 +176,8 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     shard, decodes = settings.shard, settings.decode_answers
     if decodes and make_decoder is None:
         raise UserError(
-            "score_eval.decode_answers is set, and this engine decodes no answers: "
-            "t5_mesh_transformer and `t0 eval` do, for encoder-decoders (--decode_answers)"
+            "score_eval.decode_answers is set, but this engine cannot decode answers. "
+            "t5_mesh_transformer and `t0 eval` can, for encoder-decoders (--decode_answers)"
         )
 
     def prepare() -> tuple[list[ScoringTask], ChoiceScorer, BatchPlan]:
@@ -190,8 +190,8 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     with RecordSorter() as sorter:
         if shard == WHOLE:
             results = [CheckpointResults(folder, run, [*ranked], writes=writes) for run in runs]
-            left = [each.unfinished or (decodes and each.undecoded) for each in results]
-            ready = prepare() if any(left) else None
+            pending = [each.unfinished or (decodes and each.undecoded) for each in results]
+            ready = prepare() if any(pending) else None
         else:
             ready = tasks, _, plan = prepare()
             digest = batches_digest(tasks, plan)
@@ -275,8 +275,8 @@ def _score_checkpoint(
     choices = 0
     with ProgressLine(examples, unit="example", doing=f"scoring{shard.words}") as progress:
         running = _RunningAccuracy(progress)
-        given = {"wanted": unfinished, "tick": running.count, "shard": shard}
-        for task, scores in score_tasks(scorer, tasks, plan, **given):
+        arguments = {"task_names": unfinished, "tick": running.count, "shard": shard}
+        for task, scores in score_tasks(scorer, tasks, plan, **arguments):
             choices += int(np.isfinite(scores).sum())
             entry = results.add(task, with_scores(task, scores))
             progress.print(_task_line(task.name, entry))
@@ -296,15 +296,21 @@ def _decode(
     """Decodes the answers of every checkpoint, and writes its results."""
     decoder = make_decoder() if any(result.undecoded for result in results) else None
     for result in results:
-        left = [one for one in enumerate(tasks) if one[1].name in result.undecoded]
-        if left:
+        remaining = [
+            numbered_task
+            for numbered_task in enumerate(tasks)
+            if numbered_task[1].name in result.undecoded
+        ]
+        if remaining:
             checkpoint = result.run["checkpoint"]
             say(f"restored {decoder.restore(checkpoint)} variables to decode from {checkpoint}")
-        with ProgressLine(len(left), unit="task", doing=f"decoding{shard.words}") as progress:
-            for position, task in left:
-                own = [n for n in range(answers.windows_of(task)) if shard.has(position + n)]
+        with ProgressLine(len(remaining), unit="task", doing=f"decoding{shard.words}") as progress:
+            for position, task in remaining:
+                own_windows = [
+                    n for n in range(answers.windows_of(task)) if shard.has(position + n)
+                ]
                 most = answers.most_tokens(task)
-                lines = answers.answer_lines(decoder, task, most, windows=own)
+                lines = answers.answer_lines(decoder, task, most, windows=own_windows)
                 entry = result.add_answers(task.name, lines, answers.AnswerCounts(most))
                 progress.count(1)
                 match, count = entry["decoded"]["exact_match"], entry["decoded"]["examples"]
@@ -354,8 +360,8 @@ class _TaskScores:
       task: the task.
       first: the index in `values` of each example's first choice.
       values: the log-likelihoods of the choices, NaN until they are scored.
-      left: the number of choices that are neither scored nor skipped.
-      left_of: the same for each example.
+      remaining: the number of choices that are neither scored nor skipped.
+      remaining_of: the same for each example.
       broken: (example, choice, value) of scores that are NaN or infinite.
     """
 
@@ -363,8 +369,8 @@ class _TaskScores:
         self.task = task
         self.first = np.concatenate([[0], np.cumsum(task.choices)])
         self.values = np.full(int(self.first[-1]), np.nan, np.float32)
-        self.left = len(self.values)
-        self.left_of = task.choices.copy()
+        self.remaining = len(self.values)
+        self.remaining_of = task.choices.copy()
         self.broken: list[tuple[int, int, float]] = []
 
     def add(self, example: int, choice: int, value: float | None) -> bool:
@@ -379,16 +385,16 @@ class _TaskScores:
             self.values[self.first[example] + choice] = value
             if not np.isfinite(value):
                 self.broken.append((example, choice, value))
-        self.left -= 1
-        self.left_of[example] -= 1
-        return not self.left_of[example]
+        self.remaining -= 1
+        self.remaining_of[example] -= 1
+        return not self.remaining_of[example]
 
     def right(self, example: int) -> bool | None:
         """Returns whether the best choice of an example is the correct one; None if unknown."""
         gold = self.task.gold[example]
         scores = self.values[self.first[example] : self.first[example + 1]]
-        known = gold >= 0 and not np.isnan(scores).any()
-        return bool(np.argmax(scores) == gold) if known else None
+        is_complete = gold >= 0 and not np.isnan(scores).any()
+        return bool(np.argmax(scores) == gold) if is_complete else None
 
 
 def score_tasks(
@@ -396,19 +402,19 @@ def score_tasks(
     tasks: Sequence[ScoringTask],
     plan: BatchPlan,
     *,
-    wanted: Collection[str],
+    task_names: Collection[str],
     tick: Callable[[ScoringTask, bool | None], None],
     shard: BatchShard = WHOLE,
 ) -> Iterator[tuple[ScoringTask, np.ndarray]]:
-    """Yields each wanted task with its choices' log-likelihoods, when its last choice is scored.
+    """Yields each named task with its choices' log-likelihoods, when its last choice is scored.
 
     Args:
       scorer: a scorer with a checkpoint's weights.
       tasks: all tasks of the run. All of them fill the batches, so a choice is scored in the same
-        batch, with the same bits, even if other tasks are wanted. Batches without a wanted choice
-        are skipped.
+        batch, with the same bits, whichever tasks are named. Batches without a choice of a named
+        task are skipped.
       plan: the batch shapes, planned from all tasks.
-      wanted: names of the tasks to yield.
+      task_names: names of the tasks to yield.
       tick: called for each example when its last choice is scored, with its task and whether the
         best choice is the correct one; None if the example is excluded from the accuracy or scored
         by other shards.
@@ -430,13 +436,13 @@ def score_tasks(
             tick(scores.task, scores.right(example))
 
     def finished() -> Iterator[tuple[ScoringTask, np.ndarray]]:
-        for position in [p for p, scores in open_tasks.items() if not scores.left]:
+        for position in [p for p, scores in open_tasks.items() if not scores.remaining]:
             scores = open_tasks.pop(position)
             _check_numbers(scores)
             yield scores.task, scores.values
 
     for position, task in enumerate(tasks):
-        if task.name in wanted:
+        if task.name in task_names:
             open_tasks[position] = _TaskScores(task)
         for number, example in enumerate(task.examples()):
             for group in choice_groups(position, number, example):
@@ -461,18 +467,18 @@ def _score_batch(
 
     If `own` is false, the batch belongs to another shard and is not scored.
     """
-    places = [
+    cells = [
         (row, column, key)
         for row, keys in enumerate(batch.keys)
         for column, key in enumerate(keys)
         if key[0] in open_tasks
     ]
-    if not places:
+    if not cells:
         return []
     values = batch.score(scorer) if own else None
     return [
         (open_tasks[task], example)
-        for row, column, (task, example, choice) in places
+        for row, column, (task, example, choice) in cells
         if open_tasks[task].add(example, choice, values[row, column] if own else None)
     ]
 
@@ -488,7 +494,7 @@ def with_scores(task: ScoringTask, scores: np.ndarray) -> Iterator[Scored]:
 def _check_numbers(scores: _TaskScores) -> None:
     if not scores.broken:
         return
-    number, _, value = min(scores.broken, key=lambda place: place[:2])
+    number, _, value = min(scores.broken, key=lambda score: score[:2])
     example = next(itertools.islice(scores.task.examples(), number, None))
     raise UserError(
         f"task {scores.task.name}, example {example.idx}: a choice has the log-likelihood "

@@ -209,16 +209,16 @@ class RecordSorter:
         Raises:
           UserError: if the disk is full.
         """
-        records, held, size = iter(records), [], 0
+        records, buffered, size = iter(records), [], 0
         for record in records:
-            held.append(record)
+            buffered.append(record)
             texts = len(record.text) + len(record.input_text)
             size += record.inputs.nbytes + record.targets.nbytes + texts + _RECORD_BYTES
             if size > self._free_bytes:
-                return self._sort_in_file(itertools.chain(held, records))
+                return self._sort_in_file(itertools.chain(buffered, records))
         self._free_bytes -= size
-        held.sort(key=_number)
-        return lambda: iter(held)
+        buffered.sort(key=_sort_key)
+        return lambda: iter(buffered)
 
     def _sort_in_file(self, records: Iterator[ChoiceRecord]) -> ReadRecords:
         import pyarrow as pa
@@ -233,7 +233,7 @@ class RecordSorter:
         try:
             with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, schema) as writer:
                 while batch := list(itertools.islice(records, _BATCH_RECORDS)):
-                    numbers.append(np.array([_number(record) for record in batch]))
+                    numbers.append(np.array([_sort_key(record) for record in batch]))
                     rows = [
                         record._replace(
                             inputs=record.inputs.tobytes(), targets=record.targets.tobytes()
@@ -243,15 +243,15 @@ class RecordSorter:
                     writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
         except OSError as error:
             raise UserError(
-                f"cannot keep the records of a task in {self._folder.name}: {error}. "
-                "TMPDIR names another folder"
+                f"cannot store the records of a task in {self._folder.name}: {error}. "
+                "Set TMPDIR to another folder"
             ) from error
         examples, choices = np.concatenate(numbers).T
         order = np.lexsort((choices, examples))
         return lambda: _read_in_order(path, order)
 
 
-def _number(record: ChoiceRecord) -> tuple[int, int]:
+def _sort_key(record: ChoiceRecord) -> tuple[int, int]:
     return record.example, record.choice
 
 
@@ -261,8 +261,8 @@ def _read_in_order(path: str, order: np.ndarray) -> Iterator[ChoiceRecord]:
     with pa.memory_map(path) as file:
         reader = pa.ipc.open_file(file)
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-        for place in order.tolist():
-            batch, row = batches[place // _BATCH_RECORDS], place % _BATCH_RECORDS
+        for index in order.tolist():
+            batch, row = batches[index // _BATCH_RECORDS], index % _BATCH_RECORDS
             values = ChoiceRecord(*(column[row].as_py() for column in batch.columns))
             yield values._replace(
                 inputs=np.frombuffer(values.inputs, np.int32),

@@ -110,15 +110,17 @@ class CheckpointResults:
         self._folder, self._writes = folder, writes
         publishing.remove_leftovers([folder, _join(folder, "scores"), _join(folder, "answers")])
         self._made_from = {name: run.get(name) for name in MADE_FROM}
-        kept = {task: self._kept(task) for task in tasks}
-        self._entries: dict[str, Mapping[str, Any] | None] = kept
+        entries = {task: self._load_entry(task) for task in tasks}
+        self._entries: dict[str, Mapping[str, Any] | None] = entries
         finished = len(tasks) - len(self.unfinished)
         if finished:
             print(f"step {run['step']}: {finished} of {len(tasks)} tasks were finished before")
 
-    def _kept(self, task: str) -> Mapping[str, Any] | None:
+    def _load_entry(self, task: str) -> Mapping[str, Any] | None:
         step, needed = self.run["step"], self._NEEDED
-        return kept_entry(self._folder, step, task, made_from=self._made_from, needed=needed)
+        return load_finished_entry(
+            self._folder, step, task, made_from=self._made_from, needed=needed
+        )
 
     @property
     def unfinished(self) -> set[str]:
@@ -135,13 +137,13 @@ class CheckpointResults:
         entry = self._entries[task.name] = self._scored(task, scored)
         if self._writes:
             step, facts = self.run["step"], self._made_from
-            keep_entry(self._folder, step, task.name, entry=entry, made_from=facts)
+            save_finished_entry(self._folder, step, task.name, entry=entry, made_from=facts)
         return entry
 
     def _scored(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
         """Writes the scores of a task and returns its entry."""
         metrics = RankMetrics(task.facts.metric_fns)
-        lines = (score_line(*one) for one in metrics.accumulate(scored))
+        lines = (score_line(*pair) for pair in metrics.accumulate(scored))
         self._write_lines(task.name, lines)
         return task_entry(task_facts(task), metrics, task.name)
 
@@ -167,7 +169,7 @@ class CheckpointResults:
             collections.deque(counted_lines, maxlen=0)
         entry = self._entries[task] = {**self._entries[task], "decoded": counts.entry()}
         if self._writes:
-            keep_entry(self._folder, step, task, entry=entry, made_from=self._made_from)
+            save_finished_entry(self._folder, step, task, entry=entry, made_from=self._made_from)
         return entry
 
     def _write_lines(self, task: str, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -260,7 +262,7 @@ def write_events(
         events.add(step, values)
 
 
-def keep_entry(
+def save_finished_entry(
     folder: str, step: int, task: str, *, entry: Mapping[str, Any], made_from: Mapping[str, Any]
 ) -> None:
     """Writes the entry of a finished task, so that an interrupted evaluation can resume from it.
@@ -277,7 +279,7 @@ def keep_entry(
     write_whole(_unfinished_path(folder, step, task), [json.dumps(content) + "\n"])
 
 
-def kept_entry(
+def load_finished_entry(
     folder: str,
     step: int,
     task: str,
@@ -299,7 +301,7 @@ def kept_entry(
 
 
 def remove_entries(folder: str, step: int) -> None:
-    """Removes the entries that `keep_entry` wrote, once the evaluation is finished."""
+    """Removes the entries that `save_finished_entry` wrote, once the evaluation is finished."""
     paths.remove(_join(folder, f"unfinished_{step}"))
 
 
@@ -335,7 +337,7 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
     except (OSError, publishing.OutputError) as error:
         reason = write_reason(error.__cause__ or error)
         raise UserError(
-            f"cannot write {path}: {reason}. Finished tasks are kept. Mend that and start the "
+            f"cannot write {path}: {reason}. Finished tasks are kept. Fix this and start the "
             "same command again"
         ) from error
 
@@ -471,9 +473,9 @@ class ShardResults(CheckpointResults):
         def lines() -> Iterator[dict[str, Any]]:
             nonlocal counted
             for example, row in scored:
-                found = int(np.isfinite(row).sum())
-                if found:
-                    counted += found
+                scored_choices = int(np.isfinite(row).sum())
+                if scored_choices:
+                    counted += scored_choices
                     yield _partial(score_line(example, row))
 
         self._write_lines(task.name, lines())

@@ -91,8 +91,8 @@ class MeshScorer:
     @property
     def device_kind(self) -> str:
         """ "gpu" or "cpu"."""
-        named = any("gpu" in device.lower() for device in self._placement.devices)
-        return "gpu" if named else "cpu"
+        has_gpu = any("gpu" in device.lower() for device in self._placement.devices)
+        return "gpu" if has_gpu else "cpu"
 
     def restore(self, checkpoint: str) -> int:
         """Restores every variable of the model from `checkpoint`, for all batch shapes.
@@ -139,9 +139,11 @@ class MeshScorer:
         """Returns log p of the targets of packed rows, float32 [R, M]; padding has any value."""
         return self._run(shape, {name: getattr(tokens, name) for name in _PACKED_INPUTS})
 
-    def _run(self, shape: PackedShape | _Padded, given: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _run(self, shape: PackedShape | _Padded, values: Mapping[str, np.ndarray]) -> np.ndarray:
         lowered = self._lower(shape)
-        return self._session.run(lowered.scores, {lowered.fed[name]: given[name] for name in given})
+        return self._session.run(
+            lowered.scores, {lowered.fed[name]: values[name] for name in values}
+        )
 
     def close(self) -> None:
         """Frees the session and its weights."""
@@ -150,11 +152,11 @@ class MeshScorer:
     def _lower(self, shape: PackedShape | _Padded) -> _LoweredShape:
         if shape not in self._lowered:
             with self._graph.as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
-                build = self._packed if isinstance(shape, PackedShape) else self._padded
+                build = self._build_packed if isinstance(shape, PackedShape) else self._build_padded
                 self._lowered[shape] = build(shape)
         return self._lowered[shape]
 
-    def _packed(self, shape: PackedShape) -> _LoweredShape:
+    def _build_packed(self, shape: PackedShape) -> _LoweredShape:
         row_dim = mtf.Dimension("batch", shape.rows)
         input_dim = mtf.Dimension("length", shape.inputs)
         target_dim = mtf.Dimension("length", shape.targets)
@@ -162,8 +164,8 @@ class MeshScorer:
         dims |= dict.fromkeys(("inputs", "input_numbers"), [row_dim, input_dim])
         mesh, fed, tokens = _placeholders(dims)
         targets = tokens["targets"]
-        place = self._placement
-        with fused(self._model, place.mesh_shape, place.layout_rules):
+        placement = self._placement
+        with fused(self._model, placement.mesh_shape, placement.layout_rules):
             logits = packed_logits(self._model, PackedTokens(**tokens), self._variable_dtype)
         hidden, weights = _in_float32(logits).operation.inputs
         by_row = weights.shape.dims[0] == logits.shape.dims[-1]
@@ -175,9 +177,9 @@ class MeshScorer:
             splittable_dims=[row_dim],
             name="log_probabilities",
         )
-        return self._exported(mesh, fed, nats)
+        return self._export(mesh, fed, nats)
 
-    def _padded(self, shape: _Padded) -> _LoweredShape:
+    def _build_padded(self, shape: _Padded) -> _LoweredShape:
         batch, choices, input_length, target_length = shape
         batch_dim = mtf.Dimension("batch", batch)
         choices_dim = mtf.Dimension("choices", choices)
@@ -187,8 +189,8 @@ class MeshScorer:
             "targets": [batch_dim, choices_dim, length_dim],
         }
         mesh, fed, tokens = _placeholders(dims)
-        place = self._placement
-        with fused(self._model, place.mesh_shape, place.layout_rules):
+        placement = self._placement
+        with fused(self._model, placement.mesh_shape, placement.layout_rules):
             logits, _ = self._model.call_simple(
                 **tokens,
                 compute_loss=False,
@@ -200,9 +202,9 @@ class MeshScorer:
         nats = self._log_probabilities(logits, targets, logits.shape.dims[-1])
         nats *= mtf.cast(mtf.greater(targets, 0), tf.float32)
         scores = mtf.anonymize(mtf.reduce_sum(nats, reduced_dim=length_dim))
-        return self._exported(mesh, fed, scores)
+        return self._export(mesh, fed, scores)
 
-    def _exported(
+    def _export(
         self, mesh: mtf.Mesh, fed: Mapping[str, tf.Tensor], scores: mtf.Tensor
     ) -> _LoweredShape:
         lowering = mtf.Lowering(mesh.graph, {mesh: self._mesh_impl}, autostack=False)
@@ -222,11 +224,11 @@ def _placeholders(
     """Returns a new mesh, placeholders for ids of these dimensions, and the ids on the mesh."""
     mesh = mtf.Mesh(mtf.Graph(), "scoring")
     fed = {name: tf.placeholder(tf.int32, [d.size for d in of]) for name, of in dims.items()}
-    given = {
+    imported = {
         name: mtf.import_fully_replicated(mesh, fed[name], mtf.Shape(of), name=name)
         for name, of in dims.items()
     }
-    return mesh, fed, given
+    return mesh, fed, imported
 
 
 def _in_float32(logits: mtf.Tensor) -> mtf.Tensor:
@@ -252,13 +254,13 @@ def _log_probabilities_in_blocks(
     """
     size = hidden.shape[-1]
     rows, ids = tf.reshape(hidden, [-1, size]), tf.reshape(targets, [-1])
-    found = []
+    blocks = []
     for start in range(0, int(ids.shape[0]), _BLOCK):
         block = slice(start, start + _BLOCK)
-        with tf.control_dependencies(found[-1:]):  # only one block's logits are in memory at a time
+        with tf.control_dependencies(blocks[-1:]):  # memory holds the logits of only one block
             logits = tf.matmul(rows[block], weights, transpose_b=by_row)
         # These passes are faster than TensorFlow's cross entropy.
         above = logits - tf.reduce_max(logits, -1, keepdims=True)
         log_sum = tf.math.log(tf.reduce_sum(tf.exp(above), -1))
-        found.append(tf.gather(above, ids[block], batch_dims=1) - log_sum)
-    return tf.reshape(tf.concat(found, 0), targets.shape)
+        blocks.append(tf.gather(above, ids[block], batch_dims=1) - log_sum)
+    return tf.reshape(tf.concat(blocks, 0), targets.shape)

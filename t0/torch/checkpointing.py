@@ -31,7 +31,7 @@ from t0.torch.optimizers import Optimizer, Slot
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
 from t0.training import resume_file
-from t0.training.model_directory import Keep, kept
+from t0.training.model_directory import Keep, select_retained_steps
 
 _SAVING = ".saving-torch-"
 
@@ -107,7 +107,7 @@ class Checkpoints:
                 (staging / RECORD).write_text(text, encoding="utf-8")
                 _publish(staging, target)
         self._world.wait()
-        stay = kept(own, self._keep, best)
+        stay = select_retained_steps(own, self._keep, best)
         if self._world.first:
             for old in set(own) - set(stay):
                 _remove(folder_of(self._model_dir, old))

@@ -330,7 +330,7 @@ class TorchEngine:
             yield from lines
             stepping.begin(self._step)
             return
-        with resume_file.opened(named) as content:
+        with resume_file.open_arrays(named) as content:
             self._step, lines = weights.load(*filled, exact=content or {})
         yield from lines
         record = resume_file.record(named)
@@ -474,7 +474,7 @@ class TorchEngine:
         device = self._world.device
         return [torch.cuda.max_memory_allocated(device)] if device.type == "cuda" else []
 
-    def jointly(self, number: int) -> int:
+    def max_over_processes(self, number: int) -> int:
         """Returns the largest of the numbers that the processes give."""
         return self._world.max_over_processes(int(number))
 

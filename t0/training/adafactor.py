@@ -30,7 +30,7 @@ def covers(optimizer: Any, variable: mtf.Variable, mesh_impl: Any) -> bool:
     """Returns whether `apply` computes the same update as an optimizer does for a variable."""
     return (
         isinstance(optimizer, optimize.AdafactorOptimizer)
-        and _is_whole(variable.shape, mesh_impl)
+        and _is_unsplit(variable.shape, mesh_impl)
         and not optimizer._beta1
         and not optimizer._stacked_dim_names
         and variable.shape.ndims <= 2
@@ -64,7 +64,7 @@ def apply(
         ).operation
         for name, shape in zip(names, shapes, strict=True)
     ]
-    looked_up = _looked_up(gradient, mesh_impl) if rule.axes else []
+    looked_up = _find_lookups(gradient, mesh_impl) if rule.axes else []
     rates = optimizer._learning_rate, optimizer._decay_rate
     operation = _AdafactorStep(rule, rates, [variable, *slots], gradient, looked_up)
     return [operation], *operation.outputs
@@ -90,8 +90,8 @@ class _AdafactorStep(mtf.Operation):
         gradient: mtf.Tensor,
         looked_up: Sequence[tuple[mtf.Tensor, mtf.Tensor]],
     ) -> None:
-        given = [x for pair in looked_up for x in pair] or [gradient]
-        super().__init__(given, name="adafactor")
+        operands = [x for pair in looked_up for x in pair] or [gradient]
+        super().__init__(operands, name="adafactor")
         self._by_rows = bool(looked_up)
         self._rule, self._rates, self._assigned = rule, rates, assigned
         self._outputs = [mtf.Tensor(self, mtf.Shape([]), tf.float32) for _ in range(2)]
@@ -100,33 +100,35 @@ class _AdafactorStep(mtf.Operation):
         assigned: list[tf.Operation] = []
 
         def on_device(*slices: Any) -> tuple[tf.Tensor, ...]:
-            given, kept = slices[: len(self.inputs)], slices[len(self.inputs) :]
+            operands, old_values = slices[: len(self.inputs)], slices[len(self.inputs) :]
             with tf.name_scope("assign"):
-                g, ids = _distinct_rows(given) if self._by_rows else (*given, None)
+                g, ids = _distinct_rows(operands) if self._by_rows else (*operands, None)
                 rates = (tf.cast(rate, tf.float32) for rate in self._rates)
-                sums, new = step(self._rule, *rates, g, *map(tf.convert_to_tensor, kept), ids=ids)
-                assigned.extend(map(tf.assign, kept, new))
+                sums, new = step(
+                    self._rule, *rates, g, *map(tf.convert_to_tensor, old_values), ids=ids
+                )
+                assigned.extend(map(tf.assign, old_values, new))
             return sums
 
-        kept = (lowering.variables[variable].laid_out_tensor for variable in self._assigned)
+        old_values = (lowering.variables[variable].laid_out_tensor for variable in self._assigned)
         sums = lowering.mesh_impl(self).slicewise(
-            on_device, *(lowering.tensors[x] for x in self.inputs), *kept
+            on_device, *(lowering.tensors[x] for x in self.inputs), *old_values
         )
         for output, value in zip(self.outputs, sums, strict=True):
             lowering.set_tensor_lowering(output, value)
         lowering.operations[self] = tf.group(assigned)
 
 
-def _is_whole(shape: mtf.Shape, mesh_impl: Any) -> bool:
+def _is_unsplit(shape: mtf.Shape, mesh_impl: Any) -> bool:
     axes = mesh_impl.tensor_layout(shape).tensor_axis_to_mesh_axis
     return all(axis is None for axis in axes)
 
 
-def _looked_up(gradient: mtf.Tensor, mesh_impl: Any) -> list[tuple[mtf.Tensor, mtf.Tensor]]:
+def _find_lookups(gradient: mtf.Tensor, mesh_impl: Any) -> list[tuple[mtf.Tensor, mtf.Tensor]]:
     """Returns (gradient of the rows, ids) of each embedding lookup, [] for other weights."""
-    found = looked_up_rows(gradient) or []
-    few = _SPARSE * sum(ids.shape.size for _, ids in found) <= gradient.shape.dims[0].size
-    return found if few and all(_is_whole(ids.shape, mesh_impl) for _, ids in found) else []
+    lookups = looked_up_rows(gradient) or []
+    few = _SPARSE * sum(ids.shape.size for _, ids in lookups) <= gradient.shape.dims[0].size
+    return lookups if few and all(_is_unsplit(ids.shape, mesh_impl) for _, ids in lookups) else []
 
 
 def _distinct_rows(pairs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
@@ -135,14 +137,14 @@ def _distinct_rows(pairs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     `pairs` alternates dy [..., b] and ids [...], one pair for each lookup.
     """
     ids = [tf.reshape(x, [-1]) for x in pairs[1::2]]
-    distinct, places = tf.unique(tf.concat(ids, 0))
-    places = tf.split(places, [int(x.shape[0]) for x in ids])
+    distinct, positions = tf.unique(tf.concat(ids, 0))
+    positions = tf.split(positions, [int(x.shape[0]) for x in ids])
     # The dense gradient is also summed in float32 and separately for each lookup.
     sums = [
         tf.math.unsorted_segment_sum(
-            tf.cast(tf.reshape(dy, [-1, dy.shape[-1]]), tf.float32), place, tf.size(distinct)
+            tf.cast(tf.reshape(dy, [-1, dy.shape[-1]]), tf.float32), position, tf.size(distinct)
         )
-        for dy, place in zip(pairs[::2], places, strict=True)
+        for dy, position in zip(pairs[::2], positions, strict=True)
     ]
     return tf.add_n(sums), distinct
 
@@ -168,7 +170,7 @@ class StepRule(NamedTuple):
 def _rule(optimizer: Any, variable: mtf.Variable) -> StepRule:
     # The larger dimension comes first.
     factored = optimizer._factored_dims(variable.shape)
-    excluded = any(part in variable.name for part in optimizer._exclude_from_parameter_scale)
+    excluded = any(pattern in variable.name for pattern in optimizer._exclude_from_parameter_scale)
     return StepRule(
         axes=tuple(map(variable.shape.dims.index, factored)) if factored else None,
         clip=optimizer._clipping_threshold,
@@ -179,7 +181,7 @@ def _rule(optimizer: Any, variable: mtf.Variable) -> StepRule:
 
 
 # The sums of squares of gradient and weights, then the new weights and second moments.
-Made = tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]
+StepResult = tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]
 
 
 def step(
@@ -190,7 +192,7 @@ def step(
     weights: tf.Tensor,
     *old: tf.Tensor,
     ids: tf.Tensor | None = None,
-) -> Made:
+) -> StepResult:
     """Computes the step of one variable.
 
     Args:
@@ -219,7 +221,7 @@ def _unfactored(
     rate: tf.Tensor,
     decay: tf.Tensor,
     rule: StepRule,
-) -> Made:
+) -> StepResult:
     g = tf.cast(gradient, tf.float32)
     square, weight_square, size = tf.square(g), _sum_of_squares(weights), _size(weights)
     v = v * decay + (square + rule.epsilon1) * (1.0 - decay)
@@ -238,7 +240,7 @@ def _factored(
     rate: tf.Tensor,
     decay: tf.Tensor,
     rule: StepRule,
-) -> Made:
+) -> StepResult:
     g = tf.cast(gradient, tf.float32)
     by_row, by_column = row_sum(tf.square(g)), column_sum(tf.square(g))
     moments, rows, columns = _factors(rule, decay, (vr, vc), by_row, by_column)
@@ -255,7 +257,7 @@ def _factored_rows(
     decay: tf.Tensor,
     rule: StepRule,
     ids: tf.Tensor,
-) -> Made:
+) -> StepResult:
     """Computes the same step from the nonzero rows; all other rows have a zero update."""
     g = tf.cast(gradient, tf.float32)
     square = tf.square(g)

@@ -54,7 +54,7 @@ def steps_done(model_dir: str) -> int:
     return checkpoint_files.global_step(latest) if latest else 0
 
 
-def name_again(model_dir: str) -> list[str]:
+def repair_latest_checkpoint_file(model_dir: str) -> list[str]:
     """Rewrites the file `checkpoint` if the checkpoint that it names is incomplete.
 
     A run that was killed before it wrote that file then resumes without help, and other tools that
@@ -72,9 +72,9 @@ def name_again(model_dir: str) -> list[str]:
     if latest is None:
         return []
     path = os.path.join(model_dir, "checkpoint")  # noqa: PTH118
-    why = "does not name a checkpoint that is complete" if paths.exists(path) else "is missing"
+    fault = "does not name a checkpoint that is complete" if paths.exists(path) else "is missing"
     _name_latest(model_dir, int(latest.rpartition("-")[2]))
-    return [f"{path} {why}: going on from {latest}, the newest whose files are complete"]
+    return [f"{path} {fault}: resuming from {latest}, the newest whose files are complete"]
 
 
 def is_finished(model_dir: str, train_steps: int) -> bool:
@@ -115,7 +115,7 @@ class Checkpoints:
                 for name, weight in weights.items()
             }
         # Steps of checkpoints written by this run, also before a restart. Only these are deleted.
-        self._own: list[int] = []
+        self._written_steps: list[int] = []
 
     def save(self, step: int, resume: Mapping[str, Any], best: int | None = None) -> str:
         """Writes the checkpoint of `step`.
@@ -137,7 +137,7 @@ class Checkpoints:
             # Write to a local disk first: TensorFlow would also buffer each file locally to upload
             # it.
             folder = tempfile.mkdtemp(prefix=_SAVING)
-        with _explained(path, self._model_dir, lambda: _remove(folder)):
+        with _explain_failure(path, self._model_dir, lambda: _remove(folder)):
             if paths.is_remote(self._model_dir):
                 _tidy_bucket(self._model_dir, step)
             else:
@@ -147,10 +147,10 @@ class Checkpoints:
             self._session.run(self._graph.to_masters)
             with self._graph.graph.as_default():  # the saver checks for eager mode
                 self._saver.save(self._session, prefix, write_meta_graph=False, write_state=False)
-            own = sorted({*self._own, step})
-            self.write_resume(prefix, {**resume, "own": own})
+            written_steps = sorted({*self._written_steps, step})
+            self.write_resume(prefix, {**resume, "own": written_steps})
             _publish(folder, self._model_dir)
-            self._own = own
+            self._written_steps = written_steps
             _name_latest(self._model_dir, step)
         self._delete(best)
         return path
@@ -178,8 +178,10 @@ class Checkpoints:
         resume = self._read_resume(checkpoint)
         if resume is not None:
             # Checkpoints that were deleted since then must not count as the latest ones.
-            own = resume.pop("own")
-            self._own = [s for s in checkpoint_files.steps(self._model_dir) if s in own]
+            written_steps = resume.pop("own")
+            self._written_steps = [
+                s for s in checkpoint_files.steps(self._model_dir) if s in written_steps
+            ]
         return resume
 
     def assign(self, name: str, value: np.ndarray) -> None:
@@ -195,10 +197,10 @@ class Checkpoints:
         return checkpoint_files.read_graph(self._variables.values())
 
     def _delete(self, best: int | None) -> None:
-        stay = model_directory.kept(self._own, self._keep, best)
-        for step in set(self._own) - set(stay):
+        stay = model_directory.select_retained_steps(self._written_steps, self._keep, best)
+        for step in set(self._written_steps) - set(stay):
             _remove_checkpoint(checkpoint_files.checkpoint_path(self._model_dir, step))
-        self._own = stay
+        self._written_steps = stay
 
     def write_resume(self, prefix: str, resume: Mapping[str, Any]) -> None:
         """Writes the resume state and the weights' low halves next to the checkpoint `prefix`."""
@@ -217,7 +219,7 @@ class Checkpoints:
         return halves
 
     def _read_resume(self, checkpoint: str) -> dict[str, Any] | None:
-        with resume_file.opened(checkpoint, tf.errors.OpError) as content:
+        with resume_file.open_arrays(checkpoint, tf.errors.OpError) as content:
             if content is None:
                 return None
             for group in self._slices_together():
@@ -256,7 +258,7 @@ def _publish(folder: str, model_dir: str) -> None:
         paths.list_names(folder),
         key=lambda name: (name.endswith(".index"), not name.endswith(".resume.npz")),
     )
-    pairs = [[os.path.join(place, name) for place in (folder, model_dir)] for name in names]  # noqa: PTH118
+    pairs = [[os.path.join(root, name) for root in (folder, model_dir)] for name in names]  # noqa: PTH118
     if paths.is_remote(model_dir):
         _upload(pairs)
     else:
@@ -316,8 +318,8 @@ def _remove_checkpoint(path: str) -> None:
             tf.io.gfile.remove(file)
     except WRITE_ERRORS as error:
         raise UserError(
-            f"the latest checkpoint is saved, but {path}, which is not to be kept, cannot be "
-            f"removed: {write_reason(error)}. Mend that, or keep all (run.keep_checkpoint_max = "
+            f"the latest checkpoint is saved, but the old checkpoint {path} cannot be removed: "
+            f"{write_reason(error)}. Fix this, or keep all checkpoints (run.keep_checkpoint_max = "
             "None), and start the same command again"
         ) from error
 
@@ -340,16 +342,16 @@ def _remove_leftovers(model_dir: str) -> None:
 
 
 @contextlib.contextmanager
-def _explained(path: str, model_dir: str, clean: Callable[[], None]) -> Iterator[None]:
+def _explain_failure(path: str, model_dir: str, clean: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     except WRITE_ERRORS as error:
         with contextlib.suppress(*WRITE_ERRORS):
             clean()
         reason = write_reason(error)
-        what = f"checkpoint {path} cannot be saved"
-        said = f"{reason}: {what}" if reason == "the disk is full" else f"{what}: {reason}"
-        raise UserError(f"{said}. {_last_checkpoint(model_dir)}") from error
+        failure = f"checkpoint {path} cannot be saved"
+        message = f"{reason}: {failure}" if reason == "the disk is full" else f"{failure}: {reason}"
+        raise UserError(f"{message}. {_last_checkpoint(model_dir)}") from error
 
 
 def _last_checkpoint(model_dir: str) -> str:
@@ -357,23 +359,21 @@ def _last_checkpoint(model_dir: str) -> str:
     try:
         steps = checkpoint_files.steps(model_dir)
     except WRITE_ERRORS:  # the same permission or connection problem may prevent reading
-        return f"{model_dir} cannot be read either; mend that, and start the same command again"
+        return f"{model_dir} cannot be read either; fix this, and start the same command again"
     last = checkpoint_files.checkpoint_path(model_dir, steps[-1]) if steps else None
-    there = f"The last checkpoint, {last}, is intact" if last else "There is no checkpoint yet"
-    return f"{there}; make room and start the same command again"
+    status = f"The last checkpoint, {last}, is intact" if last else "There is no checkpoint yet"
+    return f"{status}; make room and start the same command again"
 
 
 @contextlib.contextmanager
-def full_disk_explained(model_dir: str) -> Iterator[None]:
+def explain_full_disk(model_dir: str) -> Iterator[None]:
     """Turns write errors on a full disk into a UserError; other errors pass unchanged."""
     try:
         yield
     except WRITE_ERRORS as error:
         if write_reason(error) != "the disk is full":
             raise
-        raise UserError(
-            f"the disk is full, on which {model_dir} is. {_last_checkpoint(model_dir)}"
-        ) from error
+        raise UserError(f"the disk is full ({model_dir}). {_last_checkpoint(model_dir)}") from error
 
 
 def configuration() -> dict[str, str]:

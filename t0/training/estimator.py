@@ -68,7 +68,8 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     check_input_options(
         skip_seen_data=skip_seen_data, checkpoint_input_pipeline=checkpoint_input_pipeline
     )
-    for line in checkpointing.name_again(estimator.model_dir):  # the estimator reads that file
+    # The estimator reads that file.
+    for line in checkpointing.repair_latest_checkpoint_file(estimator.model_dir):
         print(line, flush=True)
     if is_finished(estimator.model_dir, train_steps):
         return
@@ -108,16 +109,16 @@ _CLIPPING = "apply_updates.clip_gradient_norm"
 
 
 def _check_estimator_can(options: LoopOptions) -> None:
-    asked = [name for name in _NOT_BY_ESTIMATOR if getattr(options, name) is not None]
-    if asked:
+    unsupported = [name for name in _NOT_BY_ESTIMATOR if getattr(options, name) is not None]
+    if unsupported:
         raise UserError(
-            f"train_loop.{asked[0]} is set, which only training without a TPU obeys; on a TPU, "
-            "evaluate checkpoints by run.mode = 'eval' or 'score_eval'"
+            f"train_loop.{unsupported[0]} is set, but it works only without a TPU. On a TPU, "
+            "evaluate checkpoints with run.mode = 'eval' or 'score_eval'"
         )
     limit = bound(_CLIPPING)
     if limit is not None:
         raise UserError(
-            f"{_CLIPPING} = {limit} is set, which only training without a TPU obeys; on a TPU, "
+            f"{_CLIPPING} = {limit} is set, but it works only without a TPU. On a TPU, "
             "AdafactorOptimizer.clipping_threshold bounds a step. Set "
             f"{_CLIPPING} = None"
         )
@@ -246,15 +247,17 @@ class _StopHook(tf.estimator.SessionRunHook):
 
     Args:
       limit: the time limit of the run.
-      came: returns the signal that arrived, or None.
+      received_signal: returns the signal that arrived, or None.
 
     Attributes:
       signalled: the signal that stopped training, or None.
       over: whether the time limit stopped training.
     """
 
-    def __init__(self, limit: TimeLimit, came: Callable[[], signal.Signals | None]) -> None:
-        self._limit, self._came = limit, came
+    def __init__(
+        self, limit: TimeLimit, received_signal: Callable[[], signal.Signals | None]
+    ) -> None:
+        self._limit, self._received_signal = limit, received_signal
         self._last_call = 0.0
         self._longest = 0.0
         self.signalled: signal.Signals | None = None
@@ -266,7 +269,7 @@ class _StopHook(tf.estimator.SessionRunHook):
         if self._last_call:  # the first call includes compilation
             self._longest = max(self._longest, now - self._last_call)
         self._last_call = now
-        self.signalled = self._came()
+        self.signalled = self._received_signal()
         self.over = self._limit.over(self._longest)
         if self.signalled or self.over:
             run_context.request_stop()
@@ -295,8 +298,8 @@ def _spent_seconds(model_dir: str) -> float:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
         raise UserError(
-            f"{path} does not say how many seconds the run has trained so far. Remove it to count "
-            "--max_hours anew"
+            f"{path} does not say how many seconds the run has trained so far. Remove it to "
+            "restart the count of --max_hours"
         )
     return seconds
 
@@ -312,8 +315,8 @@ def _train_with_estimator(
     hooks = [hook, _ConfigHook(estimator.model_dir)]
     if keep_iterator:
         hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
-    with watched_signals() as came:
-        stop = _StopHook(limit, came)
+    with watched_signals() as received_signal:
+        stop = _StopHook(limit, received_signal)
         try:
             estimator.train(
                 input_fn=input_fn,
@@ -327,8 +330,8 @@ def _train_with_estimator(
         return
     where = f"step {hook.last_step:,} of {hook.total_steps:,}"
     if stop.signalled:
-        kept = f"{estimator.model_dir}; the same command goes on from there"
-        exit_by_signal(stop.signalled, where, kept)
+        saved_in = f"{estimator.model_dir}; the same command resumes from there"
+        exit_by_signal(stop.signalled, where, saved_in)
     if stop.over:
         print(f"{limit.verdict}; saved at {where}")
         return

@@ -86,14 +86,14 @@ class ModelInTraining:
             self._lowered[name] = self._lower(build, tuple(values))
         placeholders, result = self._lowered[name]
         rows, count = self._spec.batch_size, len(values["inputs"])
-        found = []
+        results = []
         for start in range(0, count, rows):
-            fed = {
-                placeholders[key]: _padded(value[start : start + rows], rows)
+            feed = {
+                placeholders[key]: _pad_rows(value[start : start + rows], rows)
                 for key, value in values.items()
             }
-            found.append(self._session.run(result, fed))
-        return np.concatenate(found)[:count]
+            results.append(self._session.run(result, feed))
+        return np.concatenate(results)[:count]
 
     def _lower(self, build: Callable[..., Any], names: tuple[str, ...]) -> _Lowered:
         batch = mtf.Dimension("batch", self._spec.batch_size)
@@ -101,7 +101,7 @@ class ModelInTraining:
             self._graph.graph.as_default(),
             tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE),
         ):
-            program = self._graph.another()
+            program = self._graph.make_program()
             placeholders, features = {}, {}
             for name in names:
                 length = mtf.Dimension("length", self._spec.sequence_length[name])
@@ -110,8 +110,8 @@ class ModelInTraining:
                 features[name] = mtf.import_fully_replicated(
                     program.mesh, placeholders[name], shape, name=name
                 )
-            made = build(program, features, self._spec.sequence_length["targets"])
-            return placeholders, program.lower().export_to_tf_tensor(made)
+            output = build(program, features, self._spec.sequence_length["targets"])
+            return placeholders, program.lower().export_to_tf_tensor(output)
 
 
 def _decode(program: ModelProgram, features: Mapping[str, mtf.Tensor], length: int) -> mtf.Tensor:
@@ -140,7 +140,7 @@ def _score(program: ModelProgram, features: Mapping[str, mtf.Tensor], length: in
     return mtf.reduce_sum(each * present, reduced_dim=targets.shape.dims[-1])
 
 
-def _padded(values: np.ndarray, rows: int) -> np.ndarray:
+def _pad_rows(values: np.ndarray, rows: int) -> np.ndarray:
     missing = rows - len(values)
     return np.pad(values, [(0, missing), (0, 0)]) if missing else values
 
@@ -177,14 +177,14 @@ class TaskExamples:
       rows: the examples of the task's dataset.
       inputs: int32 [N, L], truncated or padded.
       targets: int32 [N, T], truncated or padded.
-      wanted: the postprocessed targets, which the metrics read.
+      postprocessed_targets: the postprocessed targets, which the metrics read.
     """
 
     task: seqio.Task
     rows: Sequence[Mapping[str, Any]]
     inputs: np.ndarray
     targets: np.ndarray
-    wanted: Sequence[Any]
+    postprocessed_targets: Sequence[Any]
 
 
 def read_tasks(
@@ -202,13 +202,13 @@ def read_tasks(
     """
     mixture = known_mixture(mixture_or_task_name)
     tasks = [task for task in seqio.get_subtasks(mixture) if split in task.splits]
-    judged = [task for task in tasks if task.predict_metric_fns or task.score_metric_fns]
-    if not judged:
+    with_metrics = [task for task in tasks if task.predict_metric_fns or task.score_metric_fns]
+    if not with_metrics:
         raise UserError(
-            f"no task of {mixture_or_task_name} has metrics and a split '{split}': name another "
+            f"no task of {mixture_or_task_name} has metrics and a split '{split}': set another "
             "mixture (task_metrics.mixture_or_task_name) or split (task_metrics.split)"
         )
-    return [_read(task, split, lengths, examples, use_cached) for task in judged]
+    return [_read(task, split, lengths, examples, use_cached) for task in with_metrics]
 
 
 def _read(
@@ -221,14 +221,16 @@ def _read(
         rows = list(_first(tfds.as_numpy(dataset), examples))
     if not rows:
         raise UserError(f"the split '{split}' of {task.name} is empty: nothing to evaluate on")
-    wanted = [task.postprocess_fn(_text(task, row), example=row, is_target=True) for row in rows]
-    check_names(task.name, task.predict_metric_fns, wanted[0])
+    postprocessed_targets = [
+        task.postprocess_fn(_text(task, row), example=row, is_target=True) for row in rows
+    ]
+    check_names(task.name, task.predict_metric_fns, postprocessed_targets[0])
     return TaskExamples(
         task=task,
         rows=rows,
         inputs=_block([row["inputs"] for row in rows], lengths["inputs"]),
         targets=_block([row["targets"] for row in rows], lengths["targets"]),
-        wanted=wanted,
+        postprocessed_targets=postprocessed_targets,
     )
 
 
@@ -251,38 +253,38 @@ def _block(ids: Sequence[np.ndarray], length: int) -> np.ndarray:
 
 
 def _text(task: seqio.Task, row: Mapping[str, Any]) -> str:
-    written = row.get("targets_pretokenized")
-    if written is None:
+    text = row.get("targets_pretokenized")
+    if text is None:
         vocabulary = task.output_features["targets"].vocabulary
         return vocabulary.decode([int(x) for x in row["targets"]])
-    return written.decode("utf-8") if isinstance(written, bytes) else str(written)
+    return text.decode("utf-8") if isinstance(text, bytes) else str(text)
 
 
 def task_fields(tasks: Sequence[TaskExamples], model: ModelInTraining) -> dict[str, float]:
     """Returns the metrics of each task and their means; see the module header for the names."""
-    found: dict[str, float] = {}
-    together: dict[str, list[float]] = collections.defaultdict(list)
+    fields: dict[str, float] = {}
+    by_metric: dict[str, list[float]] = collections.defaultdict(list)
     for examples in tasks:
-        for metric, value in _of_task(examples, model).items():
-            found[f"{PREFIX}{examples.task.name}/{metric}"] = value
-            together[metric].append(value)
-    return found | {PREFIX + name: float(np.mean(values)) for name, values in together.items()}
+        for metric, value in _measure_task(examples, model).items():
+            fields[f"{PREFIX}{examples.task.name}/{metric}"] = value
+            by_metric[metric].append(value)
+    return fields | {PREFIX + name: float(np.mean(values)) for name, values in by_metric.items()}
 
 
-def _of_task(examples: TaskExamples, model: ModelInTraining) -> dict[str, float]:
+def _measure_task(examples: TaskExamples, model: ModelInTraining) -> dict[str, float]:
     task, values = examples.task, MetricValues(examples.task.name)
     if task.predict_metric_fns:
-        predictions = _predicted(examples, model)
+        predictions = _predict(examples, model)
         for function in task.predict_metric_fns:
-            values.add(function, function(examples.wanted, predictions))
+            values.add(function, function(examples.postprocessed_targets, predictions))
     if task.score_metric_fns:
         scores = model.score(examples.inputs, examples.targets).tolist()
         for function in task.score_metric_fns:
-            values.add(function, function(examples.wanted, scores))
+            values.add(function, function(examples.postprocessed_targets, scores))
     return values.numbers
 
 
-def _predicted(examples: TaskExamples, model: ModelInTraining) -> list[Any]:
+def _predict(examples: TaskExamples, model: ModelInTraining) -> list[Any]:
     task = examples.task
     vocabulary = task.output_features["targets"].vocabulary
     texts = [vocabulary.decode(ids) for ids in model.decode(examples.inputs).tolist()]
@@ -323,7 +325,7 @@ class Evaluation:
         self._held_out: list[Mapping[str, np.ndarray]] = []
         if options.validate_every_steps and open_split(data, "validation") is None:
             raise UserError(
-                "train_loop.validate_every_steps is set, and the training data has no split "
+                "train_loop.validate_every_steps is set, but the training data has no split "
                 "'validation'; unset it, or train on tasks that have that split"
             )
         if options.evaluate_every_steps:
@@ -342,12 +344,12 @@ class Evaluation:
 
     def measure(self, step: int, *, last: bool) -> dict[str, float]:
         """Returns the fields of evaluations due at `step`; at the last step, of all evaluations."""
-        found = {}
+        fields = {}
         if _due(self._options.validate_every_steps, step, last):
-            found |= self._loss()
+            fields |= self._loss()
         if _due(self._options.evaluate_every_steps, step, last):
-            found |= task_fields(self._tasks, self._model)
-        return found
+            fields |= task_fields(self._tasks, self._model)
+        return fields
 
     def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
         """Returns whether `fields` covers every kind of evaluation of the run."""
@@ -362,8 +364,8 @@ class Evaluation:
             self._held_out = [next(batches)[0] for _ in range(count)]
         sums = np.zeros(1 + len(PARTS))
         for batch in self._held_out:
-            fed = {self._graph.features[name]: batch[name] for name in self._graph.features}
-            sums += self._session.run(self._graph.validate, fed)
+            feed = {self._graph.features[name]: batch[name] for name in self._graph.features}
+            sums += self._session.run(self._graph.validate, feed)
         values = dict(zip(("loss", *PARTS), sums.tolist(), strict=True))
         values["loss"] /= count
         fields = step_fields(values, self._positions * count)
@@ -376,19 +378,19 @@ def _due(every: int | None, step: int, last: bool) -> bool:
 
 
 def _read_tasks(spec: TrainingSpec, data: Any) -> list[TaskExamples]:
-    chosen = TaskMetrics()
-    read: DataSpec | None = data.spec
-    mixture = chosen.mixture_or_task_name or (read and read.mixture)
+    settings = TaskMetrics()
+    data_spec: DataSpec | None = data.spec
+    mixture = settings.mixture_or_task_name or (data_spec and data_spec.mixture)
     if mixture is None:
         raise UserError(
-            "train_loop.evaluate_every_steps is set, and the training data is not a SeqIO mixture: "
-            "name a mixture by task_metrics.mixture_or_task_name"
+            "train_loop.evaluate_every_steps is set, but the training data is not a SeqIO mixture: "
+            "set task_metrics.mixture_or_task_name to a mixture"
         )
-    cached = chosen.use_cached
+    cached = settings.use_cached
     return read_tasks(
         mixture,
-        chosen.split,
+        settings.split,
         spec.sequence_length,
-        examples=chosen.examples,
-        use_cached=bool(read and read.use_cached) if cached is None else cached,
+        examples=settings.examples,
+        use_cached=bool(data_spec and data_spec.use_cached) if cached is None else cached,
     )

@@ -81,7 +81,7 @@ def _model_bytes(vocabulary: Any) -> int:
     except UserError:
         raise UserError(
             "--export_hf writes T5's encoder-decoders with equal layers; the configured model is "
-            "another"
+            "different"
         ) from None
     return formulas.parameters(shape) * mesh_utils.get_variable_dtype().master_dtype.size
 

@@ -86,8 +86,8 @@ class TrainingSpec:
 
         Also reads the parameters that gin binds to `tpu_estimator_model_fn`.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        values = {name: value for name, value in arguments.items() if name in known}
+        field_names = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in arguments.items() if name in field_names}
         for name in _OF_MODEL_FN:
             value = bound(f"tpu_estimator_model_fn.{name}")
             if value is not None:
@@ -119,7 +119,7 @@ class TrainingGraph:
       slices: variable name -> its slices, for variables whose slices have a wider type than the
         checkpoint.
       microbatches: the number of microbatches of a step.
-      another: returns another program over the same variables, in this graph.
+      make_program: returns another program over the same variables, in this graph.
       gradients: adds to the graph, and returns, the gradient of each trained variable before
         clipping.
     """
@@ -137,7 +137,7 @@ class TrainingGraph:
     parameters: int
     slices: Mapping[str, Sequence[tf.Variable]]
     microbatches: int
-    another: Callable[[], "ModelProgram"]
+    make_program: Callable[[], "ModelProgram"]
     gradients: Callable[[], Mapping[str, tf.Tensor]]
 
 
@@ -180,7 +180,7 @@ class _UnloweredStep(NamedTuple):
 
     global_step: tf.Variable
     placeholders: dict[str, tf.Tensor]
-    another: Callable[[], "ModelProgram"]
+    make_program: Callable[[], "ModelProgram"]
     program: "ModelProgram"
     values: dict[str, mtf.Tensor]
     rate: Any
@@ -201,18 +201,20 @@ def _step(
     types = mesh_utils.get_variable_dtype()
     types = mtf.VariableDType(types.master_dtype, types.slice_dtype, activations)
 
-    def another() -> ModelProgram:
+    def make_program() -> ModelProgram:
         mesh_impl = SeededMesh(*_mesh(spec), seed=seed, step=now)
         return ModelProgram(spec, model, types, mesh_impl)
 
-    train = another()
+    train = make_program()
     values, gradients = train.loss_and_gradients(placeholders)
     rate = _learning_rate(spec, now)
-    trained, kept = _trained(spec, train.graph.trainable_variables, gradients)
+    trained, trained_gradients = _filter_trained(spec, train.graph.trainable_variables, gradients)
     updates = optimizers.apply_updates(
-        spec.optimizer(learning_rate=rate), kept, trained, mesh_impl=train.mesh_impl
+        spec.optimizer(learning_rate=rate), trained_gradients, trained, mesh_impl=train.mesh_impl
     )
-    return _UnloweredStep(step, placeholders, another, train, values, rate, trained, kept, updates)
+    return _UnloweredStep(
+        step, placeholders, make_program, train, values, rate, trained, trained_gradients, updates
+    )
 
 
 def _build(
@@ -224,8 +226,10 @@ def _build(
     validates: bool,
 ) -> TrainingGraph:
     model = _model(spec)
-    made = _step(spec, model, features, seed=seed, activations=activations)
-    step, placeholders, another, train, values, rate, trained, kept, updates = made
+    unlowered = _step(spec, model, features, seed=seed, activations=activations)
+    step, placeholders, make_program, train, values, rate, trained, trained_gradients, updates = (
+        unlowered
+    )
     values |= {
         "gradient_square": updates.gradient_square,
         "weight_square": updates.weight_square,
@@ -237,14 +241,16 @@ def _build(
     }
     numbers["learning_rate"] = tf.cast(rate, tf.float32)
     metrics = tf.stack([numbers[name] for name in METRICS])
-    named = {v.name: g for v, g in zip(trained, kept, strict=True) if g is not None}
+    gradient_of = {
+        v.name: g for v, g in zip(trained, trained_gradients, strict=True) if g is not None
+    }
     with tf.control_dependencies([lowering.lowered_operation(op) for op in updates.operations]):
         done = tf.assign_add(step, 1)
     if hasattr(model, "initialize"):
         model.initialize()
     validate, to_slices = None, [lowering.copy_masters_to_slices()]
     if validates:
-        validate, lowered = _held_out(another(), placeholders)
+        validate, lowered = _lower_held_out(make_program(), placeholders)
         to_slices.append(lowered.copy_masters_to_slices())
     return TrainingGraph(
         graph=graph,
@@ -260,8 +266,8 @@ def _build(
         parameters=sum(v.shape.size for v in train.graph.trainable_variables),
         slices=_wider_slices(lowering),
         microbatches=train.microbatches,
-        another=another,
-        gradients=lambda: {n: lowering.export_to_tf_tensor(g) for n, g in named.items()},
+        make_program=make_program,
+        gradients=lambda: {n: lowering.export_to_tf_tensor(g) for n, g in gradient_of.items()},
     )
 
 
@@ -303,13 +309,13 @@ def build_held_out(
         types = mesh_utils.get_variable_dtype()
         types = mtf.VariableDType(types.master_dtype, types.slice_dtype, activations)
         mesh_impl = SeededMesh(*_mesh(spec), seed=0, step=tf.constant(0, tf.int64))
-        values, lowering = _held_out(
+        values, lowering = _lower_held_out(
             ModelProgram(spec, _model(spec), types, mesh_impl), placeholders
         )
         return HeldOutGraph(graph, placeholders, values, lowering.copy_masters_to_slices())
 
 
-def _held_out(
+def _lower_held_out(
     program: "ModelProgram", placeholders: Mapping[str, tf.Tensor]
 ) -> tuple[tf.Tensor, mtf.Lowering]:
     """Returns "loss" and `losses.PARTS` without dropout as a vector, and the lowering."""
@@ -347,16 +353,16 @@ def _learning_rate(spec: TrainingSpec, step: tf.Tensor) -> Any:
     return schedule(step=step) if callable(schedule) else schedule
 
 
-def _trained(
+def _filter_trained(
     spec: TrainingSpec, variables: Sequence[mtf.Variable], gradients: Sequence[mtf.Tensor | None]
 ) -> tuple[list[mtf.Variable], list[mtf.Tensor | None]]:
-    wanted: Callable[[mtf.Variable], Any] = lambda variable: True  # noqa: E731
+    is_trained: Callable[[mtf.Variable], Any] = lambda variable: True  # noqa: E731
     if isinstance(spec.variable_filter, str):
         pattern = re.compile(spec.variable_filter)
-        wanted = lambda variable: pattern.search(variable.name)  # noqa: E731
+        is_trained = lambda variable: pattern.search(variable.name)  # noqa: E731
     elif spec.variable_filter is not None:
-        wanted = spec.variable_filter
-    chosen = [(v, g) for v, g in zip(variables, gradients, strict=True) if wanted(v)]
+        is_trained = spec.variable_filter
+    chosen = [(v, g) for v, g in zip(variables, gradients, strict=True) if is_trained(v)]
     return [v for v, _ in chosen], [g for _, g in chosen]
 
 
@@ -404,10 +410,10 @@ class ModelProgram:
     ) -> dict[str, mtf.Tensor]:
         """Returns "loss" and `losses.PARTS` as scalars of the mesh."""
         features = features or self._features(placeholders)
-        with losses.computed_in_float32(self.model, self.mesh_impl) as parts:
+        with losses.computed_in_float32(self.model, self.mesh_impl) as sums:
             loss = self._call(features, mode)
         zero = mtf.zeros(self.mesh, mtf.Shape([]), tf.float32)
-        return {"loss": mtf.to_float(loss), **dict.fromkeys(losses.PARTS, zero), **parts}
+        return {"loss": mtf.to_float(loss), **dict.fromkeys(losses.PARTS, zero), **sums}
 
     def loss_and_gradients(
         self, placeholders: Mapping[str, tf.Tensor]
@@ -424,9 +430,9 @@ class ModelProgram:
             variables = [v.outputs[0] for v in self.graph.trainable_variables]
             return values, mtf.gradients([values["loss"]], variables)
 
-        def of_microbatch(part: dict[str, mtf.Tensor]) -> dict[str, mtf.Tensor]:
-            self.mesh_impl.microbatch = mtf.reduce_max(part.pop("_row"))
-            return self.loss(placeholders, mode, part)
+        def compute_microbatch(microbatch: dict[str, mtf.Tensor]) -> dict[str, mtf.Tensor]:
+            self.mesh_impl.microbatch = mtf.reduce_max(microbatch.pop("_row"))
+            return self.loss(placeholders, mode, microbatch)
 
         # A microbatch holds every n-th row of the batch, so its largest row number identifies it.
         rows = np.arange(spec.batch_size, dtype=np.int32)
@@ -435,7 +441,7 @@ class ModelProgram:
             self.mesh, tf.constant(rows.reshape(shape.to_integer_list)), shape, name="row"
         )
         gradients, values = mtf.serialize_training_step(
-            features, of_microbatch, self._batch_dim, self.microbatches
+            features, compute_microbatch, self._batch_dim, self.microbatches
         )
         return values, gradients
 

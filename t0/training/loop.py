@@ -77,7 +77,7 @@ def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
         validates=bool(options.validate_every_steps),
     )
     with (
-        checkpointing.full_disk_explained(spec.model_dir),
+        checkpointing.explain_full_disk(spec.model_dir),
         tf.Session(graph=graph.graph, config=session_config(spec.mesh_devices)) as session,
     ):
         engine = _Session(spec, data, options, graph, session)
@@ -97,9 +97,9 @@ def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
 def _check_features(model_type: str, names: Sequence[str]) -> None:
     if model_type == "bitransformer" and "inputs" not in names:
         raise UserError(
-            "the training data has targets and no inputs, and an encoder-decoder needs inputs. "
-            "Choose a task with inputs, such as one of prefix LM, or train a decoder alone "
-            "(run.model_type = 'lm', as in models/lm_v1.gin)"
+            "the training data has only targets, but an encoder-decoder also needs inputs. "
+            "Choose a task with inputs, such as one of prefix LM, or train a decoder-only "
+            "model (run.model_type = 'lm', as in models/lm_v1.gin)"
         )
 
 
@@ -211,7 +211,7 @@ class _Session:
         names = (f"GPU:{number}" for number in range(len(visible_gpus())))
         return [tf2.config.experimental.get_memory_info(name)["peak"] for name in names]
 
-    def jointly(self, number: int) -> int:
+    def max_over_processes(self, number: int) -> int:
         """Returns the number itself, because there is only one process."""
         return int(number)
 
@@ -224,9 +224,9 @@ def one_step(
     session: tf.Session, graph: TrainingGraph, batch: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
     """Runs one step on a batch, and returns the values of `graph.METRICS` by name."""
-    fed = {graph.features[name]: batch[name] for name in graph.features}
+    feed = {graph.features[name]: batch[name] for name in graph.features}
     try:
-        values, _ = session.run([graph.metrics, graph.train], fed)
+        values, _ = session.run([graph.metrics, graph.train], feed)
     except tf.errors.OpError as error:
         raise original(error) from error
     return dict(zip(METRICS, values.tolist(), strict=True))
@@ -234,8 +234,8 @@ def one_step(
 
 def session_config(devices: Sequence[str]) -> tf.ConfigProto:
     """Returns a session configuration that creates every CPU device of the mesh."""
-    found = [_DEVICE.search(name) for name in devices]
-    cpus = [int(match[2]) + 1 for match in found if match and match[1].lower() == "cpu"]
+    matches = [_DEVICE.search(name) for name in devices]
+    cpus = [int(match[2]) + 1 for match in matches if match and match[1].lower() == "cpu"]
     return tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": max(cpus, default=1)})
 
 
@@ -255,14 +255,14 @@ def check_devices(names: Sequence[str]) -> None:
     Raises:
       UserError: if TensorFlow does not see one of them.
     """
-    wanted = {match[0].lower() for match in map(_DEVICE.search, names) if match}
-    missing = sorted(name for name in wanted if name.startswith("gpu")) if wanted else []
-    there = visible_gpus() if missing else []
-    missing = [name for name in missing if name not in there]
+    requested = {match[0].lower() for match in map(_DEVICE.search, names) if match}
+    missing = sorted(name for name in requested if name.startswith("gpu")) if requested else []
+    visible = visible_gpus() if missing else []
+    missing = [name for name in missing if name not in visible]
     if missing:
         raise UserError(
-            f"run.mesh_devices names {', '.join(missing)}, and TensorFlow sees "
-            f"{', '.join(there) or 'no GPU'}. See `t0 doctor`; to run on the CPU, bind "
+            f"run.mesh_devices names {', '.join(missing)}, but TensorFlow sees "
+            f"{', '.join(visible) or 'no GPU'}. See `t0 doctor`; to run on the CPU, bind "
             "run.mesh_devices = None and run.mesh_shape = ''"
         )
 
@@ -325,5 +325,5 @@ def _model_shape(graph: TrainingGraph) -> ModelShape:
         for name in graph.trained
     }
     if unknown := [name for name in shapes if names.row_of(name) is None]:
-        raise UserError(f"{unknown[0]} is no variable of a T5")
+        raise UserError(f"{unknown[0]} is not a variable of a T5")
     return read_shape({name: combined(name, shape) for name, shape in shapes.items()})

@@ -7,9 +7,9 @@ Mesh TensorFlow's own formula computes it.
 
 Legend: V the vocabulary, [...] batch and length.
 
-    with computed_in_float32(model, mesh_impl) as parts:
+    with computed_in_float32(model, mesh_impl) as sums:
         _, loss = model.call_simple(inputs, targets, compute_loss=True)
-    parts["nll"]                        # scalar: nats summed over the target tokens
+    sums["nll"]                         # scalar: nats summed over the target tokens
 """
 
 import contextlib
@@ -40,20 +40,20 @@ def computed_in_float32(model: Any, mesh_impl: Any) -> Iterator[dict[str, mtf.Te
       a mapping. Each call of the model fills it with a scalar of the mesh for each of `PARTS`,
       summed over the batch. It stays empty if the model keeps its own loss function.
     """
-    parts: dict[str, mtf.Tensor] = {}
+    sums: dict[str, mtf.Tensor] = {}
     stack = getattr(model, "decoder", model)
     if getattr(stack, "_loss_fn", model) is not None:
-        yield parts
+        yield sums
         return
     # The model calls `_loss_fn`, which its constructor sets from its argument `loss_fn`.
-    stack._loss_fn = _loss_function(parts, mesh_impl)
+    stack._loss_fn = _loss_function(sums, mesh_impl)
     try:
-        yield parts
+        yield sums
     finally:
         stack._loss_fn = None
 
 
-def _loss_function(parts: dict[str, mtf.Tensor], mesh_impl: Any) -> Callable[..., mtf.Tensor]:
+def _loss_function(sums: dict[str, mtf.Tensor], mesh_impl: Any) -> Callable[..., mtf.Tensor]:
     def loss_fn(
         model: Any, context: Any, logits: mtf.Tensor, targets: mtf.Tensor, vocab_dim: mtf.Dimension
     ) -> mtf.Tensor:
@@ -66,15 +66,15 @@ def _loss_function(parts: dict[str, mtf.Tensor], mesh_impl: Any) -> Callable[...
         compute = _fused if hard and not split else _general
         nll, log_z, right = compute(model, logits, mtf.maximum(targets, 0), vocab_dim)
         z_loss = mtf.square(log_z) * (model.z_loss if context.train else 0.0)
-        parts["nll"] = mtf.reduce_sum(nll * weights)
-        parts["z_loss"] = mtf.reduce_sum(z_loss * weights)
-        parts["correct"] = mtf.reduce_sum(right * weights)
-        parts["tokens"] = mtf.reduce_sum(weights)
+        sums["nll"] = mtf.reduce_sum(nll * weights)
+        sums["z_loss"] = mtf.reduce_sum(z_loss * weights)
+        sums["correct"] = mtf.reduce_sum(right * weights)
+        sums["tokens"] = mtf.reduce_sum(weights)
         words = weights * mtf.cast(mtf.not_equal(targets, _EOS), tf.float32)
-        parts["correct_before_eos"] = mtf.reduce_sum(right * words)
-        parts["tokens_before_eos"] = mtf.reduce_sum(words)
+        sums["correct_before_eos"] = mtf.reduce_sum(right * words)
+        sums["tokens_before_eos"] = mtf.reduce_sum(words)
         denominator = model.loss_denominator(targets, context.num_microbatches)
-        return (parts["nll"] + parts["z_loss"]) / denominator
+        return (sums["nll"] + sums["z_loss"]) / denominator
 
     return loss_fn
 
@@ -85,9 +85,13 @@ def _general(
     logits = mtf.cast(logits, tf.float32)
     off = model.label_smoothing / vocab_dim.size
     on = 1.0 - model.label_smoothing + off
-    wanted = mtf.one_hot(targets, vocab_dim, dtype=tf.float32, on_value=on, off_value=off)
+    target_distribution = mtf.one_hot(
+        targets, vocab_dim, dtype=tf.float32, on_value=on, off_value=off
+    )
     log_z = mtf.reduce_logsumexp(logits, vocab_dim)
-    nll = mtf.negative(mtf.reduce_sum((logits - log_z) * wanted, reduced_dim=vocab_dim))
+    nll = mtf.negative(
+        mtf.reduce_sum((logits - log_z) * target_distribution, reduced_dim=vocab_dim)
+    )
     right = mtf.equal(mtf.argmax(mtf.stop_gradient(logits), vocab_dim), targets)
     return nll, log_z, mtf.cast(right, tf.float32)
 
@@ -118,8 +122,8 @@ def _forward(logits: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, ...]:
     wide = tf.cast(logits, tf.float32)
     largest = row_max(wide)
     log_z = largest + tf.math.log(row_sum(tf.exp(wide - largest[..., None])))
-    chosen = row_sum(tf.where_v2(_is_target(logits, targets), wide, 0.0))
-    return log_z - chosen, log_z, tf.cast(chosen >= largest, tf.float32)
+    target_logits = row_sum(tf.where_v2(_is_target(logits, targets), wide, 0.0))
+    return log_z - target_logits, log_z, tf.cast(target_logits >= largest, tf.float32)
 
 
 def _is_target(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -149,5 +153,5 @@ def _backward(
 ) -> tf.Tensor:
     """Returns the gradient of the logits: d log Z = softmax, d nll = softmax - one-hot."""
     softmax = tf.exp(tf.cast(logits, tf.float32) - log_z[..., None])
-    wanted = tf.where_v2(_is_target(logits, targets), by_nll[..., None], 0.0)
-    return tf.cast((by_nll + by_log_z)[..., None] * softmax - wanted, logits.dtype)
+    target_gradient = tf.where_v2(_is_target(logits, targets), by_nll[..., None], 0.0)
+    return tf.cast((by_nll + by_log_z)[..., None] * softmax - target_gradient, logits.dtype)

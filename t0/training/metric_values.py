@@ -66,7 +66,7 @@ class MetricValues:
     def notes(self) -> Iterator[str]:
         """Yields a line for each value that is not a number."""
         for name, kind in self.others.items():
-            yield f"{self._task}: metric '{name}' is no number ({kind}), and is left out"
+            yield f"{self._task}: metric '{name}' is not a number ({kind}) and is left out"
 
 
 def check_names(task: str, metric_fns: Sequence[Metric], target: Any) -> None:

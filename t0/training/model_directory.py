@@ -3,7 +3,7 @@
     with lock("/models/tiny"):          # raises a UserError in any other process that tries
         ...
     check_same("/models/tiny", {"run.batch_size": "4"}, allowed=False)     # lists the differences
-    kept([10, 20, 30, 40], Keep(last=1, every_steps=20))                   # [20, 40]
+    select_retained_steps([10, 20, 30, 40], Keep(last=1, every_steps=20))  # [20, 40]
 
 The operating system locks the file `.trainer` in the directory, so the lock is released when its
 process ends, even if it is killed. The file stays, and names the last process that held the lock.
@@ -68,7 +68,7 @@ def lock(model_dir: str) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _HELD and not isinstance(error, PermissionError):
-                raise _taken(model_dir) from error
+                raise _locked_error(model_dir) from error
             # If the directory is not writable, writing the first checkpoint reports it.
             yield
             return
@@ -83,17 +83,17 @@ def _this_process() -> dict[str, object]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
 
 
-def _taken(model_dir: str) -> UserError:
+def _locked_error(model_dir: str) -> UserError:
     try:
-        found = parsed_json((Path(model_dir) / LOCK_FILE).read_bytes())
-        pid = int(found["pid"])
-        who = f"process {pid} on {found['host']}, since {found['since']}"
+        owner = parsed_json((Path(model_dir) / LOCK_FILE).read_bytes())
+        pid = int(owner["pid"])
+        who = f"process {pid} on {owner['host']}, since {owner['since']}"
         end = f"end it (kill -TERM {pid}: it saves first)"
     except (OSError, ValueError, KeyError, TypeError):
         who, end = "another process", "end it"
     return UserError(
-        f"{model_dir} is being trained in by {who}: two trainers would overwrite each other's "
-        f"checkpoints. Wait for it, {end}, or name another --model_dir"
+        f"{model_dir} is in use by another training run ({who}): two trainers would overwrite each "
+        f"other's checkpoints. Wait for it, {end}, or use another --model_dir"
     )
 
 
@@ -140,9 +140,9 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
     ]
     if lines and not allowed:
         raise UserError(
-            f"{model_dir} holds a run of another configuration:\n"
+            f"{model_dir} holds a run with another configuration:\n"
             + "\n".join(lines)
-            + "\nName another --model_dir, or go on with the new values by --allow_config_change"
+            + "\nUse another --model_dir, or continue with the new values: --allow_config_change"
         )
     return lines
 
@@ -155,8 +155,8 @@ def _recorded_configuration(path: str) -> dict[str, str]:
         return {name: masking.mask_value(name, value) for name, value in values.items()}
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path}, the record of the configuration with which training began, cannot be read: "
-            f"{short_reason(error)}. To go on without comparing configurations, remove it"
+            f"{path}, which records the configuration of the run, cannot be read: "
+            f"{short_reason(error)}. To continue without comparing configurations, remove it"
         ) from error
 
 
@@ -180,10 +180,10 @@ class Keep:
     smaller_is_better: bool | None = None
 
 
-def kept(steps: Sequence[int], keep: Keep, best: int | None = None) -> list[int]:
+def select_retained_steps(steps: Sequence[int], keep: Keep, best: int | None = None) -> list[int]:
     """Returns the steps whose checkpoints are retained.
 
-    >>> kept([10, 20, 30, 40], Keep(last=1, every_steps=20))
+    >>> select_retained_steps([10, 20, 30, 40], Keep(last=1, every_steps=20))
     [20, 40]
     """
     if keep.last is None:

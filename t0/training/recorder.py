@@ -122,8 +122,8 @@ def line(step: int, total: int, fields: Mapping[str, float]) -> str:
         if name in fields:
             words.append(text.format(format(fields[name], form)))
     if "seconds_per_step" in fields:
-        left = round((total - step) * fields["seconds_per_step"])
-        words.append(f"left {datetime.timedelta(seconds=left)}")
+        remaining = round((total - step) * fields["seconds_per_step"])
+        words.append(f"left {datetime.timedelta(seconds=remaining)}")
     return "  ".join(words)
 
 
@@ -218,11 +218,11 @@ class Recorder:
             return
         self._pace_shown = True
         pace = (time.monotonic() - self._mark.seconds) / (step - self._mark.step)
-        left = datetime.timedelta(seconds=round((self._total - step) * pace))
+        remaining = datetime.timedelta(seconds=round((self._total - step) * pace))
         used = used_memory(self._gpu_peaks())
         print(
             f"  pace: {pace:.2f} s/step, {self._tokens / pace:,.0f} tokens/s: step {self._total:,} "
-            f"in about {left}, saving and evaluation not counted; {used}",
+            f"in about {remaining}, saving and evaluation not counted; {used}",
             flush=True,
         )
 
@@ -277,9 +277,9 @@ def _forget_after(path: str, step: int) -> None:
         return
     with reading(path):
         lines = paths.read_bytes(path).decode("utf-8", "replace").splitlines()
-    kept = [text for text in lines if _step_of(text) <= step]
-    if len(kept) < len(lines):
-        write_whole(path, (text + "\n" for text in kept))
+    retained = [text for text in lines if _step_of(text) <= step]
+    if len(retained) < len(lines):
+        write_whole(path, (text + "\n" for text in retained))
 
 
 def _step_of(text: str) -> float:
@@ -321,10 +321,10 @@ class EventFile:
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Adds the values of a step, name -> number; a local file is updated immediately."""
-        found = (
+        encoded = (
             field(1, name.encode()) + float_field(2, float(value)) for name, value in values.items()
         )
-        summary = b"".join(field(1, value) for value in found)
+        summary = b"".join(field(1, value) for value in encoded)
         self._write(_step(step) + field(_SUMMARY, summary))
 
     def _write(self, fields: bytes) -> None:

@@ -3,7 +3,7 @@
     path = "/models/tiny/model.ckpt-100"
     write(path, {"began": 0, "seed": 0, "position": position, "own": [100]})
     record(path)["began"]            # 0; `record` is None for a checkpoint of another loop
-    with opened(path) as content:
+    with open_arrays(path) as content:
         record_in(content)           # the whole record, checked; content also has the arrays
 
 The record is JSON in a numpy archive:
@@ -133,7 +133,7 @@ def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray)
     """Returns the exact float32 slice of a weight as held in memory.
 
     Args:
-      content: the mapping that `opened` yields.
+      content: the mapping that `open_arrays` yields.
       key: Mesh TensorFlow's name of the weight, "/", and the number of the slice. If the checkpoint
         was written with fewer devices that each held the whole weight, slice 0 is used.
       nearest: float32, the slice as the checkpoint holds it.
@@ -156,7 +156,7 @@ def wide_weight(
     """Returns the exact float32 weight as held in memory; None if the file does not have it.
 
     Args:
-      content: the mapping that `opened` yields.
+      content: the mapping that `open_arrays` yields.
       name: Mesh TensorFlow's name of the weight.
       nearest: float32, the weight as the checkpoint holds it.
 
@@ -194,7 +194,7 @@ def record(checkpoint: str) -> dict[str, Any] | None:
     Raises:
       UserError: if the file is damaged.
     """
-    with opened(checkpoint) as content:
+    with open_arrays(checkpoint) as content:
         return None if content is None else record_in(content, "began")
 
 
@@ -202,7 +202,7 @@ def record_in(content: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
     """Returns the record of an open resume file.
 
     Args:
-      content: the mapping that `opened` yields.
+      content: the mapping that `open_arrays` yields.
       names: the fields to require and check; if empty, all fields.
 
     Raises:
@@ -229,7 +229,9 @@ def check_record(resume: Mapping[str, Any], *names: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(checkpoint: str, *faults: type[Exception]) -> Iterator[Mapping[str, np.ndarray] | None]:
+def open_arrays(
+    checkpoint: str, *faults: type[Exception]
+) -> Iterator[Mapping[str, np.ndarray] | None]:
     """Yields the arrays of a checkpoint's resume file, or None if there is no such file.
 
     Args:
@@ -253,9 +255,9 @@ def opened(checkpoint: str, *faults: type[Exception]) -> Iterator[Mapping[str, n
             yield content
     except (*_DAMAGED, *faults) as error:
         reason = str(error).strip().splitlines() or [""]
-        why = f"{type(error).__name__}: {reason[0]:.120}"
+        reason_text = f"{type(error).__name__}: {reason[0]:.120}"
         raise UserError(
-            f"{path} is damaged ({why}). To resume from an older checkpoint, remove "
-            f"{checkpoint}.*; to train on from these weights, with the data from its beginning, "
+            f"{path} is damaged ({reason_text}). To resume from an older checkpoint, remove "
+            f"{checkpoint}.*; to continue from these weights, with the data from its beginning, "
             f"remove only {path}"
         ) from error

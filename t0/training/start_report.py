@@ -129,24 +129,24 @@ def data_lines(data: Any, sequences: int) -> list[str]:
         return []
     each = filling.examples / filling.rows
     full = ", ".join(f"{name} {share:.1%}" for name, share in filling.filled.items())
-    found = [f"  packing: {each:.1f} examples a sequence; filled: {full}"]
+    report = [f"  packing: {each:.1f} examples a sequence; filled: {full}"]
     if filling.unknown:
-        found.append(
+        report.append(
             f"  unknown tokens: {filling.unknown:.1%} of the first targets have some, because the "
             "vocabulary does not have all of their characters"
         )
-    drawn = sequences * each
+    examples_drawn = sequences * each
     shares = sorted(data.shares(), key=lambda share: -share.rate)
-    found.append(f"  data: {len(shares)} task(s); passes over each in these steps:")
+    report.append(f"  data: {len(shares)} task(s); passes over each in these steps:")
     for share in shares[:_MOST_TASKS]:
-        passes = f"{drawn * share.rate / share.examples:.2f}" if share.examples else "?"
+        passes = f"{examples_drawn * share.rate / share.examples:.2f}" if share.examples else "?"
         count = f"{share.examples:,} examples" if share.examples else "unknown size"
-        found.append(
+        report.append(
             f"    {share.name}: {passes} passes ({count}, {share.rate:.1%} of the mixture)"
         )
     if len(shares) > _MOST_TASKS:
-        found.append(f"    ... and {len(shares) - _MOST_TASKS} more")
-    return found
+        report.append(f"    ... and {len(shares) - _MOST_TASKS} more")
+    return report
 
 
 def restored_line(filled: int, total: int, path: str, step: int) -> str:

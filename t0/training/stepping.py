@@ -76,7 +76,7 @@ class Engine(Protocol):
     def gpu_peaks(self) -> Sequence[int]:
         """Returns the peak memory of each GPU so far, in bytes."""
 
-    def jointly(self, number: int) -> int:
+    def max_over_processes(self, number: int) -> int:
         """Returns the maximum of a number over all processes."""
 
     def infinite_weights(self) -> Sequence[str]:
@@ -196,7 +196,7 @@ class Stepping:
         """Whether all steps are done; prints a line if they are."""
         step, total = self._step, self._options.train_steps
         if step >= total:
-            self._say(finished_line(self._model_dir, step, total))
+            self._print(finished_line(self._model_dir, step, total))
         return step >= total
 
     def run(self, time_limit: TimeLimit) -> None:
@@ -208,15 +208,15 @@ class Stepping:
         """
         self._time_limit = time_limit
         first, total = self._step, self._options.train_steps
-        ended = self._ended()
-        if ended:
-            self._say(f"nothing to train: {ended}")
+        reason = self._reason_to_stop()
+        if reason:
+            self._print(f"nothing to train: {reason}")
             return
         interval = self._options.log_every_steps or recorder.default_interval(total - first)
         batches = ReadAhead(self._data.batches(self._size.rows, self._position))
         repeated = _REPEATED_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
         with (
-            watched_signals(prints=self._prints, repeated_seconds=repeated) as came,
+            watched_signals(prints=self._prints, repeated_seconds=repeated) as received_signal,
             contextlib.closing(self._recording(first)) as recording,
             batches,
         ):
@@ -225,7 +225,7 @@ class Stepping:
                 self._save(recording)
             batch = self._next(batches)
             for line in self._engine.start_lines(first, total):
-                self._say(line)
+                self._print(line)
             recording.ideal_seconds = self._engine.ideal_seconds()
             if not self._evaluated:
                 self._evaluate(recording, last=False)
@@ -238,9 +238,9 @@ class Stepping:
                     recording.progress(self._step, self._fields(values) | size)
                     size = {}
                 recording.first_pace(self._step)
-                ended = self._after_step(recording, came())
-                if ended:
-                    self._say(f"{ended}; saved at step {self._step:,} of {total:,}")
+                reason = self._after_step(recording, received_signal())
+                if reason:
+                    self._print(f"{reason}; saved at step {self._step:,} of {total:,}")
                     return
                 if self._step < total:
                     batch = self._next(batches)
@@ -256,37 +256,39 @@ class Stepping:
             gpu_peaks=self._engine.gpu_peaks,
         )
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if self._prints:
             print(line, flush=True)
 
     def _after_step(self, recording: Recorder, signalled: signal.Signals | None) -> str:
         """Evaluates and saves if that is due; returns the reason to stop, "" to continue."""
-        signalled = self._engine.jointly(signalled or 0)
+        signalled = self._engine.max_over_processes(signalled or 0)
         last = self._step == self._options.train_steps
         # After a signal there may be little time, so the next start evaluates instead.
         self._evaluated = last or not signalled
-        better = self._evaluated and self._evaluate(recording, last=last or bool(self._ended()))
+        better = self._evaluated and self._evaluate(
+            recording, last=last or bool(self._reason_to_stop())
+        )
         every = self._save_every
-        ended = "" if last else self._ended()
-        if signalled or last or better or ended or (every and self._step % every == 0):
+        reason = "" if last else self._reason_to_stop()
+        if signalled or last or better or reason or (every and self._step % every == 0):
             self._save(recording)
         if signalled:
             where = f"step {self._step:,} of {self._options.train_steps:,}"
             path = self._engine.checkpoint(self._step)
-            kept = f"{path}; the same command goes on from there, bit for bit"
-            exit_by_signal(signal.Signals(signalled), where, kept, prints=self._prints)
-        return ended
+            saved_in = f"{path}; the same command resumes from there, bit for bit"
+            exit_by_signal(signal.Signals(signalled), where, saved_in, prints=self._prints)
+        return reason
 
-    def _ended(self) -> str:
+    def _reason_to_stop(self) -> str:
         """Returns the reason to stop before the last step, "" to continue."""
         if self._best.exhausted:
             return f"early stop: {self._best.verdict} (train_loop.stop_after_evaluations)"
         limit = self._time_limit
         if limit.hours is None:
             return ""
-        once_more = self._step_seconds + self._evaluating_seconds + self._saving_seconds
-        return limit.verdict if self._engine.jointly(limit.over(once_more)) else ""
+        next_seconds = self._step_seconds + self._evaluating_seconds + self._saving_seconds
+        return limit.verdict if self._engine.max_over_processes(limit.over(next_seconds)) else ""
 
     def _next(self, batches: ReadAhead) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
         try:
@@ -335,13 +337,13 @@ class Stepping:
             f", and the batch of this step is in {path}",
         )
 
-    def _diverged(self, fault: str, kept: str = "") -> UserError:
+    def _diverged(self, fault: str, note: str = "") -> UserError:
         """Returns the error for NaN or infinite numbers."""
         last = "No checkpoint is saved yet"
         if self._saved is not None:
             last = f"The last checkpoint, step {self._saved:,}, is kept"
         return UserError(
-            f"{fault} at step {self._step:,}: training has diverged. {last}{kept}; lower the "
+            f"{fault} at step {self._step:,}: training has diverged. {last}{note}; lower the "
             "learning rate or check the data"
         )
 
@@ -358,7 +360,7 @@ class Stepping:
         recording.record(self._step, fields)
         recording.note(self._step, self._best.note)
         line = recorder.evaluation_line(self._step, fields)
-        self._say(line + ("  best so far" if better else ""))
+        self._print(line + ("  best so far" if better else ""))
         self._evaluating_seconds = time.monotonic() - began
         recording.pause(self._evaluating_seconds)
         if self._engine.all_kinds_in(fields) and not self._best.knows_metric:
@@ -369,7 +371,9 @@ class Stepping:
     def _save(self, recording: Recorder) -> None:
         began = time.monotonic()
         infinite = self._engine.infinite_weights()
-        if self._engine.jointly(len(infinite)):  # without a name, they are in another process
+        if self._engine.max_over_processes(
+            len(infinite)
+        ):  # without a name, they are in another process
             names = f", such as {infinite[0]}" if infinite else ""
             raise self._diverged(f"weights are not finite numbers{names},")
         record = {
@@ -391,7 +395,7 @@ class Stepping:
 def finished_line(model_dir: str, step: int, total: int) -> str:
     """Returns the line for a run that has no steps left."""
     return (
-        f"nothing to train: {model_dir} is at step {step:,} of {total:,}. To go on, raise "
+        f"nothing to train: {model_dir} is at step {step:,} of {total:,}. To continue, raise "
         "run.train_steps (TRAIN_STEPS in a run file), which counts from the start of pretraining: "
         f"for 1,000 steps more, {step + 1000}"
     )
@@ -401,7 +405,7 @@ class _Silent:
     """Replaces the recorder in processes that do not record."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *given, **named: None
+        return lambda *args, **kwargs: None
 
 
 def _best_evaluation(keep: Keep, options: LoopOptions) -> BestEvaluation:
@@ -410,7 +414,7 @@ def _best_evaluation(keep: Keep, options: LoopOptions) -> BestEvaluation:
         metric = "validation_loss"
     if metric and not (options.validate_every_steps or options.evaluate_every_steps):
         raise UserError(
-            f"the best checkpoint is chosen by {metric}, and nothing is evaluated: set "
+            f"the best checkpoint is chosen by {metric}, but nothing is evaluated: set "
             "train_loop.validate_every_steps or train_loop.evaluate_every_steps"
         )
     return BestEvaluation(metric, keep.smaller_is_better, options.stop_after_evaluations)

@@ -6,7 +6,7 @@
     best.best, best.exhausted                      # (Best(2.1, step=100), False)
 
     limit = TimeLimit(hours=4.0, spent_seconds=record["seconds"])
-    with watched_signals() as came:       # came() returns SIGTERM or SIGINT if it came
+    with watched_signals() as received:   # received() returns SIGTERM or SIGINT once one arrived
         limit.over(next_seconds=30)
 
 Each checkpoint holds the state of `BestEvaluation` and the seconds of `TimeLimit`, so both continue
@@ -58,14 +58,14 @@ class BestEvaluation:
         by_name = any(word in (metric or "") for word in _SMALLER)
         self._smaller = by_name if smaller_is_better is None else smaller_is_better
         self.best: Best | None = None
-        self._since = 0
+        self._evaluations_since_best = 0
         self._seen: set[str] = set()
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Continues from the `state` of an earlier start; ignores the state of another metric."""
         if isinstance(state, Mapping) and state.get("metric") == self._metric:
             self.best = Best(state["value"], state["step"])
-            self._since = state["since"]
+            self._evaluations_since_best = state["since"]
 
     def update(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Adds an evaluation; returns whether it is the best so far."""
@@ -79,19 +79,19 @@ class BestEvaluation:
         )
         if better:
             self.best = Best(value, step)
-        self._since = 0 if better else self._since + 1
+        self._evaluations_since_best = 0 if better else self._evaluations_since_best + 1
         return better
 
     @property
     def exhausted(self) -> bool:
         """Whether `patience` evaluations in a row were not better."""
-        return self._patience is not None and self._since >= self._patience
+        return self._patience is not None and self._evaluations_since_best >= self._patience
 
     @property
     def verdict(self) -> str:
         """The reason for early stopping, as part of a sentence."""
         where = f"{self.best.value:.4g} at step {self.best.step:,}" if self.best else "no value"
-        times = f"{self._since} evaluations in a row"
+        times = f"{self._evaluations_since_best} evaluations in a row"
         return f"{self._metric} has been no better than {where} for {times}"
 
     @property
@@ -99,8 +99,8 @@ class BestEvaluation:
         """The fields of `metrics.jsonl` about the best evaluation."""
         if self.best is None:
             return {}
-        found = {"best_by": self._metric, "best_step": self.best.step}
-        return found | ({"stopped_early": True} if self.exhausted else {})
+        fields = {"best_by": self._metric, "best_step": self.best.step}
+        return fields | ({"stopped_early": True} if self.exhausted else {})
 
     @property
     def state(self) -> dict[str, Any] | None:
@@ -108,7 +108,7 @@ class BestEvaluation:
         if self.best is None:
             return None
         best = dataclasses.asdict(self.best)
-        return {"metric": self._metric, **best, "since": self._since}
+        return {"metric": self._metric, **best, "since": self._evaluations_since_best}
 
     @property
     def knows_metric(self) -> bool:
@@ -159,21 +159,21 @@ class TimeLimit:
 
 
 def exit_by_signal(
-    signalled: signal.Signals, where: str, kept: str, *, prints: bool = True
+    signalled: signal.Signals, where: str, saved_in: str, *, prints: bool = True
 ) -> NoReturn:
     """Reports where a signal stopped a run that has saved, and exits.
 
     Args:
       signalled: SIGTERM or SIGINT.
       where: the step, such as "step 3 of 8".
-      kept: the checkpoint or its folder, and the way to continue, as the end of a sentence.
+      saved_in: the checkpoint or its folder, and the way to continue, as the end of a sentence.
       prints: whether this process prints; if several processes train together, only one does.
 
     Raises:
       SystemExit: `PREEMPTED` after SIGTERM, `INTERRUPTED` after Ctrl-C.
     """
     if prints:
-        say(f"stopped by {signalled.name} at {where}: everything so far is kept in {kept}")
+        say(f"stopped by {signalled.name} at {where}: everything so far is kept in {saved_in}")
     raise SystemExit(INTERRUPTED if signalled == signal.SIGINT else PREEMPTED)
 
 
@@ -190,30 +190,33 @@ def watched_signals(
       repeated_seconds: ignore a second Ctrl-C within this time after the first. A process started
         by `torchrun` receives one Ctrl-C twice: from the terminal and from `torchrun`.
     """
-    came: list[int] = []
+    received: list[int] = []
     first = math.inf
 
-    def note(number: int, frame: Any) -> None:
+    def handle(number: int, frame: Any) -> None:
         nonlocal first
         now = time.monotonic()
-        if number == signal.SIGINT and signal.SIGINT in came:
+        if number == signal.SIGINT and signal.SIGINT in received:
             if now - first >= repeated_seconds:
                 raise KeyboardInterrupt
             return
-        came.append(number)
+        received.append(number)
         if number == signal.SIGINT:
             first = now
             if prints:
-                print("\nCtrl-C: saving after this step; once more to end without", flush=True)
+                print(
+                    "\nCtrl-C: saving after this step; press it again to end without saving",
+                    flush=True,
+                )
 
     watched = (signal.SIGTERM, signal.SIGINT)
     try:
-        before = {number: signal.signal(number, note) for number in watched}
+        before = {number: signal.signal(number, handle) for number in watched}
     except ValueError:  # not the main thread, so the signals cannot be handled here
         yield lambda: None
         return
     try:
-        yield lambda: signal.Signals(came[0]) if came else None
+        yield lambda: signal.Signals(received[0]) if received else None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -47,28 +47,32 @@ def warm_start(
       UserError: if the checkpoint cannot be read, has another shape for a variable, or has no value
         for a variable that `unfilled` does not match.
     """
-    held = checkpoint_files.read(path)
+    checkpoint_variables = checkpoint_files.read(path)
     if only:
-        held = {name: what for name, what in held.items() if re.search(only, name)}
-    wanted = {
+        checkpoint_variables = {
+            name: value for name, value in checkpoint_variables.items() if re.search(only, name)
+        }
+    source_names = {
         name: mesh_utils.init_checkpoint_variable_mapping(name)
         for name in checkpoints.variables
         if mesh_utils.should_load_variable(name)
     }
-    filled = {name: theirs for name, theirs in wanted.items() if theirs in held}
-    _check_shapes(checkpoints, path, held, filled)
+    filled = {
+        name: source for name, source in source_names.items() if source in checkpoint_variables
+    }
+    _check_shapes(checkpoints, path, checkpoint_variables, filled)
     missing = [name for name in graph.trained if name not in filled]
-    left = [name for name in missing if not any(re.search(x, name) for x in unfilled)]
-    if left:
+    unfilled_names = [name for name in missing if not any(re.search(x, name) for x in unfilled)]
+    if unfilled_names:
         raise UserError(
-            f"the initial checkpoint {path} leaves {len(left)} of the model's "
-            f"{len(graph.trained)} variables unfilled, such as {left[0]}. Is it a checkpoint of "
-            f"the configured model{_own_config(path)}? To leave them random, add "
-            f'--gin_param="train_loop.unfilled_variables = {_patterns(left)}"'
+            f"the initial checkpoint {path} leaves {len(unfilled_names)} of the model's "
+            f"{len(graph.trained)} variables unfilled, such as {unfilled_names[0]}. Is it a "
+            f"checkpoint of the configured model{_own_config(path)}? To leave them random, add "
+            f'--gin_param="train_loop.unfilled_variables = {_patterns(unfilled_names)}"'
         )
     reader = tf.train.load_checkpoint(path)
-    for name, theirs in filled.items():
-        checkpoints.assign(name, np.asarray(reader.get_tensor(theirs)))
+    for name, source in filled.items():
+        checkpoints.assign(name, np.asarray(reader.get_tensor(source)))
     step = checkpoint_files.global_step(path) if _STEP in filled else 0
     lines = [restored_line(len(graph.trained) - len(missing), len(graph.trained), path, step)]
     lines += [f"left random: {', '.join(missing)}"] if missing else []
@@ -91,15 +95,17 @@ def _own_config(path: str) -> str:
     config = operative_config.beside(path)
     if not config:
         return ""
-    return f" (its own is there: --gin_file={config} in place of the model's gin file)"
+    return f" (to use its own configuration: --gin_file={config} instead of the model's gin file)"
 
 
-def _check_shapes(checkpoints: Checkpoints, path: str, held: dict, filled: dict[str, str]) -> None:
+def _check_shapes(
+    checkpoints: Checkpoints, path: str, checkpoint_variables: dict, filled: dict[str, str]
+) -> None:
     variables = checkpoints.variables
-    for name, theirs in sorted(filled.items()):
-        shape, have = variables[name][0], held[theirs][0]
+    for name, source in sorted(filled.items()):
+        shape, have = variables[name][0], checkpoint_variables[source][0]
         if shape != have:
             raise UserError(
-                f"checkpoint {path} holds {theirs} as {list(have)}, the configured model wants "
+                f"checkpoint {path} holds {source} as {list(have)}, but the configured model needs "
                 f"{list(shape)}: the gin files describe another model{_own_config(path)}"
             )

@@ -62,7 +62,7 @@ def test_trained_from_hugging_face_and_exported(command, formats, model_dir, wor
     shutil.rmtree(formats / "gone", ignore_errors=True)
     words[words.index(f"--checkpoint={formats / 'hf'}")] = f"--checkpoint={formats / 'gone'}"
     done = run(command, *words, f"--export_hf={second}")
-    assert done.out.startswith(f"nothing to train: {folder} is at step 22 of 22. To go on")
+    assert done.out.startswith(f"nothing to train: {folder} is at step 22 of 22. To continue")
     assert weights_of(second) == weights_of(first)
 
 

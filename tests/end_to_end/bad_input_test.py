@@ -121,7 +121,7 @@ def test_steps_that_are_done_already(command, model_dir, tmp_path):
     assert "run.train_steps = 40" in text
     done = command(f"--model_dir={model_dir}", *TRAIN, steps)
     assert done.status == 0
-    assert done.out.startswith(f"nothing to train: {model_dir} is at step 20 of 20. To go on")
+    assert done.out.startswith(f"nothing to train: {model_dir} is at step 20 of 20. To continue")
     assert "for 1,000 steps more, 1020" in done.out
 
 
@@ -177,7 +177,7 @@ def test_interrupt_saves_and_says_how_to_go_on(command, tmp_path):
     assert done.status == 130
     assert "Traceback" not in done.err
     assert re.search(r"stopped by SIGINT at step (\d+) of 1,000,000: everything so far", done.out)
-    assert "the same command goes on from there" in done.out
+    assert "the same command resumes from there" in done.out
     assert len(list(tmp_path.glob("model.ckpt-*.index"))) == 2
 
 

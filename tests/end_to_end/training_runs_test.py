@@ -82,6 +82,6 @@ def test_sigterm_has_a_status_of_its_own_and_the_next_start_goes_on(command, cac
     (tmp_path / "checkpoint").unlink()
     done = command(*arguments, *steps(saved + 1))
     assert done.status == 0, done.err
-    assert "checkpoint is missing: going on from" in done.out
+    assert "checkpoint is missing: resuming from" in done.out
     assert f"model.ckpt-{saved}, step {saved:,}" in done.out
     assert f"training from step {saved:,} to {saved + 1:,}" in done.out

@@ -74,7 +74,7 @@ def test_lengths_of_t5():
     pieces = ragged(tokens([568] * 5))
     mask = denoising.span_mask(pieces.lengths, seeded())
     for part, length in ((mask, 512), (~mask, 114)):
-        made = denoising.ended(denoising.with_sentinels(pieces, part, TOP), 1, 512)
+        made = denoising.append_eos(denoising.with_sentinels(pieces, part, TOP), 1, 512)
         assert made.lengths.tolist() == [length] * 5
         assert all(sequence[-1] == 1 for sequence in listed(made))
 
@@ -82,7 +82,7 @@ def test_lengths_of_t5():
 @given(SIZES)
 def test_splitting_and_joining_keep_every_token_in_order(sizes):
     sequences = tokens(sizes)
-    joined = denoising.concatenated(ragged(sequences), 3)
+    joined = denoising.join_documents(ragged(sequences), 3)
     wanted = [sum((s.tolist() for s in sequences[n : n + 3]), []) for n in range(0, len(sizes), 3)]
     assert listed(joined) == wanted
     pieces = listed(denoising.split(joined, 7))
@@ -96,7 +96,7 @@ def test_padding_ids_and_empty_documents_are_dropped():
     documents = ragged([[5, 0, 6], [], [7]])
     taken = denoising.chunks(documents, seeded(), order=np.array([2, 1, 0]))
     assert listed(taken) == [[7], [5, 0, 6]]
-    assert listed(denoising.concatenated(taken)) == [[7, 5, 6]]
+    assert listed(denoising.join_documents(taken)) == [[7, 5, 6]]
 
 
 def test_a_long_document_gives_one_stretch_each_as_likely():
@@ -120,9 +120,9 @@ def test_prefixes_leave_something_on_both_sides(sizes, seed):
 
 def test_ending_cuts_within_the_limit():
     sequences = ragged([[5, 6, 7, 8], [9], []])
-    assert listed(denoising.ended(sequences, 1, 4)) == [[5, 6, 7, 1], [9, 1], [1]]
-    assert listed(denoising.ended(sequences, None, 3)) == [[5, 6, 7], [9], []]
-    assert listed(denoising.ended(sequences, 1, None)) == [[5, 6, 7, 8, 1], [9, 1], [1]]
+    assert listed(denoising.append_eos(sequences, 1, 4)) == [[5, 6, 7, 1], [9, 1], [1]]
+    assert listed(denoising.append_eos(sequences, None, 3)) == [[5, 6, 7], [9], []]
+    assert listed(denoising.append_eos(sequences, 1, None)) == [[5, 6, 7, 8, 1], [9, 1], [1]]
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +156,11 @@ def test_span_corruption_is_t5s(features, lengths):
     back = [restored(example["inputs"], example["targets"], TOP) for example in theirs]
     mask = np.concatenate([mask for _, mask in back])
     pieces = ragged([found for found, _ in back])
-    joined = denoising.concatenated(ragged(documents))
+    joined = denoising.join_documents(ragged(documents))
     segment = max(len(found) for found, _ in back)
     assert listed(denoising.split(joined, segment)) == listed(pieces)
     for name, part in (("inputs", mask), ("targets", ~mask)):
-        made = denoising.ended(denoising.with_sentinels(pieces, part, TOP), 1, lengths[name])
+        made = denoising.append_eos(denoising.with_sentinels(pieces, part, TOP), 1, lengths[name])
         assert listed(made) == [example[name].tolist() for example in theirs]
         assert made.values.dtype == np.int32
 
@@ -199,7 +199,7 @@ def test_prefix_lm_is_t5s(features):
         taken = len(example["inputs"]) - 1
         mask += [n < taken for n in range(len(piece))]
     for name, part in (("inputs", np.array(mask)), ("targets", ~np.array(mask))):
-        made = denoising.ended(denoising.only(pieces, part), 1, lengths[name])
+        made = denoising.append_eos(denoising.select_masked(pieces, part), 1, lengths[name])
         assert listed(made) == [example[name].tolist() for example in theirs]
     both = ours["inputs"].lengths + ours["targets"].lengths - 2
     cut = ours["targets"].lengths == lengths["targets"]

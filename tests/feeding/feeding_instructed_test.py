@@ -186,7 +186,7 @@ def test_what_fits_is_what_tensorflow_keeps(longest, eos):
     sizes = rng.integers(0, 10, (200, 7)) * (rng.random((200, 7)) < 0.8)
     spec = InstructionSpec(2, longest, {"inputs": 1 if eos else None, "targets": 1})
     rows = [list(range(sum(row))) for row in sizes.tolist()]
-    found, _ = instructed.joined({"inputs": ragged(rows), "part_tokens": ragged(sizes)}, spec)
+    found, _ = instructed.join_parts({"inputs": ragged(rows), "part_tokens": ragged(sizes)}, spec)
     dataset = tf.data.Dataset.from_generator(
         lambda: ({"inputs": one, "part_tokens": two} for one, two in zip(rows, sizes, strict=True)),
         output_signature=dict.fromkeys(("inputs", "part_tokens"), tf.TensorSpec([None], tf.int32)),
@@ -221,8 +221,8 @@ GOOD = {
 def test_records_of_something_else_are_refused(changes, said):
     features = {**GOOD, **changes}
     with pytest.raises(ValueError, match=said):
-        instructed.joined(features, SPEC)
-        instructed.drawn(features, None)
+        instructed.join_parts(features, SPEC)
+        instructed.draw_outputs(features, None)
 
 
 def test_a_damaged_cache_is_named(task):
@@ -232,7 +232,7 @@ def test_a_damaged_cache_is_named(task):
             ids = tf.train.Feature(int64_list=tf.train.Int64List(value=[5, 1]))
             features = tf.train.Features(feature={"inputs": ids, "targets": ids})
             writer.write(tf.train.Example(features=features).SerializeToString())
-    message = f"the cache of task {NAME} is damaged or of another version: .*--overwrite"
+    message = f"the cache of task {NAME} is damaged or from another version: .*--overwrite"
     with pytest.raises(UserError, match=message):
         examples_of(source_of())
 

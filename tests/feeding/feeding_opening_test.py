@@ -49,7 +49,7 @@ def test_a_vocabulary_that_does_not_fit_t5_is_refused():
 @pytest.mark.parametrize("kind", opening.RECIPES)
 def test_folder_that_would_make_a_task_is_named(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
-    with pytest.raises(UserError, match=rf"made of a folder {kind}/ in .*: {tmp_path}$"):
+    with pytest.raises(UserError, match=rf"made from a folder {kind}/ in .*: {tmp_path}$"):
         opening.known_mixture(f"{kind}_en_de")
 
 
@@ -69,7 +69,7 @@ def test_uncached_task_comes_with_the_command_that_caches_it(tmp_path):
     with pytest.raises(UserError) as caught:
         require("kinds", module_import=["my.tasks"], vocab=["/v/my model"])
     message = str(caught.value)
-    assert "1 of the 2 tasks of kinds are not cached, the first 'kind_two'" in message
+    assert "1 of the 2 tasks of kinds are not cached, such as 'kind_two'" in message
     assert f"(looked in: {tmp_path})" in message
     assert (
         f"\n  seqio_cache_tasks --tasks=kinds --output_cache_dir={tmp_path} "
@@ -117,7 +117,7 @@ def test_damaged_caches_are_named_with_task_and_file(tmp_path):
         opening.require_whole("kinds", "train")
     assert str(caught.value) == (
         f"the cache of task kind_one: {cache}/train.tfrecord-00001-of-00002: missing. Copy or "
-        f"cache it again. All that is damaged is found by: t0 verify {cache}"
+        f"cache it again. To find all damage, use: t0 verify {cache}"
     )
     opening.require_whole("kinds", "validation")
     (cache / "train.tfrecord-00001-of-00002").write_bytes(first.read_bytes())

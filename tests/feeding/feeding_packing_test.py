@@ -71,7 +71,7 @@ def test_inputs_are_filled_to_98_percent():
     )
     limits = {"inputs": 1024, "targets": 256}
     rows = packing.pack([example(a, b) for a, b in sizes], limits)
-    assert packing.fill(rows, "inputs") > 0.98
+    assert packing.filled_share(rows, "inputs") > 0.98
 
 
 @pytest.mark.parametrize("pack", [True, False])

@@ -186,7 +186,7 @@ def test_a_rate_by_unknown_numbers_is_refused_with_the_caching_command(rate, tmp
 
 @pytest.mark.parametrize("name", [None, ""])
 def test_no_mixture_is_said_in_a_line(name):
-    with pytest.raises(UserError, match="there is no data to read: name one with --gin.MIXTURE"):
+    with pytest.raises(UserError, match="there is no data to read. Set it with --gin.MIXTURE"):
         opening.known_mixture(name)
 
 

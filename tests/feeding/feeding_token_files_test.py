@@ -174,7 +174,7 @@ def test_damage_names_task_and_file(tmp_path):
         whole[:-1]: "file ends within record 8",
         whole[:30] + bytes([whole[30] ^ 1]) + whole[31:]: "record 0 is damaged",
         bytes([whole[0] ^ 1]) + whole[1:]: "length of record 0 is damaged",
-        whole + tfrecord.framed(b"no example"): "record is no tf.train.Example",
+        whole + tfrecord.framed(b"no example"): "record is not a tf.train.Example",
     }
     for damaged, why in damages.items():
         file.write_bytes(damaged)

@@ -297,7 +297,7 @@ def test_position_of_another_mixture_is_refused(cached):
     position = rows_of(data, 1)[0][1]
     other = opened("toy_a")
     position["mixture"]["tasks"]["toy_b"] = [0, 0, 1, 1]
-    with pytest.raises(UserError, match="of another mixture: it has read toy_b"):
+    with pytest.raises(UserError, match="to another mixture: it has read toy_b"):
         rows_of(other, 1, position)
 
 

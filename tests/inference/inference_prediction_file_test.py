@@ -16,18 +16,18 @@ from t0.inference.prediction_file import BatchPredictions, PredictionFile
 def test_a_damaged_batch_is_predicted_again(tmp_path, content):
     path = str(tmp_path / "out.jsonl")
     file = PredictionFile(path, {"seed": 1})
-    file.keep(0, 0, BatchPredictions({3: "a line"}, {"tokens": 2}))
+    file.save_batch(0, 0, BatchPredictions({3: "a line"}, {"tokens": 2}))
     again = PredictionFile(path, {"seed": 1})
-    assert again.kept == {(0, 0): {"tokens": 2}}
+    assert again.finished_batches == {(0, 0): {"tokens": 2}}
     (kept,) = (tmp_path / "out.jsonl.partial").glob("window-*-batch-*")
     kept.write_text(content)
-    assert PredictionFile(path, {"seed": 1}).kept == {}
+    assert PredictionFile(path, {"seed": 1}).finished_batches == {}
 
 
 def test_a_damaged_summary_is_not_taken_for_other_settings(tmp_path):
     path = str(tmp_path / "out.jsonl")
     file = PredictionFile(path, {"seed": 1})
-    file.keep(0, 0, BatchPredictions({0: "a"}, {}))
+    file.save_batch(0, 0, BatchPredictions({0: "a"}, {}))
     file.finish([1])
     (tmp_path / "out.run.json").write_text('{"settings": 7}')
     with pytest.raises(UserError, match=r"exists without .*out\.run\.json"):

@@ -62,7 +62,7 @@ def test_training_here_writes_a_missing_file_checkpoint(tmp_path, capsys):
     spec = types.SimpleNamespace(model_dir=str(tmp_path))
     modes.train_here(spec, None, train_steps=5)
     said = capsys.readouterr().out
-    assert f"checkpoint is missing: going on from {tmp_path}/model.ckpt-5, the newest" in said
+    assert f"checkpoint is missing: resuming from {tmp_path}/model.ckpt-5, the newest" in said
     assert "nothing to train" in said
     assert 'model_checkpoint_path: "model.ckpt-5"' in (tmp_path / "checkpoint").read_text()
 

@@ -156,7 +156,7 @@ def test_a_run_that_reads_a_tsv_file_reads_no_mixture(absent_teas, name):
 @pytest.mark.parametrize(("file", "mode"), [("dataset.gin", "train"), ("eval.gin", "eval")])
 def test_a_mode_that_reads_a_mixture_says_that_none_is_named(name, file, mode):
     parse.parse(["dataset.gin", file], [*TRAIN, f"MIXTURE_NAME = {name}", f"run.mode = '{mode}'"])
-    with pytest.raises(UserError, match=r"there is no data to read: name one with --gin.MIXTURE"):
+    with pytest.raises(UserError, match=r"there is no data to read. Set it with --gin.MIXTURE"):
         preflight.check_mixtures({})
 
 

@@ -176,8 +176,8 @@ def test_values_that_are_no_numbers_are_left_out_by_name(judge, capsys):
     lines = capsys.readouterr().out.splitlines()
     results = next(n for n, line in enumerate(lines) if line.startswith("results: "))
     assert lines[results + 1 :] == [
-        "teas: metric 'first' is no number (Text), and is left out",
-        "teas: metric 'each' is no number (ndarray), and is left out",
+        "teas: metric 'first' is not a number (Text) and is left out",
+        "teas: metric 'each' is not a number (ndarray) and is left out",
     ]
 
 

@@ -158,7 +158,7 @@ def _peak_bytes(folder, examples):
         results = CheckpointResults(str(folder), {"step": 1}, ["made_up"])
         tracemalloc.start()
         for one, scores in score_tasks(
-            _Guesses(), [task], plan, wanted=["made_up"], tick=lambda *_: None
+            _Guesses(), [task], plan, task_names=["made_up"], tick=lambda *_: None
         ):
             results.add(one, with_scores(one, scores))
         _, peak = tracemalloc.get_traced_memory()

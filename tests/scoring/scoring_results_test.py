@@ -8,9 +8,9 @@ import pytest
 from t0.errors import UserError
 from t0.scoring.examples import AnswerChoice, MultipleChoiceExample
 from t0.scoring.results import (
-    keep_entry,
-    kept_entry,
+    load_finished_entry,
     remove_entries,
+    save_finished_entry,
     score_line,
     write_lines,
     write_results,
@@ -96,22 +96,25 @@ def test_full_disk_is_said_and_keeps_the_old_file(tmp_path):
 
 def test_kept_entry_is_taken_up_only_if_made_from_the_same(tmp_path):
     folder, made_from = str(tmp_path), {"dtype": "float32", "limits": {"inputs": 3}}
-    assert kept_entry(folder, 40, "task", made_from=made_from) is None
+    assert load_finished_entry(folder, 40, "task", made_from=made_from) is None
     line = score_line(example(0, ["a"], [0]), np.array([-1.0], np.float32))
     path = Path(write_lines(folder, "task", 40, [line]))
-    keep_entry(folder, 40, "task", entry={"metrics": {}}, made_from=made_from)
+    save_finished_entry(folder, 40, "task", entry={"metrics": {}}, made_from=made_from)
     # Its scores must be there, too, and whole.
     text = path.read_text()
     path.unlink()
-    assert kept_entry(folder, 40, "task", made_from=made_from) is None
+    assert load_finished_entry(folder, 40, "task", made_from=made_from) is None
     path.write_text(text[:-9])
-    assert kept_entry(folder, 40, "task", made_from=made_from) is None
+    assert load_finished_entry(folder, 40, "task", made_from=made_from) is None
     path.write_text(text)
-    assert kept_entry(folder, 40, "task", made_from=made_from) == {"metrics": {}}
-    assert kept_entry(folder, 40, "task", made_from={**made_from, "dtype": "bfloat16"}) is None
-    assert kept_entry(folder, 41, "task", made_from=made_from) is None
+    assert load_finished_entry(folder, 40, "task", made_from=made_from) == {"metrics": {}}
+    assert (
+        load_finished_entry(folder, 40, "task", made_from={**made_from, "dtype": "bfloat16"})
+        is None
+    )
+    assert load_finished_entry(folder, 41, "task", made_from=made_from) is None
     remove_entries(folder, 40)
-    assert kept_entry(folder, 40, "task", made_from=made_from) is None
+    assert load_finished_entry(folder, 40, "task", made_from=made_from) is None
     assert not (tmp_path / "unfinished_40").exists()
 
 

@@ -9,7 +9,7 @@ from numpy_t5 import NumpyT5
 from tiny_models import make_scorer, padded, random_variables, write_checkpoint
 
 from t0.errors import UserError
-from t0.scoring.mesh_model import left_over
+from t0.scoring.mesh_model import find_unused_weights
 
 INPUTS = [[5, 9, 44, 17, 3, 100, 61], [7], list(range(3, 60)), [90, 91, 92]]
 CHOICES = [[[10, 11, 1], [12, 1]], [[1], [33, 34, 35, 36, 1]], [[70, 1], [71, 1]], [[8, 1], [9, 1]]]
@@ -154,9 +154,9 @@ def test_what_is_left_over_in_a_checkpoint():
     model = {"decoder/block_000/q", "shared/embedding"}
     slots = {"decoder/block_000/q_slot_vr", "shared/embedding/adam_m", "global_step", "epoch"}
     old = {"decoder/block_000/layer_001/EncDecAttention/relative_attention_bias"}
-    assert left_over({*model, *slots, *old}, model) == []
+    assert find_unused_weights({*model, *slots, *old}, model) == []
     deeper = {"decoder/block_001/q", "decoder/block_001/q_slot_vr", "decoder/logits/kernel"}
-    found = left_over({*model, *slots, *deeper}, model)
+    found = find_unused_weights({*model, *slots, *deeper}, model)
     assert found == ["decoder/block_001/q", "decoder/logits/kernel"]
 
 

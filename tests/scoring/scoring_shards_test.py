@@ -77,7 +77,7 @@ def twice(shards):
     shutil.copytree(
         shards / BatchShard(1, SHARDS).folder, shards / "again" / "shard-00001-of-00003"
     )
-    return [shards], "shard 1 is there twice: .*again"
+    return [shards], "shard 1 was found twice: .*again"
 
 
 def of_another_checkpoint(shards):
@@ -94,7 +94,7 @@ def of_other_shards(shards):
 def cut(shards):
     path = next((shards / BatchShard(0, SHARDS).folder).rglob("second_7.jsonl"))
     path.write_text(path.read_text()[:-1].rpartition("\n")[0] + "\n")
-    return [shards], "task second: .* damaged .*examples are there"
+    return [shards], "task second: .* damaged .*examples were found"
 
 
 def damaged(shards):

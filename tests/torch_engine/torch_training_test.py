@@ -188,7 +188,7 @@ def test_another_configuration_is_refused_with_what_differs(world, halves, tmp_p
     shutil.copytree(halves, folder)
     flags = [f"--gin_param={RATE} = 0.002", "--gin_param=run.batch_size = 8"]
     done = world.torch(world.specified(folder, 21, *flags))
-    assert "holds a run of another configuration" in message(done)
+    assert "holds a run with another configuration" in message(done)
     assert "  run.batch_size: was 4, is 8\n" in done.stderr
     assert re.search(r"learning_rate: was 0\.001, is 0\.002\n", done.stderr)
     allowed = world.specified(folder, 21, flags[0], training__allow_config_change=True)
@@ -398,6 +398,6 @@ def test_a_configuration_that_mesh_tensorflow_recorded_is_compared(world, tmp_pa
     assert world.mesh(folder, 1).returncode == 0
     spec = world.specified(folder, 2, "--gin_param=dropout_rate = 0.25")
     done = world.torch(spec)
-    assert "holds a run of another configuration" in message(done)
+    assert "holds a run with another configuration" in message(done)
     assert "dropout_rate: was 0.0, is 0.25" in done.stderr
     assert not list(folder.glob("torch.ckpt-*"))

@@ -15,7 +15,7 @@ from t0.errors import UserError
 from t0.testing import Killed
 from t0.training import checkpointing, model_directory, resume_file
 from t0.training.checkpointing import Checkpoints, Keep
-from t0.training.model_directory import kept
+from t0.training.model_directory import select_retained_steps
 
 ALL = Keep()
 RESUME = {"began": 0, "seed": 0, "position": None}
@@ -23,10 +23,10 @@ RESUME = {"began": 0, "seed": 0, "position": None}
 
 def test_which_checkpoints_stay():
     steps = [10, 20, 30, 40, 50]
-    assert kept(steps, Keep()) == steps
-    assert kept(steps, Keep(last=2)) == [40, 50]
-    assert kept(steps, Keep(last=1, every_steps=20)) == [20, 40, 50]
-    assert kept(steps, Keep(last=1), best=10) == [10, 50]
+    assert select_retained_steps(steps, Keep()) == steps
+    assert select_retained_steps(steps, Keep(last=2)) == [40, 50]
+    assert select_retained_steps(steps, Keep(last=1, every_steps=20)) == [20, 40, 50]
+    assert select_retained_steps(steps, Keep(last=1), best=10) == [10, 50]
 
 
 def test_gin_sets_the_rule_and_not_the_plain_class():
@@ -174,28 +174,28 @@ def test_a_damaged_resume_file_names_the_checkpoint_before_it(checkpoints, tmp_p
 
 def test_the_file_checkpoint_is_written_again(checkpoints, tmp_path):
     saver = checkpoints()
-    assert checkpointing.name_again(str(tmp_path)) == []
+    assert checkpointing.repair_latest_checkpoint_file(str(tmp_path)) == []
     for step in (1, 2, 3):
         saver.save(step, RESUME)
     path = tmp_path / "checkpoint"
     whole = path.read_text()
-    assert checkpointing.name_again(str(tmp_path)) == []
+    assert checkpointing.repair_latest_checkpoint_file(str(tmp_path)) == []
     path.unlink()
-    (line,) = checkpointing.name_again(str(tmp_path))
+    (line,) = checkpointing.repair_latest_checkpoint_file(str(tmp_path))
     latest = tmp_path / "model.ckpt-3"
-    assert line == f"{path} is missing: going on from {latest}, the newest whose files are complete"
+    assert line == f"{path} is missing: resuming from {latest}, the newest whose files are complete"
     assert path.read_text() == whole
     for file in tmp_path.glob("model.ckpt-3.*"):
         file.unlink()
-    (line,) = checkpointing.name_again(str(tmp_path))
-    assert line.startswith(f"{path} does not name a checkpoint that is complete: going on from")
+    (line,) = checkpointing.repair_latest_checkpoint_file(str(tmp_path))
+    assert line.startswith(f"{path} does not name a checkpoint that is complete: resuming from")
     # Stock tools find the same, and older checkpoints.
     state = tf.train.get_checkpoint_state(str(tmp_path))
     assert state.model_checkpoint_path == str(tmp_path / "model.ckpt-2")
     assert [str(tmp_path / f"model.ckpt-{step}") for step in (1, 2)] == [
         *state.all_model_checkpoint_paths
     ]
-    assert checkpointing.name_again(str(tmp_path)) == []
+    assert checkpointing.repair_latest_checkpoint_file(str(tmp_path)) == []
 
 
 def test_checkpoints_that_were_deleted_do_not_count_among_the_last(checkpoints, tmp_path):

@@ -82,7 +82,7 @@ def test_it_goes_on_where_the_file_checkpoint_is_missing(train, tmp_path, capsys
     (tmp_path / "checkpoint").unlink()
     train(5)
     out = capsys.readouterr().out
-    assert f"{tmp_path}/checkpoint is missing: going on from {tmp_path}/model.ckpt-3, the" in out
+    assert f"{tmp_path}/checkpoint is missing: resuming from {tmp_path}/model.ckpt-3, the" in out
     assert "training from step 3 to 5" in out
     assert last_checkpoint(tmp_path) == "5"
 

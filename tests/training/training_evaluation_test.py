@@ -106,7 +106,9 @@ def test_examples_are_the_first_and_ranked_ones_are_whole():
     assert (decoded.task.name, ranked.task.name) == ("tiny_decoded", "tiny_ranked")
     assert len(decoded.rows) == 4
     assert decoded.inputs.shape == (4, 12)
-    assert [list(x) for x in decoded.wanted] == [list(row["targets"]) for row in decoded.rows]
+    assert [list(x) for x in decoded.postprocessed_targets] == [
+        list(row["targets"]) for row in decoded.rows
+    ]
     # Four rows are one example of three choices and the first choice of another.
     assert [tuple(row["idx"]) for row in ranked.rows] == [(n, c) for n in (0, 1) for c in range(3)]
     assert len(read(examples=1000)[1].rows) == 3 * tiny_tasks.COUNT
@@ -146,7 +148,7 @@ def test_metrics_have_t5s_names_and_means_over_tasks():
 def test_mistakes(trained):
     with pytest.raises(UserError, match="no task of tiny_unjudged has metrics and a split"):
         read(mixture="tiny_unjudged")
-    with pytest.raises(UserError, match="a split 'test': name another mixture"):
+    with pytest.raises(UserError, match="a split 'test': set another mixture"):
         read(split="test")
     with pytest.raises(UserError, match="'tiny_juged'.*tiny_judged"):
         read(mixture="tiny_juged")

@@ -47,7 +47,7 @@ def model_dir(tmp_path):
     tensors = weights(MODEL)
     for step in (10, 20):
         write_mtf(tmp_path / "model", tensors | slots(tensors, factored_from=8), step=step)
-    state = 'model_checkpoint_path: "model.ckpt-10"\n'  # what training goes on from
+    state = 'model_checkpoint_path: "model.ckpt-10"\n'  # the checkpoint that training resumes from
     (tmp_path / "model" / "checkpoint").write_text(state)
     (tmp_path / "model" / "operative_config.gin").write_text("dropout_rate = 0.05\n")
     return tmp_path / "model"
@@ -118,7 +118,7 @@ def test_the_room_that_a_model_needs(model_dir, tmp_path, monkeypatch):
 
 def test_model_that_is_no_t5(model_dir, tmp_path):
     tiny.training_spec(model_dir, params=["run.model_type = 'lm'"])
-    with pytest.raises(UserError, match="writes T5's encoder-decoders.*is another"):
+    with pytest.raises(UserError, match="writes T5's encoder-decoders.*is different"):
         export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())
     with pytest.raises(UserError, match="holds no checkpoint"):
         export.export(str(tmp_path / "hf"), model_dir=str(tmp_path), vocabulary=Vocabulary())

@@ -281,7 +281,7 @@ def test_best_checkpoint_stays_and_a_run_without_a_better_one_ends(
 def test_best_by_what_is_not_evaluated_is_refused(tmp_path):
     tiny_tasks.register()
     best = ["keep_checkpoints.best_by = 'eval/acuracy'"]
-    with pytest.raises(UserError, match="by eval/acuracy, and nothing is evaluated"):
+    with pytest.raises(UserError, match="by eval/acuracy, but nothing is evaluated"):
         run(tmp_path / "a", 4, params=best)
     with pytest.raises(UserError, match="no split 'validation'; unset it"):
         run(tmp_path / "b", 4, options={"validate_every_steps": 2})

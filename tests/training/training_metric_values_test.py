@@ -66,7 +66,7 @@ def test_others_are_named_and_numbers_beside_them_are_kept(value, kind):
     values = MetricValues("teas")
     assert values.add(accuracy, {"first": value, "share": 0.25}) == {"share": 0.25}
     assert values.others == {"first": kind}
-    assert [*values.notes()] == [f"teas: metric 'first' is no number ({kind}), and is left out"]
+    assert [*values.notes()] == [f"teas: metric 'first' is not a number ({kind}) and is left out"]
 
 
 def test_a_metric_that_returns_no_dictionary_has_its_own_name():

@@ -40,7 +40,7 @@ def test_the_second_is_told_who_and_the_lock_dies_with_its_holder(tmp_path, othe
     try:
         with (
             pytest.raises(
-                UserError, match=f"trained in by process {other} on .*kill -TERM {other}"
+                UserError, match=rf"another training run \(process {other} on .*kill -TERM {other}"
             ),
             lock(str(tmp_path)),
         ):

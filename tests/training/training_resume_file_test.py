@@ -12,15 +12,15 @@ RECORD = {"began": 4, "seed": None, "position": {"row": 3}, "own": [2, 8], "seco
 def test_what_is_written_is_read(tmp_path):
     path = str(tmp_path / "model.ckpt-8")
     assert resume_file.record(path) is None
-    with resume_file.opened(path) as content:
+    with resume_file.open_arrays(path) as content:
         assert content is None
     resume_file.write(path, RECORD)
     assert resume_file.record(path) == RECORD
-    with resume_file.opened(path) as content:
+    with resume_file.open_arrays(path) as content:
         assert content.files == ["record"]
         assert resume_file.record_in(content) == RECORD
     resume_file.write(path, RECORD, {"low/w/0": np.ones(3, np.int16)})
-    with resume_file.opened(path) as content:
+    with resume_file.open_arrays(path) as content:
         assert resume_file.record_in(content) == RECORD
         assert content["low/w/0"].tolist() == [1, 1, 1]
 
@@ -48,7 +48,7 @@ def test_a_record_of_other_types_is_damaged(tmp_path, wrong):
     (name,) = wrong
     with (
         pytest.raises(UserError, match=rf"is damaged \(ValueError: its {name}.*remove .*ckpt-8"),
-        resume_file.opened(path) as content,
+        resume_file.open_arrays(path) as content,
     ):
         resume_file.record_in(content)
 
@@ -60,11 +60,11 @@ def test_faults_of_the_block_that_the_caller_names(tmp_path):
     class OtherError(Exception):
         """Such as TensorFlow's."""
 
-    with pytest.raises(OtherError), resume_file.opened(path):
+    with pytest.raises(OtherError), resume_file.open_arrays(path):
         raise OtherError
     with (
         pytest.raises(UserError, match="To resume from an older checkpoint, remove"),
-        resume_file.opened(path, OtherError),
+        resume_file.open_arrays(path, OtherError),
     ):
         raise OtherError
 
