@@ -23,7 +23,7 @@ finally:
 
 
 @pytest.mark.parametrize("name", benchmarks.CLAIMS)
-def test_a_claim_passes_flags_that_its_program_has(name):
+def test_benchmark_claims_pass_flags_that_the_program_has(name):
     claim = benchmarks.CLAIMS[name]
     text = (FOLDER / claim.program).read_text()
     for argument in claim.arguments:
@@ -33,18 +33,18 @@ def test_a_claim_passes_flags_that_its_program_has(name):
         argument.format(**dict.fromkeys((*benchmarks.PATHS, "scratch"), "here"))
 
 
-def test_every_program_of_the_readme_is_a_claim_that_is_run():
+def test_benchmark_programs_of_the_readme_are_all_claims():
     named = re.findall(r"^\| `(\w+)\.py` \|", (FOLDER / "README.md").read_text(), re.M)
     assert set(named) == {claim.program.removesuffix(".py") for claim in benchmarks.CLAIMS.values()}
 
 
-def test_the_benchmarks_table_shows_the_newest_figures_of_the_history():
+def test_benchmark_table_shows_the_newest_figures():
     text = (FOLDER / "README.md").read_text()
     assert summary.rewrite(text, summary.render(summary.read_history())) == text
     assert {figure.claim for figure in summary.FIGURES} == set(benchmarks.CLAIMS)
 
 
-def test_the_benchmarks_table_prefers_machines_with_bfloat16(tmp_path):
+def test_benchmark_table_prefers_machines_with_bfloat16(tmp_path):
     history = tmp_path / "history.jsonl"
     records = [
         {"claim": "overlap", "date": date, "commit": "c", "cells": cells, "machine": machine}
@@ -75,7 +75,7 @@ def test_the_benchmarks_table_prefers_machines_with_bfloat16(tmp_path):
     assert len(table.splitlines()) == 5
 
 
-def test_bfloat16_is_compared_where_the_processor_multiplies_it(monkeypatch):
+def test_benchmark_bfloat16_only_if_the_processor_multiplies_it(monkeypatch):
     monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: True)
     assert workers.types() == ("float32", "bfloat16")
     assert training.chosen("") == training.SYSTEMS
@@ -91,12 +91,12 @@ def test_bfloat16_is_compared_where_the_processor_multiplies_it(monkeypatch):
     assert training.chosen("", "gpu:0") == training.SYSTEMS
 
 
-def test_most_rows_are_measured_once_amid_the_others():
+def test_benchmark_growth_measures_most_rows_once_in_the_middle():
     assert growth.order([1, 10, 100], 3) == [1, 10, 100, 10, 1, 1, 10]
     assert growth.order([1, 10, 100], 1) == [1, 10, 100]
 
 
-def test_the_cells_of_a_table_are_named_by_row_and_column():
+def test_benchmark_table_cells_are_named_by_row_and_column():
     first = [
         "| feeding | type | steps/s | ratio |",
         "|---|---|---|---|",
@@ -112,7 +112,7 @@ def test_the_cells_of_a_table_are_named_by_row_and_column():
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
-def test_a_benchmark_imports_names_of_ours_that_exist(path):
+def test_benchmark_imports_exist(path):
     """Programs here are seldom run; a moved name is found without running them."""
     root = FOLDER.parent
     for node in ast.walk(ast.parse(path.read_text())):

@@ -31,27 +31,27 @@ def steps(workflow):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_can_be_parsed_and_name_what_exists(script):
+def test_ci_scripts_parse_and_name_existing_files(script):
     assert run("bash", "-n", script).returncode == 0
     text = (ROOT / script).read_text(encoding="utf-8")
     named = set(re.findall(r"(?<![\w/$}])((?:tests|docs|\.ci|bin)/[\w./-]*\w)", text))
     assert named and not [path for path in named if not (ROOT / path).exists()]
 
 
-def test_an_unknown_section_is_refused_before_anything_runs():
+def test_ci_unknown_section_is_refused_before_anything_runs():
     refused = run("bash", ".ci/run", "styles")
     assert refused.returncode == 2
     assert "no section styles; there are: style docs" in refused.stderr
 
 
-def test_every_section_has_its_minutes():
+def test_ci_sections_have_their_minutes_in_contributing():
     table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| section ")[2]
     named = re.findall(r"^ *\| `([\w.-]+)`", table, re.MULTILINE)
     assert named == sections()
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
-def test_workflows_run_what_exists(workflow):
+def test_ci_workflows_run_existing_files(workflow):
     for words in steps(workflow):
         assert words[0] in ("bash", "docker"), words
         if words[0] == "bash":
@@ -60,12 +60,12 @@ def test_workflows_run_what_exists(workflow):
     assert paths and all(list(ROOT.glob(path)) for path in paths)
 
 
-def test_the_workflow_runs_every_section_once():
+def test_ci_workflow_runs_every_section_once():
     ran = [words[2:] for words in steps(WORKFLOWS[0]) if words[:2] == ["bash", ".ci/run"]]
     assert sorted(sum(ran, [])) == sorted(sections())
 
 
-def test_the_image_is_made_by_scripts_of_the_tree():
+def test_docker_image_is_made_by_scripts_of_the_tree():
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     told = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
     [folder] = re.findall(r"^COPY \. (\S+)$", told, re.MULTILINE)
@@ -77,7 +77,7 @@ def test_the_image_is_made_by_scripts_of_the_tree():
     assert (ROOT / "requirements.lock").read_text().partition("Python ")[2].startswith(python)
 
 
-def test_nothing_that_is_tracked_stays_out_of_the_image():
+def test_docker_image_includes_all_tracked_files():
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -26,12 +26,12 @@ def patched():
     compat.apply()
 
 
-def test_rows_are_named_once_and_have_reasons():
+def test_patches_are_named_once_and_have_reasons():
     assert len(ROWS) == len(compat.PATCHES)
     assert all(patch.why for patch in compat.PATCHES)
 
 
-def test_each_door_opens_the_module_that_it_names():
+def test_compat_attribute_is_the_module_that_it_names():
     assert compat.mesh_utils is importlib.import_module("mesh_tensorflow.transformer.utils")
     for name, path in compat.DOORS.items():
         assert (
@@ -41,12 +41,12 @@ def test_each_door_opens_the_module_that_it_names():
         ), name
 
 
-def test_an_unknown_door_is_an_attribute_error():
+def test_compat_unknown_module_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'mesh_tensorflow'"):
         compat.mesh_tensorflow  # noqa: B018
 
 
-def test_importing_compat_imports_none_of_the_packages():
+def test_compat_import_does_not_import_the_packages():
     code = (
         "import sys; from t0 import compat; "
         "print({path.partition('.')[0] for path in compat.DOORS.values()} & sys.modules.keys())"
@@ -58,7 +58,7 @@ def test_importing_compat_imports_none_of_the_packages():
     assert done.stdout == "set()\n"
 
 
-def test_applying_twice_patches_once():
+def test_patches_applied_twice_patch_once():
     from mesh_tensorflow.transformer import utils
 
     patched = utils.get_estimator
@@ -66,7 +66,7 @@ def test_applying_twice_patches_once():
     assert utils.get_estimator is patched
 
 
-def test_start_prints_nothing():
+def test_compat_import_prints_nothing():
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -87,7 +87,7 @@ def elsewhere(monkeypatch, tmp_path):
     return tmp_path / "product_name"
 
 
-def test_settings_for_google_cloud_leave_the_users_alone(elsewhere, monkeypatch):
+def test_patch_for_google_cloud_keeps_user_environment_variables(elsewhere, monkeypatch):
     patch = ROWS["gs:// off Google's machines"]
     monkeypatch.setenv("GCS_REQUEST_CONNECTION_TIMEOUT_SECS", "77")
     patch()
@@ -110,7 +110,7 @@ def test_settings_for_google_cloud_leave_the_users_alone(elsewhere, monkeypatch)
         ("OptiPlex", "GCE_METADATA_HOST", True),
     ],
 )
-def test_the_metadata_server_is_asked_on_googles_machines(
+def test_patch_metadata_server_is_used_on_google_machines(
     elsewhere, monkeypatch, product, variable, asks
 ):
     # Without the question gs:// is anonymous on a TPU VM whose credentials are the metadata
@@ -123,7 +123,7 @@ def test_the_metadata_server_is_asked_on_googles_machines(
     assert ("NO_GCE_CHECK" not in os.environ) == asks
 
 
-def test_mesh_asks_for_a_function_that_tensorflow_moved(monkeypatch):
+def test_patch_function_that_mesh_tensorflow_needs_is_restored(monkeypatch):
     from tensorflow.python.framework import ops
 
     source = Path(importlib.util.find_spec("mesh_tensorflow").origin).parent / "tpu_variables.py"
@@ -134,7 +134,7 @@ def test_mesh_asks_for_a_function_that_tensorflow_moved(monkeypatch):
     assert callable(ops.register_tensor_conversion_function)
 
 
-def test_t5_models_asks_for_pytorch():
+def test_patch_t5_models_import_without_pytorch():
     if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
         pytest.skip("PyTorch and transformers are installed: nothing stands in for them")
     import t5.models
@@ -149,14 +149,14 @@ def test_t5_models_asks_for_pytorch():
 @pytest.mark.parametrize(
     "name", ["t5.data.sentencepiece_vocabulary", "seqio.sentencepiece_vocabulary"]
 )
-def test_modules_of_old_configs_are_gone_as_published(name):
+def test_patch_modules_of_old_gin_files_can_be_imported(name):
     package, _, module = name.rpartition(".")
     folder = Path(importlib.import_module(package).__file__).parent
     assert not (folder / f"{module}.py").exists()
     importlib.import_module(name)
 
 
-def test_chosen_vocabulary_stands_for_t5s(monkeypatch):
+def test_patch_t0_vocab_replaces_default_t5_vocabulary(monkeypatch):
     import t5.data
 
     utils = sys.modules["t5.data.utils"]
@@ -168,7 +168,7 @@ def test_chosen_vocabulary_stands_for_t5s(monkeypatch):
     assert t5.data.get_default_vocabulary().sentencepiece_model_file == "/v/my.model"
 
 
-def test_lines_are_text(tmp_path):
+def test_patch_prediction_lines_are_written_as_text(tmp_path):
     from mesh_tensorflow.transformer import utils as mesh_utils
     from t5.models import utils as t5_utils
 
@@ -178,7 +178,7 @@ def test_lines_are_text(tmp_path):
         assert path.read_text(encoding="utf-8") == "Köln\nParis\n3\n\ufffd\n"
 
 
-def test_loss_is_not_printed_for_each_step(capfd):
+def test_patch_loss_is_not_printed_for_each_step(capfd):
     import tensorflow.compat.v1 as tf
 
     with tf.Graph().as_default(), tf.Session() as session:
@@ -208,7 +208,7 @@ class Estimator:
 
 
 @pytest.mark.parametrize("vocabulary", [Vocabulary(), (Vocabulary(), Vocabulary())])
-def test_scoring_gets_ids_and_an_exported_model_text(monkeypatch, vocabulary):
+def test_patch_scoring_gets_ids_and_exported_model_gets_text(monkeypatch, vocabulary):
     from mesh_tensorflow.transformer import utils
 
     def published(*, vocabulary, score_in_predict_mode):
@@ -224,7 +224,7 @@ def test_scoring_gets_ids_and_an_exported_model_text(monkeypatch, vocabulary):
     assert decoding.vocabulary is vocabulary
 
 
-def test_bound_arguments_are_those_of_a_call_and_leave_its_record(empty_gin):
+def test_bound_arguments_equal_a_call_and_keep_operative_config(empty_gin):
     import gin
     from gin import config as gin_config
     from mesh_tensorflow.transformer import utils
@@ -248,7 +248,7 @@ def test_bound_arguments_are_those_of_a_call_and_leave_its_record(empty_gin):
     assert dict(gin_config._REGISTRY.items()) == before
 
 
-def test_bound_arguments_lack_what_is_required(empty_gin):
+def test_bound_arguments_with_missing_required_values_are_refused(empty_gin):
     from mesh_tensorflow.transformer import utils
 
     places = dict.fromkeys(("tpu_job_name", "tpu", "gcp_project", "tpu_zone", "model_dir"), "")
@@ -258,7 +258,7 @@ def test_bound_arguments_lack_what_is_required(empty_gin):
         compat.bound_arguments(utils.run, nonsense=1, mesh_shape="", layout_rules="", **places)
 
 
-def test_a_function_is_replaced_for_a_while():
+def test_replaced_function_is_temporary_and_nested():
     from mesh_tensorflow.transformer import utils
 
     published = utils.decode
@@ -270,7 +270,7 @@ def test_a_function_is_replaced_for_a_while():
     assert utils.decode is published
 
 
-def test_what_was_replaced_comes_back_after_an_error():
+def test_replaced_function_is_restored_after_an_error():
     from mesh_tensorflow.transformer import utils
 
     published = utils.decode
@@ -279,7 +279,7 @@ def test_what_was_replaced_comes_back_after_an_error():
     assert utils.decode is published
 
 
-def test_groups_of_cores_are_found_once(monkeypatch):
+def test_patch_groups_of_cores_are_computed_once(monkeypatch):
     mtf, kind = compat.mesh_ops, compat.simd_mesh_impl.SimdMeshImpl
     found, group_of = [], mtf.pnum_to_group
     monkeypatch.setattr(mtf, "pnum_to_group", lambda *given: found.append(1) or group_of(*given))
@@ -294,16 +294,16 @@ def test_groups_of_cores_are_found_once(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["mesh_utils.run", "mesh_tensorflow.decode", "decode"])
-def test_only_what_has_a_row_is_replaced(name):
+def test_replaced_function_must_have_a_row(name):
     with pytest.raises(ValueError, match="mesh_utils.eval_model"), compat.replaced(name, print):
         pass
 
 
-def test_every_row_names_what_a_door_has_and_why():
+def test_replaceable_rows_name_existing_functions_and_reasons():
     for name, why in compat.REPLACEABLE.items():
         assert pkgutil.resolve_name(f"t0.compat:{name}") and why
 
 
-def test_every_row_is_used():
+def test_replaceable_rows_are_all_used():
     texts = [path.read_text() for path in (ROOT / "t0").rglob("*.py") if path.name != "compat.py"]
     assert not [name for name in compat.REPLACEABLE if not any(f'"{name}"' in t for t in texts)]

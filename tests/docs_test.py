@@ -60,7 +60,7 @@ def named_paths(text):
         yield from spread(path) if path.count("{") == path.count("}") else [path.split("{")[0]]
 
 
-def test_patterns_are_spread():
+def test_docs_path_patterns_are_expanded():
     assert list(named_paths("see `gin/runs/{a,b}.gin`, t0/x.py.")) == [
         "gin/runs/a.gin",
         "gin/runs/b.gin",
@@ -69,7 +69,7 @@ def test_patterns_are_spread():
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_paths_exist(text):
+def test_docs_paths_exist(text):
     content = text.read_text(encoding="utf-8")
     from_root, links = set(named_paths(content)), set(LINK.findall(content))
     absent = {path for path in from_root if not list(ROOT.glob(path))}
@@ -118,7 +118,7 @@ def named_beside_files(line):
             yield tuple(files), piece
 
 
-def test_names_are_found_beside_files():
+def test_docs_names_next_to_files_are_found():
     table = "| `--x`? | `t0/a.py`, then `t0/b.py` | `F`; `g`; by `t0/c.py`: `C.d` |"
     diagram = 'A["t0/a.py<br>f, g"] --> B["t0/b.py<br>C.d"]'
     both = ("t0/a.py", "t0/b.py")
@@ -130,7 +130,7 @@ def test_names_are_found_beside_files():
     ]
 
 
-def test_names_beside_files_are_defined_there():
+def test_docs_names_next_to_files_are_defined_there():
     found = 0
     wrong = []
     for line in ARCHITECTURE.read_text(encoding="utf-8").splitlines():
@@ -143,7 +143,7 @@ def test_names_beside_files_are_defined_there():
 
 
 @pytest.mark.parametrize("heading", PATHS)
-def test_a_path_is_short_and_its_diagram_has_the_same_files(heading):
+def test_docs_architecture_path_is_short_and_matches_diagram(heading):
     section = ARCHITECTURE.read_text(encoding="utf-8").partition(heading)[2].partition("\n## ")[0]
     listed = re.findall(r"^\d+\. `(t0/[\w/]+\.py)`: ", section, re.MULTILINE)
     assert 10 <= len(listed) <= MOST_FILES_OF_A_PATH
@@ -156,7 +156,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 MOST_LINES_OF_README = 160
 
 
-def test_the_readme_is_short():
+def test_docs_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_LINES_OF_README
 
 
@@ -168,7 +168,7 @@ def loaded(path):
     return module
 
 
-def test_the_reference_is_what_the_code_says():
+def test_docs_reference_equals_the_code():
     made = loaded(ROOT / "docs" / "make_reference.py").text()
     stored = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     assert stored == made, "run: python docs/make_reference.py"
@@ -182,12 +182,12 @@ def test_the_reference_is_what_the_code_says():
         assert part in made, part
 
 
-def test_every_environment_variable_has_its_sentence():
+def test_docs_environment_variables_are_all_described():
     reference = loaded(ROOT / "docs" / "make_reference.py")
     assert reference.variables_of_the_code() == reference.VARIABLES.keys()
 
 
-def test_the_reference_needs_no_tensorflow():
+def test_docs_reference_needs_no_tensorflow():
     code = "import sys, runpy; runpy.run_path('docs/make_reference.py')['text'](); "
     code += "sys.exit('tensorflow' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -207,13 +207,13 @@ def headings(page):
     return {slug(found) for found in re.findall(r"^#+ (.+)$", text, re.M)}
 
 
-def test_anchors_are_found():
+def test_docs_anchors_are_found():
     assert slug("8. When something ends") == "8-when-something-ends"
     assert "batch-and-dropout" in headings(ROOT / "docs" / "recipe.md")
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
-def test_links_find_their_heading_and_pages_link_only_pages(page):
+def test_docs_links_have_headings_and_stay_within_pages(page):
     """MkDocs refuses a link that leaves docs/, and one to a heading that is not there."""
     wrong = []
     text = page.read_text(encoding="utf-8")
@@ -241,7 +241,7 @@ def leaves(value):
         yield value
 
 
-def test_the_site_has_every_page_once():
+def test_docs_site_has_every_page_once():
     site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=SiteLoader)
     assert sorted(leaves(site["nav"])) == [page.name for page in PAGES]
     assert site["strict"]
@@ -298,7 +298,7 @@ def commands(text):
                 yield found[1], found[2]
 
 
-def test_commands_are_found():
+def test_docs_commands_are_found():
     text = "    a && t0 show X --ids   # --no\n    t5_mesh_transformer --a=1 \\\n"
     text += '      --b="c"\n`--d`\n'
     run = ("t5_mesh_transformer", ' --a=1 --b="c"')
@@ -323,7 +323,7 @@ TOLD = [page for page in TEXTS if page.name != "reference.md"]
 
 
 @pytest.mark.parametrize("page", TOLD, ids=lambda path: str(path.relative_to(ROOT)))
-def test_printed_flags_gin_files_and_macros_exist(page):
+def test_docs_flags_gin_files_and_macros_exist(page):
     text = page.read_text(encoding="utf-8")
     known, wrong = known_flags(), []
     for command, words in commands(text):
@@ -343,7 +343,7 @@ def test_printed_flags_gin_files_and_macros_exist(page):
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_tutorial_has_the_commands_that_init_prints():
+def test_docs_tutorial_has_the_commands_that_init_prints():
     plan = starter_folder.StarterFolder(
         "reviews", None, ("text",), None, vocabulary="t5.spiece.model"
     )
@@ -353,7 +353,7 @@ def test_the_tutorial_has_the_commands_that_init_prints():
         assert words in told, words
 
 
-def test_the_program_of_the_licensed_sets_makes_the_columns_of_story_cloze(tmp_path, monkeypatch):
+def test_docs_licensed_data_program_makes_story_cloze_columns(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "licensed.md").read_text(encoding="utf-8")
     program = textwrap.dedent(re.search(r"<<'END'\n(.*?)\n    END\n", text, re.S)[1])
     (tmp_path / "owners.csv").write_text('Id,1,2,3,4,A,B,Right\nx,a,"b, c",d,e,f,g,2\n')

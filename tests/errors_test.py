@@ -29,14 +29,14 @@ class Odd(Exception):
     [PermissionError(13, "Permission denied"), EOFError("cut off"), zlib.error("bad"), Odd("odd")],
     ids=lambda fault: type(fault).__name__,
 )
-def test_a_fault_in_reading_names_the_file_and_its_reason(fault):
+def test_error_message_of_reading_names_file_and_reason(fault):
     wanted = r"^/data/a\.gz: cannot be read: .*Is it whole"
     with pytest.raises(UserError, match=wanted) as caught, reading("/data/a.gz", Odd):
         raise fault
     assert (getattr(fault, "strerror", None) or str(fault)) in str(caught.value)
 
 
-def test_another_error_stays_as_it_is():
+def test_error_of_another_kind_is_not_changed_by_reading():
     with pytest.raises(KeyError), reading("/data/a.gz"):
         raise KeyError("x")
 
@@ -66,7 +66,7 @@ ANONYMOUS = "Anonymous caller does not have storage.objects.get access to it."
         ("EntryNotFoundError: 404 Client Error", ABSENT, "name right"),
     ],
 )
-def test_absent_forbidden_and_unreachable_are_told_apart(text, kind, advice):
+def test_remote_error_is_absent_forbidden_or_unreachable(text, kind, advice):
     found, do = classify_remote(text)
     assert found == kind
     assert advice in do
@@ -76,7 +76,7 @@ def test_absent_forbidden_and_unreachable_are_told_apart(text, kind, advice):
     assert "{" not in line
 
 
-def test_an_error_of_another_kind_is_not_classified():
+def test_remote_error_of_another_kind_is_not_classified():
     assert classify_remote(ValueError("Unknown split 'x'")) is None
     assert describe_remote(ValueError("Unknown\nsplit")) == "Unknown split"
 
@@ -90,14 +90,14 @@ def test_an_error_of_another_kind_is_not_classified():
         ("3B/operative_config.gin", "t5.1.0.3B"),
     ],
 )
-def test_the_substitute_of_a_published_operative_config_is_a_file_that_is_there(place, file):
+def test_error_message_substitute_for_operative_config_exists(place, file):
     text = substitute_for(f"gs://t5-data/pretrained_models/{place}")
     assert text.endswith(f"--gin_file=models/{file}.gin")
     folders = (Path(folder) for folder in search_path())
     assert any((folder / "models" / f"{file}.gin").is_file() for folder in folders)
 
 
-def test_a_forbidden_file_is_not_taken_for_a_damaged_one():
+def test_remote_error_forbidden_file_is_not_reported_as_damaged():
     error = PermissionError(errno.EACCES, describe_remote(GCS.format(403, 403, CLOSED)), "gs://b/x")
     with pytest.raises(UserError, match=r"^gs://b/x: forbidden: HTTP response code 403, The call"):
         refuse_unanswered(error)

@@ -161,7 +161,7 @@ class Example(ast.NodeVisitor):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_examples_in_headers(path):
+def test_module_header_examples_call_what_exists(path):
     header = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=True)
     assert header, "a module says what it does"
     example = Example(importlib.import_module(name_of(path)))
@@ -170,7 +170,7 @@ def test_examples_in_headers(path):
     assert not example.wrong, "\n".join(example.wrong)
 
 
-def test_wrong_examples_are_found():
+def test_module_header_wrong_examples_are_found():
     module = importlib.import_module("t0.sources")
     for line in (
         'open_split("a", "b")',

@@ -147,7 +147,7 @@ def allowed_rooms(path):
     return ONLY.get(room, set(ROOMS[: ROOMS.index(room) + 1]))
 
 
-def test_imports_go_up():
+def test_layering_rooms_import_only_earlier_rooms():
     allowed = {path: allowed_rooms(path) | {None} for path in SOURCES}
     wrong = [
         f"{_name(path)}:{line} imports {name}"
@@ -158,7 +158,7 @@ def test_imports_go_up():
     assert not wrong, "\n".join(wrong)
 
 
-def test_light_rooms_never_import_tensorflow():
+def test_layering_light_rooms_never_import_tensorflow():
     wrong = [
         f"{_name(path)}:{line} imports {name}"
         for room in WITHOUT_TENSORFLOW
@@ -169,7 +169,7 @@ def test_light_rooms_never_import_tensorflow():
     assert not wrong, "\n".join(wrong)
 
 
-def test_other_packages_come_through_the_doors():
+def test_layering_other_packages_are_imported_through_compat():
     # Imported past them, a package would lack its patches.
     wrong = [
         f"{_name(path)}:{line} imports {name}"
@@ -181,7 +181,7 @@ def test_other_packages_come_through_the_doors():
     assert not wrong, "\n".join(wrong)
 
 
-def test_imports_are_seen():
+def test_layering_checker_finds_imports():
     lines = "import t0.mesh.plan\ndef f():\n  from t0 import tasks\n  import_module('t0.cli.x')"
     tree = ast.parse(lines)
     assert {room_of(name) for _, name in imported(tree)} == {"mesh", "tasks", "cli"}
@@ -241,7 +241,7 @@ def changes_of_other_packages(tree):
     )
 
 
-def test_only_compat_changes_other_packages():
+def test_layering_only_compat_changes_other_packages():
     wrong = [
         f"{_name(path)}:{line} {what}"
         for path in SOURCES
@@ -274,7 +274,7 @@ def test_only_compat_changes_other_packages():
         "def f(published, ours):\n  published.__code__ = ours.__code__",
     ],
 )
-def test_changes_are_seen(line):
+def test_layering_checker_finds_changes_of_other_packages(line):
     assert list(changes_of_other_packages(ast.parse(line)))
 
 
@@ -288,11 +288,11 @@ def test_changes_are_seen(line):
         "counts = {}\ncounts['a'] = 1",
     ],
 )
-def test_own_objects_are_no_other_packages(line):
+def test_layering_checker_allows_changes_of_own_objects(line):
     assert not list(changes_of_other_packages(ast.parse(line)))
 
 
-def test_only_the_catalogue_registers():
+def test_layering_only_the_catalogue_registers_tasks():
     calls = [
         f"{_name(path)}:{node.lineno}"
         for path in SOURCES
@@ -310,7 +310,7 @@ def test_only_the_catalogue_registers():
 OWN_JSON = ("sources/schema.py",)
 
 
-def test_json_of_others_is_read_by_one_parser():
+def test_layering_untrusted_json_is_read_by_one_parser():
     places = [
         f"{_name(path)}:{node.lineno}"
         for path in SOURCES
@@ -324,14 +324,14 @@ def test_json_of_others_is_read_by_one_parser():
     assert not places, f"{places}: t0.files.untrusted.parsed_json has bounds and one error"
 
 
-def test_files_are_short():
+def test_style_files_are_short():
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in ALL_PYTHON}
     long = [f"{_name(path)}: {n} lines" for path, n in lines.items() if n > LONGEST_FILE_LINES]
     assert not long, "\n".join(long)
     assert not [path for path in ALL_PYTHON if path.name == "utils.py"]
 
 
-def test_functions_are_short():
+def test_style_functions_are_short():
     long = [
         f"{_name(path)}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
         for path in ALL_PYTHON
@@ -342,7 +342,7 @@ def test_functions_are_short():
     assert not long, "\n".join(long)
 
 
-def test_no_file_name_is_used_in_three_rooms():
+def test_layering_no_file_name_is_in_three_rooms():
     rooms = collections.defaultdict(set)
     for path in (ROOT / "t0").glob("*/**/*.py"):
         rooms[path.name].add(path.relative_to(ROOT / "t0").parts[0])
@@ -351,20 +351,20 @@ def test_no_file_name_is_used_in_three_rooms():
     assert not many
 
 
-def test_every_folder_of_modules_is_a_package():
+def test_layering_module_folders_are_packages():
     folders = {path.parent for path in SOURCES}
     assert not [_name(folder) for folder in folders if not (folder / "__init__.py").is_file()]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "bin").iterdir()), ids=_name)
-def test_bin_is_thin(path):
+def test_layering_bin_scripts_are_thin(path):
     text = path.read_text(encoding="utf-8")
     assert text.startswith("#!/usr/bin/env bash\n")
     assert path.stat().st_mode & 0o111, "not executable"
     assert not re.search(r"python\S*[^\n]*<<", text), "Python belongs into t0/, not a heredoc"
 
 
-def test_gin_is_data_only():
+def test_layering_gin_folder_has_only_gin_files():
     others = [p for p in (ROOT / "gin").rglob("*") if p.is_file() and p.suffix != ".gin"]
     assert not others, f"only *.gin files go into the wheel: {others}"
 
@@ -389,7 +389,7 @@ SHARED_WITH_OTHER_ENGINES = (
 @pytest.mark.parametrize(
     "modules", [WITHOUT_TENSORFLOW, SHARED_WITH_OTHER_ENGINES], ids=["ours", "shared"]
 )
-def test_import_without_tensorflow(modules):
+def test_layering_modules_import_without_tensorflow(modules):
     """In one process: each module takes its turn, and is named if it imports what is heavy."""
     code = (
         "import importlib, sys\n"
@@ -413,7 +413,7 @@ NEWER = {
 }
 
 
-def test_nothing_needs_more_than_python_3_10():
+def test_python_3_10_is_sufficient():
     found = []
     for path in sorted([*ROOT.glob("t0/**/*.py"), *ROOT.glob("seqio_tasks/*.py")]):
         for node in nodes(_tree(path)):

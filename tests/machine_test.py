@@ -6,16 +6,14 @@ import pytest
 from t0 import machine
 
 
-def test_available_memory_is_the_machines_without_a_container(tmp_path, monkeypatch):
+def test_memory_limit_without_container_is_that_of_the_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     total = psutil.virtual_memory().total
     assert 0 < machine.available_memory_bytes() < total
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("5000000", 2_000_000), ("max", None)])
-def test_available_memory_stays_within_the_limit_of_the_container(
-    limit, expected, tmp_path, monkeypatch
-):
+def test_memory_limit_of_the_container_is_respected(limit, expected, tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(limit + "\n")
     (tmp_path / "memory.current").write_text("3000000\n")
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)

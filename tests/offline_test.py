@@ -15,7 +15,7 @@ def expected_attempts():
     del offline.attempts[:]
 
 
-def test_connection_elsewhere_is_refused_and_counted(expected_attempts):
+def test_network_block_refuses_and_counts_connections(expected_attempts):
     with socket.socket() as one, pytest.raises(offline.NetworkBlockedError, match="192.0.2.1"):
         one.connect(("192.0.2.1", 80))
     with pytest.raises(offline.NetworkBlockedError):
@@ -25,7 +25,7 @@ def test_connection_elsewhere_is_refused_and_counted(expected_attempts):
     assert expected_attempts == ["192.0.2.1", "example.org", "example.org"]
 
 
-def test_this_machine_is_reached():
+def test_network_block_allows_localhost():
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as one,
@@ -33,14 +33,14 @@ def test_this_machine_is_reached():
         assert one.getpeername() == server.getsockname()
 
 
-def test_children_are_blocked():
+def test_network_block_applies_to_child_processes():
     code = "import socket; socket.create_connection(('example.org', 443))"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert child.returncode == 1
     assert "NetworkBlockedError" in child.stderr
 
 
-def test_callers_settings_do_not_leak():
+def test_environment_variables_of_the_caller_do_not_leak():
     assert "T0_DATA_DIR" not in os.environ
     assert "T0_VOCAB" not in os.environ
     assert os.environ["HF_HUB_OFFLINE"] == "1"

@@ -53,18 +53,18 @@ def _required(python=HERE, extra=None):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_run_our_modules(name):
+def test_installed_commands_run_our_modules(name):
     assert command(name, path=SCRIPTS)["module"] == COMMANDS[name]
 
 
-def test_entry_points():
+def test_entry_points_load_the_commands():
     ours = importlib.metadata.distribution("t0").entry_points.select(group="console_scripts")
     assert {point.name: point.module for point in ours} == COMMANDS
     for point in ours:
         assert callable(point.load()), point
 
 
-def test_others_install_the_same_names():
+def test_entry_points_of_seqio_and_t5_have_the_same_names():
     # The reason for the tests above. Once this fails, being installed last no longer matters.
     points = importlib.metadata.entry_points(group="console_scripts")
     owners = {(point.name, point.dist.name) for point in points}
@@ -72,12 +72,12 @@ def test_others_install_the_same_names():
     assert ("t5_mesh_transformer", "t5") in owners
 
 
-def test_version():
+def test_package_version():
     assert importlib.metadata.version("t0") == t0.__version__
 
 
 @pytest.mark.parametrize("python", LOCKS)
-def test_every_dependency_is_pinned_as_in_the_lock(python):
+def test_dependencies_are_pinned_as_in_the_lock_file(python):
     lock = _lock(python)
     base = {canonicalize_name(r.name): str(r.specifier) for r in _required(python)}
     assert all(re.fullmatch(r"==[^,*]+", pin) for pin in base.values()), base
@@ -93,7 +93,7 @@ def test_every_dependency_is_pinned_as_in_the_lock(python):
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason=".ci/run compares on Python 3.11")
-def test_comparison_with_transformers_has_the_versions_that_plain_pip_installs():
+def test_hugging_face_comparison_has_versions_of_plain_pip():
     pins = (ROOT / ".ci" / "transformers.lock").read_text(encoding="utf-8").split()
     compared = {canonicalize_name(pin.partition("==")[0]): pin.partition("==")[2] for pin in pins}
     shared = {r.name: str(r.specifier) for r in _required() if r.name in compared}
@@ -103,7 +103,7 @@ def test_comparison_with_transformers_has_the_versions_that_plain_pip_installs()
 
 
 @pytest.mark.parametrize("python", LOCKS)
-def test_lock_is_what_the_doctor_wants(python):
+def test_lock_file_versions_satisfy_the_doctor(python):
     lock = _lock(python)
     for name, wanted in PACKAGES.items():
         assert SpecifierSet(wanted).contains(lock[name]), name
@@ -112,7 +112,7 @@ def test_lock_is_what_the_doctor_wants(python):
 @pytest.mark.parametrize(
     "lock", [*LOCKS.values(), TPU_LOCK, TORCH_LOCK, *HF_LOCKS.values(), DOCS_LOCK]
 )
-def test_every_package_of_a_lock_has_a_hash(lock):
+def test_lock_file_packages_all_have_a_hash(lock):
     # bin/setup installs with --require-hashes, which refuses a package without one.
     text = (ROOT / lock).read_text(encoding="utf-8")
     hashed = re.findall(
@@ -129,7 +129,7 @@ def test_every_package_of_a_lock_has_a_hash(lock):
         ("docs/requirements.in", DOCS_LOCK),
     ],
 )
-def test_a_lock_holds_what_its_source_wants(source, lock):
+def test_lock_file_satisfies_its_requirements_file(source, lock):
     lines = (ROOT / source).read_text(encoding="utf-8").splitlines()
     wanted = [Requirement(text) for line in lines if (text := line.partition("#")[0].strip())]
     pins = _pins(lock)
@@ -143,7 +143,7 @@ _NOT_IMPORTED = {
 }
 
 
-def test_requirements_are_what_the_package_imports():
+def test_requirements_equal_the_imports_of_the_package():
     imported = set()
     for path in [*(ROOT / "t0").rglob("*.py"), *(ROOT / "seqio_tasks").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -169,7 +169,7 @@ def test_requirements_are_what_the_package_imports():
 
 
 @pytest.mark.parametrize("python", LOCKS)
-def test_the_extra_for_tpus_adds_its_lock_and_changes_none(python):
+def test_tpu_extra_adds_its_lock_file_and_changes_no_other(python):
     pins = _pins(TPU_LOCK)
     assert {r.name: str(r.specifier) for r in _required(python, "tpu")} == {
         name: f"=={version}" for name, version in pins.items()
@@ -178,14 +178,14 @@ def test_the_extra_for_tpus_adds_its_lock_and_changes_none(python):
 
 
 @pytest.mark.parametrize("python", LOCKS)
-def test_the_extra_for_the_pytorch_engine_is_pytorch_alone(python):
+def test_pytorch_extra_is_only_pytorch(python):
     compared = _pins(".ci/transformers.lock")
     (needed,) = _required(python, "torch")
     assert (needed.name, str(needed.specifier)) == ("torch", f"=={compared['torch']}")
 
 
 @pytest.mark.parametrize("python", LOCKS)
-def test_the_lock_beside_pytorch_leaves_it_out_and_changes_no_other(python):
+def test_pytorch_lock_file_omits_pytorch_and_changes_no_other(python):
     pins, lines = _pins(TORCH_LOCK), (ROOT / "requirements-torch.in").read_text().splitlines()
     assert pins and "torch" not in pins and not pins.keys() & _lock(python).keys()
     (needed,) = _required(python, "torch")
@@ -193,7 +193,7 @@ def test_the_lock_beside_pytorch_leaves_it_out_and_changes_no_other(python):
 
 
 @pytest.mark.parametrize("python", LOCKS)
-def test_the_lock_of_transformers_changes_no_other(python):
+def test_hugging_face_lock_file_changes_no_other(python):
     pins, others = _pins(HF_LOCKS[python]), _pins(TORCH_LOCK) | _lock(python)
     assert "transformers" in pins and not pins.keys() & others.keys()
     needed = {r.name: str(r.specifier) for r in _required(python, "hf")}
@@ -201,7 +201,7 @@ def test_the_lock_of_transformers_changes_no_other(python):
     assert f"\ntorch=torch{needed['torch']} " in (ROOT / "bin" / "setup").read_text()
 
 
-def test_the_message_about_a_package_is_a_command_of_this_installation(monkeypatch):
+def test_missing_package_message_has_the_install_command(monkeypatch):
     taken = re.search(r"choose from (.*)\"", (ROOT / "bin" / "setup").read_text())[1].split(", ")
     assert taken == ["torch", "hf", "tpu"]
     assert [install_command(extra) for extra in taken] == [f"bin/setup --with {e}" for e in taken]
@@ -210,13 +210,13 @@ def test_the_message_about_a_package_is_a_command_of_this_installation(monkeypat
     assert install_command("hf").endswith(" install --no-deps --force-reinstall t0")
 
 
-def test_no_message_or_page_installs_an_extra_over_our_commands():
+def test_extras_are_not_installed_over_our_commands():
     texts = [*ROOT.glob("t0/**/*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
     wrong = [p for p in texts if re.search(r"install '?t0\[\w", p.read_text(encoding="utf-8"))]
     assert not [path for path in wrong if path.name != "errors.py"]
 
 
-def test_installed_is_what_the_lock_says():
+def test_installed_versions_equal_the_lock_file():
     wrong = {n: v for n, v in _lock().items() if importlib.metadata.version(n) != v}
     path_file = Path(sysconfig.get_path("purelib")) / "t0_system_tensorflow.pth"
     if path_file.exists():  # on an image's TensorFlow

@@ -14,7 +14,7 @@ def write(path, content):
         file.write(content)
 
 
-def test_files_are_written_listed_read_renamed_and_removed(bucket):
+def test_bucket_files_are_written_listed_renamed_and_removed(bucket):
     bucket.reset({"b": Bucket(page=3)})
     for number in range(7):
         write(f"gs://b/x/f{number}", b"%d" % number)
@@ -32,14 +32,14 @@ def test_files_are_written_listed_read_renamed_and_removed(bucket):
 
 @pytest.mark.parametrize("fault", [503, 429, "reset", "lost", "cut", "truncated", "slow"])
 @pytest.mark.parametrize("kind", ["begin", "bytes", "read"])
-def test_a_fault_that_passes_is_not_noticed(bucket, fault, kind):
+def test_upload_retry_hides_a_temporary_bucket_fault(bucket, fault, kind):
     bucket.set_faults(Once(fault, kind))
     write("gs://b/f", b"z" * 1000)
     assert paths.read_bytes("gs://b/f") == b"z" * 1000
     assert [call.fault for call in bucket.calls()].count(fault) == 1
 
 
-def test_an_upload_that_breaks_leaves_the_object_as_it_was(bucket):
+def test_atomic_write_failed_upload_keeps_the_old_object(bucket):
     bucket.put("b", "f", b"old")
     bucket.set_faults(Once("truncated", "bytes", times=1000))
     with pytest.raises(publishing.OutputError, match="cannot write gs://b/f"):
@@ -55,14 +55,14 @@ def test_an_upload_that_breaks_leaves_the_object_as_it_was(bucket):
         ("gs://b/f", {"another"}, PermissionError),
     ],
 )
-def test_what_may_not_be_written(bucket, path, tokens, error):
+def test_bucket_write_without_permission_is_refused(bucket, path, tokens, error):
     bucket.reset({"b": Bucket(), "read": Bucket(tokens={"token": {READ}})}, tokens)
     with pytest.raises(error):
         write(path, b"x")
     assert bucket.files("b") == bucket.files("read") == {}
 
 
-def test_a_killed_process_changes_nothing_more(bucket):
+def test_bucket_of_a_killed_process_changes_no_more(bucket):
     write("gs://b/one", b"1")
     bucket.set_faults(KilledAfter(1))
     for name in ("two", "three"):
@@ -71,7 +71,7 @@ def test_a_killed_process_changes_nothing_more(bucket):
     assert sorted(bucket.files("b")) == ["one"]
 
 
-def test_a_stale_listing_lacks_the_last_change(bucket):
+def test_bucket_stale_listing_misses_the_last_change(bucket):
     write("gs://b/x/one", b"1")
     write("gs://b/x/two", b"2")
     bucket.set_faults(Once("stale", "list", times=2))
@@ -80,7 +80,7 @@ def test_a_stale_listing_lacks_the_last_change(bucket):
     assert paths.list_names("gs://b/x") == ["one", "two"]
 
 
-def test_faults_are_the_same_for_a_seed():
+def test_bucket_faults_are_the_same_for_a_seed():
     def drawn(seed):
         faults = Seeded(seed, (503, "reset"), every=3)
         return [faults("read", "b/f") for _ in range(60)]
@@ -89,7 +89,7 @@ def test_faults_are_the_same_for_a_seed():
     assert set(drawn(1)) == {None, 503, "reset"}
 
 
-def test_google_cloud_storage_finds_the_same(bucket):
+def test_bucket_is_equal_for_google_cloud_storage_client(bucket):
     storage = pytest.importorskip("google.cloud.storage", reason="needs google-cloud-storage")
     from google.oauth2.credentials import Credentials
 

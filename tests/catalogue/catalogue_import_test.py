@@ -66,22 +66,22 @@ def seen(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1]) | {"folder": str(folder)}
 
 
-def test_reaches_nothing(seen):
+def test_catalogue_import_uses_no_network(seen):
     assert seen["reached"] == []
 
 
-def test_writes_nothing_and_opens_no_device(seen):
+def test_catalogue_import_writes_nothing_and_opens_no_device(seen):
     # Python's tempfile tries a folder by a file that it removes at once, for TensorFlow.
     assert [path for path in seen["written"] if Path(path).is_file()] == []
     assert not seen["devices"]
 
 
-def test_opens_templates_but_no_rows_and_no_vocabulary(seen):
+def test_catalogue_import_opens_templates_but_no_rows(seen):
     ours = [path for path in seen["opened"] if path.startswith(seen["folder"])]
     assert set(ours) == {f"{seen['folder']}/moods/templates.yaml"}
     assert seen["own"] == ["moods_which", "moods_which_score_eval"]
     assert seen["tasks"] == 592
 
 
-def test_imports_nothing_that_it_does_not_need(seen):
+def test_catalogue_import_does_not_import_heavy_packages(seen):
     assert seen["heavy"] == []

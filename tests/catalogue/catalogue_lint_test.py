@@ -45,7 +45,7 @@ def source(tmp_path, monkeypatch, jinja, choices=None, rows=20, labels=(0, 1), d
         ("{{text}} ||| {{answer_choices[label]}}", "No ||| Yes ||| No", {}),
     ],
 )
-def test_oddities_are_counted(tmp_path, monkeypatch, jinja, choices, counts):
+def test_lint_counts_faults_of_prompts(tmp_path, monkeypatch, jinja, choices, counts):
     report = lint.lint(source(tmp_path, monkeypatch, jinja, choices), "train", rows=100)
     if choices == "No ||| Yes ||| No":
         counts = {lint.DUPLICATES: 20, lint.SEVERAL_CORRECT: 10}
@@ -59,7 +59,7 @@ def test_oddities_are_counted(tmp_path, monkeypatch, jinja, choices, counts):
         assert f"of 20 rows, the first is row {report.first[check]}" in wrong[check]
 
 
-def test_withheld_labels_are_no_fault_of_the_prompt(tmp_path, monkeypatch):
+def test_lint_hidden_labels_are_not_a_fault_of_the_prompt(tmp_path, monkeypatch):
     prompt = source(
         tmp_path, monkeypatch, "{{text}} ||| {{answer_choices[label]}}", "No ||| Yes", labels=(-1,)
     )
@@ -68,7 +68,7 @@ def test_withheld_labels_are_no_fault_of_the_prompt(tmp_path, monkeypatch):
     assert lint.faults_of(report, max_share=0.0) == {}
 
 
-def test_a_template_that_fails_or_draws(tmp_path, monkeypatch):
+def test_lint_reports_template_that_fails_or_draws(tmp_path, monkeypatch):
     failing = source(tmp_path, monkeypatch, "{% set x = 1 // (3 - number) %}{{text}} ||| x")
     report = lint.lint(failing, "train", rows=100)
     assert "failed on row 3" in lint.faults_of(report, max_share=1.0)["fails"]
@@ -77,7 +77,7 @@ def test_a_template_that_fails_or_draws(tmp_path, monkeypatch):
     assert not report.draws
 
 
-def test_lengths_count_the_end_of_targets(tmp_path, monkeypatch):
+def test_lint_lengths_include_eos_of_targets(tmp_path, monkeypatch):
     prompt = source(tmp_path, monkeypatch, "{{text}} ||| {{number}}", rows=3)
     sizes = {"row 0": 1024, "row 1": 1025, "row 2": 1, "0": 255, "1": 256, "2": 1}
     tokens = Sizes(sizes)
@@ -124,7 +124,7 @@ def ascii_tokens(tmp_path):
         ),
     ],
 )
-def test_choices_that_the_vocabulary_cannot_tell_apart(
+def test_lint_choices_with_equal_tokens_in_the_vocabulary(
     tmp_path, monkeypatch, ascii_tokens, choices, counts, fault
 ):
     prompt = source(tmp_path, monkeypatch, "{{text}} ||| {{answer_choices[label]}}", choices)
@@ -135,7 +135,7 @@ def test_choices_that_the_vocabulary_cannot_tell_apart(
         assert "no '☂'" in report.notes[0]
 
 
-def test_one_example_whose_choices_are_all_equal_is_a_fault(tmp_path, monkeypatch, ascii_tokens):
+def test_lint_one_example_with_all_choices_equal_is_a_fault(tmp_path, monkeypatch, ascii_tokens):
     choices = "{{'☂' if number == 3 else 'yes'}} ||| {{'☀' if number == 3 else 'no'}}"
     prompt = source(tmp_path, monkeypatch, "{{text}} ||| {{answer_choices[label]}}", choices)
     report = lint.lint(prompt, "train", rows=100, tokens=ascii_tokens)
@@ -148,7 +148,7 @@ def test_one_example_whose_choices_are_all_equal_is_a_fault(tmp_path, monkeypatc
     assert lint.UNKNOWN_TOKENS not in lint.lint(empty, "train", rows=9, tokens=ascii_tokens).counts
 
 
-def test_texts_that_promptsource_cuts_are_counted(tmp_path, monkeypatch):
+def test_lint_counts_texts_that_promptsource_truncates(tmp_path, monkeypatch):
     jinja = "{{(text * (900 if number < 5 else 1))}} ||| yes"
     report = lint.lint(source(tmp_path, monkeypatch, jinja), "train", rows=100)
     assert report.counts == {lint.CUT: 5}
@@ -156,7 +156,7 @@ def test_texts_that_promptsource_cuts_are_counted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("rows", "total"), [(10, 1000), (7, 1000), (3, 20), (20, 20), (50, 20)])
-def test_the_sample_is_spread_over_the_split(tmp_path, monkeypatch, rows, total):
+def test_lint_sample_is_spread_over_the_split(tmp_path, monkeypatch, rows, total):
     opened = source(tmp_path, monkeypatch, "{{text}} ||| x", rows=total).open("train")
     numbers = [number for number, row in lint.sample(opened, rows) if row["number"] == number]
     assert len(numbers) == min(rows, total)
@@ -165,7 +165,7 @@ def test_the_sample_is_spread_over_the_split(tmp_path, monkeypatch, rows, total)
         assert numbers[-1] >= total * 0.6
 
 
-def test_printed_lists_are_a_fault_of_own_prompts(tmp_path, monkeypatch):
+def test_lint_printed_lists_are_a_fault_of_own_prompts(tmp_path, monkeypatch):
     folder = tmp_path / "lintable"
     folder.mkdir()
     rows = [{"text": f"row {i}", "words": ["a", "b"][: i % 3]} for i in range(20)]
@@ -182,7 +182,7 @@ def test_printed_lists_are_a_fault_of_own_prompts(tmp_path, monkeypatch):
         assert (lint.NESTED in lint.faults_of(report, max_share=0.1)) is bool(count)
 
 
-def test_rows_whose_separators_stay_text_are_counted(tmp_path, monkeypatch):
+def test_lint_counts_rows_with_separator_text(tmp_path, monkeypatch):
     prompt = source(
         tmp_path, monkeypatch, "{{cells[0]}} {{text}} ||| {{answer_choices[0]}}", "a ||| b"
     )

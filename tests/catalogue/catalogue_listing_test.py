@@ -19,7 +19,7 @@ def write_own(folder):
     (folder / "mixtures.yaml").write_text(json.dumps(mixtures))
 
 
-def test_tasks_mixtures_and_rates_are_those_registered(imported, tmp_path, monkeypatch):
+def test_catalogue_listing_equals_registered_tasks_and_rates(imported, tmp_path, monkeypatch):
     import seqio
 
     write_own(tmp_path)

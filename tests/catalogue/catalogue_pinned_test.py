@@ -37,13 +37,13 @@ def assert_pinned(lines, path):
     pytest.fail(f"{path.name} differs:\n" + "\n".join(shown[:40] + more), pytrace=False)
 
 
-def test_tasks(catalogue):
+def test_catalogue_tasks_equal_the_original(catalogue):
     lines = pinned_catalogue.task_lines()
     assert_pinned(lines, pinned_catalogue.TASKS)
     assert len(lines) == TASKS
 
 
-def test_mixtures_their_members_and_rates(catalogue):
+def test_catalogue_mixtures_and_mixing_rates_equal_the_original(catalogue):
     lines = pinned_catalogue.mixture_lines()
     assert_pinned(lines, pinned_catalogue.MIXTURES)
     counts = {name: sum(line.startswith(f"{name},") for line in lines) for name in MEMBERS}
@@ -52,18 +52,18 @@ def test_mixtures_their_members_and_rates(catalogue):
 
 
 @pytest.mark.parametrize("path", SHA256, ids=lambda path: path.name)
-def test_pinned_files_are_those_compared_with_the_original(path):
+def test_catalogue_pinned_files_have_compared_checksums(path):
     assert hashlib.sha256(path.read_bytes()).hexdigest() == SHA256[path]
 
 
-def test_difference_is_shown_line_by_line(tmp_path):
+def test_catalogue_difference_is_shown_line_by_line(tmp_path):
     path = tmp_path / "tasks.txt"
     path.write_text("one\ntwo\n")
     with pytest.raises(pytest.fail.Exception, match=r"(?s)tasks.txt differs:.*-two\n\+three"):
         assert_pinned(["one", "three"], path)
 
 
-def test_every_task_has_the_original_s_parts(catalogue):
+def test_catalogue_task_parts_equal_the_original(catalogue):
     import seqio
     import tensorflow as tf
 
@@ -82,7 +82,7 @@ def test_every_task_has_the_original_s_parts(catalogue):
             assert [metric.__name__ for metric in task.metric_fns] == ["rank_classification"], name
 
 
-def test_rates_of_the_rules(catalogue):
+def test_mixing_rates_of_the_catalogue_rules(catalogue):
     import seqio
 
     # Over 500,000 rows: shared among all 9 templates, also where only one of them is a member.
@@ -96,7 +96,7 @@ def test_rates_of_the_rules(catalogue):
     assert train.get_rate(sciq) == 11_679
 
 
-def test_every_exclusion_says_where_and_why():
+def test_catalogue_exclusions_have_mixtures_and_reasons():
     rows = {row for mixture in RULES for row in exclusions(mixture)}
     assert len(rows) > 50
     for row in rows:
@@ -105,13 +105,13 @@ def test_every_exclusion_says_where_and_why():
         assert row.mixtures <= RULES.keys()
 
 
-def test_every_dataset_of_the_table_has_tasks_but_jigsaw(catalogue):
+def test_catalogue_datasets_all_have_tasks_except_jigsaw(catalogue):
     found = {(entry.task.dataset, entry.task.subset) for entry in catalogue.catalogue_entries()}
     missing = [row.name for row in datasets() if (row.name, row.subset) not in found]
     assert missing == ["jigsaw_toxicity_pred"]
 
 
-def test_anli_s_rounds_are_tasks_over_its_own_splits(catalogue):
+def test_catalogue_anli_rounds_are_tasks_over_its_own_splits(catalogue):
     import seqio
 
     for number in (1, 2, 3):

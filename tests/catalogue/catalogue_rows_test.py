@@ -111,7 +111,7 @@ def made_up_targets(entry):
 
 
 @pytest.mark.parametrize(("dataset", "subset"), TABLE)
-def test_metrics_read_what_the_prompts_give(catalogue, dataset, subset):
+def test_catalogue_metrics_accept_rendered_targets(catalogue, dataset, subset):
     entries = entries_of(dataset, subset)
     assert entries
     before = collections.Counter()
@@ -121,7 +121,7 @@ def test_metrics_read_what_the_prompts_give(catalogue, dataset, subset):
 
 
 @pytest.mark.parametrize(("dataset", "subset"), WITH_ROWS)
-def test_real_rows(catalogue, dataset, subset, monkeypatch):
+def test_catalogue_tasks_render_real_rows(catalogue, dataset, subset, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(ROWS))
     here = {p.name.partition(".")[0] for p in (ROWS / dataset / (subset or "default")).iterdir()}
     seen, before = set(), collections.Counter()

@@ -61,7 +61,7 @@ def reviews(tmp_path):
     return tmp_path / "mine"
 
 
-def test_folder_becomes_plain_and_rank_evaluation_tasks(imported, reviews):
+def test_own_folder_becomes_plain_and_rank_evaluation_tasks(imported, reviews):
     import seqio
 
     with imported(reviews):
@@ -89,7 +89,7 @@ def test_folder_becomes_plain_and_rank_evaluation_tasks(imported, reviews):
         assert len(registered("")) == 971 + 3
 
 
-def test_mixtures_with_rates(imported, reviews):
+def test_own_mixtures_with_mixing_rates(imported, reviews):
     import seqio
 
     (reviews / "mixtures.yaml").write_text(
@@ -128,7 +128,7 @@ def test_own_prompts_over_a_dataset_of_t0(imported, tmp_path):
         assert [metric.__name__ for metric in opened.metric_fns] == ["rouge"]
 
 
-def test_own_prompts_over_a_dataset_that_is_not_here_count_its_recorded_rows(imported, tmp_path):
+def test_own_prompts_over_absent_dataset_count_recorded_rows(imported, tmp_path):
     import seqio
 
     write(tmp_path / "prompts" / "anything", CB)
@@ -150,7 +150,7 @@ def mistake(imported, *folders):
     return str(raised.value)
 
 
-def test_name_of_the_catalogue_is_refused(imported, tmp_path):
+def test_own_task_with_name_of_the_catalogue_is_refused(imported, tmp_path):
     write(tmp_path / "mine" / "cb", CB.replace("my own", "can we infer"))
     text = mistake(imported, tmp_path / "mine")
     assert f"{tmp_path}/mine/cb/templates.yaml:5" in text
@@ -158,12 +158,12 @@ def test_name_of_the_catalogue_is_refused(imported, tmp_path):
     assert "another name" in text
 
 
-def test_two_names_that_are_spelled_alike_are_refused(imported, tmp_path):
+def test_own_tasks_with_the_same_spelling_are_refused(imported, tmp_path):
     write(tmp_path / "mine" / "reviews", REVIEWS.replace("write one", "good or bad!"), train=ROWS)
     assert "'reviews_good_or_bad_'" in mistake(imported, tmp_path / "mine")
 
 
-def test_a_failed_import_leaves_nothing_registered(imported, reviews):
+def test_own_tasks_failed_import_registers_nothing(imported, reviews):
     # Within one session: what was half-registered would be called a clash once it is mended.
     import importlib
 
@@ -195,14 +195,14 @@ def test_a_failed_import_leaves_nothing_registered(imported, reviews):
     ],
     ids=["misspelled", "matches nothing", "name of a mixture", "name of a task"],
 )
-def test_mistakes_in_mixtures(imported, reviews, mixtures, wanted):
+def test_own_mixtures_with_mistakes_are_refused(imported, reviews, mixtures, wanted):
     (reviews / "mixtures.yaml").write_text(mixtures)
     text = mistake(imported, reviews)
     assert wanted in text
     assert str(reviews / "mixtures.yaml") in text
 
 
-def test_metric_that_text_cannot_feed(imported, tmp_path):
+def test_own_task_with_unusable_metric_is_refused(imported, tmp_path):
     write(tmp_path / "mine" / "reviews", REVIEWS.replace("[BLEU, ROUGE]", "[AUC]"), train=ROWS)
     text = mistake(imported, tmp_path / "mine")
     assert f"{tmp_path}/mine/reviews/templates.yaml:11: template 'write one'" in text
@@ -210,7 +210,7 @@ def test_metric_that_text_cannot_feed(imported, tmp_path):
     assert "BLEU" in text
 
 
-def test_missing_column(imported, tmp_path):
+def test_own_template_with_missing_column_is_refused(imported, tmp_path):
     import seqio
 
     write(tmp_path / "mine" / "reviews", REVIEWS, train=[{"txt": "Fun.", "label": 1}])

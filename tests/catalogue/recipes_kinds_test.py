@@ -16,7 +16,7 @@ def recipes():
     return importlib.import_module("t0.recipes").registered()
 
 
-def test_folders_become_tasks(tmp_path, imported):
+def test_recipe_folders_become_tasks(tmp_path, imported):
     import seqio
 
     from t0.tasks.instruction_tasks import VARIANTS
@@ -33,7 +33,7 @@ def test_folders_become_tasks(tmp_path, imported):
         assert len(mixture.tasks) == 2  # their features agree
 
 
-def test_datasets_of_several_folders(tmp_path, imported):
+def test_recipe_datasets_of_several_folders(tmp_path, imported):
     for number, pair in enumerate(("en-fr", "medical", "fr_en_more")):
         rows = [{"translation": {"en": "a", "fr": "b"}}]
         tiny_recipes.write_lines(tmp_path / str(number) / "mt" / pair / "train.jsonl", rows)
@@ -48,7 +48,7 @@ def test_datasets_of_several_folders(tmp_path, imported):
         assert "sni" not in found
 
 
-def test_prompts_beside_the_data_make_it_no_recipe(tmp_path, imported):
+def test_recipe_folder_with_prompts_is_not_a_recipe(tmp_path, imported):
     tiny_recipes.lay_out(tmp_path)
     (tmp_path / "qa" / "toy" / "templates.yaml").write_text("templates: {}\n")
     with imported(tmp_path):
@@ -63,7 +63,7 @@ def test_prompts_beside_the_data_make_it_no_recipe(tmp_path, imported):
         ("mt", "no translations. Put files"),
     ],
 )
-def test_empty_folder(tmp_path, imported, kind, wanted):
+def test_recipe_folder_that_is_empty_is_refused(tmp_path, imported, kind, wanted):
     (tmp_path / kind).mkdir()
     with imported(tmp_path), pytest.raises(UserError) as raised:
         recipes()
@@ -71,7 +71,7 @@ def test_empty_folder(tmp_path, imported, kind, wanted):
     assert str(tmp_path / kind) in str(raised.value)
 
 
-def test_unknown_language(tmp_path, imported):
+def test_recipe_translation_of_unknown_language_is_refused(tmp_path, imported):
     row = {"translation": {"en": "a", "xx": "b"}}
     tiny_recipes.write_lines(tmp_path / "mt" / "train.jsonl", [row])
     with imported(tmp_path), pytest.raises(UserError, match="'xx' is no language code"):

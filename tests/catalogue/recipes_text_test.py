@@ -20,7 +20,7 @@ def recipes():
     return importlib.import_module("t0.recipes").registered()
 
 
-def test_text_folders_become_tasks(tmp_path, imported):
+def test_recipe_text_folders_become_tasks(tmp_path, imported):
     import seqio
 
     write(tmp_path / "one" / "text" / "train.jsonl", "a", "b")
@@ -42,7 +42,7 @@ def test_text_folders_become_tasks(tmp_path, imported):
         assert seqio.TaskRegistry.get("c4_hub_lm").splits == ("train", "validation")
 
 
-def test_one_name_in_two_folders(tmp_path, imported):
+def test_recipe_text_name_in_two_folders_is_refused(tmp_path, imported):
     for name in ("one", "two"):
         write(tmp_path / name / "text" / "train.jsonl", "a")
     with imported(tmp_path / "one", tmp_path / "two"):
@@ -54,7 +54,7 @@ def test_one_name_in_two_folders(tmp_path, imported):
         assert not any(name.startswith("text_") for name in seqio.TaskRegistry.names())
 
 
-def test_empty_text_folder(tmp_path, imported):
+def test_recipe_text_folder_that_is_empty_is_refused(tmp_path, imported):
     (tmp_path / "text").mkdir()
     with (
         imported(tmp_path),
@@ -67,7 +67,7 @@ def test_empty_text_folder(tmp_path, imported):
         recipes()
 
 
-def test_tasks_of_text_are_listed_without_a_size(tmp_path, imported, capsys):
+def test_recipe_text_tasks_are_listed_without_a_size(tmp_path, imported, capsys):
     from t0.cli import tasks
 
     write(tmp_path / "text" / "train.jsonl", "a")

@@ -34,7 +34,7 @@ def read(tmp_path, monkeypatch):
     return lambda *params: parse.parse(["run.gin"], params)
 
 
-def test_macros_stand_for_values(read):
+def test_gin_macros_are_resolved_to_values(read):
     read("A = 5", "LENGTH = %A")
     assert bound("run.train_steps", evaluate=False) == 5
     assert bound("run.sequence_length", evaluate=False) == {"inputs": 5, "targets": 8}
@@ -46,7 +46,7 @@ def test_macros_stand_for_values(read):
     assert "LENGTH" not in gin.operative_config_str()
 
 
-def test_missing_macros_are_named_with_the_line_that_wants_them(read):
+def test_gin_missing_macros_are_named_with_file_and_line(read):
     parsed = read()
     with pytest.raises(UserError) as error:
         parse.check_required(parsed)
@@ -59,7 +59,7 @@ def test_missing_macros_are_named_with_the_line_that_wants_them(read):
 
 
 @pytest.mark.parametrize("name", ["B", "ALSO_B"])
-def test_either_name_of_a_chain_will_do(read, name):
+def test_gin_macro_chain_may_be_set_by_either_name(read, name):
     parsed = read("A = 1", "LENGTH = 2", f"{name} = '/x'")
     assert parsed.unread_macros == ()
     parse.check_required(parsed)
@@ -67,13 +67,13 @@ def test_either_name_of_a_chain_will_do(read, name):
     gin.finalize()  # which would complain of a mark that is left
 
 
-def test_what_a_flag_says_may_be_missing(read):
+def test_gin_macro_set_by_a_flag_may_be_missing(read):
     parsed = read("B = '/x'", "LENGTH = 2")
     parse.check_required(parsed, but={"A"})
     assert bound("run.train_steps", "unset", evaluate=False) is None
 
 
-def test_last_statement_is_the_origin(read, tmp_path):
+def test_gin_binding_origin_is_the_last_statement(read, tmp_path):
     (tmp_path / "more.gin").write_text("include 'models/t5.1.1.tiny.gin'\n\nC = 1\nd_ff = 3\n")
     parsed = parse.parse(["run.gin", "more.gin"], ["C = 2", "unknown.x = 1"], skip_all_unknown=True)
     found = parse.origins(parsed)
@@ -99,7 +99,7 @@ def test_last_statement_is_the_origin(read, tmp_path):
         (None, "@t0.folder_of_checkpoint()", "/c"),
     ],
 )
-def test_model_directory(flag, macro, folder):
+def test_model_directory_from_flag_or_macro(flag, macro, folder):
     bindings = ["t0.folder_of_checkpoint.checkpoint = '/c/model.ckpt-3'"]
     parse.parse([], [*bindings, *([f"MODEL_DIR = {macro}"] if macro else [])])
     assert run_files.model_dir(flag) == folder
@@ -118,13 +118,13 @@ def test_model_directory(flag, macro, folder):
         (None, "''", "MODEL_DIR is ''; wanted the path"),
     ],
 )
-def test_mistaken_model_directory(flag, macro, message):
+def test_model_directory_that_is_wrong_is_refused(flag, macro, message):
     parse.parse([], [f"MODEL_DIR = {macro}"])
     with pytest.raises(UserError, match=message):
         run_files.model_dir(flag)
 
 
-def test_checkpoint_is_a_folder_and_a_step(tmp_path):
+def test_checkpoint_path_is_split_into_folder_and_step(tmp_path):
     for step in (3, 20):
         (tmp_path / f"model.ckpt-{step}.index").write_text("")
     for checkpoint, step in ((tmp_path / "model.ckpt-3", 3), (tmp_path, 20)):
@@ -139,7 +139,7 @@ def test_checkpoint_is_a_folder_and_a_step(tmp_path):
         run_files.folder_of_checkpoint(None)
 
 
-def test_names_as_text_are_no_optimizers_or_schedules():
+def test_optimizer_or_schedule_named_as_text_is_refused():
     ours = {"AdamWOptimizer", "MomentumSGDOptimizer", "AdafactorOptimizer"}
     assert ours <= set(explain.optimizers())
     assert {"cosine_with_warmup", "rsqrt", "truncated_rsqrt"} <= set(explain.schedules())
@@ -151,7 +151,7 @@ def test_names_as_text_are_no_optimizers_or_schedules():
     explain.check_not_text("learning_rate_schedule", 0.1)
 
 
-def test_macros_of_what_may_differ_make_no_other_run(tmp_path):
+def test_configuration_comparison_ignores_macros_that_may_differ(tmp_path):
     values = {
         "TRAIN_STEPS": "5",
         "run.train_steps": "%TRAIN_STEPS",

@@ -41,13 +41,13 @@ def said(*words):
         (["--gin_param=from __gin__ import dynamic_registration"], ["delete this line"]),
     ],
 )
-def test_mistakes(words, parts):
+def test_early_checks_find_mistakes_on_the_command_line(words, parts):
     text = said(*words)
     for part in parts:
         assert part in text
 
 
-def test_mistakes_in_a_file_of_ones_own(tmp_path):
+def test_early_checks_find_mistakes_in_own_gin_file(tmp_path):
     mine = tmp_path / "mine.gin"
     mine.write_text("include 'dataset.gin'\nfrom __gin__ import dynamic_registration\n")
     assert f"({mine}:2)" in said(f"--gin_file={mine}")
@@ -59,14 +59,14 @@ def test_mistakes_in_a_file_of_ones_own(tmp_path):
     assert "include each other without end" in said(f"--gin_file={mine}")
 
 
-def test_what_is_right_is_not_refused(tmp_path):
+def test_early_checks_accept_a_correct_configuration(tmp_path):
     (tmp_path / "mine.gin").write_text("include 'gs://bucket/theirs.gin'\n")
     early_checks.check([str(tmp_path / "mine.gin")], ["tokens_per_batch = 3"])
     params = ["TRAIN_STEPS = 3", "tokens_per_batch = 4", "MY_OWN = 'x'", "run.seed = %MY_OWN"]
     early_checks.check(["runs/finetune.gin", "models/t5.1.1.small.gin"], params)
 
 
-def test_every_gin_file_of_ours_passes():
+def test_early_checks_accept_every_gin_file_of_the_project():
     for path in sorted(gin_files.gin_folder().rglob("*.gin")):
         early_checks.check([str(path.relative_to(gin_files.gin_folder()))], [])
 
@@ -83,26 +83,26 @@ def test_every_gin_file_of_ours_passes():
         ("mine/pretrain.gin", "mine/pretrain.gin"),
     ],
 )
-def test_files_by_their_names_in_t5x(theirs, ours):
+def test_t5x_gin_file_names_are_translated(theirs, ours):
     assert gin_files.resolved_names([theirs], []) == [ours]
     if theirs != ours:
         early_checks.check([theirs], [])
 
 
-def test_a_file_that_is_there_is_taken_itself(tmp_path):
+def test_t5x_gin_file_name_that_exists_is_not_translated(tmp_path):
     (tmp_path / "mt5").mkdir()
     (tmp_path / "mt5" / "small.gin").write_text("")
     assert gin_files.resolved_names(["mt5/small.gin"], [str(tmp_path)]) == ["mt5/small.gin"]
 
 
-def test_every_name_of_t5x_is_answered():
+def test_t5x_gin_parameter_names_are_explained():
     for name, ours in T5X_NAMES.items():
         assert ours_for(f"train/t5x.{name} = 3").endswith(f"is T5X's: here it is {ours}")
     assert ours_for("run.train_steps") is None
     assert ours_for("MyDatasetConfigs.seed") is None
 
 
-def test_tensorflow_is_not_imported():
+def test_early_checks_do_not_import_tensorflow():
     code = (
         "import sys\nfrom t0.cli.mesh_transformer import main\nfrom t0.errors import UserError\n"
         "for word in sys.argv[1:]:\n"

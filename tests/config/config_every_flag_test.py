@@ -82,14 +82,14 @@ def names_of_flags():
     return [row[1] for row in flags._TABLE]
 
 
-def test_every_flag_of_a_run_has_one_row():
+def test_flags_of_a_run_have_one_row_each():
     rows = [*READ_BY_ALL, *flags.MODE_FLAGS, *flags.MODEL_API_FLAGS, *flags.LIBRARY_FLAGS]
     rows += [name for name in flags.TPU_FLAGS if name not in rows]
     assert sorted(rows) == sorted(names_of_flags())
 
 
 @pytest.mark.parametrize("name", READ_BY_ALL)
-def test_a_flag_of_every_run_is_read_where_its_row_says(name):
+def test_flag_of_every_run_is_read_in_its_file(name):
     text = (ROOT / READ_BY_ALL[name]).read_text()
     assert re.search(rf"(flags|given)(\.{name}\b|\[\"{name}\"\])", text)
     given = flags.parse([COMMAND, word_for(name)])
@@ -99,7 +99,7 @@ def test_a_flag_of_every_run_is_read_where_its_row_says(name):
 
 @pytest.mark.parametrize("mode", flags.GIN_MODES)
 @pytest.mark.parametrize("name", flags.MODE_FLAGS)
-def test_a_flag_of_some_modes_has_an_effect_or_is_refused(name, mode):
+def test_flag_of_some_modes_has_an_effect_or_is_refused(name, mode):
     word = word_for(name)
     said = checked(mode, word)
     if mode not in flags.MODE_FLAGS[name]:
@@ -117,7 +117,7 @@ def test_a_flag_of_some_modes_has_an_effect_or_is_refused(name, mode):
 
 
 @pytest.mark.parametrize("name", flags.MODEL_API_FLAGS)
-def test_a_flag_of_the_model_api_has_an_effect_or_a_note(name):
+def test_flag_of_the_model_api_has_an_effect_or_a_note(name):
     assert f"--{name} is read with --use_model_api only" in checked("train", word_for(name)) or (
         name == "mode"
     )
@@ -130,7 +130,7 @@ def test_a_flag_of_the_model_api_has_an_effect_or_a_note(name):
 
 
 @pytest.mark.parametrize("name", flags.TPU_FLAGS)
-def test_a_flag_of_tpus_has_a_note_without_one(name):
+def test_flag_of_tpus_has_a_note_without_tpu(name):
     mode = flags.MODEL_API_MODES["train"] if name in flags.MODEL_API_FLAGS else "train"
     assert f"--{name} is read with --tpu only" in checked(mode, word_for(name))
     assert checked(mode, word_for(name), "--tpu=t") == ""
@@ -138,7 +138,7 @@ def test_a_flag_of_tpus_has_a_note_without_one(name):
 
 
 @pytest.mark.parametrize("name", flags.LIBRARY_FLAGS)
-def test_a_flag_of_a_library_reaches_it(name, monkeypatch):
+def test_flag_of_a_library_is_passed_to_it(name, monkeypatch):
     class Global(dict):
         def __missing__(self, key):
             self[key] = argparse.Namespace(value=None)
@@ -158,7 +158,7 @@ PLAN_READS = ("engine", "finetune_steps", "checkpoint")
 
 @pytest.mark.parametrize("name", names_of_flags())
 @pytest.mark.parametrize("command", ["t0 plan", "t0 rehearse"])
-def test_a_plan_reads_notes_or_refuses_every_flag(command, name):
+def test_flags_are_read_noted_or_refused_by_plan_and_rehearse(command, name):
     more = PLAN_READS if command == "t0 plan" else ("engine",)
     given = flags.parse([COMMAND, word_for(name)])
     try:
@@ -173,7 +173,7 @@ def test_a_plan_reads_notes_or_refuses_every_flag(command, name):
         assert said == [f"note: {command} does not depend on --{name}"]
 
 
-def test_the_plan_reads_what_the_rows_say():
+def test_flags_that_plan_reads_equal_the_table():
     from t0.cli import plan
 
     assert plan._READ == PLAN_READS
@@ -188,7 +188,7 @@ def test_the_plan_reads_what_the_rows_say():
         (cache_tasks.FLAGS, lambda words: _cache_flags(words)),
     ],
 )
-def test_a_list_given_twice_has_the_values_of_both(table, parse):
+def test_flag_list_given_twice_has_the_values_of_both(table, parse):
     names = [row[1] for row in table if row[0] in ("list", "multi_string")]
     assert names
     for name in names:
@@ -202,7 +202,7 @@ def _cache_flags(words):
     return given
 
 
-def test_every_flag_of_caching_is_a_setting_or_read():
+def test_flags_of_caching_are_settings_or_read():
     from dataclasses import fields
 
     from t0.caching import CacheSelection, RecordOptions, Setup
@@ -223,7 +223,7 @@ def actions_of(verb):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_argument_of_a_verb_is_read(verb):
+def test_verb_arguments_are_all_read(verb):
     read = {"data_dir", "skip_bad_rows"}  # by apply_shared, for every verb
     name = VERBS[verb][0]
     for module in (
@@ -244,7 +244,7 @@ def test_every_argument_of_a_verb_is_read(verb):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_an_argument_with_several_values_keeps_those_of_all_occurrences(verb):
+def test_verb_argument_given_twice_keeps_all_values(verb):
     for action in actions_of(verb):
         several = action.nargs == "+" or "comma-separated" in (action.help or "")
         if not action.option_strings or not several or action.dest == "run_words":
@@ -288,7 +288,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_flags_of_a_verb_that_would_have_no_effect_are_refused(line):
+def test_verb_flags_without_effect_are_refused(line):
     verb, *words = line.split()
     module = importlib.import_module(VERBS[verb][0])
     parser = argparse.ArgumentParser()

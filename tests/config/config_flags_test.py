@@ -18,31 +18,31 @@ def params(*words):
     return flags.parse([COMMAND, *words]).gin_param
 
 
-def test_bindings_keep_the_order_of_the_command_line():
+def test_gin_bindings_keep_the_order_of_the_command_line():
     words = ["--gin.A=1", "--gin_param=A = 2", "--gin.run.train_steps=5", "-gin.enc/d.x = 'a b'"]
     assert params(*words) == ["A=1", "A = 2", "run.train_steps=5", "enc/d.x= 'a b'"]
 
 
-def test_value_may_be_the_next_word():
+def test_gin_binding_value_may_be_the_next_word():
     given = flags.parse([COMMAND, "--gin.B", "-3", "--model_dir=/m", "--gin.C", "{'a': 1}"])
     assert given.gin_param == ["B=-3", "C={'a': 1}"]
     assert given.model_dir == "/m"
 
 
 @pytest.mark.parametrize("words", [["--gin.A"], ["--gin.A", "--tpu=x"], ["--gin.=3"]])
-def test_binding_without_name_or_value(words):
+def test_gin_binding_without_name_or_value_is_refused(words):
     with pytest.raises(UserError, match="--gin.* needs a name and a value.*TRAIN_STEPS=1000"):
         params(*words)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=12)))
-def test_other_words_are_left_alone(words):
+def test_gin_bindings_leave_other_words_unchanged(words):
     others = [word for word in words if not word.lstrip("-").startswith("gin.")]
     assert list(flags.gin_words_as_params(others)) == others
 
 
-def test_folders_for_gin_files():
+def test_gin_file_search_paths_from_flags():
     given = flags.parse(
         [COMMAND, "--gin_search_paths=/c,/d", "--gin_location_prefix=/a,/b", "--dry_run"]
     )
@@ -50,7 +50,7 @@ def test_folders_for_gin_files():
     assert given.dry_run
 
 
-def test_flags_stand_for_macros():
+def test_flags_set_gin_macros():
     given = flags.parse([COMMAND, "--model_dir=/m", "--epochs=2"])
     assert {"MODEL_DIR", "TRAIN_STEPS"} <= flags.macros_set_by_flags(given)
     assert not flags.macros_set_by_flags(flags.parse([COMMAND]))
@@ -86,16 +86,16 @@ def test_flags_stand_for_macros():
         (["--gin.TRAIN_STEPS", "4"], ["--gin.TRAIN_STEPS", "4"]),
     ],
 )
-def test_secrets_are_left_out_of_the_record(words, recorded):
+def test_secrets_are_masked_in_the_command_record(words, recorded):
     assert shlex.split(mask_command([COMMAND, *words])) == [COMMAND, *recorded]
 
 
-def test_secrets_are_left_out_of_a_dry_run():
+def test_secrets_are_masked_in_a_dry_run():
     line = "hub.token = 'abc'  # the command line"
     assert mask_secrets(line) == "hub.token = ***"
 
 
-def test_plan_takes_the_same_words(monkeypatch):
+def test_plan_accepts_the_flags_of_a_run(monkeypatch):
     kept = []
     monkeypatch.setattr(plan, "main", lambda args: kept.append(args) or 0)
     words = ["--gin.A=1", "--gin.B", "2", "--gin_param=C = 3", "--gin_search_paths=/x", "--dry_run"]
@@ -130,13 +130,13 @@ def test_plan_takes_the_same_words(monkeypatch):
         ),
     ],
 )
-def test_a_flag_of_ours_that_the_mode_does_not_read_is_an_error(words, mode, message):
+def test_flag_that_the_mode_does_not_read_is_an_error(words, mode, message):
     given = flags.parse([COMMAND, *words])
     with pytest.raises(UserError, match=message):
         flags.check_mode(given, mode)
 
 
-def test_a_stock_flag_that_is_not_read_gets_a_line():
+def test_flag_of_stock_t5_that_is_not_read_gets_a_note():
     given = flags.parse([COMMAND, "--train_steps=5", "--model_dir=/m", "--checkpoint_mode=all"])
     notes = flags.check_mode(given, "train")
     assert len(notes) == 2
@@ -153,7 +153,7 @@ def test_flags_that_are_read_set_gin_parameters(mode):
     assert sorted(flag for _, flag in found.values()) == sorted(f"--{name}" for name in read)
 
 
-def test_the_table_of_modes_names_flags_and_modes_that_there_are():
+def test_flags_table_names_existing_flags_and_modes():
     known = flags.command_flags()
     for name, modes in flags.MODE_FLAGS.items():
         assert name in known
@@ -171,21 +171,21 @@ def test_the_table_of_modes_names_flags_and_modes_that_there_are():
         (["--activation_dtype=auto", "--tpu=t"], "eval", "gin's get_variable_dtype"),
     ],
 )
-def test_a_flag_of_ours_that_the_model_api_does_not_read_is_an_error(words, mode, message):
+def test_flag_that_the_model_api_does_not_read_is_an_error(words, mode, message):
     given = flags.parse([COMMAND, "--use_model_api", *words])
     with pytest.raises(UserError, match=message):
         flags.check_mode(given, flags.MODEL_API_MODES[mode])
 
 
 @pytest.mark.parametrize("word", ["--seed=3", "--allow_config_change", "--activation_dtype=auto"])
-def test_a_flag_of_our_own_loop_is_an_error_on_a_tpu(word):
+def test_flag_of_the_training_loop_is_an_error_on_tpu(word):
     with pytest.raises(UserError, match="is for runs without --tpu"):
         flags.check_mode(flags.parse([COMMAND, word, "--tpu=t"]), "train")
     for word in ("--epochs=2", "--max_hours=1"):
         assert flags.check_mode(flags.parse([COMMAND, word, "--tpu=t"]), "train") == []
 
 
-def test_flags_of_the_model_api_set_the_same_gin_parameters_as_gin_runs():
+def test_flags_of_the_model_api_set_the_gin_parameters_of_gin_runs():
     given = flags.parse([COMMAND, "--use_model_api", "--activation_dtype=bfloat16"])
     for mode, alike in {"finetune": "train", "eval": "eval", "score": "score_from_strings"}.items():
         found = flags.gin_parameters(given, flags.MODEL_API_MODES[mode])

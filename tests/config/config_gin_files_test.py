@@ -14,11 +14,11 @@ from t0.config import gin_files
         (["dataset.gin", "no_such.gin"], None),
     ],
 )
-def test_the_slice_of_a_run_files_header(files, found):
+def test_gin_file_header_names_the_tpu_slice(files, found):
     assert gin_files.slice_of_header(files, []) == found
 
 
-def test_a_companion_that_is_missing_is_no_error(tmp_path, caplog):
+def test_gin_file_missing_companion_is_not_an_error(tmp_path, caplog):
     (tmp_path / "operative_config.gin").write_text("")
     name = str(tmp_path / "operative_config.gin")
     assert gin_files.resolved_names([name], []) == [name]

@@ -34,11 +34,11 @@ def test_credentials_are_masked(name, value):
         ("run.init_checkpoint", "'gs://bucket/model.ckpt-5'"),
     ],
 )
-def test_other_values_are_as_they_were(name, value):
+def test_credentials_masking_leaves_other_values_unchanged(name, value):
     assert mask_value(name, value) == value
 
 
-def test_a_saved_configuration_is_read_back_and_asks_for_what_is_masked():
+def test_credentials_masked_in_saved_configuration_are_asked_for():
     @gin.configurable("masking_test_hub", module="tests")
     def hub(token=None, words=()):
         return token

@@ -25,7 +25,7 @@ def bindings(text):
 
 
 @pytest.mark.parametrize("path", sorted(BEFORE.glob("operative/*.gin")), ids=lambda p: p.stem)
-def test_nothing_is_lost_and_stock_names_alone_stay(path):
+def test_operative_config_split_separates_stock_and_own_names(path):
     text = path.read_text()
     stock, ours = operative.split(text)
     assert bindings(stock + ours) == bindings(text)
@@ -35,7 +35,7 @@ def test_nothing_is_lost_and_stock_names_alone_stay(path):
     assert len(bindings(stock)) > 80
 
 
-def test_a_macro_of_ours_takes_its_readers_with_it():
+def test_operative_config_macro_of_ours_moves_with_its_readers():
     text = (
         "# Macros:\n# ===\nA = @t0.type_of_checkpoint()\nB = %A\nC = 3\n\n"
         "# Parameters for run:\nrun.mode = %B\nrun.train_steps = %C\nrun.optimizer = '@t0.x'\n"
@@ -45,7 +45,7 @@ def test_a_macro_of_ours_takes_its_readers_with_it():
     assert [name for name, _ in bindings(ours)] == ["A", "B", "run.mode"]
 
 
-def test_the_file_beside_it_is_read_next(tmp_path):
+def test_operative_config_companion_file_is_read_next(tmp_path):
     operative.save(str(tmp_path), "# Parameters for t0.train_loop:\ntrain_loop.seed = 3\n")
     path = str(tmp_path / "operative_config.gin")
     beside = str(tmp_path / "operative_config.t0.gin")

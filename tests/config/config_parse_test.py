@@ -27,7 +27,7 @@ encoder/DenseReluDense.hidden_size = %d_ff
 """
 
 
-def test_names_that_are_gone_are_left_out_and_listed(tmp_path):
+def test_gin_deprecated_names_are_skipped_and_listed(tmp_path):
     (tmp_path / "old.gin").write_text(OLD_CONFIG)
     parsed = parse.parse([str(tmp_path / "old.gin")], [])
     assert set(parsed.deprecated) == {
@@ -42,7 +42,7 @@ def test_names_that_are_gone_are_left_out_and_listed(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["t5_test_tiny.gin", "t5.1.0.small_finetuned.gin"])
-def test_real_operative_configs_are_understood(shared_data, name):
+def test_gin_published_operative_configs_are_parsed(shared_data, name):
     parsed = parse.parse(["dataset.gin", str(shared_data / "facts" / "operative" / name)], [])
     sizes = {"t5_test_tiny.gin": (32, 2), "t5.1.0.small_finetuned.gin": (512, 6)}
     d_model, layers = sizes[name]
@@ -65,7 +65,9 @@ BATCH_AND_DROPOUT = (
 
 
 @pytest.mark.parametrize(("row", "name", "reads", "batch", "dropout"), BATCH_AND_DROPOUT)
-def test_batch_and_dropout_are_what_the_recipe_says(request, row, name, reads, batch, dropout):
+def test_gin_batch_size_and_dropout_equal_the_recipe_page(
+    request, row, name, reads, batch, dropout
+):
     if "/" not in name:
         name = str(request.getfixturevalue("shared_data") / "facts" / "operative" / name)
     parsed = parse.parse(["dataset.gin", name], ["tokens_per_batch = 1048576"])
@@ -80,7 +82,7 @@ def test_batch_and_dropout_are_what_the_recipe_says(request, row, name, reads, b
     assert rate.strip().startswith(str(dropout))
 
 
-def test_findings_are_a_line_each(tmp_path, capsys):
+def test_gin_findings_are_printed_as_one_line_each(tmp_path, capsys):
     (tmp_path / "old.gin").write_text("maybe_print_dataset.should_print = False\n")
     params = ["tokens_per_batch = 4", "gone.function.x = 1"]
     parsed = parse.parse([str(tmp_path / "old.gin")], params, also_deprecated=["gone.function"])
@@ -92,7 +94,7 @@ def test_findings_are_a_line_each(tmp_path, capsys):
     ]
 
 
-def test_file_that_hides_one_that_it_includes(tmp_path, monkeypatch):
+def test_gin_file_that_includes_itself_by_name_is_refused(tmp_path, monkeypatch):
     # runs/eval.gin includes T5's eval.gin, and the working directory is looked in first.
     (tmp_path / "eval.gin").write_text("include 'runs/eval.gin'\n")
     monkeypatch.chdir(tmp_path)
@@ -100,7 +102,7 @@ def test_file_that_hides_one_that_it_includes(tmp_path, monkeypatch):
         parse.parse(["eval.gin"], [])
 
 
-def test_macro_that_is_read_is_not_reported():
+def test_gin_macro_that_is_read_is_not_reported_as_unread():
     params = ["a = 3", "b = %a", "Unitransformer.d_model = %b", "c = 1", "run.mesh_devices = [%c]"]
     assert parse.parse([], params).unread_macros == ()
     # Nor is another name for a macro, as the operative config of a fine-tuning has it.
@@ -152,7 +154,7 @@ def test_macro_that_is_read_is_not_reported():
         ([], ["run.train_steps"], "cannot be read"),
     ],
 )
-def test_mistakes_are_named(tmp_path, monkeypatch, files, params, message):
+def test_gin_mistakes_are_named(tmp_path, monkeypatch, files, params, message):
     (tmp_path / "typo.gin").write_text("d_model = 3\nUnitransfomer.d_model = 4\n")
     (tmp_path / "schedule.gin").write_text("run.learning_rate_schedule = [0.1, @cosine]\n")
     monkeypatch.chdir(tmp_path)
@@ -160,13 +162,13 @@ def test_mistakes_are_named(tmp_path, monkeypatch, files, params, message):
         parse.parse(files, params)
 
 
-def test_unknown_names_can_be_left_out():
+def test_gin_unknown_names_can_be_skipped():
     params = ["no.such.function.x = 1", "run.train_steps = 5"]
     assert parse.parse([], params, skip_all_unknown=True).deprecated == ()
     assert bound("run.train_steps") == 5
 
 
-def test_first_place_that_has_the_file_is_taken(tmp_path, monkeypatch):
+def test_gin_file_search_takes_the_first_match(tmp_path, monkeypatch):
     here, prefix = tmp_path / "here", tmp_path / "prefix"
     for folder, names in ((here, ["a"]), (prefix, ["a", "b", "dataset"])):
         folder.mkdir()
@@ -185,7 +187,7 @@ def test_first_place_that_has_the_file_is_taken(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["models", "mesh", "runs"])
-def test_folders_of_the_same_names_on_pythons_path(tmp_path, monkeypatch, name):
+def test_gin_file_search_ignores_folders_on_python_path(tmp_path, monkeypatch, name):
     # Python takes them for packages, and gin asked where such a package's file is.
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
@@ -195,7 +197,7 @@ def test_folders_of_the_same_names_on_pythons_path(tmp_path, monkeypatch, name):
         parse.parse([f"{name}/no.gin"], [])
 
 
-def test_our_files_come_before_those_of_t5_and_mesh():
+def test_gin_file_search_prefers_our_files_to_t5_and_mesh():
     ours, t5s, meshs = gin_files.search_path()
     assert (gin_files.gin_folder() / "models" / "t5.1.1.mini.gin").is_file()
     assert str(gin_files.gin_folder()) == ours
@@ -208,14 +210,14 @@ def test_our_files_come_before_those_of_t5_and_mesh():
     assert bound("mesh_eval_dataset_fn.mixture_or_task_name") == "m"
 
 
-def test_our_files_repeat_none_of_t5s_or_meshs():
+def test_gin_file_names_do_not_repeat_t5_or_mesh_names():
     ours, *theirs = map(Path, gin_files.search_path())
     names = {str(file.relative_to(ours)) for file in ours.rglob("*.gin")}
     for folder in theirs:
         assert not names & {str(file.relative_to(folder)) for file in folder.rglob("*.gin")}
 
 
-def test_value_that_nothing_sets_is_named():
+def test_gin_required_value_that_is_not_set_is_named():
     parse.parse(["eval.gin"], [])
     with pytest.raises(UserError, match="needs MIXTURE_NAME.*--gin_param='MIXTURE_NAME = ...'"):
         bound("mesh_eval_dataset_fn.mixture_or_task_name")

@@ -41,12 +41,12 @@ RUN = {
 
 @settings(max_examples=100)
 @given(data_specs)
-def test_data_goes_through_json(spec):
+def test_specification_of_data_round_trip_through_json(spec):
     assert from_json(to_json(spec), DataSpec) == spec
 
 
 @pytest.mark.parametrize("schedule", [None, 0.001, {"selector": "s", "parameters": {"a": [1]}}])
-def test_a_run_goes_through_json(schedule):
+def test_specification_of_run_round_trip_through_json(schedule):
     spec = from_json(json.dumps({**RUN, "schedule": schedule}), RunSpec)
     assert from_json(to_json(spec), RunSpec) == spec
     assert json.loads(to_json(spec))["schedule"] == schedule
@@ -71,12 +71,12 @@ def test_a_run_goes_through_json(schedule):
         ({"clip_gradient_norm": 10**400}, "clip_gradient_norm is .*; wanted a number from"),
     ],
 )
-def test_what_does_not_fit_is_named(change, message):
+def test_specification_field_of_wrong_type_is_named(change, message):
     with pytest.raises(UserError, match=message):
         from_json(json.dumps({**RUN, **change}), RunSpec)
 
 
-def test_large_and_whole_numbers_are_read():
+def test_specification_reads_large_and_whole_numbers():
     """JSON does not tell 4.0 from 4, and a norm of 1e30 clips nothing."""
     text = json.dumps({**RUN, "batch_sequences": 4.0, "clip_gradient_norm": 10**30})
     spec = from_json(text, RunSpec)
@@ -85,6 +85,6 @@ def test_large_and_whole_numbers_are_read():
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
-def test_no_json_is_refused(text):
+def test_specification_that_is_not_json_is_refused(text):
     with pytest.raises(UserError, match="not JSON"):
         from_json(text, RunSpec)

@@ -47,7 +47,7 @@ def command_of(name):
     return re.search(r"^    (.*)$", text, re.M)[1]
 
 
-def test_every_example_is_tested_and_listed():
+def test_example_folders_are_all_tested_and_listed():
     folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
     assert folders == NAMES == sorted(FEW_STEPS)
     listed = re.findall(r"^\| \[(\w+)\]\(\1/README\.md\) ", _text(EXAMPLES / "README.md"), re.M)
@@ -55,7 +55,7 @@ def test_every_example_is_tested_and_listed():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parts(name):
+def test_example_has_command_readme_and_plot(name):
     folder = EXAMPLES / name
     data = "" if re.search(r"\bDATA\b", _text(folder / "run.sh")) is None else "DATA=data "
     assert command_of(name) == f"{data}examples/{name}/run.sh"
@@ -71,13 +71,13 @@ def test_parts(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_script_is_plain(name):
+def test_example_script_has_no_logic(name):
     logic = r"^\s*(if|for|while|case|until|function)\b|\|\||&&"
     assert not re.search(logic, _text(EXAMPLES / name / "run.sh"), re.M)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_command_lines_resolve(name, tmp_path, monkeypatch, empty_gin, clean_registries):
+def test_example_command_lines_are_valid(name, tmp_path, monkeypatch, empty_gin, clean_registries):
     import gin
 
     from t0.config import flags as mesh_flags
@@ -137,7 +137,7 @@ def _text(path):
     return path.read_text(encoding="utf-8")
 
 
-def test_without_data_the_message_says_what_is_missing(tmp_path):
+def test_example_error_message_without_data_names_what_is_missing(tmp_path):
     done = subprocess.run([EXAMPLES / "qa" / "run.sh"], capture_output=True, text=True, env={})
     assert done.returncode != 0
     assert "DATA: names the folder with qa/ and t5.spiece.model" in done.stderr
@@ -164,7 +164,7 @@ def ran(tmp_path_factory):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "infer"])
-def test_training_and_its_report(ran, name):
+def test_example_training_and_its_report(ran, name):
     out = ran(name)
     records = [json.loads(line) for line in (out / "model" / "metrics.jsonl").open()]
     losses = [record["loss"] for record in records if "loss" in record]
@@ -180,7 +180,7 @@ def test_training_and_its_report(ran, name):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", RANKED)
-def test_ranked_answers(ran, name):
+def test_example_rank_evaluation_results(ran, name):
     out = ran(name)
     (results,) = (out / "eval").glob("results_*.json")
     tasks = json.loads(results.read_text())["tasks"]
@@ -193,7 +193,7 @@ def test_ranked_answers(ran, name):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", DECODED)
-def test_decoded_answers(ran, name):
+def test_example_decoded_evaluation_results(ran, name):
     task, metric, count = DECODED[name]
     results = max((ran(name) / "eval").glob("decoded_*.json"))  # one, or the best and the last
     entry = json.loads(results.read_text())["tasks"][task]
@@ -203,7 +203,7 @@ def test_decoded_answers(ran, name):
 
 
 @pytest.mark.exhaustive
-def test_predictions_and_conversion(ran):
+def test_example_predictions_and_checkpoint_conversion(ran):
     out = ran("infer")
     inputs = _text(EXAMPLES / "infer" / "inputs.txt").splitlines()
     for search in ("greedy", "beam"):

@@ -52,7 +52,7 @@ def notes(task, **lengths):
     return cut_notes([task], "train", lengths, use_cached=task.cache_dir is not None)
 
 
-def test_a_cache_that_fits_is_known_by_its_statistics(tmp_path):
+def test_truncation_note_from_cache_statistics_if_nothing_is_cut(tmp_path):
     records = [{"inputs": [5] * 9, "targets": [6, 1]}] * 3
     task = cached(tmp_path / "c", records, inputs_max_tokens=9, targets_max_tokens=1)
     assert notes(task, inputs=10, targets=4) == [
@@ -60,7 +60,7 @@ def test_a_cache_that_fits_is_known_by_its_statistics(tmp_path):
     ]
 
 
-def test_longer_records_are_measured_and_said_loudly(tmp_path):
+def test_truncation_over_one_percent_is_a_warning(tmp_path):
     records = [{"inputs": [5] * (4 if i % 4 else 20), "targets": [6, 1]} for i in range(40)]
     task = cached(tmp_path / "c", records, inputs_max_tokens=20, targets_max_tokens=1)
     first, warning = notes(task, inputs=10, targets=4)
@@ -70,7 +70,7 @@ def test_longer_records_are_measured_and_said_loudly(tmp_path):
     assert "run.sequence_length" in warning
 
 
-def test_a_cut_of_less_than_a_hundredth_is_quiet(tmp_path):
+def test_truncation_under_one_percent_is_not_a_warning(tmp_path):
     records = [{"inputs": [5] * (20 if i == 7 else 4), "targets": [6, 1]} for i in range(500)]
     task = cached(tmp_path / "c", records, inputs_max_tokens=20, targets_max_tokens=1)
     assert notes(task, inputs=10, targets=4) == [
@@ -78,7 +78,7 @@ def test_a_cut_of_less_than_a_hundredth_is_quiet(tmp_path):
     ]
 
 
-def test_unknown_tokens_of_targets_are_a_warning(tmp_path):
+def test_unknown_tokens_in_cached_targets_are_a_warning(tmp_path):
     unk = BYTES.unk_id
     records = [{"inputs": [5], "targets": [unk if i % 4 else 6, 1]} for i in range(40)]
     task = cached(tmp_path / "c", records, inputs_max_tokens=1, targets_max_tokens=1)
@@ -88,7 +88,7 @@ def test_unknown_tokens_of_targets_are_a_warning(tmp_path):
     assert "toy 75%" in warning
 
 
-def test_unknown_tokens_of_rendered_rows_are_a_warning(tmp_path, prompted):
+def test_unknown_tokens_in_rendered_rows_are_a_warning(tmp_path, prompted):
     path = train_vocabulary(tmp_path / "v.model", ["a b x"] * 20)
     feature = seqio.Feature(seqio.SentencePieceVocabulary(str(path)), add_eos=True)
     task = prompted(
@@ -99,7 +99,7 @@ def test_unknown_tokens_of_rendered_rows_are_a_warning(tmp_path, prompted):
     assert "toy 50%" in warning
 
 
-def test_a_cache_without_a_label_is_refused(tmp_path):
+def test_missing_labels_in_cache_are_refused(tmp_path):
     target = [*BYTES.encode("<NO LABEL>"), BYTES.eos_id]
     records = [{"inputs": [5], "targets": target}] * 3
     task = cached(tmp_path / "c", records, inputs_max_tokens=1, targets_max_tokens=10)
@@ -135,13 +135,13 @@ def prompted(tmp_path, monkeypatch):
     return make
 
 
-def test_rows_are_rendered_where_there_is_no_cache(prompted):
+def test_truncation_is_measured_on_rendered_rows_without_cache(prompted):
     rows = [{"text": "x" * (30 if i % 2 else 3), "label": i % 2} for i in range(10)]
     _, warning = notes(prompted(rows), inputs=10, targets=4)
     assert "50.0% of inputs" in warning
 
 
-def test_rows_without_a_label_are_refused(prompted):
+def test_missing_labels_in_rows_are_refused(prompted):
     task = prompted([{"text": "x", "label": 0}] * 5, jinja="{{text}} ||| {{''}}")
     with pytest.raises(UserError, match="every target is empty"):
         notes(task, inputs=10, targets=4)

@@ -36,7 +36,7 @@ def seeded(seed=0):
 
 
 @given(SIZES, st.integers(0, 9), st.sampled_from([(0.15, 3.0), (0.5, 3.0), (0.3, 1.0)]))
-def test_inputs_and_targets_together_are_the_original(sizes, seed, noise):
+def test_span_corruption_inputs_and_targets_restore_original(sizes, seed, noise):
     given_tokens = ragged(tokens(sizes, seed))
     density, mean_span = noise
     lengths = given_tokens.lengths
@@ -60,7 +60,7 @@ def test_inputs_and_targets_together_are_the_original(sizes, seed, noise):
             assert len(begins) == spans == sum(t > 250 for t in visible)
 
 
-def test_all_masks_are_equally_likely():
+def test_span_mask_is_uniform_over_all_masks():
     # 8 tokens, 3 of them noise in 2 spans: 2 partitions of the noise, 4 of the rest.
     count = 8000
     mask = denoising.span_mask(np.full(count, 8), seeded(), density=0.375, mean_span=1.5)
@@ -69,7 +69,7 @@ def test_all_masks_are_equally_likely():
     assert times.min() / times.max() > 0.85
 
 
-def test_lengths_of_t5():
+def test_span_corruption_of_568_tokens_gives_512_and_114():
     assert [int(n) for n in denoising.spans(np.array(568), 0.15, 3.0)] == [85, 28]
     pieces = ragged(tokens([568] * 5))
     mask = denoising.span_mask(pieces.lengths, seeded())
@@ -80,7 +80,7 @@ def test_lengths_of_t5():
 
 
 @given(SIZES)
-def test_splitting_and_joining_keep_every_token_in_order(sizes):
+def test_denoising_split_and_concatenate_keep_token_order(sizes):
     sequences = tokens(sizes)
     joined = denoising.join_documents(ragged(sequences), 3)
     wanted = [sum((s.tolist() for s in sequences[n : n + 3]), []) for n in range(0, len(sizes), 3)]
@@ -92,14 +92,14 @@ def test_splitting_and_joining_keep_every_token_in_order(sizes):
     ]
 
 
-def test_padding_ids_and_empty_documents_are_dropped():
+def test_denoising_chunks_drop_padding_ids_and_empty_documents():
     documents = ragged([[5, 0, 6], [], [7]])
     taken = denoising.chunks(documents, seeded(), order=np.array([2, 1, 0]))
     assert listed(taken) == [[7], [5, 0, 6]]
     assert listed(denoising.join_documents(taken)) == [[7, 5, 6]]
 
 
-def test_a_long_document_gives_one_stretch_each_as_likely():
+def test_denoising_chunk_of_long_document_is_drawn_uniformly():
     document = np.arange(25)
     documents = ragged([document] * 600)
     taken = listed(denoising.chunks(documents, seeded(), longest=10))
@@ -110,7 +110,7 @@ def test_a_long_document_gives_one_stretch_each_as_likely():
 
 
 @given(SIZES, st.integers(0, 5))
-def test_prefixes_leave_something_on_both_sides(sizes, seed):
+def test_prefix_lm_mask_leaves_tokens_on_both_sides(sizes, seed):
     lengths = np.array(sizes)
     mask = denoising.prefix_mask(lengths, seeded(seed))
     for part in np.split(mask, np.cumsum(lengths)[:-1]):
@@ -118,7 +118,7 @@ def test_prefixes_leave_something_on_both_sides(sizes, seed):
         assert part[: part.sum()].all()
 
 
-def test_ending_cuts_within_the_limit():
+def test_eos_is_appended_within_the_length_limit():
     sequences = ragged([[5, 6, 7, 8], [9], []])
     assert listed(denoising.append_eos(sequences, 1, 4)) == [[5, 6, 7, 1], [9, 1], [1]]
     assert listed(denoising.append_eos(sequences, None, 3)) == [[5, 6, 7], [9], []]
@@ -144,7 +144,7 @@ def our_examples(step, features, lengths, ends=True):
 @pytest.mark.parametrize(
     "lengths", [{"inputs": 64, "targets": 40}, {"inputs": 512, "targets": 114}]
 )
-def test_span_corruption_is_t5s(features, lengths):
+def test_span_corruption_equals_t5(features, lengths):
     # More than 128 documents, so that they are joined in two lots, each with a shorter last piece.
     documents = tokens(np.random.default_rng(3).integers(1, 80, 300))
     steps = [t5_preprocessors.span_corruption, seqio.preprocessors.append_eos_after_trim]
@@ -167,7 +167,7 @@ def test_span_corruption_is_t5s(features, lengths):
 
 @settings(max_examples=4)
 @given(st.integers(0, 2**31 - 1))
-def test_masks_have_t5s_numbers(seed):
+def test_span_mask_has_noise_and_span_counts_of_t5(seed):
     import tensorflow.compat.v1 as tf
 
     lengths = [1, 2, 3, 9, 10, 11, 50, 100, 567, 568]
@@ -185,7 +185,7 @@ def test_masks_have_t5s_numbers(seed):
         assert np.diff(ours.astype(int)).clip(0).sum() == np.diff(mask.astype(int)).clip(0).sum()
 
 
-def test_prefix_lm_is_t5s(features):
+def test_prefix_lm_equals_t5(features):
     lengths = {"inputs": 33, "targets": 20}
     documents = tokens(np.random.default_rng(4).integers(1, 80, 200))
     steps = [t5_preprocessors.prefix_lm, seqio.preprocessors.append_eos_after_trim]
@@ -206,7 +206,7 @@ def test_prefix_lm_is_t5s(features):
     assert (both == pieces.lengths)[~cut].all()
 
 
-def test_full_lm_is_t5s(features):
+def test_full_lm_equals_t5(features):
     lengths = {"inputs": 5, "targets": 20}
     features = {"targets": features["targets"]}
     documents = tokens(np.random.default_rng(5).integers(1, 50, 200))

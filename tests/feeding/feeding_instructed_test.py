@@ -89,7 +89,7 @@ def of_seqio(task, split, longest, **given):
     return list(dataset.as_numpy_iterator())
 
 
-def test_examples_are_those_of_seqio_cached_and_live(task):
+def test_instruction_examples_equal_seqio_cached_and_live(task):
     sizes = set()
     for longest in LONGEST:
         found = inputs_of(examples_of(source_of(longest=longest)))
@@ -101,7 +101,7 @@ def test_examples_are_those_of_seqio_cached_and_live(task):
     assert len(sizes) == len(LONGEST)
 
 
-def test_targets_of_a_split_to_judge_are_those_of_seqio(task):
+def test_instruction_evaluation_targets_equal_seqio(task):
     ours = examples_of(source_of("test"), seed=None)
     theirs = of_seqio(task, "test", 120, use_cached=True)
     pairs = [
@@ -112,7 +112,7 @@ def test_targets_of_a_split_to_judge_are_those_of_seqio(task):
     assert {record["references"].size for record in theirs} == {2}
 
 
-def test_each_epoch_draws_outputs_anew(task):
+def test_instruction_epochs_draw_outputs_again(task):
     def targets(**given):
         return {
             tuple(one["inputs"].tolist()): default_vocabulary().decode(one["targets"].tolist())
@@ -128,7 +128,7 @@ def test_each_epoch_draws_outputs_anew(task):
         assert other != first
 
 
-def test_a_stream_goes_on_where_it_stood(task, monkeypatch):
+def test_instruction_stream_resumes_at_its_position(task, monkeypatch):
     monkeypatch.setattr("t0.feeding.reading.BLOCK_EXAMPLES", 50)  # a block for each file
 
     def stream():
@@ -146,7 +146,7 @@ def test_a_stream_goes_on_where_it_stood(task, monkeypatch):
             assert one["targets"].tolist() == other["targets"].tolist()
 
 
-def test_a_cache_needs_no_tokenizer_on_a_tpus_hosts(task):
+def test_instruction_cache_needs_no_tokenizer_on_tpu_hosts(task):
     def operations(**given):
         lengths = {"inputs": 120, "targets": 20}
         read = lambda _: task.get_dataset(lengths, "train", shuffle=False, **given)  # noqa: E731
@@ -156,7 +156,7 @@ def test_a_cache_needs_no_tokenizer_on_a_tpus_hosts(task):
     assert any("Sentencepiece" in kind for kind in operations(use_cached=False))
 
 
-def test_predictions_read_what_fits(task):
+def test_instruction_inference_inputs_are_joined_to_fit(task):
     files, total = opening.cache_files(task, "test")
     vocabularies = (default_vocabulary(), default_vocabulary())
     for longest in LONGEST:
@@ -181,7 +181,7 @@ def ragged(rows):
 
 @pytest.mark.parametrize("longest", [1, 12, 25, 40, 64])
 @pytest.mark.parametrize("eos", [True, False])
-def test_what_fits_is_what_tensorflow_keeps(longest, eos):
+def test_instruction_joining_to_length_equals_tensorflow(longest, eos):
     rng = np.random.default_rng(longest)
     sizes = rng.integers(0, 10, (200, 7)) * (rng.random((200, 7)) < 0.8)
     spec = InstructionSpec(2, longest, {"inputs": 1 if eos else None, "targets": 1})
@@ -218,14 +218,14 @@ GOOD = {
         ({"output_tokens": ragged([[]]), "outputs": ragged([[]])}, "has no outputs"),
     ],
 )
-def test_records_of_something_else_are_refused(changes, said):
+def test_instruction_records_of_other_kinds_are_refused(changes, said):
     features = {**GOOD, **changes}
     with pytest.raises(ValueError, match=said):
         instructed.join_parts(features, SPEC)
         instructed.draw_outputs(features, None)
 
 
-def test_a_damaged_cache_is_named(task):
+def test_instruction_cache_that_is_damaged_is_named(task):
     folder = Path(task.cache_dir)
     for path in folder.glob("train.tfrecord-*"):
         with tf.io.TFRecordWriter(str(path)) as writer:
@@ -237,7 +237,7 @@ def test_a_damaged_cache_is_named(task):
         examples_of(source_of())
 
 
-def test_other_steps_after_the_cache_are_not_recognised(task):
+def test_instruction_preprocessors_changed_after_cache_use_seqio(task):
     lengths = {"inputs": 100}
     found = opening.task_spec(task, "train", lengths, use_cached=True)
     assert found.instructions == InstructionSpec(2, 100, {"inputs": 1, "targets": 1})

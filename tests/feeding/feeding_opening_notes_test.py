@@ -41,7 +41,7 @@ def told(name, **lengths):
     return list(opening.notes(name, "train", lengths or None))
 
 
-def test_long_targets_are_counted_with_their_eos():
+def test_truncation_note_counts_long_targets_with_eos():
     assert told("plain", inputs=1, targets=4) == [
         "plain says so",
         "plain, train: 1 of 3 targets are longer than 4 tokens and will be cut",
@@ -52,23 +52,23 @@ def test_long_targets_are_counted_with_their_eos():
     assert "1 of 2" in told("several", targets=3)[1]
 
 
-def test_nothing_is_measured_without_need():
+def test_truncation_note_measures_only_if_needed():
     assert told("plain", targets=5) == told("plain") == told("plain", inputs=1) == ["plain says so"]
     assert told("other", targets=1) == []
     assert list(opening.notes("plain", "test", {"targets": 1})) == []
 
 
-def test_only_the_first_records_are_measured(monkeypatch):
+def test_truncation_note_measures_only_first_records(monkeypatch):
     monkeypatch.setattr(opening, "MEASURED", 2)
     assert "2 of 2" in told("plain", targets=1)[1]
 
 
-def test_mixture():
+def test_opening_notes_of_a_mixture():
     lines = told("all", targets=3)
     assert len(lines) == 6
     assert lines[::2] == ["plain says so", "several says so", "without_eos says so"]
 
 
-def test_unknown():
+def test_opening_notes_of_unknown_mixture_are_refused():
     with pytest.raises(UserError, match="unknown mixture or task 'plane'"):
         told("plane")

@@ -29,14 +29,14 @@ def tasks(clean_registries, tmp_path, monkeypatch):
     seqio.set_global_cache_dirs([])
 
 
-def test_nearest_names_are_offered():
+def test_unknown_mixture_error_offers_nearest_names():
     assert opening.known_mixture("kinds").name == "kinds"
     assert opening.known_mixture("kind_two").name == "kind_two"
     with pytest.raises(UserError, match="unknown mixture or task 'kinda'.*mean 'kinds'.*t0 tasks"):
         opening.known_mixture("kinda")
 
 
-def test_a_vocabulary_that_does_not_fit_t5_is_refused():
+def test_vocabulary_with_other_pad_or_eos_ids_is_refused():
     other = {"targets": seqio.Feature(seqio.PassThroughVocabulary(100, eos_id=2))}
     source = seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["train"])
     seqio.TaskRegistry.add("other", source=source, preprocessors=[], output_features=other)
@@ -47,13 +47,13 @@ def test_a_vocabulary_that_does_not_fit_t5_is_refused():
 
 
 @pytest.mark.parametrize("kind", opening.RECIPES)
-def test_folder_that_would_make_a_task_is_named(kind, tmp_path, monkeypatch):
+def test_unknown_recipe_task_error_names_required_folder(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
     with pytest.raises(UserError, match=rf"made from a folder {kind}/ in .*: {tmp_path}$"):
         opening.known_mixture(f"{kind}_en_de")
 
 
-def test_every_recipe_has_its_folder_named():
+def test_recipe_kinds_are_all_known_to_opening():
     from seqio_tasks import recipes
 
     assert tuple(recipes.KINDS) == opening.RECIPES
@@ -63,7 +63,7 @@ def require(name, **settings):
     opening.require_cached(name, function="mesh_train_dataset_fn", settings=settings)
 
 
-def test_uncached_task_comes_with_the_command_that_caches_it(tmp_path):
+def test_uncached_task_error_has_the_caching_command(tmp_path):
     require("kind_one")
     require("k+")
     with pytest.raises(UserError) as caught:
@@ -81,7 +81,7 @@ def test_uncached_task_comes_with_the_command_that_caches_it(tmp_path):
 @pytest.mark.parametrize(
     ("name", "is_cached"), [("kind_one", True), ("k+", True), ("kinds", False)]
 )
-def test_caches_that_a_run_leaves_unread_are_named(name, is_cached, tmp_path):
+def test_unread_cache_is_named_in_a_note(name, is_cached, tmp_path):
     line = opening.unread_caches(name, function="mesh_train_dataset_fn")
     wanted = (
         f"{name} is cached in {tmp_path}, and the cache is not read. To read it: "
@@ -90,25 +90,25 @@ def test_caches_that_a_run_leaves_unread_are_named(name, is_cached, tmp_path):
     assert line == (wanted if is_cached else None)
 
 
-def test_the_caching_command_takes_what_gin_says_of_instructions(empty_gin):
+def test_caching_command_has_gin_parameters_of_instructions(empty_gin):
     gin.parse_config(["sni.seed = 3", "sni.instances_per_task = None"])
     words = shlex.split(opening.caching_command("sni_def", "/cache", {}))
     assert words[3:] == ["--gin_param=sni.instances_per_task=None", "--gin_param=sni.seed=3"]
 
 
-def test_without_a_cache_folder_one_is_to_be_named():
+def test_missing_cache_folder_error_names_the_flag():
     seqio.set_global_cache_dirs([])
     with pytest.raises(UserError, match="no folder was given.*\n.*=DIR\n.*additional_task_cache"):
         require("kinds")
 
 
-def test_split_that_no_task_has():
+def test_missing_split_of_mixture_is_refused():
     opening.require_split("kinds", "train")
     with pytest.raises(UserError, match="no task of kinds has a split 'dev'; there are: train"):
         opening.require_split("kinds", "dev")
 
 
-def test_damaged_caches_are_named_with_task_and_file(tmp_path):
+def test_damaged_cache_error_names_task_and_file(tmp_path):
     cache = tmp_path / "kind_one"
     (cache / "info.train.json").write_text('{"num_shards": 2}')
     first = cache / "train.tfrecord-00000-of-00002"
@@ -129,7 +129,7 @@ def test_damaged_caches_are_named_with_task_and_file(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "[", "[" * 10**5, "{}", '{"num_shards": -1}', "[1]"])
-def test_a_damaged_description_of_a_cache_is_named(tmp_path, content):
+def test_damaged_cache_info_file_is_named(tmp_path, content):
     path = tmp_path / "kind_one" / "info.train.json"
     path.write_text(content)
     with pytest.raises(UserError, match=f"the cache's {path} .* t0 verify {path.parent}$"):
@@ -138,7 +138,7 @@ def test_a_damaged_description_of_a_cache_is_named(tmp_path, content):
         opening.require_whole("kinds", "train")
 
 
-def test_mixture_whose_module_is_not_imported(clean_registries):
+def test_unknown_mixture_error_names_module_to_import(clean_registries):
     import seqio
 
     seqio.TaskRegistry._REGISTRY.clear()

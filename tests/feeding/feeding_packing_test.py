@@ -36,7 +36,7 @@ def unpacked(rows):
 
 
 @given(st.lists(st.tuples(st.integers(0, 14), st.integers(1, 7)), min_size=1, max_size=40))
-def test_every_example_stands_in_one_row_whole_or_cut_to_the_limit(sizes):
+def test_packing_puts_each_example_in_one_row_up_to_the_limit(sizes):
     examples = [example(a, b, first=2 + 20 * n) for n, (a, b) in enumerate(sizes)]
     rows = packing.pack(examples, LENGTHS, order=np.random.default_rng(0))
     wanted = [
@@ -47,7 +47,7 @@ def test_every_example_stands_in_one_row_whole_or_cut_to_the_limit(sizes):
     assert all(rows[name].shape[1] == limit for name, limit in LENGTHS.items())
 
 
-def test_best_fit_takes_the_fullest_row_with_room_for_all_features():
+def test_packing_best_fit_takes_fullest_row_with_room():
     sizes = np.array([[7, 1], [6, 4], [4, 1], [3, 1]])
     rows = packing.assign(sizes, [10, 5])
     assert sorted(map(sorted, rows)) == [[0, 3], [1, 2]]
@@ -55,7 +55,7 @@ def test_best_fit_takes_the_fullest_row_with_room_for_all_features():
     assert len(packing.assign(np.array([[3, 4], [3, 4]]), [10, 5])) == 2
 
 
-def test_a_full_row_ends_in_eos_where_the_feature_does():
+def test_packing_truncation_keeps_eos_of_the_feature():
     rows = packing.pack([example(12, 7)], LENGTHS, ends_in_eos=("targets",))
     assert rows["targets"][0].tolist() == [2, 3, 4, 5, 1]
     assert rows["inputs"][0, -1] == 11
@@ -64,7 +64,7 @@ def test_a_full_row_ends_in_eos_where_the_feature_does():
     assert padded["inputs"][0].tolist() == [2, 3, 4] + [0] * 7
 
 
-def test_inputs_are_filled_to_98_percent():
+def test_packing_fills_inputs_to_98_percent():
     rng = np.random.default_rng(0)
     sizes = zip(
         rng.gamma(2, 50, 6000).astype(int) + 5, rng.gamma(1, 6, 6000).astype(int) + 2, strict=False
@@ -75,7 +75,7 @@ def test_inputs_are_filled_to_98_percent():
 
 
 @pytest.mark.parametrize("pack", [True, False])
-def test_rows_come_in_an_order_of_their_own(pack):
+def test_packing_row_order_depends_on_the_seed(pack):
     examples = [example(8, 2, first=n) for n in range(2, 40)]
     a, b = (
         packing.pack(examples, LENGTHS, order=np.random.default_rng(seed))["inputs"]

@@ -91,14 +91,14 @@ def all_tokens(task, split="train"):
     return [t for shard in texts.shards(split) for d in texts.documents(shard) for t in encode(d)]
 
 
-def test_unshuffled_tokens_are_those_of_the_text_in_order(tasks):
+def test_pretraining_without_shuffling_keeps_text_order(tasks):
     task = tasks.get("text_span_corruption")
     examples = examples_of(opened(), seed=None)
     assert tokens_of(examples) == all_tokens(task)
     assert all(e["inputs"][-1] == 1 == e["targets"][-1] for e in examples)
 
 
-def test_each_epoch_reads_every_document_once_in_another_order(tasks):
+def test_pretraining_epoch_reads_each_document_once_shuffled(tasks):
     task = tasks.get("text_span_corruption")
     passes = [examples_of(opened(), epoch=epoch) for epoch in (0, 1)]
     ordered = [tokens_of(examples) for examples in passes]
@@ -111,7 +111,7 @@ def test_each_epoch_reads_every_document_once_in_another_order(tasks):
 
 
 @pytest.mark.slow
-def test_one_block_has_the_lengths_that_t5_gives(folder, clean_registries):
+def test_pretraining_block_has_lengths_of_t5(folder, clean_registries):
     for name, arguments in pretraining_definitions("text", FolderTexts(folder)).items():
         seqio.TaskRegistry.add(name, **arguments)
     for name in ("text_span_corruption", "text_lm"):
@@ -135,7 +135,7 @@ def test_one_block_has_the_lengths_that_t5_gives(folder, clean_registries):
 
 
 @pytest.mark.parametrize("name", ["text_span_corruption", "text_prefix_lm"])
-def test_stream_goes_on_where_it_stood(tasks, name):
+def test_pretraining_stream_resumes_at_its_position(tasks, name):
     def stream():
         return MixedStream([opened(name)], [1.0], seed=3)
 
@@ -153,7 +153,7 @@ def test_stream_goes_on_where_it_stood(tasks, name):
     assert other.state() == whole.state()
 
 
-def test_position_brings_back_the_same_batches_of_text(tasks):
+def test_pretraining_position_restores_the_same_batches(tasks):
     def opened_data():
         return opening.open_data(opening.data_spec("text_span_corruption", LENGTHS, seed=3))
 
@@ -168,7 +168,7 @@ def test_position_brings_back_the_same_batches_of_text(tasks):
         assert all((batch[name] == wanted[name]).all() for name in wanted)
 
 
-def test_going_on_reads_no_shard_before(tasks, monkeypatch):
+def test_pretraining_resume_reads_no_earlier_shard(tasks, monkeypatch):
     source = opened()
     read = []
     texts = tasks.get("text_span_corruption").source.texts
@@ -185,7 +185,7 @@ def test_going_on_reads_no_shard_before(tasks, monkeypatch):
     assert last.features["inputs"].values.tolist() == blocks[-1].features["inputs"].values.tolist()
 
 
-def test_training_data_has_rows_of_text_and_of_validation(tasks):
+def test_pretraining_data_has_training_and_validation_rows(tasks):
     data = opening.open_data(opening.data_spec("text_span_corruption", LENGTHS, seed=3))
     batches = [batch for batch, _ in itertools.islice(data.batches(8), 5)]
     assert batches[0]["inputs"].shape == (8, 64)
@@ -198,7 +198,7 @@ def test_training_data_has_rows_of_text_and_of_validation(tasks):
     assert opening.open_split(data, "test") is None
 
 
-def test_cached_documents_give_the_same_tokens(tasks, tmp_path):
+def test_pretraining_cached_documents_give_the_same_tokens(tasks, tmp_path):
     task = tasks.get("text_span_corruption")
     cache = tmp_path / "cache" / task.name
     cache.mkdir(parents=True)
@@ -231,7 +231,7 @@ def test_cached_documents_give_the_same_tokens(tasks, tmp_path):
         seqio.set_global_cache_dirs(before)
 
 
-def test_c4_in_tensorflow_datasets_is_fed_by_shards(clean_registries, monkeypatch):
+def test_pretraining_c4_from_tfds_is_read_by_shards(clean_registries, monkeypatch):
     """T5's own task, its source standing for TensorFlow Datasets."""
     task = seqio.TaskRegistry.get("c4_v220_span_corruption")
     texts = documents(90)
@@ -257,7 +257,7 @@ def test_c4_in_tensorflow_datasets_is_fed_by_shards(clean_registries, monkeypatc
     assert sorted(read) == [0, 1, 2]
 
 
-def test_other_steps_stay_with_seqio(tasks):
+def test_pretraining_other_preprocessors_use_seqio(tasks):
     task = tasks.get("text_span_corruption")
     steps = list(task.preprocessors)
     other = functools.partial(t5_preprocessors.span_corruption, reserved_for_packing=2)
@@ -278,7 +278,7 @@ def test_other_steps_stay_with_seqio(tasks):
     assert max(len(e["inputs"]) for e in examples_of(source_of(stepped))) == LENGTHS["inputs"] - 2
 
 
-def test_lengths_and_vocabularies_that_do_not_fit(tasks):
+def test_pretraining_unsuitable_lengths_or_vocabulary_are_refused(tasks):
     with pytest.raises(UserError, match="inputs of 512 tokens need targets of 114 .* has 100"):
         opened(lengths={"inputs": 512, "targets": 100})
     with pytest.raises(UserError, match="114 spans of 2274 tokens need a sentinel each.* has 100 "):
@@ -293,7 +293,7 @@ def test_lengths_and_vocabularies_that_do_not_fit(tasks):
         objective(bare)
 
 
-def test_blank_and_faulty_text(tmp_path, clean_registries):
+def test_pretraining_blank_or_invalid_text_is_refused(tmp_path, clean_registries):
     def stream():
         for name, arguments in pretraining_definitions("blank", FolderTexts(tmp_path)).items():
             seqio.TaskRegistry.add(name, **arguments)

@@ -50,7 +50,7 @@ def check(found, number):
     assert found["none"].size == found["unset"].size == 0
 
 
-def test_records_are_those_of_tensorflow(tmp_path):
+def test_random_access_records_equal_tensorflow(tmp_path):
     records = CachedRecords(write(tmp_path / "toy", [3, 0, 4, 1]), "train")
     assert len(records) == 8
     for number in (0, 2, 3, 6, 7):
@@ -68,7 +68,7 @@ def test_records_are_those_of_tensorflow(tmp_path):
         records["inputs"]
 
 
-def test_where_records_begin_is_looked_up_once(tmp_path, monkeypatch):
+def test_random_access_index_is_built_once(tmp_path, monkeypatch):
     opened = []
     binary = random_access.binary
     monkeypatch.setattr(random_access, "binary", lambda path: opened.append(path) or binary(path))
@@ -80,7 +80,7 @@ def test_where_records_begin_is_looked_up_once(tmp_path, monkeypatch):
     assert len(opened) == 3
 
 
-def test_other_layouts_of_a_record(tmp_path):
+def test_random_access_reads_unpacked_numbers(tmp_path):
     """Numbers that are not packed, as protocol buffers allow."""
     ints = b"".join(protobuf_wire.field(1, n) for n in (7, 300))
     floats = protobuf_wire.float_field(1, 1.5)
@@ -107,7 +107,7 @@ def test_other_layouts_of_a_record(tmp_path):
         ("validation.tfrecord-00000-of-00001", "has none of its files of split 'train'"),
     ],
 )
-def test_a_folder_without_the_split_is_named(tmp_path, name, said):
+def test_random_access_folder_without_the_split_is_named(tmp_path, name, said):
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(UserError, match=f"{tmp_path} {said}"):
         CachedRecords(str(tmp_path), "train")
@@ -117,7 +117,7 @@ def test_a_folder_without_the_split_is_named(tmp_path, name, said):
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_damage_is_a_message(tmp_path, data):
+def test_random_access_damaged_file_is_a_user_error(tmp_path, data):
     whole = tfrecord.framed(tf_examples.example(tf_examples.ints_entry("inputs", [1, 300]))) * 3
     place = data.draw(st.integers(0, len(whole) - 1))
     changed = bytearray(whole)
@@ -134,7 +134,7 @@ def test_damage_is_a_message(tmp_path, data):
         assert found == [[1, 300]] * (place // (len(whole) // 3))
 
 
-def test_a_whole_frame_with_something_else_is_a_message(tmp_path):
+def test_random_access_frame_without_example_is_a_user_error(tmp_path):
     path = tmp_path / "train.tfrecord-00000-of-00001"
     for content in (b"\x0a\xff", b"\x08\x01\x0b", b"\x0a\x02\x08\x01"):
         path.write_bytes(tfrecord.framed(content))
@@ -142,7 +142,7 @@ def test_a_whole_frame_with_something_else_is_a_message(tmp_path):
             CachedRecords(str(tmp_path))[0]
 
 
-def test_records_in_a_bucket(bucket, tmp_path):
+def test_random_access_reads_records_in_a_bucket(bucket, tmp_path):
     write(tmp_path / "toy", [3, 2])
     for path in (tmp_path / "toy").iterdir():
         bucket.put("b", f"toy/{path.name}", path.read_bytes())

@@ -29,7 +29,7 @@ def machines(tmp_path):
         (FILES[1], None),
     ],
 )
-def test_caches_that_differ_are_seen(machines, monkeypatch, name, content):
+def test_cache_fingerprint_changes_with_content(machines, monkeypatch, name, content):
     found = []
     for machine in ("first", "second", "second"):
         if len(found) == 2 and content is None:

@@ -78,13 +78,13 @@ def texts_of(data):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_without_a_seed_is_read_live(name):
+def test_seqio_function_without_seed_argument_is_read_live(name):
     add("own", FUNCTIONS[name])
     data = opening.open_data(opening.data_spec("own", LENGTHS, pack=False))
     assert texts_of(data) == {answer for _, answer in ROWS}
 
 
-def test_the_old_api_and_a_mixture_of_functions_without_a_seed():
+def test_seqio_old_t5_api_mixture_without_seed_argument():
     import t5.data
 
     add("new")
@@ -96,7 +96,7 @@ def test_the_old_api_and_a_mixture_of_functions_without_a_seed():
     assert texts_of(data) <= {answer for _, answer in ROWS}
 
 
-def test_span_corruption_of_a_function_without_a_seed():
+def test_span_corruption_of_function_without_seed_argument():
     from t0.compat import t5_preprocessors
 
     vocabulary = seqio.ByteVocabulary(extra_ids=10)
@@ -118,7 +118,7 @@ def test_span_corruption_of_a_function_without_a_seed():
     assert next(data.batches(2))[0]["inputs"].shape == (2, 32)
 
 
-def test_a_seed_goes_to_the_function_that_takes_one():
+def test_seqio_seed_is_passed_to_function_that_takes_one():
     seeds = []
 
     def seeded(split, shuffle_files=False, seed=None):
@@ -142,7 +142,7 @@ def write_cache(folder, name, **examples):
     seqio.set_global_cache_dirs([str(folder)])
 
 
-def test_examples_are_counted_by_the_cache_if_nothing_else_counts_them(tmp_path):
+def test_example_count_comes_from_cache_if_task_has_none(tmp_path):
     task = add("uncounted")
     assert opening.count_examples(task, "train") is None
     write_cache(tmp_path, "uncounted", train=7)
@@ -153,7 +153,7 @@ def test_examples_are_counted_by_the_cache_if_nothing_else_counts_them(tmp_path)
     assert opening.open_data(spec).shares()[0].examples == 7
 
 
-def test_the_number_of_the_cache_counts_if_the_cache_is_read(tmp_path):
+def test_example_count_of_cache_is_used_if_cache_is_read(tmp_path):
     task = add("counted", num_input_examples={"train": 3})
     write_cache(tmp_path, "counted", train=7)
     assert opening.count_examples(task, "train") == 3
@@ -169,7 +169,7 @@ def test_the_number_of_the_cache_counts_if_the_cache_is_read(tmp_path):
         seqio.mixing_rate_num_characters,
     ],
 )
-def test_a_rate_by_unknown_numbers_is_refused_with_the_caching_command(rate, tmp_path):
+def test_mixing_rate_of_unknown_size_names_caching_command(rate, tmp_path):
     for name in ("one", "two"):
         add(name)
     seqio.MixtureRegistry.add("by_size", ["one", "two"], default_rate=rate)
@@ -185,12 +185,12 @@ def test_a_rate_by_unknown_numbers_is_refused_with_the_caching_command(rate, tmp
 
 
 @pytest.mark.parametrize("name", [None, ""])
-def test_no_mixture_is_said_in_a_line(name):
+def test_missing_mixture_name_error_is_one_line(name):
     with pytest.raises(UserError, match="there is no data to read. Set it with --gin.MIXTURE"):
         opening.known_mixture(name)
 
 
-def test_a_feature_that_is_never_made_is_said_in_a_line():
+def test_missing_feature_error_names_the_task_and_feature():
     add("unmade", steps=[lambda ds: ds.map(lambda ex: {"targets": ex["targets"]}), *STEPS])
     data = opening.open_data(opening.data_spec("unmade", LENGTHS, pack=False))
     with pytest.raises(UserError, match="unmade: .*missing.*: inputs. Its preprocessors make: tar"):
@@ -224,7 +224,7 @@ def add_teas(folder, splits=None):
 
 
 @pytest.mark.parametrize("splits", [None, ["train"]])
-def test_tfds_data_that_is_absent_comes_with_the_command_that_prepares_it(tmp_path, splits):
+def test_tfds_absent_data_error_has_the_prepare_command(tmp_path, splits):
     task = add_teas(tmp_path, splits)
     with pytest.raises(AbsentData) as caught:
         opening.require_split("tea", "train")
@@ -244,14 +244,14 @@ def test_tfds_data_that_is_absent_comes_with_the_command_that_prepares_it(tmp_pa
     assert next(opening.open_data(spec).batches(2))[0]["inputs"].shape == (2, 16)
 
 
-def test_an_unknown_tfds_dataset_or_version_is_said_in_a_line(tmp_path):
+def test_tfds_unknown_dataset_or_version_error_is_one_line(tmp_path):
     for name in ("no_such_teas:1.0.0", "teas:7.7.7"):
         source = seqio.TfdsDataSource(name, tfds_data_dir=str(tmp_path))
         with pytest.raises(AbsentData, match=f"Datasets cannot open {name}: .*version"):
             source.num_input_examples("train")
 
 
-def test_a_cache_gives_the_splits_of_a_tfds_task_without_its_data(tmp_path):
+def test_tfds_task_splits_come_from_cache_without_data(tmp_path):
     task = add_teas(tmp_path / "no data")
     write_cache(tmp_path, "tea", train=5, test=2)
     assert set(task.splits) == {"train", "test"}

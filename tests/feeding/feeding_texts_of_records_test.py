@@ -33,12 +33,12 @@ def record(features):
         max_size=9,
     )
 )
-def test_texts_are_those_of_the_records(examples):
+def test_record_texts_equal_the_written_texts(examples):
     found = texts_of([record(example) for example in examples], NAMES)
     assert found == {name: [example.get(name) for example in examples] for name in NAMES}
 
 
-def test_other_layouts():
+def test_record_texts_of_other_protobuf_layouts():
     key, value = field(1, NAMES[0].encode()), field(2, field(1, field(1, b"some text")))
     usual = record({NAMES[0]: b"some text"})
     swapped = field(1, field(1, value + key))

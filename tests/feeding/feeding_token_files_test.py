@@ -68,7 +68,7 @@ def by_us(records, names=NAMES):
         max_size=9,
     )
 )
-def test_records_are_decoded_as_tensorflow_does(examples):
+def test_token_records_are_decoded_like_tensorflow(examples):
     records = [record(example) for example in examples]
     assert by_us(records) == by_tensorflow(records)
 
@@ -96,12 +96,12 @@ def unusual_records():
 
 
 @pytest.mark.parametrize("unusual", [pytest.param(r, id=what) for what, r in unusual_records()])
-def test_records_of_another_layout_are_decoded_too(unusual):
+def test_token_records_of_other_layouts_are_decoded(unusual):
     records = [record({"inputs": [7, 8], "targets": [1]}), unusual, record({"inputs": [9]})]
     assert by_us(records) == by_tensorflow(records)
 
 
-def test_integers_packed_in_parts_are_all_read():
+def test_token_records_with_integers_in_parts_are_read():
     # TensorFlow reads the first part only.
     parts = field(1, varint(5)) + field(1, varint(300) + varint(70_000))
     entry = field(1, b"inputs") + field(2, field(3, parts))
@@ -115,14 +115,14 @@ def test_integers_packed_in_parts_are_all_read():
         ({"inputs": [2.0]}, "feature 'inputs' holds no integers"),
     ],
 )
-def test_features_of_another_kind_are_refused(features, why):
+def test_token_records_without_integers_are_refused(features, why):
     with pytest.raises(ValueError, match=why):
         by_us([record({"inputs": [1]}), record(features)])
 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=80), st.integers(0, 3))
-def test_whatever_the_bytes_are_they_are_decoded_or_refused(junk, depth):
+def test_token_records_of_random_bytes_are_decoded_or_refused(junk, depth):
     for _ in range(depth):
         junk = sized(b"\x0a", junk)
     try:
@@ -140,7 +140,7 @@ def write(path, records):
 @pytest.mark.parametrize(
     "counts", [[3], [2, 0, 5], [0, 0], [4, 1, 0, 0, 3, 7, 2, 2, 9, 0, 1, 5, 6], [1] * 20 + [30]]
 )
-def test_files_come_in_the_turns_of_tf_data(counts, tmp_path):
+def test_token_files_are_interleaved_like_tf_data(counts, tmp_path):
     number, files = 0, []
     for place, count in enumerate(counts):
         records = [record({"inputs": [number + n]}) for n in range(count)]
@@ -160,7 +160,7 @@ def test_files_come_in_the_turns_of_tf_data(counts, tmp_path):
     assert ours == [ids[0] for ids in wanted]
 
 
-def test_damage_names_task_and_file(tmp_path):
+def test_token_file_damage_names_task_and_file(tmp_path):
     file = tmp_path / "train.tfrecord-00000-of-00001"
     write(file, [record({"inputs": [n]}) for n in range(9)])
     whole = file.read_bytes()

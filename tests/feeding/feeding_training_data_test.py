@@ -94,7 +94,7 @@ def rows_of(data, count, position=None, rows=4):
     return list(itertools.islice(data.batches(rows, position), count))
 
 
-def test_position_brings_back_the_same_batches(cached):
+def test_training_data_position_restores_the_same_batches(cached):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("t0.feeding.opening.window", lambda: 6)
         whole = rows_of(opened(seed=3), 40)
@@ -123,7 +123,7 @@ WRONG_POSITIONS = [
 
 
 @pytest.mark.parametrize("wrong", WRONG_POSITIONS, ids=str)
-def test_what_is_no_position_is_refused(cached, wrong):
+def test_training_data_invalid_position_is_refused(cached, wrong):
     data = opened()
     _, position = next(data.batches(4))
     whole = {**position, "row": float(position["row"])}  # JSON does not tell 4.0 from 4
@@ -133,14 +133,14 @@ def test_what_is_no_position_is_refused(cached, wrong):
         data.read_position({**position, **wrong})
 
 
-def test_a_row_beyond_its_window_is_refused(cached):
+def test_training_data_position_outside_window_is_refused(cached):
     """It would read no rows, without an end."""
     _, position = next(opened().batches(4))
     with pytest.raises(UserError, match="is row 100,000 of window 0, which has only"):
         next(opened().batches(4, {**position, "row": 100_000}))
 
 
-def test_each_pass_reads_every_example_once_in_another_order(cached):
+def test_training_data_epoch_reads_each_example_once_shuffled(cached):
     spec = opening.data_spec("toy_a", LENGTHS, use_cached=True)
     source = open_source(spec.tasks[0], spec)
     assert isinstance(source, CachedSource)
@@ -155,7 +155,7 @@ def test_each_pass_reads_every_example_once_in_another_order(cached):
     assert inputs(epoch=0, first=0, seed=1) == first
 
 
-def test_examples_come_by_the_mixture_rates(cached):
+def test_mixing_rates_decide_shares_of_examples(cached):
     data = opened()
     rows_of(data, 300)
     drawn = {share.name: share.served for share in data.shares()}
@@ -163,7 +163,7 @@ def test_examples_come_by_the_mixture_rates(cached):
     assert [share.rate for share in data.shares()] == [0.75, 0.25]
 
 
-def test_live_tasks_give_the_records_that_cached_ones_give(cached, clean_registries):
+def test_training_data_live_records_equal_cached_records(cached, clean_registries):
     def live(split, shuffle_files, seed=None):
         rows = [{"inputs": list(ids), "targets": [5, 1]} for ids in cached["toy_a"]]
         return tf.data.Dataset.from_generator(
@@ -186,13 +186,13 @@ def test_live_tasks_give_the_records_that_cached_ones_give(cached, clean_registr
     assert found != cached["toy_a"]
 
 
-def test_without_seqio_a_live_task_says_that_it_must_be_cached(cached):
+def test_training_data_live_task_without_seqio_must_be_cached(cached):
     spec = opening.data_spec("toy", LENGTHS, use_cached=False)
     with pytest.raises(UserError, match="task toy_a are made while .* seqio_cache_tasks"):
         open_training_data(spec)
 
 
-def test_batches_without_tensorflow_are_the_same(cached, tmp_path):
+def test_training_data_batches_without_tensorflow_are_equal(cached, tmp_path):
     spec = opening.data_spec("toy", LENGTHS, use_cached=True, seed=3)
     assert from_json(to_json(spec), DataSpec) == spec
     (tmp_path / "spec.json").write_text(to_json(spec))
@@ -231,7 +231,7 @@ mesh_train_dataset_fn.seed = 5
 """
 
 
-def test_every_way_to_t5s_dataset_function_gives_our_batches(cached):
+def test_training_data_replaces_t5_dataset_function(cached):
     names = ("t5.models.mesh_transformer.mesh_train_dataset_fn", "t0.train_dataset_fn")
     given = {"sequence_length": LENGTHS, "vocabulary": None, "dataset_split": "train"}
     found, configs = [], []
@@ -260,7 +260,7 @@ def test_every_way_to_t5s_dataset_function_gives_our_batches(cached):
     gin.clear_config()
 
 
-def test_dataset_of_another_function_is_batched_and_goes_on():
+def test_training_data_of_other_dataset_function_resumes():
     def own(sequence_length, **unused):
         rows = {name: [[n] * length for n in range(1, 8)] for name, length in LENGTHS.items()}
         return tf.data.Dataset.from_tensor_slices({**rows, "text": ["x"] * 7})
@@ -278,7 +278,7 @@ def test_dataset_of_another_function_is_batched_and_goes_on():
         assert mine["targets"].tolist() == theirs["targets"].tolist()
 
 
-def test_empty_task_is_said(clean_registries):
+def test_training_data_empty_task_is_refused(clean_registries):
     class Empty:
         name, examples = "nothing", 0
 
@@ -292,7 +292,7 @@ def test_empty_task_is_said(clean_registries):
         MixedStream([Empty()], [0.0], seed=0)
 
 
-def test_position_of_another_mixture_is_refused(cached):
+def test_training_data_position_of_other_mixture_is_refused(cached):
     data = opened()
     position = rows_of(data, 1)[0][1]
     other = opened("toy_a")
@@ -301,7 +301,7 @@ def test_position_of_another_mixture_is_refused(cached):
         rows_of(other, 1, position)
 
 
-def test_the_share_of_targets_with_unknown_tokens_is_known_from_the_first_window():
+def test_unknown_token_share_of_targets_in_the_first_window():
     examples = [
         {"inputs": np.array([2, 2]), "targets": np.array([5, 1])},
         {"inputs": np.array([7, 9]), "targets": np.array([4, 2, 1])},  # 2 is unknown

@@ -67,7 +67,7 @@ def opened(filename):
         (b"\xef\xbb\xbf", "line 8: has no tab"),
     ],
 )
-def test_a_bad_line_of_a_tsv_file_is_told_before_training(tmp_path, name, line, told):
+def test_tsv_file_bad_line_is_reported_before_training(tmp_path, name, line, told):
     lines = [x.encode() for x in GOOD]
     lines.insert(7, line)
     path = write(tmp_path / name, b"\n".join(lines))
@@ -88,7 +88,7 @@ def test_a_bad_line_of_a_tsv_file_is_told_before_training(tmp_path, name, line, 
         (codecs.BOM_UTF8, "line 1: has no tab"),
     ],
 )
-def test_a_bad_tsv_file_is_told(tmp_path, data, told):
+def test_tsv_file_that_cannot_be_read_is_reported(tmp_path, data, told):
     with pytest.raises(UserError, match=told):
         opened(write(tmp_path / "x.tsv", data))
     with pytest.raises(UserError, match=r"absent\.tsv"):
@@ -98,7 +98,7 @@ def test_a_bad_tsv_file_is_told(tmp_path, data, told):
         opened(str(tmp_path / "cut.tsv.gz"))
 
 
-def test_packed_and_marked_tsv_files_are_read_as_the_plain_one(tmp_path, capsys):
+def test_tsv_file_with_gzip_or_byte_order_mark_is_read(tmp_path, capsys):
     plain = write(tmp_path / "x.tsv", GOOD)
     wanted = examples(plain)
     assert "x.tsv: 30 examples" in capsys.readouterr().out
@@ -111,7 +111,7 @@ def test_packed_and_marked_tsv_files_are_read_as_the_plain_one(tmp_path, capsys)
     assert isinstance(opened(both), DatasetBatches)
 
 
-def test_a_good_tsv_file_is_read_by_tensorflow_alone(tmp_path):
+def test_tsv_file_without_faults_is_read_by_stock_tensorflow(tmp_path):
     path = write(tmp_path / "x.tsv", GOOD)
     with tf1.Graph().as_default() as graph, checked_tsv_files():
         vocabulary = seqio.ByteVocabulary()
@@ -131,7 +131,7 @@ TEXT = st.text(st.sampled_from('"" a,\\'), max_size=6)
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=12))
-def test_own_rows_of_tsv_files_are_those_of_parse_tsv(pairs):
+def test_tsv_file_rows_equal_t5_parse_tsv(pairs):
     lines = [f"{a}\t{b}" for a, b in pairs]
     dataset = parse_tsv(tf.data.Dataset.from_tensor_slices(lines), field_names=["a", "b"])
     wanted = [[row["a"].decode(), row["b"].decode()] for row in dataset.as_numpy_iterator()]

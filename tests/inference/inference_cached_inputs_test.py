@@ -37,7 +37,7 @@ def cache(files, total=None):
     return open_cache("qa", "test", files, total=total, vocabularies=(Numbers(), Numbers()))
 
 
-def test_the_order_is_that_of_seqio(tmp_path):
+def test_cached_inputs_have_the_order_of_seqio(tmp_path):
     counts = [3, 17, 0, 16, 40, 1, *[7] * 14, 33]
     files = [
         write(tmp_path / f"test.tfrecord-{n:05d}", [record(1000 * n + i) for i in range(count)])
@@ -59,7 +59,7 @@ def test_the_order_is_that_of_seqio(tmp_path):
     assert shard == found[1::3]
 
 
-def test_texts_are_those_of_the_records_or_decoded(tmp_path):
+def test_cached_inputs_texts_come_from_records_or_decoding(tmp_path):
     given = {"inputs_pretokenized": "Wer?", "targets_pretokenized": "Ada"}
     file = write(tmp_path / "f", [record(5, **given), record(6, targets=[8, 1]), record(7)])
     found = list(cache([file], total=3).read(0, 1))
@@ -71,7 +71,7 @@ def test_texts_are_those_of_the_records_or_decoded(tmp_path):
     assert cache([file], total=3).facts == {"task": "qa", "split": "test"}
 
 
-def test_what_is_refused(tmp_path):
+def test_cached_inputs_of_rank_tasks_or_damaged_files_are_refused(tmp_path):
     choices = write(tmp_path / "choices", [record(5, is_correct=[1])])
     with pytest.raises(UserError, match="task qa is for rank evaluation"):
         list(cache([choices]).read(0, 1))

@@ -57,21 +57,21 @@ def assert_same(found, wanted):
     ("name", "model"),
     [*((name, "t5.1.1") for name in METHODS), ("greedy", "t5.1.0")],
 )
-def test_equals_a_search_without_states(checkpoints, name, model):
+def test_decoding_equals_a_search_without_cached_states(checkpoints, name, model):
     method = METHODS[name]
     generator = restored(checkpoints, method, model=model)
     assert_same(predict(generator), expected(method, model))
     generator.close()
 
 
-def test_some_predictions_end_and_some_reach_their_limit():
+def test_decoding_examples_end_in_eos_or_at_their_limit():
     ended = [tokens[-1] == EOS for tokens, _ in expected(METHODS["greedy"])]
     assert any(ended[:-1])
     assert not all(ended[:-1])
 
 
 @pytest.mark.parametrize("top_k", [pytest.param(0, marks=pytest.mark.slow), 5])
-def test_draws(checkpoints, top_k):
+def test_sampling_with_temperature_and_top_k_equals_slow_search(checkpoints, top_k):
     method = DecodingMethod(temperature=0.7, top_k=top_k)
     generator = restored(checkpoints, method)
     assert_same(predict(generator, draws=DRAWS), expected(method))
@@ -79,7 +79,7 @@ def test_draws(checkpoints, top_k):
 
 
 @pytest.mark.parametrize("method", GREEDY_IS_SLOW, ids=["greedy", "beams"])
-def test_neither_padding_nor_company_changes_a_prediction(checkpoints, method):
+def test_decoding_does_not_depend_on_padding_or_batch(checkpoints, method):
     generator = restored(checkpoints, method)
     together = predict(generator, length=64)
     assert_same(predict(generator, length=96, rows=6), together)
@@ -89,7 +89,7 @@ def test_neither_padding_nor_company_changes_a_prediction(checkpoints, method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [METHODS["greedy"], METHODS["beams"]], ids=["greedy", "beams"])
-def test_split_over_devices(checkpoints, method):
+def test_decoding_sharding_over_devices_keeps_predictions(checkpoints, method):
     generator = restored(checkpoints, method, mesh="batch:2,model:2")
     assert generator.replicas == 2
     assert_same(predict(generator), expected(method))
@@ -98,7 +98,7 @@ def test_split_over_devices(checkpoints, method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", GREEDY_IS_SLOW, ids=["greedy", "beams"])
-def test_layers_that_are_not_replaced(checkpoints, method, monkeypatch):
+def test_decoding_without_cached_attention_keeps_predictions(checkpoints, method, monkeypatch):
     # As for a decoder whose attention is none of those known here: Mesh TensorFlow's own states.
     monkeypatch.setattr("t0.inference.cached_attention.KINDS", {})
     generator = restored(checkpoints, method)
@@ -106,7 +106,7 @@ def test_layers_that_are_not_replaced(checkpoints, method, monkeypatch):
     generator.close()
 
 
-def test_bfloat16_scores_are_near(checkpoints):
+def test_decoding_bfloat16_scores_are_close_to_float32(checkpoints):
     generator = restored(checkpoints, activations=tf.bfloat16)
     (_, found), *_ = predict(generator, INPUTS[:1], [1])
     first = SlowSearch(ending_variables()).greedy(INPUTS[0], 1)[1]
@@ -115,7 +115,7 @@ def test_bfloat16_scores_are_near(checkpoints):
     generator.close()
 
 
-def test_other_models_are_refused(checkpoints):
+def test_decoding_with_checkpoint_of_another_model_is_refused(checkpoints):
     generator = make_generator(params=["d_ff = 64"])
     with pytest.raises(UserError, match="of another model than the gin files configure"):
         generator.restore(checkpoints["t5.1.1"])

@@ -27,7 +27,7 @@ def read(path, **kwargs):
     return list(inputs.open_file(str(path), Words(), **{"add_eos": False, **kwargs}).read(0, 1))
 
 
-def test_text_is_an_input_a_line(tmp_path):
+def test_input_file_of_text_has_one_input_per_line(tmp_path):
     path = tmp_path / "some.questions.txt"
     path.write_bytes(b"\xef\xbb\xbfw5 w6\r\n\n  w7\nw8 \n\n\n")
     found = inputs.open_file(str(path), Words(), add_eos=True)
@@ -40,7 +40,7 @@ def test_text_is_an_input_a_line(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz"])
-def test_json_lines(tmp_path, name):
+def test_input_file_of_json_lines(tmp_path, name):
     path = tmp_path / name
     text = b'{"inputs": "w5", "targets": "w6"}\n\n{"inputs": "w7\\n w8"}\n'
     path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
@@ -48,7 +48,7 @@ def test_json_lines(tmp_path, name):
     assert found == [(0, "w5", "w6"), (1, "w7\n w8", None)]
 
 
-def test_repeats_and_shards_keep_their_numbers(tmp_path):
+def test_input_file_repeats_and_shards_keep_their_numbers(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("w5\nw6\nw7\n")
     found = inputs.open_file(str(path), Words(), add_eos=False, repeats=2)
@@ -73,7 +73,7 @@ def test_repeats_and_shards_keep_their_numbers(tmp_path):
         ("a.txt.gz", b"w5\n", "a.txt.gz: cannot be read"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_predicted(tmp_path, name, content, message):
+def test_input_file_errors_are_reported_before_prediction(tmp_path, name, content, message):
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
@@ -108,7 +108,7 @@ def task(clean_registries):
     )
 
 
-def test_a_task(task):
+def test_task_inputs_have_texts_tokens_and_targets(task):
     found = task_inputs.open_task(task, "test", use_cached=False)
     assert found.facts == {"task": "three", "split": "test"}
     assert [(e.number, e.inputs, e.targets, e.tokens) for e in found.read(0, 1)] == [
@@ -132,7 +132,7 @@ def made(window, size, method=None, limits=None):
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, 80), max_size=40), st.integers(1, 7))
-def test_every_example_is_in_one_row(lengths, size):
+def test_inference_batches_have_every_example_in_one_row(lengths, size):
     window = examples(lengths)
     found = made(window, size)
     assert sorted(place for batch in found for place in batch.places) == list(range(len(lengths)))
@@ -151,33 +151,33 @@ def test_every_example_is_in_one_row(lengths, size):
 
 
 @given(st.integers(0, 3000), st.integers(1, 3000))
-def test_padded_lengths_are_few_and_enough(tokens, limit):
+def test_inference_batches_padded_length_is_bounded(tokens, limit):
     tokens = min(tokens, limit)
     length = padded_length(tokens, limit)
     assert tokens <= length <= max(16, tokens * 1.5)
     assert length <= limit
 
 
-def test_a_cut_input_keeps_its_end():
+def test_truncation_of_an_input_keeps_eos():
     limits = LengthLimits(3, 10)
     assert limits.truncate([5, 6, 7, 1]) == [5, 6, 1]
     assert limits.truncate([5, 6, 7, 8]) == [5, 6, 7]
     assert limits.truncate([5, 6, 1]) == [5, 6, 1]
 
 
-def test_limits_by_the_input():
+def test_length_limit_of_prediction_depends_on_the_input():
     limits = LengthLimits(64, 30, targets_per_input=(1.5, 10))
     assert [limits.limit_prediction([5] * n) for n in (0, 1, 9, 40)] == [10, 11, 23, 30]
     (batch,) = made(examples([9, 1]), 3, limits=limits)
     assert batch.limits.tolist() == [11, 23, 0]
 
 
-def test_windows_number_what_they_hold():
+def test_inference_windows_are_numbered():
     found = list(windows(iter("abcdefg"), 3))
     assert found == [(0, tuple("abc")), (1, tuple("def")), (2, ("g",))]
 
 
-def test_draws_belong_to_the_example():
+def test_sampling_draws_depend_only_on_the_example():
     (together,) = made(examples([5, 3, 9]), 4, method=DecodingMethod(temperature=1.0))
     alone = made(examples([5, 3, 9])[1:2], 1, method=DecodingMethod(temperature=1.0))[0]
     assert np.array_equal(together.draws[together.places.index(1)], alone.draws[0])

@@ -32,12 +32,12 @@ RUN = RunArguments((Words(), Words()), {"inputs": 20, "targets": 24}, 8)
         ({"beam_size": 4, "temperature": 1.0}, "beams are searched, not drawn"),
     ],
 )
-def test_settings_that_mean_nothing(settings, message):
+def test_inference_settings_that_are_invalid_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         InferenceSettings(**settings)
 
 
-def test_gin_sets_them_under_its_name():
+def test_inference_settings_come_from_gin():
     parse.parse([], ["t0.infer.beam_size = 4", "infer.top_k = -1"])
     assert InferenceSettings() == InferenceSettings(beam_size=4, top_k=-1)
     with pytest.raises(UserError, match="no parameter 'beams' .*Did you mean beam_size"):
@@ -52,12 +52,12 @@ def test_gin_sets_them_under_its_name():
         ({"output_dir": "out", "mixture_or_task_name": "nope"}, "unknown mixture or task 'nope'"),
     ],
 )
-def test_incomplete_settings(settings, message):
+def test_inference_settings_that_are_incomplete_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         make_jobs(InferenceSettings(**settings), RUN)
 
 
-def test_only_what_counts_is_recorded(tmp_path):
+def test_inference_job_records_only_settings_with_an_effect(tmp_path):
     (tmp_path / "a.txt").write_text("w5\n")
     settings = InferenceSettings(input_file=str(tmp_path / "a.txt"), output_dir="/out", seed=3)
     (job,) = make_jobs(settings, RUN)
@@ -76,7 +76,7 @@ def of_t5(tmp_path, *params):
     return make_t5_jobs(RUN)[0]
 
 
-def test_t5s_inference_keeps_its_parameters(tmp_path):
+def test_t5_decode_from_file_keeps_its_gin_parameters(tmp_path):
     job = of_t5(
         tmp_path,
         "Bitransformer.decode.sampling_keep_top_k = 5",
@@ -92,7 +92,7 @@ def test_t5s_inference_keeps_its_parameters(tmp_path):
     assert job.line(examples[0], "two\nlines", -1.0) == "two lines"
 
 
-def test_t5s_beams_are_limited_by_the_input(tmp_path):
+def test_t5_beam_search_length_is_limited_by_the_input(tmp_path):
     job = of_t5(
         tmp_path,
         "Bitransformer.decode.beam_size = 4",
@@ -104,13 +104,13 @@ def test_t5s_beams_are_limited_by_the_input(tmp_path):
     assert job.limits.targets_per_input == (1.5, 10)
 
 
-def test_files_that_t5s_inference_lacks():
+def test_t5_decode_from_file_without_files_is_refused():
     parse.parse([], [])
     with pytest.raises(UserError, match="runs/infer.gin predicts a task or a file"):
         make_t5_jobs(RUN)
 
 
-def test_what_is_left_to_mesh_tensorflow():
+def test_own_inference_is_used_for_supported_configurations():
     parse.parse([], [])
     assert uses_own_inference("bitransformer")
     assert not uses_own_inference("lm")

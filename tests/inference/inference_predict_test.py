@@ -59,7 +59,7 @@ def infer(model_dir, *, lengths=LENGTHS, **settings):
     )
 
 
-def test_every_input_has_its_prediction_in_order(model_dir, inputs, tmp_path, backwards, capsys):
+def test_predictions_are_written_in_input_order(model_dir, inputs, tmp_path, backwards, capsys):
     infer(model_dir, input_file=inputs, output_dir=tmp_path / "out")
     found = lines_of(tmp_path / "out" / "questions_7.jsonl")
     texts = inputs.read_text().split("\n")[:40]
@@ -76,7 +76,7 @@ def test_every_input_has_its_prediction_in_order(model_dir, inputs, tmp_path, ba
     assert "  inputs cut at the limit of 20 tokens: 2\n" in out
 
 
-def test_a_killed_run_goes_on_after_its_last_batch(
+def test_prediction_resumes_after_last_batch_of_a_killed_run(
     model_dir, inputs, tmp_path, backwards, monkeypatch, capsys
 ):
     monkeypatch.setattr(prediction_loop, "WINDOW", 3)  # windows of twelve inputs
@@ -101,7 +101,7 @@ def test_a_killed_run_goes_on_after_its_last_batch(
     }
 
 
-def test_a_half_written_batch_is_made_again(model_dir, inputs, tmp_path, backwards):
+def test_prediction_resume_repeats_a_half_written_batch(model_dir, inputs, tmp_path, backwards):
     backwards.stop_after = 3
     with pytest.raises(KeyboardInterrupt):
         infer(model_dir, input_file=inputs, output_dir=tmp_path)
@@ -113,7 +113,9 @@ def test_a_half_written_batch_is_made_again(model_dir, inputs, tmp_path, backwar
     assert len(backwards.calls) == 11
 
 
-def test_finished_predictions_are_left_alone(model_dir, inputs, tmp_path, backwards, capsys):
+def test_prediction_resume_keeps_finished_predictions(
+    model_dir, inputs, tmp_path, backwards, capsys
+):
     infer(model_dir, input_file=inputs, output_dir=tmp_path)
     count = len(backwards.calls)
     infer(model_dir, input_file=inputs, output_dir=tmp_path)
@@ -122,7 +124,9 @@ def test_finished_predictions_are_left_alone(model_dir, inputs, tmp_path, backwa
 
 
 @pytest.mark.parametrize("stop", [None, 3], ids=["finished", "begun"])
-def test_other_settings_are_refused_with_what_differs(model_dir, inputs, tmp_path, backwards, stop):
+def test_prediction_resume_with_other_settings_lists_differences(
+    model_dir, inputs, tmp_path, backwards, stop
+):
     backwards.stop_after = stop
     if stop:
         with pytest.raises(KeyboardInterrupt):
@@ -138,14 +142,14 @@ def test_other_settings_are_refused_with_what_differs(model_dir, inputs, tmp_pat
     assert sorted(tmp_path.rglob("*")) == kept
 
 
-def test_a_file_of_another_making_is_not_overwritten(model_dir, inputs, tmp_path, backwards):
+def test_prediction_does_not_overwrite_an_unknown_file(model_dir, inputs, tmp_path, backwards):
     (tmp_path / "questions_7.jsonl").write_text("mine\n")
     with pytest.raises(UserError, match="without .*questions_7.run.json, which records"):
         infer(model_dir, input_file=inputs, output_dir=tmp_path)
     assert (tmp_path / "questions_7.jsonl").read_text() == "mine\n"
 
 
-def test_targets_go_through(model_dir, tmp_path, backwards):
+def test_prediction_copies_targets_to_the_output(model_dir, tmp_path, backwards):
     path = tmp_path / "pairs.jsonl"
     rows = [
         {"inputs": "w5 w6", "targets": "w6 w5"},
@@ -160,7 +164,7 @@ def test_targets_go_through(model_dir, tmp_path, backwards):
 
 
 @pytest.mark.slow
-def test_shards_are_the_whole_however_it_is_batched(model_dir, inputs, tmp_path):
+def test_prediction_sharding_equals_one_run_at_any_batch_size(model_dir, inputs, tmp_path):
     # With a real model: draws and scores belong to the example.
     lengths = {"inputs": 16, "targets": 24}
     common = {"input_file": inputs, "temperature": 0.8, "top_k": 7, "lengths": lengths}
@@ -180,7 +184,7 @@ def test_shards_are_the_whole_however_it_is_batched(model_dir, inputs, tmp_path)
     assert len({line["prediction"] for line in whole}) > 10
 
 
-def test_inputs_are_read_as_they_are_predicted(model_dir, inputs, tmp_path, backwards, monkeypatch):
+def test_prediction_reads_inputs_lazily(model_dir, inputs, tmp_path, backwards, monkeypatch):
     monkeypatch.setattr(prediction_loop, "WINDOW", 2)  # windows of eight inputs
     read = []
     encode = Words.encode

@@ -13,7 +13,7 @@ from t0.inference.prediction_file import BatchPredictions, PredictionFile
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"lines": []}', '{"lines": {"a": "b"}, "counts": {}}', "[" * 9**5]
 )
-def test_a_damaged_batch_is_predicted_again(tmp_path, content):
+def test_prediction_file_damaged_batch_is_predicted_again(tmp_path, content):
     path = str(tmp_path / "out.jsonl")
     file = PredictionFile(path, {"seed": 1})
     file.save_batch(0, 0, BatchPredictions({3: "a line"}, {"tokens": 2}))
@@ -24,7 +24,7 @@ def test_a_damaged_batch_is_predicted_again(tmp_path, content):
     assert PredictionFile(path, {"seed": 1}).finished_batches == {}
 
 
-def test_a_damaged_summary_is_not_taken_for_other_settings(tmp_path):
+def test_prediction_file_damaged_summary_is_refused(tmp_path):
     path = str(tmp_path / "out.jsonl")
     file = PredictionFile(path, {"seed": 1})
     file.save_batch(0, 0, BatchPredictions({0: "a"}, {}))
@@ -34,7 +34,7 @@ def test_a_damaged_summary_is_not_taken_for_other_settings(tmp_path):
         PredictionFile(path, {"seed": 1})
 
 
-def test_the_unfinished_summary_of_a_killed_run_is_removed(tmp_path):
+def test_prediction_file_unfinished_summary_is_removed(tmp_path):
     path = tmp_path / "out.jsonl"
     child = os.fork()
     if not child:  # with the name that this process's unfinished files have

@@ -71,7 +71,7 @@ def expected(row, method):
     ],
     ids=str,
 )
-def test_equals_the_plain_search(method):
+def test_beam_search_and_sampling_equal_a_simple_search(method):
     ids, scores, running = found(method)
     steps = set()
     for row, limit in enumerate(LIMITS):
@@ -85,7 +85,7 @@ def test_equals_the_plain_search(method):
 
 
 @pytest.mark.parametrize("size", [128 * 40, 128 * 4, 1000])
-def test_the_largest_are_in_order_and_of_equals_the_first(size):
+def test_top_k_selection_is_ordered_and_takes_first_of_ties(size):
     # Many equal numbers, in parts whose largest differ.
     rows = np.random.default_rng(0).integers(0, size // 3, (50, size)).astype(np.float32)
     with tf.Graph().as_default(), tf.Session() as session:

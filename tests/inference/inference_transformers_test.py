@@ -26,7 +26,7 @@ METHODS = {
 
 @pytest.mark.parametrize("seed", [3, 5, 8])
 @pytest.mark.parametrize(("method", "settings"), METHODS.values(), ids=METHODS)
-def test_equals_generate(tmp_path, method, settings, seed):
+def test_decoding_equals_hugging_face_generate(tmp_path, method, settings, seed):
     variables = ending_variables(seed=seed)
     generator = make_generator(method)
     generator.restore(write_checkpoint(tmp_path, variables))

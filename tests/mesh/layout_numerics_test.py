@@ -94,7 +94,7 @@ def one_device(tokens):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_mesh_equals_one_device(case, tokens, one_device):
+def test_layout_loss_and_gradients_equal_one_device(case, tokens, one_device):
     loss, gradients, weights = one_device
     shape, layout = CASES[case]
     got_loss, got, _ = loss_and_gradients(shape, layout, tokens, weights)
@@ -105,7 +105,7 @@ def test_mesh_equals_one_device(case, tokens, one_device):
         assert np.abs(got[name] - expected).max() <= 1e-5 * scale, name
 
 
-def test_the_comparison_sees_other_weights(tokens, one_device):
+def test_layout_comparison_detects_changed_weights(tokens, one_device):
     loss, _, weights = one_device
     other = dict(weights)
     other["shared/embedding"] = weights["shared/embedding"] * 1.01

@@ -29,7 +29,7 @@ def sequences(batch_size, *, lengths=LENGTHS, mesh=""):
         ("tokens_per_replica", 2048),
     ],
 )
-def test_same_number_as_mesh_computes(batch_size, mesh):
+def test_batch_size_equals_mesh_tensorflow(batch_size, mesh):
     from mesh_tensorflow.transformer.utils import compute_batch_size
 
     wanted = batch_size
@@ -63,18 +63,18 @@ def test_same_number_as_mesh_computes(batch_size, mesh):
         (0, "", "above 0"),
     ],
 )
-def test_numbers_that_do_not_divide_are_named(batch_size, mesh, message):
+def test_batch_size_that_does_not_divide_is_named(batch_size, mesh, message):
     with pytest.raises(UserError, match=message):
         sequences(batch_size, mesh=mesh)
 
 
-def test_batch_in_tokens_needs_lengths():
+def test_batch_size_in_tokens_needs_sequence_length():
     assert sequences(8, lengths=None) == 8
     with pytest.raises(UserError, match="counts tokens, which needs run.sequence_length"):
         sequences(("tokens_per_batch", 1024), lengths=None)
 
 
-def test_tensor_that_the_mesh_cannot_split_is_named(empty_gin):
+def test_mesh_shape_that_cannot_split_a_tensor_is_named(empty_gin):
     import gin
     import mesh_tensorflow as mtf
     import mesh_tensorflow.transformer.utils

@@ -15,7 +15,7 @@ def google(monkeypatch):
         yield server
 
 
-def test_machine_that_is_not_googles(monkeypatch, tmp_path):
+def test_cloud_facts_of_machine_outside_google(monkeypatch, tmp_path):
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     machine = cloud.read_machine("my-tpu", zone="z", project="p", root=tmp_path)
     assert not machine.on_google
@@ -24,12 +24,12 @@ def test_machine_that_is_not_googles(monkeypatch, tmp_path):
     assert machine.tensorflow.startswith("2.15")
 
 
-def test_metadata_server_that_does_not_answer(monkeypatch, tmp_path):
+def test_cloud_metadata_server_that_does_not_answer(monkeypatch, tmp_path):
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
     assert not cloud.read_machine("local", root=tmp_path).on_google
 
 
-def test_tpu_vm(google, tmp_path):
+def test_cloud_facts_of_tpu_vm(google, tmp_path):
     (tmp_path / "dev").mkdir()
     for number in range(4):
         (tmp_path / "dev" / f"accel{number}").touch()
@@ -43,7 +43,7 @@ def test_tpu_vm(google, tmp_path):
     assert (given.project, given.zone) == ("another", "other")
 
 
-def test_facts_that_only_tpu_env_has(google, tmp_path):
+def test_cloud_facts_from_tpu_env_attribute(google, tmp_path):
     for name in ("accelerator-type", "agent-worker-number"):
         del google.metadata[f"instance/attributes/{name}"]
     google.metadata["instance/attributes/tpu-env"] = (
@@ -55,7 +55,7 @@ def test_facts_that_only_tpu_env_has(google, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"x" * 5000 + b"libtpu.so\0", b"TPU_LIBRARY_PATH"])
-def test_library_that_drives_tpus(tmp_path, content):
+def test_tpu_library_libtpu_is_detected(tmp_path, content):
     path = tmp_path / "lib.so"
     path.write_bytes(content)
     assert cloud.loads_libtpu(path)
@@ -65,7 +65,7 @@ def test_library_that_drives_tpus(tmp_path, content):
     assert not cloud.loads_libtpu(path)
 
 
-def test_node(google):
+def test_tpu_node_facts_from_cloud_api(google):
     endpoints = [("10.0.0.2", 8470), ("10.0.0.3", "8471")]
     google.nodes["my-tpu"] = imitated_google.node(
         endpoints=endpoints, tensorflowVersion="tpu-vm-tf-2.15.1-pod-se"
@@ -78,7 +78,7 @@ def test_node(google):
     assert google.asked[-1] == "v1/projects/my-project/locations/europe-west4-a/nodes/my-tpu"
 
 
-def test_node_of_one_host_has_its_address_beside(google):
+def test_tpu_node_of_one_host_has_one_endpoint(google):
     google.nodes["one"] = {"state": "READY", "ipAddress": "10.0.0.2", "port": "8470"}
     assert cloud.read_node(cloud.read_machine("one")).endpoints == (("10.0.0.2", 8470),)
 
@@ -86,23 +86,23 @@ def test_node_of_one_host_has_its_address_beside(google):
 @pytest.mark.parametrize(
     ("answer", "trouble"), [(404, "HTTP 404: no node my-tpu"), (403, "HTTP 403: no node my-tpu")]
 )
-def test_node_that_is_not_there(google, answer, trouble):
+def test_tpu_node_that_is_missing(google, answer, trouble):
     google.nodes["my-tpu"] = answer
     assert cloud.read_node(cloud.read_machine("my-tpu")).trouble == trouble
 
 
-def test_without_credentials(google, monkeypatch, tmp_path):
+def test_tpu_node_lookup_without_credentials(google, monkeypatch, tmp_path):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "absent.json"))
     assert "no credentials were found" in cloud.read_node(cloud.read_machine("my-tpu")).trouble
 
 
 @pytest.mark.parametrize("answer", ["[1]", "not JSON"])
-def test_api_that_answers_nonsense(google, answer):
+def test_tpu_node_lookup_with_invalid_answer(google, answer):
     google.metadata["instance/service-accounts/default/token"] = answer
     assert cloud.read_node(cloud.read_machine("my-tpu")).trouble
 
 
-def test_kinds_of_names():
+def test_tpu_name_kinds_and_host_counts():
     kinds = {"local": cloud.LOCAL, "my-tpu": cloud.NAMED, "grpc://10.0.0.2:8470": cloud.ADDRESS}
     assert {tpu: Machine(tpu).kind for tpu in kinds} == kinds
     assert [cloud.hosts_of(kind) for kind in ("v3-8", "v3-32", "v4-16", "v9-1")] == [1, 4, 2, 0]

@@ -27,7 +27,7 @@ def test_local_mesh_is_data_parallel(gpus, shape, names):
     assert devices.local_mesh(gpus) == devices.LocalMesh(shape, names)
 
 
-def test_topology_is_ignored_with_a_note(monkeypatch):
+def test_local_mesh_ignores_tpu_topology_with_a_note(monkeypatch):
     monkeypatch.setattr(devices, "visible_gpus", list)
     assert devices.local_arguments() == (
         {"mesh_shape": "", "mesh_devices": [""]},
@@ -39,7 +39,7 @@ def test_topology_is_ignored_with_a_note(monkeypatch):
     assert note == "no --tpu: running on one device (the TPU topology 'v3-512' is ignored)"
 
 
-def test_gpus_are_taken(monkeypatch):
+def test_local_mesh_uses_visible_gpus(monkeypatch):
     monkeypatch.setattr(devices, "visible_gpus", lambda: ["gpu:0", "gpu:1"])
     arguments, note = devices.local_arguments()
     assert arguments == {"mesh_shape": "batch:2", "mesh_devices": ["gpu:0", "gpu:1"]}
@@ -47,7 +47,7 @@ def test_gpus_are_taken(monkeypatch):
 
 
 @pytest.mark.parametrize("shape", ["model:2,batch:2", "", []])
-def test_mesh_that_is_spelled_out_stands(monkeypatch, shape):
+def test_local_mesh_keeps_explicit_mesh_shape(monkeypatch, shape):
     monkeypatch.setattr(devices, "visible_gpus", lambda: ["gpu:0", "gpu:1"])
     gin.bind_parameter("run.mesh_shape", shape)
     arguments, note = devices.local_arguments()

@@ -12,11 +12,11 @@ MODULES = sorted(path.stem for path in Path(t0.mesh.__file__).parent.glob("[a-z]
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_doctests(name):
+def test_mesh_doctests_pass(name):
     found = doctest.testmod(importlib.import_module(f"t0.mesh.{name}"))
     assert not found.failed
 
 
-def test_the_rooms_header_names_every_module():
+def test_mesh_package_docstring_names_every_module():
     listed = [line.split()[0] for line in t0.mesh.__doc__.splitlines() if line.startswith("    ")]
     assert sorted(listed) == MODULES

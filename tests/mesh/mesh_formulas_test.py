@@ -36,11 +36,11 @@ def shape_of(model, vocabulary=32100, parallelism=1):
         ("models/mt5.xxl.gin", 250_100, 12_921_057_280, 0),
     ],
 )
-def test_parameters_are_the_published(model, vocabulary, count, tolerance):
+def test_formulas_parameter_counts_equal_published(model, vocabulary, count, tolerance):
     assert formulas.parameters(shape_of(model, vocabulary)) == pytest.approx(count, rel=tolerance)
 
 
-def test_collective_bytes_counted_by_hand():
+def test_formulas_collective_bytes_equal_hand_count():
     run = planning.read(
         *planning.on_slice("v3-8", 2),
         "d_model = 8",
@@ -92,7 +92,7 @@ def test_formulas_equal_lowering(both, name):
     assert getattr(fast, name) == getattr(real, name)
 
 
-def test_collectives_agree(both):
+def test_formulas_collectives_agree_with_lowering(both):
     _, fast, real = both
     found = {(c.axes, c.group_size, c.dtype): c for c in real.collectives}
     assert fast.collectives
@@ -116,7 +116,7 @@ LARGE = [
 @pytest.mark.slow
 @pytest.mark.parametrize("score", [False, True], ids=["train", "score"])
 @pytest.mark.parametrize("case", LARGE, ids=[case[0] for case in LARGE])
-def test_activation_formulas_are_within_a_tenth_of_lowering(case, score):
+def test_formulas_activations_are_within_ten_percent_of_lowering(case, score):
     model, slice_, parallelism, sequences, tokens = case
     run = planning.read(
         *planning.on_slice(slice_, parallelism),
@@ -144,7 +144,7 @@ def test_activation_formulas_are_within_a_tenth_of_lowering(case, score):
 
 
 @pytest.mark.exhaustive
-def test_xxl_on_v3_512_agrees_with_lowering():
+def test_formulas_of_xxl_on_v3_512_agree_with_lowering():
     run = planning.read(
         *planning.on_slice("v3-512", 8),
         "run.sequence_length = {'inputs': 1024, 'targets': 256}",
@@ -165,7 +165,7 @@ def test_xxl_on_v3_512_agrees_with_lowering():
     )
 
 
-def test_models_of_other_layers_need_an_exact_plan():
+def test_formulas_of_other_layers_need_an_exact_plan():
     model = lowering.build_model(planning.read_case("score", "num_layers = 3"))
     model.decoder.layer_stack._layers[-1].hidden_size += 128
     with pytest.raises(UserError, match="Plan it with --exact"):

@@ -58,7 +58,7 @@ def same(one, other, shapes):
 
 @pytest.mark.parametrize("bias", [None, "heads length memory_length", "batch memory_length"])
 @pytest.mark.parametrize("queries", ["batch length heads d_kv", "batch choices length heads d_kv"])
-def test_attention(either_way, bias, queries):
+def test_fused_attention_equals_mesh_tensorflow(either_way, bias, queries):
     def attend(function):
         def run(mesh, q, k, v, bias=None):
             names = ("memory_length", "d_kv", "d_kv")
@@ -71,12 +71,12 @@ def test_attention(either_way, bias, queries):
     same(attend(published_attention.attention), attend(fused.attention), shapes)
 
 
-def test_gelu(either_way):
+def test_fused_gelu_equals_mesh_tensorflow(either_way):
     shapes = [["batch", "length", "d_kv"]]
     same(lambda mesh, x: mtf.gelu(x), lambda mesh, x: fused.gelu(x), shapes)
 
 
-def test_rms_norm(either_way):
+def test_fused_rms_norm_equals_mesh_tensorflow(either_way):
     def normalise(function):
         return lambda mesh, x: function(x * 3.0, None, Context(mesh))
 
@@ -84,7 +84,7 @@ def test_rms_norm(either_way):
     same(published, normalise(fused.rms_norm), [["batch", "length", "d_kv"]])
 
 
-def test_a_layout_that_splits_a_row_goes_the_published_way():
+def test_fused_layers_are_off_for_layouts_that_split_rows():
     published = published_attention.attention
     with fused.fused(object(), "model:2", "d_model:model"):
         assert published_attention.attention is published
@@ -93,7 +93,7 @@ def test_a_layout_that_splits_a_row_goes_the_published_way():
     assert published_attention.attention is published
 
 
-def test_the_first_compilation_says_nothing(capfd, monkeypatch):
+def test_fused_first_compilation_prints_nothing(capfd, monkeypatch):
     monkeypatch.setattr(compiled, "WORTH_COMPILING", 0)
     values_and_gradients(lambda mesh, x: fused.gelu(x), [["batch", "d_kv"]])
     assert "XLA" not in capfd.readouterr().err

@@ -67,7 +67,7 @@ def embedding(cls, dtype=None):
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("mesh_shape", ["", "batch:2"])
-def test_embedding_and_its_gradient_equal_the_one_hot_product(mesh_shape, scaled):
+def test_gather_embedding_and_gradient_equal_one_hot_product(mesh_shape, scaled):
     gin.bind_parameter("VocabEmbedding.scale_variable_like_classifier_weights", scaled)
     wanted = compute(embedding(transformer.VocabEmbedding))
     found = compute(embedding(gather_embedding.GatherVocabEmbedding), mesh_shape)
@@ -76,7 +76,7 @@ def test_embedding_and_its_gradient_equal_the_one_hot_product(mesh_shape, scaled
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_bfloat16_activations_of_a_float32_table():
+def test_gather_embedding_bfloat16_activations_of_float32_table():
     types = mtf.VariableDType(tf.float32, tf.float32, tf.bfloat16)
     wanted = compute(embedding(transformer.VocabEmbedding, types))
     found = compute(embedding(gather_embedding.GatherVocabEmbedding, types))
@@ -106,7 +106,7 @@ def by_gather(logits, targets):
 
 @pytest.mark.parametrize("dims", [None, (2, 0, 1)])
 @pytest.mark.parametrize("mesh_shape", ["", "batch:2"])
-def test_log_probability_and_its_gradient_equal_the_one_hot_product(mesh_shape, dims):
+def test_gather_log_probability_and_gradient_equal_one_hot_product(mesh_shape, dims):
     wanted = compute(log_probabilities(by_one_hot, dims))
     found = compute(log_probabilities(by_gather, dims), mesh_shape)
     for one, other in zip(found, wanted, strict=True):
@@ -114,7 +114,7 @@ def test_log_probability_and_its_gradient_equal_the_one_hot_product(mesh_shape, 
     assert found[0].min() < -20
 
 
-def test_split_vocabulary_is_refused_where_it_is_lowered():
+def test_gather_embedding_of_split_vocabulary_is_refused():
     with pytest.raises(ValueError, match="splits vocab"):
         compute(embedding(gather_embedding.GatherVocabEmbedding), "model:2")
 
@@ -123,7 +123,7 @@ class Own(transformer.VocabEmbedding):
     """A user's class."""
 
 
-def test_binding():
+def test_gather_embedding_binding():
     assert gather_embedding.bind_gather_embedding("batch:2", LAYOUT)
     assert transformer.get_vocab_embedding_cls() is gather_embedding.GatherVocabEmbedding
     assert gather_embedding.bind_gather_embedding("batch:2", LAYOUT)  # again
@@ -132,7 +132,7 @@ def test_binding():
     assert "GatherVocabEmbedding" not in gin.operative_config_str()
 
 
-def test_nothing_is_bound_on_a_tpu_or_over_a_split_vocabulary_or_a_users_class():
+def test_gather_embedding_off_on_tpu_split_vocabulary_or_own_class():
     assert not gather_embedding.bind_gather_embedding("batch:2", LAYOUT, tpu=True)
     assert not gather_embedding.bind_gather_embedding("batch:2,model:2", LAYOUT)
     assert transformer.get_vocab_embedding_cls() is transformer.VocabEmbedding

@@ -8,7 +8,7 @@ from t0.mesh.lowering import read_program
 
 
 @pytest.mark.slow
-def test_microbatches_repeat_the_loop():
+def test_lowering_microbatches_are_one_loop():
     loops = {}
     for count, tokens in ((1, 256), (4, 64)):
         run = planning.read(

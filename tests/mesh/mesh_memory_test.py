@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.exhaustive
-def test_fused_estimate_is_what_xla_allocates():
+def test_memory_estimate_fused_equals_xla_allocation():
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "planning.py"), "--memory", "--json"],
         capture_output=True,
@@ -39,7 +39,7 @@ def made_up(*steps, bytes_of):
     return CoreProgram(tuple(ProgramStep(*step) for step in steps), values)
 
 
-def test_liveness_of_a_chain_by_hand():
+def test_memory_liveness_of_a_chain_equals_hand_count():
     program = made_up(
         ("x", "Placeholder", (), (0,), False),
         ("a", "MatMul", (0,), (1,), False),
@@ -62,7 +62,7 @@ def test_liveness_of_a_chain_by_hand():
     )
 
 
-def test_fused_values_keep_what_they_are_made_of():
+def test_memory_liveness_of_fused_values_keeps_their_inputs():
     steps = [
         ("a", "MatMul", (), (0,), False),
         ("n", "Neg", (0,), (1,), False),

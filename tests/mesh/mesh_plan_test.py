@@ -21,7 +21,7 @@ WANTED = ("small", "base", "large", "xl", "xxl")
 QUICK = ("v2-8", "v3-8", "v3-512", "v4-64")
 
 
-def test_plan_of_a_small_model():
+def test_plan_parts_of_a_small_model_add_up():
     planning.configure(*planning.LAYERS, *planning.on_slice("v3-8", 2))
     plan = plan_configured_run(PlanOptions(start_step=40, utilisation=0.5))
     memory = plan["per_core_bytes"]
@@ -40,7 +40,7 @@ def test_plan_of_a_small_model():
 
 
 @pytest.mark.slow
-def test_an_exact_plan_lists_the_largest_layers():
+def test_plan_exact_lists_the_largest_layers():
     planning.configure(*planning.LAYERS, *planning.on_slice("v3-8", 2))
     plan = plan_configured_run(PlanOptions(exact=True))
     assert plan["method"] == "lowering"
@@ -48,7 +48,7 @@ def test_an_exact_plan_lists_the_largest_layers():
 
 
 @pytest.mark.parametrize("utilisation", [0, 1.5])
-def test_utilisation_is_a_share(utilisation):
+def test_plan_utilization_must_be_a_share(utilisation):
     with pytest.raises(UserError, match="wanted a share"):
         plan_configured_run(PlanOptions(utilisation=utilisation))
 
@@ -56,7 +56,7 @@ def test_utilisation_is_a_share(utilisation):
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SLICES]
 )
-def test_what_fits_is_what_the_planner_says(name):
+def test_plan_verdicts_equal_headers_of_mesh_gin_files(name):
     header = (GIN / "mesh" / f"{name}.gin").read_text()
     for size in WANTED:
         said = re.search(rf"^#   {size}: +(.*)$", header, re.M)[1]
@@ -81,7 +81,7 @@ def test_what_fits_is_what_the_planner_says(name):
 
 @pytest.mark.parametrize("family", ["t5.1.1.lm100k", "mt5"])
 @pytest.mark.parametrize("size", WANTED)
-def test_models_are_t511_of_their_size(family, size):
+def test_model_gin_files_have_t5_1_1_sizes(family, size):
     macros = ("%d_model", "%d_ff", "%d_kv", "%num_heads", "%num_layers")
     found = []
     for model in (f"models/{family}.{size}.gin", f"models/t5.1.1.{size}.gin"):

@@ -24,20 +24,20 @@ def message(*params, **kwargs):
     return str(caught.value)
 
 
-def test_small_has_six_heads():
+def test_model_parallelism_must_divide_the_heads_of_small():
     text = message(*planning.on_slice("v3-8", 8), files=("models/t5.1.1.small.gin",))
     assert "heads = 6 does not divide by 8, only by 1, 2, 3, 6" in text
     # Of what divides the heads, only these divide v3-8's cores, d_ff and the vocabulary too.
     assert text.endswith("v3-8: 1, 2")
 
 
-def test_all_that_does_not_divide_is_named():
+def test_model_parallelism_error_names_all_indivisible_sizes():
     text = message(*planning.on_slice("v3-32", 16), "d_ff = 100", "num_heads = 12")
     assert "heads = 12 does not divide by 16, only by 1, 2, 3, 4, 6, 12" in text
     assert "d_ff = 100 does not divide by 16, only by 1, 2, 4, 5, 10, 20, 25, 50, 100" in text
 
 
-def test_vocabulary_that_does_not_divide():
+def test_model_parallelism_must_divide_the_vocabulary():
     text = message(
         *planning.on_slice("v3-8", 8),
         "num_heads = 8",
@@ -47,41 +47,41 @@ def test_vocabulary_that_does_not_divide():
     assert "vocab = 32100 does not divide by 8. " in text
 
 
-def test_parallelism_that_does_not_divide_the_slice():
+def test_model_parallelism_must_divide_the_slice():
     text = message(*planning.on_slice("v3-8", 3))
     assert "model_parallelism = 3 does not divide the 8 cores of v3-8" in text
     assert "These do: 1, 2, 4, 8" in text
 
 
-def test_unknown_slice_lists_the_known():
+def test_tpu_topology_unknown_error_lists_known_slices():
     text = message(*planning.on_slice("v3-500", 8))
     assert "unknown TPU topology 'v3-500'" in text
     assert "v3-512" in text
     assert "v4-128" in text
 
 
-def test_no_slice_at_all():
+def test_tpu_topology_missing_error_names_a_mesh_file():
     assert "--gin_file=mesh/v3-8.gin" in message()
 
 
-def test_batch_below_one_sequence_for_each_replica():
+def test_batch_size_needs_one_sequence_per_replica():
     text = message(*planning.on_slice("v3-32", 1), "run.batch_size = ('sequences_per_batch', 16)")
     assert "the 32 replicas of the mesh" in text
     assert "The nearest that work: 32" in text
 
 
-def test_batch_that_no_sequence_divides():
+def test_batch_size_in_tokens_must_be_multiple_of_sequence():
     text = message(*planning.on_slice("v3-8", 1), "run.batch_size = ('tokens_per_batch', 1000)")
     assert "1000 is not a multiple of 256" in text
 
 
-def test_mesh_shape_of_another_pod():
+def test_mesh_shape_with_other_core_count_is_refused():
     text = message(*planning.on_slice("v3-8", 1), "run.mesh_shape = 'batch:16,model:2'")
     assert "batch:16,model:2 has 32 cores, v3-8 has 8" in text
     assert "@mesh_tensorflow.transformer.utils.tpu_mesh_shape()" in text
 
 
-def test_mode_that_has_no_plan():
+def test_plan_of_unsupported_mode_is_refused():
     text = message(*planning.on_slice("v3-8", 1), "run.mode = 'infer'")
     assert "train, score_eval" in text
 
@@ -91,14 +91,14 @@ def test_divisors():
     assert divisors(12, 8) == [1, 2, 4]
 
 
-def test_mt5_vocabulary_is_known_by_its_name():
+def test_vocabulary_size_of_mt5_is_known_by_its_name():
     planning.configure(*planning.on_slice("v3-8", 1), files=("models/mt5.small.gin",))
     size, source = pod_run.configured_vocabulary_size()
     assert size == 250_100
     assert "mc4.250000.100extra" in source
 
 
-def test_batch_arithmetic_of_the_recipe():
+def test_batch_size_replicas_and_microbatches_of_the_recipe():
     run = planning.read(
         *planning.on_slice("v3-512", 8),
         "run.sequence_length = {'inputs': 1024, 'targets': 256}",

@@ -15,6 +15,6 @@ from t0.mesh.sweep import parse_axes
         (["tokens_per_batch=1", "sequences_per_batch=1"], "one of"),
     ],
 )
-def test_axes_that_cannot_be_read(words, part):
+def test_sweep_axes_that_cannot_be_read_are_refused(words, part):
     with pytest.raises(UserError, match=part):
         parse_axes(words)

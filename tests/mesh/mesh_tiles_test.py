@@ -21,12 +21,12 @@ from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, PlanOptions, plan_configur
         ((5, 17, 16), 2, 5 * 32 * 128 * 2),
     ],
 )
-def test_tiles_by_hand(shape, bytes_each, padded):
+def test_tile_padding_equals_hand_count(shape, bytes_each, padded):
     assert formulas.padded_bytes(shape, bytes_each) == padded
 
 
 @pytest.mark.parametrize("score", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_the_lowered_program_has_the_value_of_the_formula(score):
+def test_tile_bytes_of_lowered_program_equal_formula(score):
     run = planning.read(*planning.LAYERS, *planning.on_slice("v3-8", 2), score=score)
     lowered = lowering.lower(run)
     program = lowering.read_program(lowered.graph, lowered.fetches)
@@ -50,7 +50,7 @@ def verdict_of(files, *params, exact=False):
 
 @pytest.mark.parametrize(("tokens", "word"), [(65536, FITS), (262144, TOO_LARGE)])
 @pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_what_t0s_authors_saw_on_a_v3_128(empty_gin, tokens, word, exact):
+def test_tile_memory_of_t0_evaluation_on_v3_128(empty_gin, tokens, word, exact):
     files = ["runs/t0_score_eval.gin", "mesh/v3-128.gin"]
     found, memory = verdict_of(
         files, f"run.batch_size = ('tokens_per_batch', {tokens})", exact=exact
@@ -60,7 +60,7 @@ def test_what_t0s_authors_saw_on_a_v3_128(empty_gin, tokens, word, exact):
     assert memory["tiles"] == (2**28 + 2**29 * tokens // 1024 // 32)
 
 
-def test_what_t0s_authors_trained_on_a_v3_512(empty_gin):
+def test_tile_memory_of_t0_training_on_v3_512(empty_gin):
     found, memory = verdict_of(["runs/t0_train.gin", "mesh/v3-512.gin"])
     assert found == RECOMPUTES
     assert memory["tiles"] == 2**28

@@ -12,14 +12,14 @@ GIN = Path(__file__).resolve().parents[2] / "gin"
 
 
 @pytest.mark.parametrize("name", SLICES)
-def test_slices_have_the_cores_that_their_name_says(name):
+def test_tpu_topology_has_the_cores_of_its_name(name):
     slice_ = topology(name)
     assert slice_.cores == int(name.partition("-")[2])
     assert slice_.hosts == max(1, slice_.cores // 8)
     assert name[:2] in GENERATIONS
 
 
-def test_made_up_assignment_is_in_order():
+def test_device_assignment_is_in_order():
     slice_ = topology("v3-32")
     assignment = device_assignment(slice_)
     assert assignment.num_replicas == 32
@@ -28,12 +28,12 @@ def test_made_up_assignment_is_in_order():
     assert places == [(0, 0, 0, 0), (0, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, 0)]
 
 
-def test_every_slice_has_its_file():
+def test_mesh_file_exists_for_every_slice():
     assert {path.stem for path in (GIN / "mesh").glob("v*.gin")} == set(SLICES)
 
 
 @pytest.mark.parametrize("name", SLICES)
-def test_mesh_file_says_what_the_slice_is(name):
+def test_mesh_file_header_describes_the_slice(name):
     header = (GIN / "mesh" / f"{name}.gin").read_text()
     slice_ = topology(name)
     hosts = f"{slice_.hosts} host{'s' if slice_.hosts > 1 else ''}"
@@ -46,7 +46,7 @@ def test_mesh_file_says_what_the_slice_is(name):
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu-1", "gpu-2", "gpu-4", "gpu-8"])
-def test_meshes_of_one_machine(name):
+def test_mesh_files_of_one_machine(name):
     planning.configure(files=("models/t5.1.1.tiny.gin", str(GIN / "mesh" / f"{name}.gin")))
     devices = bound("run.mesh_devices")
     assert len(devices) == (int(name[4:]) if name.startswith("gpu") else 1)

@@ -4,7 +4,7 @@ from t0 import progress
 from t0.progress import ProgressLine, count_units
 
 
-def test_lines_stay_and_no_live_line_goes_into_a_log(capsys):
+def test_progress_line_keeps_printed_lines_and_no_live_line_in_log(capsys):
     with ProgressLine(10, unit="choice", doing="scoring") as progress:
         progress.count_before(4)
         progress.count_before(2)
@@ -17,7 +17,7 @@ def test_lines_stay_and_no_live_line_goes_into_a_log(capsys):
     assert progress.seconds > 0
 
 
-def test_a_log_gets_a_line_every_ten_seconds(capsys):
+def test_progress_line_in_a_log_every_ten_seconds(capsys):
     now = 0.0
     with ProgressLine(100, unit="example", doing="scoring", clock=lambda: now) as progress:
         progress.count_before(10)
@@ -31,7 +31,7 @@ def test_a_log_gets_a_line_every_ten_seconds(capsys):
     ]
 
 
-def test_without_a_total_no_time_is_left(capsys):
+def test_progress_line_without_total_has_no_time_left(capsys):
     now = 0.0
     with ProgressLine(None, unit="input", doing="predicting", clock=lambda: now) as progress:
         now = 20.0
@@ -39,7 +39,7 @@ def test_without_a_total_no_time_is_left(capsys):
     assert capsys.readouterr().err == "predicting: 500 inputs, 25 inputs/s\n"
 
 
-def test_only_much_work_of_unknown_size_gets_a_line(capsys, monkeypatch):
+def test_progress_line_of_unknown_size_only_after_many_units(capsys, monkeypatch):
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
     assert list(count_units(range(999), unit="row", doing="reading")) == [*range(999)]
     assert capsys.readouterr().err == ""

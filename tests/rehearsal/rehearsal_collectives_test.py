@@ -35,13 +35,13 @@ def run(kind, assignment, **attributes):
         return session.run([f"got_{core}:0" for core in range(len(X))])
 
 
-def test_a_sum_adds_its_group():
+def test_collective_sum_adds_its_group():
     first, second = X[0] + X[2], X[3] + X[1]
     np.testing.assert_array_equal(run("CrossReplicaSum", GROUPS), [first, second, first, second])
 
 
 @pytest.mark.parametrize("split, concat", [(1, 0), (0, 1), (1, 1)])
-def test_all_to_all_exchanges_parts(split, concat):
+def test_collective_all_to_all_exchanges_parts(split, concat):
     got = run("AllToAll", GROUPS, split_dimension=split, concat_dimension=concat, split_count=2)
     for members in GROUPS:
         for place, core in enumerate(members):
@@ -49,6 +49,6 @@ def test_all_to_all_exchanges_parts(split, concat):
             np.testing.assert_array_equal(got[core], np.concatenate(parts, concat))
 
 
-def test_a_permutation_sends_and_leaves_zeros():
+def test_collective_permute_sends_and_leaves_zeros():
     got = run("CollectivePermute", [[0, 1], [1, 3]])
     np.testing.assert_array_equal(got, [0 * X[0], X[0], 0 * X[0], X[1]])

@@ -72,7 +72,7 @@ def compare(*params, steps=2):
         "bfloat16 alone",
     ],
 )
-def test_two_cores_train_as_one_device(params):
+def test_rehearsal_two_cores_train_like_one_device(params):
     found = compare(*params)
     assert found.disagreements() == []
     assert len(found.steps) == 2
@@ -94,7 +94,7 @@ SLOW, EXHAUSTIVE = pytest.mark.slow, pytest.mark.exhaustive
     ],
     ids=["v3-8 2", "v3-8 8", "v3-8 bfloat16", "v3-32", "v4-64"],
 )
-def test_slices_train_as_one_device(params):
+def test_rehearsal_slices_train_like_one_device(params):
     assert compare(*params, steps=5).disagreements() == []
 
 
@@ -106,14 +106,14 @@ def real_draws(monkeypatch):
 
 
 @pytest.mark.slow
-def test_draws_that_differ_are_refused(real_draws):
+def test_rehearsal_random_draws_that_differ_are_refused(real_draws):
     del real_draws
     with pytest.raises(UserError, match=r"draws random numbers \(.*uniform"):
         compare(*planning.on_slice("1x1", 2), *WHOLE, *FLOAT32, "dropout_rate = 0.1")
 
 
 @pytest.mark.slow
-def test_dropout_has_one_distribution(real_draws):
+def test_rehearsal_dropout_has_one_distribution(real_draws):
     del real_draws
     still = ("dropout_rate = 0.3", "run.learning_rate_schedule = 0.0")
     run = read(*planning.on_slice("1x1", 2), *WHOLE, *FLOAT32, *still)
@@ -149,7 +149,7 @@ def faults(device, feed=broadcast, parallelism=1):
     return " ".join(found.disagreements())
 
 
-def test_a_sum_that_is_left_out_is_seen(monkeypatch, on_one_device):
+def test_rehearsal_detects_a_missing_collective_sum(monkeypatch, on_one_device):
     published = virtual_cores.COPY_FUNCTIONS["CrossReplicaSum"]
     left_out = []
 
@@ -165,7 +165,7 @@ def test_a_sum_that_is_left_out_is_seen(monkeypatch, on_one_device):
 
 
 @pytest.mark.slow
-def test_a_wrong_part_of_the_batch_is_seen(monkeypatch, on_one_device):
+def test_rehearsal_detects_a_wrong_part_of_the_batch(monkeypatch, on_one_device):
     def first_part(self, x, mesh_axis, split_axis, which=None):
         first = self.LaidOutTensor([tf.constant(0)])
         return published(self, x, mesh_axis, split_axis, first)
@@ -178,7 +178,7 @@ def test_a_wrong_part_of_the_batch_is_seen(monkeypatch, on_one_device):
 
 
 @pytest.mark.slow
-def test_a_core_that_is_fed_another_batch_is_seen(on_one_device):
+def test_rehearsal_detects_a_core_with_another_batch(on_one_device):
     def apart(run):
         return zip(random_batches(run), random_batches(run, seed=1), strict=False)
 
@@ -188,7 +188,7 @@ def test_a_core_that_is_fed_another_batch_is_seen(on_one_device):
 
 
 @pytest.mark.slow
-def test_a_broken_layout_rule_is_seen(monkeypatch, on_one_device):
+def test_rehearsal_detects_a_broken_layout_rule(monkeypatch, on_one_device):
     published = simd_mesh_impl.SimdMeshImpl.slice_begin
 
     def without_heads(self, shape, core):
@@ -202,7 +202,7 @@ def test_a_broken_layout_rule_is_seen(monkeypatch, on_one_device):
 
 
 @pytest.mark.slow
-def test_permuted_cores_are_seen(monkeypatch, on_one_device):
+def test_rehearsal_detects_permuted_cores(monkeypatch, on_one_device):
     published = simd_mesh_impl.SimdMeshImpl.pnum_tensor.fget
 
     def permuted(self):
@@ -217,7 +217,7 @@ def test_permuted_cores_are_seen(monkeypatch, on_one_device):
 
 
 @pytest.mark.slow
-def test_slices_that_are_not_gathered_are_missed(monkeypatch, on_one_device):
+def test_rehearsal_detects_variables_missing_in_the_checkpoint(monkeypatch, on_one_device):
     published = VirtualPod._run_on_host
 
     def without_gathering(self, name, fed=None):

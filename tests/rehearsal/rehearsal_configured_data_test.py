@@ -39,7 +39,7 @@ def flags(*folders):
     return types.SimpleNamespace(additional_task_cache_dirs=[str(x) for x in folders])
 
 
-def test_every_core_gets_the_mixtures_batches(cached):
+def test_rehearsal_feeds_mixture_batches_to_every_core(cached):
     run = read()
     vocabulary = feeding.check_mixture(flags(cached))
     assert feeding.vocabulary_size(vocabulary) == seqio.ByteVocabulary().vocab_size
@@ -58,14 +58,14 @@ def test_every_core_gets_the_mixtures_batches(cached):
     assert len(seen) > cached_letters.COUNT / 2
 
 
-def test_a_mixture_that_is_not_cached_is_refused(cached, tmp_path_factory):
+def test_rehearsal_of_uncached_mixture_is_refused(cached, tmp_path_factory):
     del cached
     read()
     with pytest.raises(UserError, match="1 of the 1 tasks of letters are not cached"):
         feeding.check_mixture(flags(tmp_path_factory.mktemp("empty")))
 
 
-def test_vocabularies_of_two_sizes_are_refused():
+def test_rehearsal_vocabularies_of_two_sizes_are_refused():
     two = (seqio.ByteVocabulary(), seqio.ByteVocabulary(extra_ids=50))
     with pytest.raises(UserError, match="the vocabularies of inputs and targets have 259 and 309"):
         feeding.vocabulary_size(two)

@@ -48,7 +48,7 @@ def up_to_end(ids):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_two_cores_decode_as_one_device(parallelism, tmp_path):
+def test_rehearsal_two_cores_decode_like_one_device(parallelism, tmp_path):
     run = planning.read(
         *SMALL, *FLOAT32, *planning.on_slice("1x1", parallelism), vocabulary_size=256
     )

@@ -16,7 +16,7 @@ def read(name):
 
 
 @pytest.mark.parametrize("name", ["v3-8", "v3-32", "v4-16"])
-def test_every_core_gets_the_global_batch(name):
+def test_rehearsal_feeds_the_global_batch_to_every_core(name):
     run = read(name)
     with open_batches(run, random_input(run)) as batches:
         steps = list(itertools.islice(batches, 2))
@@ -29,7 +29,7 @@ def test_every_core_gets_the_global_batch(name):
     assert other_batches([steps[0][0], steps[1][0]])[0][0] == 1
 
 
-def test_data_that_ends_is_one_line():
+def test_rehearsal_data_that_ends_gives_a_one_line_error():
     run = read("v3-8")
 
     def one(params):
@@ -42,7 +42,7 @@ def test_data_that_ends_is_one_line():
             next(batches)
 
 
-def test_an_input_function_without_a_dataset_is_refused():
+def test_rehearsal_input_function_without_dataset_is_refused():
     run = read("v3-8")
 
     def tensors(params):

@@ -44,7 +44,7 @@ def cases():
 
 
 @pytest.mark.parametrize("name", list(cases()))
-def test_every_slice_joins_the_cores_that_its_mesh_says(name):
+def test_collective_groups_of_every_slice_match_its_mesh(name):
     lowered = lowered_with(name, parallelism=4 if cores_of(name) == 8 else 8)
     assert lowered.mesh_impl.size == cores_of(name)
     assert group_faults(lowered) == []
@@ -55,7 +55,7 @@ def sums(lowered):
     return [step.detail.tolist() for step in program.steps if step.kind in COLLECTIVES]
 
 
-def test_the_groups_of_a_v3_8():
+def test_collective_groups_of_v3_8():
     lowered = lowered_with("v3-8.gin", 2)
     assert group_faults(lowered) == []
     found = sums(lowered)
@@ -83,13 +83,13 @@ PLACES = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
         ("CollectivePermute", [[0, 2], [1, 2]], "core 2 receives twice"),
     ],
 )
-def test_groups_that_a_mesh_does_not_have(kind, groups, said):
+def test_collective_groups_that_a_mesh_does_not_have(kind, groups, said):
     found = " ".join(faults_of_groups(kind, groups, PLACES))
     assert said in found if said else found == ""
 
 
 @pytest.mark.slow
-def test_cores_in_another_order_are_seen(monkeypatch):
+def test_collective_groups_detect_cores_in_another_order(monkeypatch):
     order = [0, 2, 1, 3, 4, 5, 6, 7]
     monkeypatch.setattr(simd_mesh_impl.SimdMeshImpl, "l2p", lambda self, logical: order[logical])
     (fault, *_) = group_faults(lowered_with("v3-8.gin", 2))
@@ -97,7 +97,7 @@ def test_cores_in_another_order_are_seen(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sum_that_no_collective_makes_is_seen(monkeypatch):
+def test_collective_groups_detect_a_missing_sum(monkeypatch):
     published = simd_mesh_impl.SimdMeshImpl.allreduce
 
     def without_model(self, x, mesh_axes, reduction_fn_string):

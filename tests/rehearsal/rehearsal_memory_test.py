@@ -19,14 +19,14 @@ def needed(run):
     return rehearse.needed_bytes(run, model_shape(build_model(run)))
 
 
-def test_small_models_fit_and_large_ones_do_not():
+def test_rehearsal_memory_fits_small_models_and_not_large_ones():
     small = needed(read("v3-8", *planning.TINY))
     assert GIB < small < 4 * GIB
     assert needed(read("v3-32", *planning.TINY)) > small
     assert needed(read("v3-8", files=("models/t5.1.1.xl.gin",))) > 100 * GIB
 
 
-def test_the_message_says_how_many_cores_fit():
+def test_rehearsal_memory_error_reports_how_many_cores_fit():
     run = read("v3-32", *planning.TINY)
     model = build_model(run)
     rehearse.check_memory(run, model, lambda: needed(run))

@@ -15,7 +15,7 @@ def small(*params):
     return run, shrink(run, model_dimensions(build_model(run)))
 
 
-def test_what_the_mesh_splits_stays_divisible():
+def test_rehearsal_shrinking_keeps_split_sizes_divisible():
     run, shrunk = small(*planning.on_slice("v3-8", 8), "dropout_rate = 0.1")
     assert shrunk.run.mesh_shape == run.mesh_shape
     sizes = model_dimensions(build_model(shrunk.run))
@@ -24,7 +24,7 @@ def test_what_the_mesh_splits_stays_divisible():
     assert bound("%dropout_rate") == 0.1
 
 
-def test_a_size_without_a_macro_is_named():
+def test_rehearsal_shrinking_names_a_size_without_a_macro():
     fixed = "transformer_layers.DenseReluDense.hidden_size = 4096"
     with pytest.raises(UserError, match="the model's d_ff = 4096 cannot be made smaller"):
         small(*planning.on_slice("v3-8", 2), fixed)

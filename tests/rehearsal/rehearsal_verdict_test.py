@@ -35,7 +35,7 @@ def measured(pod, *, equal=True):
     return dataclasses.replace(SAVED, measured=Perplexities(pod, PERPLEXITY, equal))
 
 
-def test_equal_numbers_agree():
+def test_rehearsal_verdict_of_equal_numbers_is_agreement():
     assert EQUAL.disagreements() == []
 
 
@@ -77,18 +77,18 @@ def test_equal_numbers_agree():
         ({"faults": ("only the cores have x",)}, "only the cores have x"),
     ],
 )
-def test_each_difference_is_said(change, said):
+def test_rehearsal_verdict_reports_each_difference(change, said):
     found = dataclasses.replace(EQUAL, **change).disagreements()
     assert said in " ".join(found)
 
 
-def test_bfloat16_rounds_more():
+def test_rehearsal_verdict_bfloat16_allows_more_rounding():
     steps = (dataclasses.replace(STEP, pod_loss=2.02),)
     rounded = dataclasses.replace(EQUAL, steps=steps, bands=BANDS["bfloat16"])
     assert rounded.disagreements() == []
 
 
-def test_what_is_not_a_number_differs():
+def test_rehearsal_verdict_nan_is_a_difference():
     before, after = {"w": np.zeros(2)}, {"w": np.array([0.1, np.nan])}
     no_sign = {"w": np.array([False, True])}
     (pair,) = variable_pairs(before, after, {"w": np.array([0.1, 0.2])}, no_sign)
@@ -110,7 +110,7 @@ def stepped(shape, flipped, gradients):
 
 @pytest.mark.parametrize("shape", [(2,), (100, 80)])
 @pytest.mark.parametrize("flipped", [1, 8, 40, 400])
-def test_a_number_that_moved_the_other_way_is_seen(flipped, shape):
+def test_rehearsal_verdict_detects_updates_of_opposite_sign(flipped, shape):
     gradient = np.ones(shape)
     assert stepped(shape, flipped, (gradient, gradient)) != []
     # Its gradient is small on one side alone: that is no rounding.
@@ -120,7 +120,7 @@ def test_a_number_that_moved_the_other_way_is_seen(flipped, shape):
 
 
 @pytest.mark.parametrize("flipped", [1, 8, 40, 400])
-def test_a_gradient_that_is_rounding_has_no_sign(flipped):
+def test_rehearsal_verdict_ignores_sign_of_rounding_gradients(flipped):
     theirs, ours = np.ones((100, 80)), np.ones((100, 80))
     theirs.flat[:flipped], ours.flat[:flipped] = 3e-6, -3e-6
     assert stepped(theirs.shape, flipped, (theirs, ours)) == []
@@ -128,5 +128,5 @@ def test_a_gradient_that_is_rounding_has_no_sign(flipped):
     assert stepped(theirs.shape, flipped + 1, (theirs, ours)) != []
 
 
-def test_a_gradient_of_zero_leaves_nothing_out():
+def test_rehearsal_verdict_zero_gradients_exclude_nothing():
     assert not sign_is_rounding(np.zeros(4), np.zeros(4), 1e-4).any()

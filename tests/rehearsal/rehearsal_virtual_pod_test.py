@@ -19,7 +19,7 @@ from t0.rehearsal.virtual_pod import replicas_equal
         (np.int32, 1, False),
     ],
 )
-def test_floats_may_differ_by_rounding(dtype, change, equal):
+def test_virtual_pod_replicas_may_differ_by_rounding(dtype, change, equal):
     first = np.array([3, 1, -1], dtype)
     second = first + np.array([0, change, 0]).astype(dtype)
     assert replicas_equal(first, second) == equal

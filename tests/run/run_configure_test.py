@@ -18,7 +18,7 @@ def settings(monkeypatch):
     monkeypatch.setenv("T0_VOCAB", "vocabulary")
 
 
-def test_reset_forgets_the_global_seed_that_perplexity_evaluation_sets(settings):
+def test_configure_reset_clears_the_global_seed(settings):
     tf.random.set_seed(12345)
     configure.reset()
     assert context.global_seed() is None
@@ -34,7 +34,7 @@ def test_reset_forgets_the_global_seed_that_perplexity_evaluation_sets(settings)
         ("--tfds_debug_list_dir", True),
     ],
 )
-def test_flags_of_libraries_reach_them_and_are_reset(settings, word, value):
+def test_library_flags_are_set_and_reset(settings, word, value):
     name = word.removeprefix("--no").lstrip("-").partition("=")[0]
     flags.set_library_flags(flags.parse(["t5_mesh_transformer", word]))
     assert absl_flags.FLAGS[name].value == value
@@ -42,7 +42,7 @@ def test_flags_of_libraries_reach_them_and_are_reset(settings, word, value):
     assert absl_flags.FLAGS[name].value == absl_flags.FLAGS[name].default != value
 
 
-def test_the_table_has_the_defaults_and_choices_of_the_libraries():
+def test_library_flags_table_has_defaults_and_choices():
     given = flags.parse(["t5_mesh_transformer", "--nofold_xy", "--tfhub_cache_dir=/modules"])
     for name, module in flags.LIBRARY_FLAGS.items():
         importlib.import_module(module)

@@ -24,7 +24,7 @@ MEASURED = Task("text_lm", features=("targets",))
 LENGTHS = {"inputs": 8, "targets": 8}
 
 
-def test_each_task_by_what_it_is_for():
+def test_evaluation_dispatch_to_rank_decode_or_perplexity():
     kinds = evaluation_dispatch.kinds_of(
         [RANKED, DECODED, MEASURED, Task("x", features=("inputs",))]
     )
@@ -50,18 +50,18 @@ def test_each_task_by_what_it_is_for():
         ([MEASURED], LENGTHS, True, "text_lm is for perplexity.*perplexity_eval.gin"),
     ],
 )
-def test_what_cannot_be_judged(tasks, lengths, on_tpu, message):
+def test_evaluation_dispatch_refuses_tasks_it_cannot_evaluate(tasks, lengths, on_tpu, message):
     with pytest.raises(UserError, match=message):
         evaluation_dispatch.check(tasks, lengths, on_tpu=on_tpu)
 
 
-def test_a_language_model_does_not_rank():
+def test_rank_evaluation_of_a_language_model_is_refused():
     gin.parse_config("run.model_type = 'lm'")
     with pytest.raises(UserError, match=r"run.model_type is 'lm'.*score_eval.gin"):
         evaluation_dispatch.check([RANKED], LENGTHS, on_tpu=False)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, "3"])
-def test_wrong_number_of_examples(wrong):
+def test_evaluation_examples_setting_that_is_wrong_is_refused(wrong):
     with pytest.raises(UserError, match=r"evaluation.examples is .* a whole number from 1"):
         evaluation_dispatch.EvaluationSettings(examples=wrong)

@@ -80,13 +80,13 @@ def value_for(name, parameter):
     return "('x',)" if isinstance(known, tuple) else "3" if parameter != "path" else "'x'"
 
 
-def test_every_function_has_a_row():
+def test_gin_parameters_have_a_row_for_every_function():
     known = [name.removeprefix("t0.") for name in (*parse.READ_IN, *parse.CHOSEN)]
     assert sorted([*known, *IN_EVERY_MODE]) == sorted(DOCUMENTED)
 
 
 @pytest.mark.parametrize(("name", "parameter"), ROWS)
-def test_a_parameter_is_bound_and_a_mode_that_does_not_read_it_says_so(name, parameter):
+def test_gin_parameter_is_bound_or_reported_as_unread_by_mode(name, parameter):
     binding = f"t0.{name}.{parameter} = {value_for(name, parameter)}"
     if parameter in PASSED:
         with pytest.raises((UserError, ValueError), match=parameter):
@@ -104,7 +104,7 @@ def test_a_parameter_is_bound_and_a_mode_that_does_not_read_it_says_so(name, par
 
 
 @pytest.mark.parametrize("selector", parse.CHOSEN)
-def test_a_chosen_optimizer_or_schedule_is_read_in_training_alone(selector):
+def test_gin_optimizer_or_schedule_is_read_only_in_training(selector):
     parameter = next(p for p in DOCUMENTED[selector.removeprefix("t0.")] if p not in PASSED)
     kind = "optimizer" if "Optimizer" in selector else "learning_rate_schedule"
     parsed = parse.parse([], [f"{selector}.{parameter} = 2", f"run.{kind} = @{selector}"])
@@ -117,7 +117,7 @@ def test_a_chosen_optimizer_or_schedule_is_read_in_training_alone(selector):
         assert callable(schedules.schedule(configured, 10))
 
 
-def test_the_command_line_sets_the_type_of_activations_off_tpu():
+def test_activation_dtype_is_set_on_the_command_line_without_tpu():
     from t0.config import flags
     from t0.run import command
 
@@ -142,7 +142,7 @@ def test_the_command_line_sets_the_type_of_activations_off_tpu():
         ("get_variable_dtype.slice_dtype = 'bfloat16'", "train", "slice_dtype is set"),
     ],
 )
-def test_other_types_are_refused(binding, mode, message):
+def test_activation_dtype_of_other_types_is_refused(binding, mode, message):
     from t0.config import flags
     from t0.run import command
 

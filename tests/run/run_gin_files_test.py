@@ -102,7 +102,7 @@ def written(values):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_has_a_file_by_its_name(name):
+def test_gin_file_of_every_model_has_its_name(name):
     parse.parse([f"models/{name}.gin"], [])
     assert (bound("Unitransformer.d_model"), bound("%num_layers", evaluate=False)) == MODELS[name]
     tied = name.startswith("t5.1.0")  # embedding and logits
@@ -114,7 +114,7 @@ def test_every_model_has_a_file_by_its_name(name):
 
 
 @pytest.mark.parametrize("run", REQUIRED)
-def test_run_file_says_what_must_be_set(run):
+def test_gin_file_of_a_run_lists_required_macros(run):
     parsed = parse.parse([f"runs/{run}.gin"], [])
     wanted = sorted(REQUIRED[run])
     with pytest.raises(UserError) as error:
@@ -131,7 +131,7 @@ def test_run_file_says_what_must_be_set(run):
 
 @pytest.mark.parametrize("run", REQUIRED)
 @pytest.mark.parametrize("order", ["model first", "run first"])
-def test_every_macro_reaches_its_place(run, order):
+def test_gin_macros_of_run_files_reach_their_parameters(run, order):
     files = [f"runs/{run}.gin", "models/t5.1.1.lm100k.small.gin"]
     files = files[::-1] if order == "model first" else files
     parsed = parse.parse(files, written(REQUIRED[run]))
@@ -151,14 +151,14 @@ def test_every_macro_reaches_its_place(run, order):
 
 
 @pytest.mark.parametrize(("run", "rate"), [("pretrain", 0.0), ("finetune", 0.1)])
-def test_dropout_is_the_runs_not_the_models(run, rate):
+def test_dropout_comes_from_the_run_file_not_the_model_file(run, rate):
     files = [f"runs/{run}.gin", "models/t5.1.0.small.gin"]  # which has 0.1
     parse.parse([*files, "models/t5.1.1.small.gin"], written(REQUIRED[run]))  # and this one 0.0
     layers = ("DenseReluDense", "SelfAttention", "sublayer_dropout")
     assert {bound(f"{layer}.dropout_rate") for layer in layers} == {rate}
 
 
-def test_files_are_read_in_their_order_but_models_before_runs():
+def test_gin_file_order_has_models_before_runs():
     assert gin_files.in_order(["a.gin", "models/b.gin"]) == ["a.gin", "models/b.gin"]
     given = ["x.gin", "/g/runs/eval.gin", "mine.gin", "/m/operative_config.gin", "models/b.gin"]
     assert gin_files.in_order(given) == [
@@ -169,7 +169,7 @@ def test_files_are_read_in_their_order_but_models_before_runs():
         assert gin_files.in_order([own, "models/b.gin"]) == [own, "models/b.gin"]
 
 
-def test_resolved_text_is_a_gin_file_of_the_same_configuration(tmp_path):
+def test_gin_file_of_resolved_configuration_parses_to_the_same(tmp_path):
     files = ["models/t5.1.1.tiny.gin", "runs/finetune.gin"]
     parsed = parse.parse(files, written(REQUIRED["finetune"]))
     parse.check_required(parsed)

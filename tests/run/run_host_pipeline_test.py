@@ -113,7 +113,7 @@ def arguments(folder):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_cached_task_needs_nothing_but_tensorflow(tasks, mode):
+def test_host_pipeline_of_cached_task_needs_only_tensorflow(tasks, mode):
     found = input_function(tasks, mode)
     graph = host_graphs.pipeline_graph(found)
     assert host_graphs.foreign_operations(graph) == {}
@@ -122,12 +122,12 @@ def test_a_cached_task_needs_nothing_but_tensorflow(tasks, mode):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval", "perplexity_eval"])
-def test_a_python_step_after_the_cache_is_found(tasks, mode):
+def test_host_pipeline_python_step_after_cache_is_found(tasks, mode):
     found = input_function(tasks, mode, "MIXTURE_NAME = 'late'")
     assert list(host_graphs.foreign_operations(host_graphs.pipeline_graph(found))) == ["PyFunc"]
 
 
-def test_a_run_with_a_python_step_is_refused(tasks):
+def test_host_pipeline_with_python_step_is_refused(tasks):
     input_function(tasks, "train", "MIXTURE_NAME = 'late'")
     with pytest.raises(UserError, match="lack a Python function .*before the cache"):
         host_pipeline.check("train", arguments(tasks))
@@ -135,7 +135,7 @@ def test_a_run_with_a_python_step_is_refused(tasks):
     host_pipeline.check("export_infer", arguments(tasks))
 
 
-def test_a_finished_run_has_no_input_function(tasks, monkeypatch):
+def test_host_pipeline_of_finished_run_has_no_input_function(tasks, monkeypatch):
     monkeypatch.setattr("t0.training.estimator.is_finished", lambda *_: True)
     assert input_function(tasks, "train") is None
 
@@ -143,7 +143,7 @@ def test_a_finished_run_has_no_input_function(tasks, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "needs"), [("letters", "a Python function"), ("pieces", "the operation Sentencepiece")]
 )
-def test_live_tasks_are_refused_with_the_caching_command(tasks, name, needs):
+def test_host_pipeline_of_live_task_names_caching_command(tasks, name, needs):
     parse.parse(
         ["dataset.gin"],
         [*SETTINGS, f"MIXTURE_NAME = '{name}'", "mesh_train_dataset_fn.use_cached = False"],
@@ -194,7 +194,7 @@ def batches(input_fn, address="", count=1):
 
 
 @pytest.mark.slow
-def test_a_bare_server_reads_what_this_process_reads(tasks):
+def test_host_pipeline_is_equal_on_a_plain_tensorflow_server(tasks):
     fixed = ["mesh_train_dataset_fn.shuffle = False"]
     with bare_server() as address:
         for mode in MODES:
@@ -227,7 +227,7 @@ class _Flags(dict):
 
 
 @pytest.mark.parametrize("task", ["letters", "late"])
-def test_a_dry_run_says_whether_the_hosts_can_read_the_data(tasks, monkeypatch, task):
+def test_host_pipeline_dry_run_reports_if_hosts_can_read_data(tasks, monkeypatch, task):
     input_function(tasks, "train", f"MIXTURE_NAME = '{task}'")
     monkeypatch.setattr(host_pipeline.t5_mesh, "get_vocabulary", Letters)
     flags = _Flags(tpu="my-tpu", model_dir=str(tasks / "model"), caches=[str(tasks)])
@@ -240,7 +240,7 @@ def test_a_dry_run_says_whether_the_hosts_can_read_the_data(tasks, monkeypatch, 
     assert not (tasks / "model").exists()
 
 
-def test_this_machines_own_tpu_needs_no_such_check(tasks):
+def test_host_pipeline_check_is_not_needed_for_local_tpu(tasks):
     input_function(tasks, "train")
     flags = _Flags(tpu="local", caches=[])
     assert "nothing to check" in host_pipeline.dry_run_line(flags)

@@ -30,11 +30,11 @@ def called(monkeypatch, empty_gin):
     return calls
 
 
-def test_every_mode_has_a_row():
+def test_modes_table_has_every_gin_mode():
     assert set(modes.MODES) == set(GIN_MODES)
 
 
-def test_an_encoder_decoder_is_ours_and_builds_no_estimator(monkeypatch, called):
+def test_infer_mode_of_encoder_decoder_builds_no_estimator(monkeypatch, called):
     monkeypatch.undo()
     gin.parse_config("run.mode = 'infer'")
     calls = []
@@ -47,7 +47,7 @@ def test_an_encoder_decoder_is_ours_and_builds_no_estimator(monkeypatch, called)
     assert given["batch_size"] == 4
 
 
-def test_a_language_model_is_mesh_tensorflows_and_waits_for_no_checkpoint(monkeypatch, called):
+def test_infer_mode_of_language_model_does_not_wait_for_checkpoint(monkeypatch, called):
     gin.parse_config("run.model_type = 'lm'")
     steps = []
     monkeypatch.setattr(mesh_utils, "infer_model", lambda *args: steps.append(args[-1]))
@@ -56,7 +56,7 @@ def test_a_language_model_is_mesh_tensorflows_and_waits_for_no_checkpoint(monkey
     assert steps == [-1]
 
 
-def test_training_here_writes_a_missing_file_checkpoint(tmp_path, capsys):
+def test_resume_writes_the_missing_checkpoint_file(tmp_path, capsys):
     weights = {"shared/embedding": np.zeros([8, 2], np.float32)}
     write_mtf(tmp_path, weights, step=5)
     spec = types.SimpleNamespace(model_dir=str(tmp_path))
@@ -67,7 +67,7 @@ def test_training_here_writes_a_missing_file_checkpoint(tmp_path, capsys):
     assert 'model_checkpoint_path: "model.ckpt-5"' in (tmp_path / "checkpoint").read_text()
 
 
-def test_what_is_replaced_for_a_call_is_back_after_it(monkeypatch, called):
+def test_replaced_functions_are_restored_after_a_run(monkeypatch, called):
     before = dict(vars(mesh_utils))
     seen = []
     monkeypatch.setattr(
@@ -81,13 +81,13 @@ def test_what_is_replaced_for_a_call_is_back_after_it(monkeypatch, called):
 
 
 @pytest.mark.parametrize("mode", GIN_MODES)
-def test_a_tpu_runs_mesh_tensorflows_run(mode, called):
+def test_tpu_modes_use_mesh_tensorflow_run(mode, called):
     arguments = {**ARGUMENTS, "tpu": "my-tpu"}
     modes.carry_out(ConfiguredRun(mode, arguments))
     assert called == [("mesh", arguments)]
 
 
-def test_read_arguments_are_those_of_run(empty_gin):
+def test_run_arguments_read_from_gin_match_run_signature(empty_gin):
     gin.parse_config(
         "run.layout_rules = 'batch:batch'\nrun.sequence_length = {'inputs': 8, 'targets': 4}\n"
         "run.batch_size = ('sequences_per_batch', 6)\nrun.train_steps = 9\n"
@@ -110,7 +110,7 @@ def test_read_arguments_are_those_of_run(empty_gin):
         ('TPU "my-tpu" is not yet ready; state: "CREATING"', "may have been preempted"),
     ],
 )
-def test_what_tensorflow_says_of_a_tpu_is_one_line(monkeypatch, called, said, remedy):
+def test_tpu_error_message_of_tensorflow_is_one_line(monkeypatch, called, said, remedy):
     def fail(**given):
         raise RuntimeError(said + "\nmore")
 
@@ -119,7 +119,7 @@ def test_what_tensorflow_says_of_a_tpu_is_one_line(monkeypatch, called, said, re
         modes.carry_out(ConfiguredRun("score_eval", {**ARGUMENTS, "tpu": "my-tpu"}))
 
 
-def test_other_faults_on_a_tpu_keep_their_traceback(monkeypatch, called):
+def test_tpu_other_errors_keep_their_traceback(monkeypatch, called):
     def fail(**given):
         raise RuntimeError("a fault of ours")
 
@@ -128,7 +128,7 @@ def test_other_faults_on_a_tpu_keep_their_traceback(monkeypatch, called):
         modes.carry_out(ConfiguredRun("train", {**ARGUMENTS, "tpu": "my-tpu"}))
 
 
-def test_a_lost_tpu_ends_as_a_run_that_can_be_resumed(monkeypatch, called, capsys):
+def test_tpu_lost_during_training_exits_as_resumable(monkeypatch, called, capsys):
     def fail(**given):
         raise modes.tf.errors.UnavailableError(None, None, "failed to connect to all addresses")
 

@@ -32,7 +32,7 @@ def check(folder, *params, files=("dataset.gin",)):
     return preflight.check_run(str(folder), vocabulary=Vocabulary(), mesh_shape="")
 
 
-def test_new_model_needs_nothing(tmp_path):
+def test_preflight_of_new_model_has_no_notes(tmp_path):
     assert check(tmp_path) == []
 
 
@@ -48,17 +48,17 @@ def test_new_model_needs_nothing(tmp_path):
         (["run.init_checkpoint = '/no/model.ckpt-3'"], "/no/model.ckpt-3 cannot be read"),
     ],
 )
-def test_mistakes(tmp_path, params, message):
+def test_preflight_refuses_wrong_configuration(tmp_path, params, message):
     with pytest.raises(UserError, match=message):
         check(tmp_path, *params)
 
 
-def test_one_length_stands_for_all_features(tmp_path):
+def test_preflight_sequence_length_may_be_one_number(tmp_path):
     assert check(tmp_path, "run.sequence_length = 8") == []
 
 
 @pytest.mark.parametrize("name", ["run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint"])
-def test_initial_checkpoint(tmp_path, name):
+def test_preflight_warm_start_checkpoint_must_fit_vocabulary(tmp_path, name):
     fits = save(tmp_path / "fits", 60)
     note = f"starting from {fits}, step 60"
     assert check(tmp_path / "new", f"{name} = '{fits}'") == [note]
@@ -67,13 +67,13 @@ def test_initial_checkpoint(tmp_path, name):
         check(tmp_path / "new", f"{name} = '{other}'")
 
 
-def test_steps_that_count_from_the_start_of_pretraining(tmp_path):
+def test_preflight_train_steps_count_from_pretraining(tmp_path):
     done = save(tmp_path / "done", 1_000)
     with pytest.raises(UserError, match="100 counts.*at step 1,000.*run.train_steps = 1100"):
         check(tmp_path / "new", f"run.init_checkpoint = '{done}'")
 
 
-def test_model_that_is_gone_on_with(tmp_path):
+def test_preflight_resume_ignores_the_initial_checkpoint(tmp_path):
     save(tmp_path, 60)
     # Training goes on from the folder's own checkpoint, so the initial one is not read again.
     assert check(tmp_path, "run.init_checkpoint = '/no/model.ckpt-3'") == []
@@ -86,7 +86,7 @@ def evaluate(folder, *params, file="score_eval.gin"):
     return check(folder, *params, files=("dataset.gin", file))
 
 
-def test_evaluation_needs_a_checkpoint_of_the_vocabulary(tmp_path):
+def test_preflight_evaluation_checkpoint_must_fit_vocabulary(tmp_path):
     with pytest.raises(UserError, match="no checkpoint"):
         evaluate(tmp_path)
     save(tmp_path, 60)
@@ -97,7 +97,7 @@ def test_evaluation_needs_a_checkpoint_of_the_vocabulary(tmp_path):
     assert evaluate(tmp_path, "eval_checkpoint_step = 60") == []
 
 
-def test_closest_checkpoint_is_said(tmp_path):
+def test_preflight_reports_the_closest_checkpoint(tmp_path):
     save(tmp_path, 60)
     assert evaluate(tmp_path, "eval_checkpoint_step = 1112200") == [
         "no checkpoint of step 1,112,200: the closest, 60, is taken"
@@ -110,7 +110,7 @@ def test_closest_checkpoint_is_said(tmp_path):
     ]
 
 
-def test_waiting_without_end_is_said(tmp_path):
+def test_preflight_reports_evaluation_that_waits_for_checkpoints(tmp_path):
     (note,) = evaluate(tmp_path, "run.eval_checkpoint_step = None", file="eval.gin")
     assert "waiting for checkpoints" in note
     save(tmp_path, 60, vocabulary=384)
@@ -118,7 +118,7 @@ def test_waiting_without_end_is_said(tmp_path):
         evaluate(tmp_path, "run.eval_checkpoint_step = None", file="eval.gin")
 
 
-def test_export_has_a_step_of_its_own(tmp_path):
+def test_preflight_export_reports_the_closest_checkpoint(tmp_path):
     save(tmp_path, 60)
     assert check(tmp_path, "run.mode = 'export'", "run.export_checkpoint_step = 61") == [
         "no checkpoint of step 61: the closest, 60, is taken"
@@ -142,7 +142,7 @@ def absent_teas(clean_registries):
 
 
 @pytest.mark.parametrize("name", ["''", "None", "'absent'"])
-def test_a_run_that_reads_a_tsv_file_reads_no_mixture(absent_teas, name):
+def test_preflight_of_tsv_file_run_reads_no_mixture(absent_teas, name):
     from t0.compat import t5_mesh
 
     parse.parse(["dataset.gin"], [*TRAIN, f"MIXTURE_NAME = {name}", *TSV])
@@ -154,13 +154,13 @@ def test_a_run_that_reads_a_tsv_file_reads_no_mixture(absent_teas, name):
 
 @pytest.mark.parametrize("name", ["''", "None"])
 @pytest.mark.parametrize(("file", "mode"), [("dataset.gin", "train"), ("eval.gin", "eval")])
-def test_a_mode_that_reads_a_mixture_says_that_none_is_named(name, file, mode):
+def test_preflight_missing_mixture_name_is_an_error(name, file, mode):
     parse.parse(["dataset.gin", file], [*TRAIN, f"MIXTURE_NAME = {name}", f"run.mode = '{mode}'"])
     with pytest.raises(UserError, match=r"there is no data to read. Set it with --gin.MIXTURE"):
         preflight.check_mixtures({})
 
 
-def test_absent_data_of_a_mixture_that_is_read_is_said_in_a_line(absent_teas):
+def test_preflight_absent_mixture_data_error_is_one_line(absent_teas):
     parse.parse(["dataset.gin"], [*TRAIN, "MIXTURE_NAME = 'absent'"])
     with pytest.raises(UserError, match=r"glue/mrpc:2.0.0 is not in /nowhere/glue/mrpc/2.0.0"):
         preflight.check_mixtures({})

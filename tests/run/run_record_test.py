@@ -3,7 +3,7 @@
 from t0.run import command
 
 
-def test_the_record_of_a_command_is_masked_and_for_its_owner_alone(tmp_path):
+def test_command_record_is_masked_and_private_to_its_owner(tmp_path):
     for _ in range(2):
         command.save_command(str(tmp_path), ["t5", "--hf_token=abc", "--gin_param=a.key = 'b'"])
     records = sorted((tmp_path / "commands").iterdir())

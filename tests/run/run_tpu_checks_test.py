@@ -63,13 +63,13 @@ def check_node(machine, node=None):
 
 
 @pytest.mark.parametrize(("good", "changed", "message"), FAULTS)
-def test_faults_of_the_machine(good, changed, message):
+def test_tpu_checks_find_faults_of_the_machine(good, changed, message):
     check_machine(good)
     with pytest.raises(UserError, match=f"--tpu={good.tpu} cannot start: .*{message}"):
         check_machine(dataclasses.replace(good, **changed))
 
 
-def test_all_faults_come_at_once():
+def test_tpu_checks_report_all_faults_together():
     machine = Machine(tpu="my-tpu", missing=("googleapiclient", "oauth2client"))
     with pytest.raises(UserError) as caught:
         check_machine(machine)
@@ -92,13 +92,13 @@ def test_all_faults_come_at_once():
         ({"endpoints": (("127.0.0.1", 9),)}, "1 of the 1 TensorFlow servers.*127.0.0.1:9"),
     ],
 )
-def test_faults_of_the_node(changed, message):
+def test_tpu_checks_find_faults_of_the_node(changed, message):
     check_node(NAMED, READY)
     with pytest.raises(UserError, match=message):
         check_node(NAMED, dataclasses.replace(READY, **changed))
 
 
-def test_server_by_address():
+def test_tpu_checks_of_server_by_grpc_address():
     with socket.create_server(("127.0.0.1", 0)) as server:
         tpu = f"grpc://127.0.0.1:{server.getsockname()[1]}"
         check_node(Machine(tpu))
@@ -106,7 +106,7 @@ def test_server_by_address():
         check_node(Machine(tpu))
 
 
-def test_no_tensorflow_before_the_checks():
+def test_tpu_checks_do_not_import_tensorflow():
     code = (
         "import sys\n"
         "from t0.errors import UserError\n"
@@ -161,13 +161,13 @@ def configured(tmp_path, monkeypatch):
         (["pack_dataset.use_custom_ops = True"], {}, "use_custom_ops = False'"),
     ],
 )
-def test_faults_of_the_run(configured, params, changed, message):
+def test_tpu_checks_find_faults_of_the_run(configured, params, changed, message):
     assert configured().hosts == 4
     with pytest.raises(UserError, match=message):
         configured(*params, **changed)
 
 
-def test_local_cache_and_absent_vocabulary(configured, monkeypatch):
+def test_tpu_checks_find_local_cache_and_missing_vocabulary(configured, monkeypatch):
     from t0.compat import seqio
 
     seqio.set_global_cache_dirs(["/disk/cache"])
@@ -178,14 +178,14 @@ def test_local_cache_and_absent_vocabulary(configured, monkeypatch):
     assert "there is no vocabulary /absent/v.model" in str(caught.value)
 
 
-def test_one_host_reads_its_own_disk(configured):
+def test_tpu_checks_allow_local_disk_on_one_host(configured):
     found = TpuFacts(LOCAL)
     assert configured(found=found, cores=8, model_dir="/disk/m").hosts == 1
     with pytest.raises(UserError, match="mesh has 32 cores"):
         configured(found=found, model_dir="/disk/m")
 
 
-def test_a_chip_of_v4_may_be_one_core(configured):
+def test_tpu_checks_allow_one_core_per_v4_chip(configured):
     found = TpuFacts(dataclasses.replace(LOCAL, accelerator_type="v4-8"))
     for cores in (8, 4):
         configured(found=found, cores=cores)

@@ -48,33 +48,33 @@ def save(folder, step, began=None):
     return path
 
 
-def test_steps_of_a_new_model_count_from_zero(tmp_path):
+def test_finetune_steps_of_new_model_count_from_zero(tmp_path):
     found = plan_steps(tmp_path, finetune_steps=1200)
     assert found.last == 1200
     assert found.explanation == "--finetune_steps=1,200: from 0 to 1,200"
 
 
 @pytest.mark.parametrize("name", ["run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint"])
-def test_steps_count_from_the_initial_checkpoint(tmp_path, name):
+def test_finetune_steps_count_from_the_initial_checkpoint(tmp_path, name):
     initial = save(tmp_path / "initial", 1_100_000)
     found = plan_steps(tmp_path / "new", f"{name} = '{initial}'", finetune_steps=12_200)
     assert found.last == 1_112_200
     assert "from 1,100,000 to 1,112,200" in found.explanation
 
 
-def test_a_run_that_goes_on_ends_where_it_was_to_end_at_first(tmp_path):
+def test_finetune_steps_of_resumed_run_keep_the_first_end(tmp_path):
     # Its initial checkpoint may be gone by now.
     save(tmp_path, 1_100_700, began=1_100_000)
     gone = "run.init_checkpoint = '/no/model.ckpt-1100000'"
     assert plan_steps(tmp_path, gone, finetune_steps=12_200).last == 1_112_200
 
 
-def test_a_checkpoint_of_another_loop_is_where_the_run_begins(tmp_path):
+def test_finetune_steps_count_from_checkpoint_of_another_loop(tmp_path):
     save(tmp_path, 500)
     assert plan_steps(tmp_path, finetune_steps=100).last == 600
 
 
-def test_epochs_are_passes_over_the_examples_as_they_are_packed(tmp_path):
+def test_epochs_are_passes_over_packed_examples(tmp_path):
     found = plan_steps(tmp_path, epochs=3)
     batches = tiny.made_up_data()
     next(batches.batches(8))
@@ -88,7 +88,7 @@ def test_epochs_are_passes_over_the_examples_as_they_are_packed(tmp_path):
     assert plan_steps(tmp_path, unpacked, epochs=0.5).last == 5
 
 
-def test_epochs_count_from_where_the_run_began(tmp_path):
+def test_epochs_count_from_the_start_of_the_run(tmp_path):
     save(tmp_path, 50, began=40)
     unpacked = "run.sequence_length = {'inputs': 13, 'targets': 6}"
     found = plan_steps(tmp_path, unpacked, epochs=2)
@@ -104,11 +104,11 @@ def test_epochs_count_from_where_the_run_began(tmp_path):
         ({"epochs": -1.0}, "--epochs is -1.0; wanted a number above 0"),
     ],
 )
-def test_mistaken_numbers(tmp_path, asked, message):
+def test_finetune_steps_and_epochs_with_wrong_numbers_are_refused(tmp_path, asked, message):
     with pytest.raises(UserError, match=message):
         plan_steps(tmp_path, **asked)
 
 
-def test_epochs_of_data_that_cannot_be_counted(tmp_path):
+def test_epochs_of_data_of_unknown_size_are_refused(tmp_path):
     with pytest.raises(UserError, match="does not say; cache its tasks, or give --finetune_steps"):
         plan_steps(tmp_path, "run.train_dataset_fn = @unknown_for_steps", epochs=1)

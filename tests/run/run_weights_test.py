@@ -58,7 +58,7 @@ def seen_by_mesh(checkpoint):
 
 
 @pytest.mark.parametrize("name", ["run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint"])
-def test_initial_checkpoint_of_the_configuration(tmp_path, source, hf, name):
+def test_initial_checkpoint_from_gin_is_converted_if_needed(tmp_path, source, hf, name):
     assert find(tmp_path / "run") == ({}, None)
     prefix = str(source / "model.ckpt-30")
     assert find(tmp_path / "run", f"{name} = '{prefix}'") == ({}, None)
@@ -68,7 +68,7 @@ def test_initial_checkpoint_of_the_configuration(tmp_path, source, hf, name):
     assert loaded(arguments["init_checkpoint"]) == loaded(source)
 
 
-def test_flag_wins_over_the_configuration(tmp_path, source):
+def test_checkpoint_flag_overrides_the_gin_configuration(tmp_path, source):
     given = "run.init_checkpoint = '/no/model.ckpt-3'"
     prefix = str(source / "model.ckpt-30")
     assert find(tmp_path, given, checkpoint=source) == ({"init_checkpoint": prefix}, None)
@@ -76,14 +76,14 @@ def test_flag_wins_over_the_configuration(tmp_path, source):
         find(tmp_path, given)
 
 
-def test_a_run_that_goes_on_reads_no_other(tmp_path, source):
+def test_resume_ignores_checkpoint_flag_and_gin_checkpoint(tmp_path, source):
     (source / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-30"\n')
     for checkpoint in (None, "/no/such"):
         given = find(source, "run.init_checkpoint = '/no/model.ckpt-3'", checkpoint=checkpoint)
         assert given == ({}, None)
 
 
-def test_other_modes_read_it_whatever_step_they_ask_for(tmp_path, hf):
+def test_checkpoint_flag_is_read_by_other_modes_at_any_step(tmp_path, hf):
     # As infer.gin does; the macro needs no value where a checkpoint is named.
     given = ["run.mode = 'infer'", "run.eval_checkpoint_step = %infer_checkpoint_step"]
     arguments, checkpoint = find(tmp_path / "run", *given, checkpoint=hf)
@@ -93,7 +93,7 @@ def test_other_modes_read_it_whatever_step_they_ask_for(tmp_path, hf):
     assert bound("get_variable_dtype.master_dtype") == "bfloat16"
 
 
-def test_step_is_the_checkpoints_whatever_it_is_called(tmp_path, source):
+def test_checkpoint_step_comes_from_its_content_not_its_name(tmp_path, source):
     for path in source.glob("model.ckpt-30.*"):
         path.rename(source / path.name.replace("model.ckpt-30", "best"))
     _, checkpoint = find(tmp_path, "run.mode = 'infer'", checkpoint=source / "best")
@@ -101,11 +101,11 @@ def test_step_is_the_checkpoints_whatever_it_is_called(tmp_path, source):
     assert seen_by_mesh(checkpoint) == ([checkpoint], 30)
 
 
-def test_other_modes_read_the_model_directory_by_default(tmp_path):
+def test_checkpoint_default_of_other_modes_is_model_directory(tmp_path):
     assert find(tmp_path, "run.mode = 'score_eval'") == ({}, None)
 
 
-def test_checkpoint_of_a_run_file(tmp_path, source, hf):
+def test_checkpoint_path_of_a_run_file_is_converted(tmp_path, source, hf):
     def found(path):
         return find(tmp_path / "run", "run.mode = 'eval'", f"CHECKPOINT_PATH = '{path}'")[1]
 
@@ -115,7 +115,7 @@ def test_checkpoint_of_a_run_file(tmp_path, source, hf):
         assert found(path) is None
 
 
-def test_dtype_of_weights(tmp_path, source):
+def test_checkpoint_weights_dtype(tmp_path, source):
     assert checkpoint_files.weights_dtype(str(source / "model.ckpt-30")) == "bfloat16"
     mixed = weights(V11) | {"shared/embedding": weights(V11, BFLOAT16)["shared/embedding"]}
     write_mtf(tmp_path / "mixed", mixed)
@@ -124,7 +124,7 @@ def test_dtype_of_weights(tmp_path, source):
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
 @pytest.mark.parametrize("kept", ["spiece.model", "tokenizer.json"])
-def test_the_vocabulary_is_the_one_of_the_checkpoint(tmp_path, capsys, mode, kept):
+def test_vocabulary_must_be_the_one_of_the_checkpoint(tmp_path, capsys, mode, kept):
     own = train_pieces(tmp_path / "own")
     other = testing.train_vocabulary(tmp_path / "other.model", ["snow and wind"] * 9)
     wider = model_shape(vocabulary=256)

@@ -31,11 +31,11 @@ def small_windows(monkeypatch):
         ("", ""),
     ],
 )
-def test_normalisation(text, normal):
+def test_exact_match_answer_normalization(text, normal):
     assert answers.normalize_answer(text) == normal
 
 
-def test_answers_are_beside_the_scores(tmp_path):
+def test_decoded_answers_are_written_next_to_the_scores(tmp_path):
     evaluate(tmp_path, tasks=TASKS, decoder=Decoder())
     evaluate(tmp_path / "plain", tasks=TASKS)
     for step in STEPS:
@@ -72,7 +72,7 @@ def read(path):
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
-def test_shards_have_their_part_of_the_answers(tmp_path):
+def test_sharding_merges_decoded_answers_of_all_shards(tmp_path):
     evaluate(tmp_path / "whole", tasks=TASKS, decoder=Decoder())
     parts = []
     for shard in range(2):
@@ -88,7 +88,7 @@ def test_shards_have_their_part_of_the_answers(tmp_path):
 
 
 @pytest.mark.parametrize("write", [9, 11, 12])
-def test_interrupted_decoding_goes_on(tmp_path, write):
+def test_resume_of_interrupted_answer_decoding(tmp_path, write):
     evaluate(tmp_path / "whole", tasks=TASKS, decoder=Decoder())
     interrupted_at_write(write, tmp_path / "killed", tasks=TASKS, decoder=Decoder())
     rest = Decoder()
@@ -99,7 +99,7 @@ def test_interrupted_decoding_goes_on(tmp_path, write):
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
-def test_what_cannot_be_decoded_is_refused(tmp_path):
+def test_decoded_answers_that_cannot_be_decoded_are_refused(tmp_path):
     with pytest.raises(UserError, match="third, example 0: its choices have different inputs"):
         evaluate(tmp_path, decoder=Decoder())
     given = dict.fromkeys(("lengths", "make_scorer", "make_plan"))

@@ -50,7 +50,9 @@ sizes = st.dictionaries(
 @given(
     sizes, st.integers(1, 12), st.integers(1, 4000), st.integers(1, 900), st.sampled_from([1, 3])
 )
-def test_every_group_fits_within_the_limits(counts, most, tokens, target_tokens, replicas):
+def test_padded_batching_fits_every_group_within_limits(
+    counts, most, tokens, target_tokens, replicas
+):
     limits = BatchLimits(tokens, target_tokens, replicas)
     plan = plan_padded([Counted(counts, {})], limits, most_shapes=most)
     padded = {size: plan.padded_size(size) for size in counts}
@@ -65,7 +67,7 @@ def test_every_group_fits_within_the_limits(counts, most, tokens, target_tokens,
             assert groups * written <= target_tokens
 
 
-def test_last_batch_of_a_shape_is_nearly_full():
+def test_padded_batching_last_batch_is_nearly_full():
     def count(groups, limits):
         plan = plan_padded([Counted({(2, 96, 4): groups}, {})], limits, most_shapes=1)
         return plan.static_groups[2, 96, 4]
@@ -77,7 +79,7 @@ def test_last_batch_of_a_shape_is_nearly_full():
     assert count(1, BatchLimits(1, 1, replicas=4)) == 4
 
 
-def test_lengths_are_rounded_until_there_are_few_shapes():
+def test_padded_batching_rounds_lengths_to_few_shapes():
     counts = {(2, inputs, targets): 1 for inputs in range(1, 200) for targets in (1, 2, 3)}
 
     def lengths(most):
@@ -94,7 +96,7 @@ def test_lengths_are_rounded_until_there_are_few_shapes():
 @given(
     st.integers(0, 999), st.integers(1, 400), st.sampled_from([1, 3]), st.sampled_from([None, 2])
 )
-def test_sorted_batches_hold_every_choice_once_within_the_limits(seed, tokens, replicas, most):
+def test_sorted_batching_has_every_choice_once_within_limits(seed, tokens, replicas, most):
     rng = np.random.default_rng(seed)
     limits = BatchLimits(tokens, tokens, replicas)
     plan = SortedPlan(limits)
@@ -126,7 +128,7 @@ def test_sorted_batches_hold_every_choice_once_within_the_limits(seed, tokens, r
         )
 
 
-def test_costs_are_counted_from_the_variables():
+def test_model_costs_are_counted_for_tied_and_untied_embeddings():
     tied = {
         "shared/embedding": (100, 8),
         "encoder/block_000/layer_000/SelfAttention/q": (8, 6),
@@ -176,7 +178,7 @@ PLANS = [
 
 @settings(max_examples=60)
 @given(st.lists(examples(), min_size=1, max_size=4), st.sampled_from(PLANS))
-def test_every_choice_once(tasks, plan):
+def test_batching_has_every_choice_once(tasks, plan):
     queues, made = BatchQueues(plan), []
     for task, content in enumerate(tasks):
         for number, one in enumerate(content):
@@ -213,7 +215,7 @@ def unpadded(row):
     return list(row[:length])
 
 
-def test_one_group_for_choices_that_share_an_input():
+def test_choice_groups_share_one_input():
     shared = example(0, [([5, 6], [7, 1]), ([5, 6], [8, 1])])
     own = example(1, [([5, 6], [7, 1]), ([6, 5], [8, 4, 1])])
     assert [group.keys for group in choice_groups(3, 0, shared)] == [((3, 0, 0), (3, 0, 1))]
@@ -221,7 +223,7 @@ def test_one_group_for_choices_that_share_an_input():
     assert [group.size for group in choice_groups(3, 1, own)] == [(1, 2, 2), (1, 2, 3)]
 
 
-def test_flush_takes_only_if_an_old_task_waits():
+def test_batching_flush_only_if_an_old_task_waits():
     queues = BatchQueues(SortedPlan(BatchLimits(1000, 1000)))
     small, large = ([5], [1]), (list(range(1, 40)), [1])
     for task, content in ((1, small), (2, large)):
@@ -264,7 +266,7 @@ def room_for(groups, rows=1, spare=0):
 
 @settings(max_examples=150)
 @given(grouped(), st.integers(1, 3), st.integers(0, 20))
-def test_rows_hold_every_token_once(groups, rows, spare):
+def test_packing_rows_have_every_token_once(groups, rows, spare):
     shape, choices = room_for(groups, rows, spare), len(groups[0].targets)
     packed, owners = pack_groups(groups, shape).lay_out()
     assert packed.inputs.shape == packed.input_numbers.shape == (rows, shape.inputs)
@@ -299,7 +301,7 @@ def test_rows_hold_every_token_once(groups, rows, spare):
 
 
 @given(grouped())
-def test_scores_are_sums_over_the_tokens_of_a_choice(groups):
+def test_packing_score_is_sum_over_tokens_of_a_choice(groups):
     class Ones:
         def log_probabilities(self, tokens, shape):
             assert tokens.targets.shape == (1, shape.targets)
@@ -309,7 +311,7 @@ def test_scores_are_sums_over_the_tokens_of_a_choice(groups):
     assert found.tolist() == [list(map(len, group.targets)) for group in groups]
 
 
-def test_inputs_without_room_are_refused():
+def test_packing_inputs_without_room_are_refused():
     groups = [group(0, number, 4, 2) for number in range(3)]
     assert pack_groups(groups, PackedShape(3, 4, 2)).rows == (0, 1, 2)
     with pytest.raises(ValueError, match=r"no room for input 2 with \(4, 2\) tokens"):
@@ -325,7 +327,7 @@ def test_inputs_without_room_are_refused():
     st.integers(1, 4000),
     st.sampled_from([1, 3]),
 )
-def test_every_input_fits_a_row_of_its_task(tasks, most, tokens, replicas):
+def test_packed_plan_fits_every_input_in_a_row_of_its_task(tasks, most, tokens, replicas):
     plan = plan_packed(counted(tasks), COSTS, BatchLimits(tokens, 0, replicas), most_shapes=most)
     assert 1 <= len(plan.shapes) <= most
     assert plan.padding > 0.99
@@ -339,7 +341,7 @@ def test_every_input_fits_a_row_of_its_task(tasks, most, tokens, replicas):
         assert all(FreeTokens(shape).take(*size) == 0 for size in counts)
 
 
-def test_a_run_that_fits_one_batch_has_no_padding():
+def test_packed_plan_of_one_batch_has_no_padding():
     plan = plan_packed(
         counted([{(71, 6): 10, (80, 8): 2}]), COSTS, BatchLimits(1000, 0), most_shapes=9
     )
@@ -347,7 +349,7 @@ def test_a_run_that_fits_one_batch_has_no_padding():
     assert plan.padding == 1.0
 
 
-def test_a_task_with_many_target_tokens_has_rows_of_its_own_if_it_pays():
+def test_packed_plan_gives_task_with_long_targets_separate_rows():
     limits = BatchLimits(4096, 0)
     few = [{(100, 100): 3}, {(100, 4): 3}, {(99, 4): 3}]
     many = [dict.fromkeys(counts, 20_000) for counts in few]
@@ -383,7 +385,7 @@ def runs(draw):
 
 @settings(max_examples=60)
 @given(runs(), st.integers(60, 900), st.sampled_from([1, 2]))
-def test_batches_hold_every_group_once(tasks, tokens, replicas):
+def test_packed_batches_have_every_group_once(tasks, tokens, replicas):
     counts = [collections.Counter(task) for task in tasks]
     plan = plan_packed(counted(counts), COSTS, BatchLimits(tokens, 0, replicas), most_shapes=3)
     queues, made = BatchQueues(plan), []
@@ -405,7 +407,7 @@ def test_batches_hold_every_group_once(tasks, tokens, replicas):
     assert seen == {(t, i, 0): 1 for t, sizes in enumerate(tasks) for i in range(len(sizes))}
 
 
-def test_a_batch_is_a_mixture_that_fills_both_kinds_of_room():
+def test_packed_batch_mixes_groups_to_fill_inputs_and_targets():
     # One prompt after the other: first all inputs with few target tokens, then those with many.
     sizes = [(40, 2)] * 200 + [(40, 38)] * 200
     plan = PackedPlan((PackedShape(1, 2000, 1010),), (0,), 1.0)
@@ -419,7 +421,7 @@ def test_a_batch_is_a_mixture_that_fills_both_kinds_of_room():
     assert np.mean(filled[:-1]) > 0.9
 
 
-def test_no_group_waits_for_long():
+def test_packed_batches_let_no_group_wait_for_long():
     # The middle one is the last that a mixture would take.
     sizes = [(40, 20), *[(40, 2), (40, 38)] * 600]
     plan = PackedPlan((PackedShape(1, 2000, 1010),), (0,), 1.0)
@@ -432,7 +434,7 @@ def test_no_group_waits_for_long():
     assert -8 < min(waited) <= max(waited) < 8
 
 
-def test_a_batch_is_scored_in_the_shape_of_its_plan():
+def test_packed_batch_is_scored_in_the_shape_of_its_plan():
     asked = []
 
     class Asked:

@@ -37,7 +37,7 @@ def question(number):
     return {name: text.encode() for name, text in texts.items()} | {"answers": [b"yes"]}
 
 
-def test_lines(tmp_path, plain):
+def test_predictions_file_has_a_json_line_per_example(tmp_path, plain):
     examples = [
         {"inputs_pretokenized": "Wer übt?".encode(), "targets_pretokenized": b"ich"},
         {"inputs_pretokenized": "Wo?"},
@@ -55,7 +55,7 @@ def test_lines(tmp_path, plain):
     assert [file.name for file in (tmp_path / "predictions").iterdir()] == ["plain_7.jsonl"]
 
 
-def test_questions_to_read_are_spread_over_all(tmp_path, questions):
+def test_predictions_file_samples_questions_across_the_split(tmp_path, questions):
     count = 5 * READABLE // 2
     examples = [question(number) for number in range(count)]
     predictions = ["Yes. " if number % 2 else "no" for number in range(count)]
@@ -79,13 +79,13 @@ def test_questions_to_read_are_spread_over_all(tmp_path, questions):
     }  # fmt: skip
 
 
-def test_no_question(tmp_path, questions):
+def test_predictions_file_without_questions_is_empty(tmp_path, questions):
     path = write_predictions(str(tmp_path), questions, 7, examples=[], predictions=[])
     with open(path, encoding="utf-8") as file:
         assert json.load(file) == {"metrics": {}, "predictions": {}, "examples": []}
 
 
-def test_the_interval_of_a_mean_is_that_of_its_standard_error():
+def test_confidence_interval_of_mean_equals_standard_error():
     rng = np.random.default_rng(0)
     right = rng.random(1000) < 0.7
     targets = ["a"] * 1000
@@ -100,7 +100,7 @@ def test_the_interval_of_a_mean_is_that_of_its_standard_error():
     assert intervals(lambda t, p: {"x": float("nan")}, {"x": 1.0}, targets, predictions) == {}
 
 
-def test_the_interval_of_a_metric_is_never_a_point():
+def test_confidence_interval_of_a_metric_is_never_a_point():
     targets = ["a"] * 100
     for prediction, ends in (("b", [0.0, 3.6993498]), ("a", [96.3006502, 100.0])):  # R: prop.test
         predictions = [prediction] * 100
@@ -169,7 +169,7 @@ def judge(tmp_path, clean_registries):
     return run
 
 
-def test_values_that_are_no_numbers_are_left_out_by_name(judge, capsys):
+def test_metric_values_that_are_not_numbers_are_omitted_by_name(judge, capsys):
     folder = judge(share, accuracy)
     metrics = json.loads((folder / "decoded_7.json").read_text())["tasks"]["teas"]["metrics"]
     assert metrics == {"share": 0.5, "by/length": 2.0, "accuracy": 50.0}
@@ -182,7 +182,7 @@ def test_values_that_are_no_numbers_are_left_out_by_name(judge, capsys):
 
 
 @pytest.mark.parametrize("other", [clash, clash_of_many])
-def test_two_metrics_of_one_name_are_refused(judge, tmp_path, other):
+def test_metric_name_returned_twice_is_refused(judge, tmp_path, other):
     with pytest.raises(UserError, match="accuracy and clash.* both return 'accuracy'"):
         judge(accuracy, other)
     assert not list(tmp_path.rglob("decoded_7.json"))

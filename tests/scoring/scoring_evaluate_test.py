@@ -37,7 +37,7 @@ def model_dir(tmp_path, variables):
         pytest.param(None, True, marks=pytest.mark.slow),
     ],
 )
-def test_files_hold_what_a_computation_by_hand_gives(
+def test_rank_evaluation_files_equal_computation_by_hand(
     model_dir, variables, limits, differing_inputs
 ):
     records = make_records(0, differing_inputs=differing_inputs)
@@ -68,7 +68,7 @@ def test_files_hold_what_a_computation_by_hand_gives(
 
 
 @pytest.mark.slow
-def test_batch_size_shapes_and_mesh_change_no_score(model_dir):
+def test_rank_evaluation_does_not_depend_on_batch_or_mesh(model_dir):
     records = make_records(3, examples=9)
 
     def scores(**arguments):
@@ -86,7 +86,7 @@ def test_batch_size_shapes_and_mesh_change_no_score(model_dir):
         np.testing.assert_allclose(other, wanted, atol=2e-5)
 
 
-def test_examples_without_one_right_choice_are_counted_and_left_out(model_dir, variables):
+def test_excluded_examples_without_one_correct_choice_are_counted(model_dir, variables):
     def correct(example):
         return {0: [], 1: [0, 1]}.get(example, [0])
 
@@ -119,14 +119,14 @@ def test_examples_without_one_right_choice_are_counted_and_left_out(model_dir, v
         ),
     ],
 )
-def test_task_that_cannot_be_judged_is_refused(model_dir, correct, params, message):
+def test_rank_evaluation_without_usable_labels_is_refused(model_dir, correct, params, message):
     records = make_records(1, correct=correct)
     with pytest.raises(UserError, match=message):
         evaluate(model_dir, [dataset("made_up", records)], params=params)
     assert not list(model_dir.rglob("results_*.json"))
 
 
-def test_allowed_share_of_excluded_examples_is_a_setting(model_dir):
+def test_excluded_examples_share_is_a_setting(model_dir):
     records = make_records(1, examples=6, correct=lambda example: [] if example < 4 else [0])
     params = ["score_eval.max_excluded_share = 0.7"]
     folder = evaluate(model_dir, [dataset("made_up", records)], params=params)
@@ -134,7 +134,7 @@ def test_allowed_share_of_excluded_examples_is_a_setting(model_dir):
     assert result["examples"] == 2
 
 
-def test_weights_that_are_no_numbers_are_refused(tmp_path, variables):
+def test_rank_evaluation_with_nan_weights_is_refused(tmp_path, variables):
     broken = {**variables, "encoder/rms_norm/scale": np.full(16, np.nan, np.float32)}
     write_checkpoint(tmp_path, broken)
     with pytest.raises(UserError, match=r"made_up, example \d+: .*nan.*weights are broken"):
@@ -142,7 +142,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path, variables):
     assert not list(tmp_path.rglob("*.json*"))
 
 
-def test_plain_task_and_empty_split_are_refused(model_dir):
+def test_rank_evaluation_of_plain_task_or_empty_split_is_refused(model_dir):
     plain = {"inputs": np.array([4]), "targets": np.array([1])}
     signature = {name: SIGNATURE[name] for name in plain}
 
@@ -157,7 +157,7 @@ def test_plain_task_and_empty_split_are_refused(model_dir):
         evaluate(model_dir, [])
 
 
-def test_every_checkpoint_gets_its_own_results(model_dir, variables):
+def test_rank_evaluation_writes_results_per_checkpoint(model_dir, variables):
     other = random_variables("t5.1.1", seed=6)
     write_checkpoint(model_dir, other, step=9)
     records = make_records(2, examples=4)
@@ -178,14 +178,14 @@ def test_every_checkpoint_gets_its_own_results(model_dir, variables):
 
 
 @pytest.mark.slow
-def test_list_of_steps(model_dir, variables):
+def test_rank_evaluation_takes_a_list_of_steps(model_dir, variables):
     for step in (8, 9):
         write_checkpoint(model_dir, variables, step=step)
     folder = evaluate(model_dir, [dataset("made_up", make_records(2))], step=[7, 9])
     assert {path.name for path in folder.glob("*.json")} == {"results_7.json", "results_9.json"}
 
 
-def test_each_step_has_its_events_with_the_tags_of_the_published_evaluation(model_dir, variables):
+def test_tensorboard_events_of_each_step_have_published_tags(model_dir, variables):
     """TensorFlow names event files by the second, in which more than one step can be scored."""
     write_checkpoint(model_dir, variables, step=8)
     folder = evaluate(model_dir, [dataset("made_up", make_records(2))], step="all")
@@ -204,7 +204,7 @@ def test_each_step_has_its_events_with_the_tags_of_the_published_evaluation(mode
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shapes", [1, 3])
-def test_tasks_share_batches_and_keep_their_scores(model_dir, variables, shapes):
+def test_rank_evaluation_tasks_share_batches_and_keep_scores(model_dir, variables, shapes):
     tasks = {f"task_{i}": make_records(20 + i, examples=2 + i % 3) for i in range(12)}
     folder = evaluate(model_dir, [dataset(*task) for task in tasks.items()], shapes=shapes)
     assert list(json.loads((folder / "results_7.json").read_text())["tasks"]) == list(tasks)
@@ -216,9 +216,7 @@ def test_tasks_share_batches_and_keep_their_scores(model_dir, variables, shapes)
             assert found == pytest.approx(score, abs=1e-4)
 
 
-def test_interrupted_evaluation_goes_on_after_the_last_finished_task(
-    model_dir, monkeypatch, capsys
-):
+def test_resume_of_rank_evaluation_after_last_finished_task(model_dir, monkeypatch, capsys):
     names = ("first", "second", "third")
     tasks = {name: make_records(seed, examples=4) for seed, name in enumerate(names)}
     read = []
@@ -277,9 +275,7 @@ def test_interrupted_evaluation_goes_on_after_the_last_finished_task(
     assert list(results.items()) == list(whole_results.items())
 
 
-def test_changed_checkpoint_is_scored_again_after_an_interruption(
-    model_dir, variables, monkeypatch
-):
+def test_resume_with_changed_checkpoint_scores_again(model_dir, variables, monkeypatch):
     tasks = [dataset("made_up", make_records(0))]
 
     def fails(self):
@@ -297,7 +293,7 @@ def test_changed_checkpoint_is_scored_again_after_an_interruption(
     assert line["choices"][0]["log_likelihood"] == pytest.approx(score, abs=1e-4)
 
 
-def test_bfloat16_is_a_setting(model_dir, variables):
+def test_rank_evaluation_bfloat16_is_a_setting(model_dir, variables):
     records = make_records(0)
     params = ["score_eval.dtype = 'bfloat16'"]
     folder = evaluate(model_dir, [dataset("made_up", records)], params=params)
@@ -318,12 +314,12 @@ def test_bfloat16_is_a_setting(model_dir, variables):
         ("max_excluded_share = 5", "max_excluded_share is 5; wanted a share from 0 to 1"),
     ],
 )
-def test_setting_that_means_nothing_is_refused(model_dir, setting, message):
+def test_rank_evaluation_invalid_setting_is_refused(model_dir, setting, message):
     with pytest.raises(UserError, match=message):
         evaluate(model_dir, [dataset("made_up", [])], params=[f"score_eval.{setting}"])
 
 
-def test_task_with_too_many_truncated_targets_is_refused(model_dir):
+def test_truncation_of_too_many_targets_is_refused(model_dir):
     records = make_records(0)
     with pytest.raises(UserError, match=r"made_up: \d+ of \d+ choices are longer than 2 tokens"):
         evaluate(model_dir, [dataset("made_up", records)], limits={"inputs": 24, "targets": 2})
@@ -338,7 +334,7 @@ def test_task_with_too_many_truncated_targets_is_refused(model_dir):
     assert result["truncated_targets"] == len(records)
 
 
-def test_ties_are_counted_and_choices_of_equal_tokens_are_left_out(model_dir):
+def test_ties_are_counted_and_equal_choices_are_excluded(model_dir):
     records = make_records(0, correct=lambda example: [2])
     numbers = collections.Counter(int(record["idx"][0]) for record in records)
     equal, *same = [example for example in sorted(numbers) if numbers[example] == 3][:3]

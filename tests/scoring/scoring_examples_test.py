@@ -47,7 +47,7 @@ def examples(records, facts=FACTS):
 
 
 @pytest.mark.parametrize("memory", [0, records_module.MEMORY_BYTES])
-def test_records_in_any_order_become_examples(memory, monkeypatch):
+def test_record_sorter_makes_examples_from_any_order(memory, monkeypatch):
     monkeypatch.setattr(records_module, "MEMORY_BYTES", memory)
     records = [
         record(7, 1, [4, 1], True),
@@ -66,7 +66,7 @@ def test_records_in_any_order_become_examples(memory, monkeypatch):
 
 
 @pytest.mark.parametrize("memory", [0, records_module.MEMORY_BYTES])
-def test_tasks_are_read_again_and_apart(memory, monkeypatch):
+def test_record_sorter_reads_tasks_again_and_separately(memory, monkeypatch):
     monkeypatch.setattr(records_module, "MEMORY_BYTES", memory)
     with RecordSorter() as sorter:
         first = sorter.sort([record(0, 0, [3, 1], True)])
@@ -77,7 +77,7 @@ def test_tasks_are_read_again_and_apart(memory, monkeypatch):
         assert all(a.example == b.example for a, b in zip(second(), second(), strict=True))
 
 
-def test_many_records_are_sorted_on_disk(tmp_path, monkeypatch):
+def test_record_sorter_sorts_many_records_on_disk(tmp_path, monkeypatch):
     import tracemalloc
 
     import pyarrow  # noqa: F401 (which takes memory itself)
@@ -117,7 +117,7 @@ def write_cache(path, numbers, **more):
     return str(path)
 
 
-def test_ordered_caches_are_streamed_and_shuffled_ones_are_sorted(tmp_path, monkeypatch):
+def test_cached_records_are_streamed_in_order_or_sorted(tmp_path, monkeypatch):
     ordered = [(example, choice) for example in range(5) for choice in range(2)]
     files = [write_cache(tmp_path / "0", ordered[:6]), write_cache(tmp_path / "1", ordered[6:])]
     backwards = [write_cache(tmp_path / "2", ordered[::-1])]
@@ -135,7 +135,7 @@ def test_ordered_caches_are_streamed_and_shuffled_ones_are_sorted(tmp_path, monk
         assert [one[:2] for one in sorts[0]] == ordered[::-1]
 
 
-def test_documents_are_numbered_by_their_first_example():
+def test_document_numbers_come_from_the_first_example():
     keys = {0: "a", 2: "b", 3: "a", 9: "b"}
     records = [record(i, 0, [3, 1], True)._replace(document=key) for i, key in keys.items()]
     assert [one.document for one in examples(records)] == [0, 2, 0, 2]
@@ -143,7 +143,7 @@ def test_documents_are_numbered_by_their_first_example():
     assert [one.document for one in examples(own)] == [None] * 4  # none is shared
 
 
-def test_documents_that_records_do_not_say_come_from_the_rows_or_are_unknown(monkeypatch):
+def test_documents_missing_in_records_come_from_the_rows(monkeypatch):
     asked = []
     keys = ["a", "b", "a"]
 
@@ -173,7 +173,7 @@ def test_documents_that_records_do_not_say_come_from_the_rows_or_are_unknown(mon
         ([True, True], "several correct choices", -1),
     ],
 )
-def test_example_without_exactly_one_right_choice_is_excluded(correct, reason, gold):
+def test_excluded_example_without_exactly_one_correct_choice(correct, reason, gold):
     choices = tuple(choice_of(record(0, i, [3 + i, 1], c)) for i, c in enumerate(correct))
     assert MultipleChoiceExample(0, choices).excluded == reason
     assert MultipleChoiceExample(0, choices).gold == gold
@@ -186,7 +186,7 @@ def test_example_without_exactly_one_right_choice_is_excluded(correct, reason, g
         ([[3, 2, 1], [5, 1], [5, 1]], None),  # two wrong ones are equal
     ],
 )
-def test_example_is_excluded_only_if_its_right_choice_equals_a_wrong_one(tokens, reason):
+def test_excluded_example_if_correct_choice_equals_a_wrong_one(tokens, reason):
     choices = tuple(choice_of(record(0, i, ids, i == 0)) for i, ids in enumerate(tokens))
     made = MultipleChoiceExample(0, choices)
     assert (made.excluded, made.gold) == (reason, -1 if reason else 0)
@@ -195,7 +195,7 @@ def test_example_is_excluded_only_if_its_right_choice_equals_a_wrong_one(tokens,
     assert MultipleChoiceExample(0, (other, *choices[1:])).excluded is None
 
 
-def test_choices_that_are_equal_where_they_are_cut_are_excluded():
+def test_truncation_that_makes_choices_equal_excludes_the_example():
     long = [[3, 4, 5, 6, 1], [3, 4, 7, 1]]
     whole = MultipleChoiceExample(
         0, tuple(choice_of(record(0, i, ids, i == 0)) for i, ids in enumerate(long))
@@ -219,7 +219,7 @@ def test_truncation_keeps_eos_and_counts_an_input_once():
     assert (cut.inputs, cut.targets) == (0, 0)
 
 
-def test_no_limits_cut_nothing():
+def test_truncation_without_limits_changes_nothing():
     made = MultipleChoiceExample(0, (choice_of(record(0, 0, list(range(3, 600)), True)),))
     whole, cut = truncate(made, None)
     assert whole == made

@@ -54,7 +54,7 @@ def contents(folder):
         (9, 8, (3, 1)),  # within the second task of the second checkpoint
     ],
 )
-def test_killed_evaluation_goes_on(
+def test_resume_of_killed_rank_evaluation(
     finished, commands, tmp_path, capsys, monkeypatch, write, line, kept
 ):
     temporary = tmp_path / "tmp"

@@ -26,7 +26,7 @@ def peak_bytes(model_dir, examples):
 
 
 @pytest.mark.exhaustive
-def test_ten_times_the_examples_take_no_more_memory(tmp_path):
+def test_memory_does_not_grow_with_ten_times_the_examples(tmp_path):
     few, many = 2_000, 20_000
     growth = peak_bytes(tmp_path / "many", many) - peak_bytes(tmp_path / "few", few)
     # The records of the additional examples are over 70 MB, their lines in the results as much;

@@ -42,7 +42,7 @@ def both(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["t5.1.1", "t5.1.0"])
-def test_packed_rows_have_the_scores_of_padded_ones(model, both):
+def test_packing_scores_equal_padded_scores(model, both):
     packed, padded = both(model)
     for many, choices, spare in [(1, 1, 0), (3, 2, 0), (3, 2, 5), (23, 3, 11)]:
         inputs, targets = ragged(many, choices, seed=many)
@@ -55,7 +55,7 @@ def test_packed_rows_have_the_scores_of_padded_ones(model, both):
         assert many == 1 or np.ptp(wanted) > 1
 
 
-def test_shapes_share_a_program(both):
+def test_packing_batches_of_one_shape_share_a_program(both):
     packed, padded = both()
     shape, count = PackedShape(1, 200, 60), len(packed._lowered)
     for seed in range(3):
@@ -65,7 +65,7 @@ def test_shapes_share_a_program(both):
     assert len(packed._lowered) == count + 1
 
 
-def test_bfloat16_is_as_near_packed_as_padded(both):
+def test_packing_bfloat16_scores_are_close_to_padded(both):
     packed, padded = both(computed="bfloat16")
     inputs, targets = ragged(6, 2)
     found = packed.log_likelihoods(inputs, targets)
@@ -74,7 +74,7 @@ def test_bfloat16_is_as_near_packed_as_padded(both):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["batch:2", "model:2", "batch:2,model:2"])
-def test_a_mesh_divides_rows_and_heads(mesh, both):
+def test_packing_sharding_of_rows_and_heads_keeps_scores(mesh, both):
     packed, padded = both(mesh=mesh, layout="batch:batch,d_ff:model,heads:model")
     inputs, targets = ragged(8, 2)
     rows = packed.replicas
@@ -85,7 +85,7 @@ def test_a_mesh_divides_rows_and_heads(mesh, both):
     np.testing.assert_allclose(alone, found[:1], atol=3e-5)
 
 
-def test_vocabulary_in_blocks(both, monkeypatch):
+def test_packing_vocabulary_in_blocks_keeps_scores(both, monkeypatch):
     packed, padded = both()
     inputs, targets = ragged(5, 3)
     monkeypatch.setattr(scorer_module, "_BLOCK", 4)
@@ -102,7 +102,7 @@ def test_vocabulary_in_blocks(both, monkeypatch):
         "[@transformer_layers.LocalSelfAttention, @transformer_layers.DenseReluDense]",
     ],
 )
-def test_other_layers_are_not_packed(param):
+def test_packing_is_off_for_other_layers(param):
     bind("t5.1.1", param)
     model = build()
     assert not pack_attention(model, mtf.Shape([]), mtf.LayoutRules([]))
@@ -110,7 +110,7 @@ def test_other_layers_are_not_packed(param):
     assert type(layers[0]) is transformer_layers.SelfAttention
 
 
-def test_layouts_that_split_rows_are_not_packed():
+def test_packing_is_off_for_layouts_that_split_rows():
     bind("t5.1.1")
     shape = mtf.convert_to_shape("all:2")
     assert not pack_attention(build(), shape, mtf.convert_to_layout_rules("length:all"))

@@ -13,7 +13,7 @@ FOUND = {
 }
 
 
-def test_line():
+def test_perplexity_line():
     assert line("rte_validation_64", FOUND) == (
         "rte_validation_64, step 1,200: perplexity 8 (2.0794 nats a token), "
         "token accuracy 25.0 %, sequence accuracy 12.5 %, 4,096 tokens"
@@ -21,7 +21,7 @@ def test_line():
     assert "perplexity 1.014e+304" in line("x", {**FOUND, "neg_log_perplexity": -1e9})
 
 
-def test_estimator_prints_and_returns_what_it_finds(capsys):
+def test_perplexity_is_printed_and_returned_by_the_estimator(capsys):
     class Estimator:
         def __init__(self, given):
             self.given = given

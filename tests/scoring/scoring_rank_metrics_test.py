@@ -73,7 +73,7 @@ def as_lists(scored):
         ([2, 4], functools.partial(rank, normalize_by_target_length=True)),
     ],
 )
-def test_metrics_equal_t5_s(sizes, metric):
+def test_rank_metrics_equal_t5(sizes, metric):
     for seed in range(4):
         scored = list(made_up(seed, sizes, rights=(0, 1, 1, 1, 1, 2)))
         metrics = accumulated([metric], scored)
@@ -86,20 +86,20 @@ def test_metrics_equal_t5_s(sizes, metric):
         assert metrics.ties == sum(list(row).count(max(row)) > 1 for row in rows)
 
 
-def test_first_of_equal_scores_is_the_prediction():
+def test_ties_predict_the_first_of_equal_scores():
     scored = [(next(made_up(0, [3]))[0], np.array([-1, -1, -1], np.float32))]
     right = scored[0][0].gold == 0
     assert accumulated([rank], scored).compute("t") == {"accuracy": 100.0 * right}
 
 
-def test_one_right_answer_for_all_has_no_curve():
+def test_rank_metrics_omit_auc_if_all_examples_have_one_class():
     scored = [pair for pair in made_up(1, [2]) if pair[0].gold == 1]
     found = accumulated([with_classes(2)], scored).compute("t")
     assert found.keys() == {"accuracy", "f1"}
     assert all(map(math.isfinite, found.values()))
 
 
-def test_metrics_of_one_s_own_get_the_lists():
+def test_custom_metrics_get_lists_of_targets_and_scores():
     def count(targets, scores):
         return {"choices": len(targets), "sum": sum(scores)}
 
@@ -110,7 +110,7 @@ def test_metrics_of_one_s_own_get_the_lists():
     assert classes_of(count) is None
 
 
-def test_choices_that_a_template_does_not_have_are_named():
+def test_rank_metrics_name_choices_missing_in_the_template():
     metrics = accumulated([with_classes(2)], list(made_up(3, [2, 3])))
     with pytest.raises(UserError, match=r"task rte: its template has 2 answer.*first: 3.*cache"):
         metrics.compute("rte")
@@ -119,7 +119,7 @@ def test_choices_that_a_template_does_not_have_are_named():
 @pytest.mark.parametrize(
     ("choices", "known"), [("yes ||| no ||| maybe", 3), ("{{ options | join('|||') }}", None)]
 )
-def test_templates_say_how_many_choices_they_have(choices, known):
+def test_template_number_of_classes_comes_from_answer_choices(choices, known):
     template = Template(
         name="x", jinja="a ||| b", answer_choices=choices, reference="", original_task=True,
         choices_in_prompt=False, metrics=("Accuracy",), id="x",
@@ -169,7 +169,7 @@ def _peak_bytes(folder, examples):
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_examples(tmp_path):
+def test_rank_metrics_memory_does_not_grow_with_examples(tmp_path):
     _peak_bytes(tmp_path / "warm", 100)
     few, many = 200, 2000
     growth = _peak_bytes(tmp_path / "b", many) - _peak_bytes(tmp_path / "a", few)

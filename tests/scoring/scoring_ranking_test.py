@@ -84,7 +84,7 @@ def scores_of(line):
     return [choice["log_likelihood"] for choice in line["choices"]]
 
 
-def test_fixture_has_near_ties_that_a_rounding_could_turn(unpadded):
+def test_ranking_fixture_has_near_ties(unpadded):
     gaps = [gap for scores in unpadded for gap in np.diff(np.sort(scores))]
     near = [gap for gap in gaps if 0 < gap < 1e-2]
     assert len(near) >= 4
@@ -106,7 +106,7 @@ def test_fixture_has_near_ties_that_a_rounding_could_turn(unpadded):
         pytest.param(False, 2, 64, "model:2", marks=pytest.mark.slow),
     ],
 )
-def test_ranking_is_that_of_one_forward_for_each_choice(  # noqa: PLR0913
+def test_ranking_equals_one_forward_pass_per_choice(  # noqa: PLR0913
     ranked, unpadded, one_by_one, packs, shapes, batch_size, mesh, monkeypatch
 ):
     if not packs:

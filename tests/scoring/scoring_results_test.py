@@ -31,7 +31,7 @@ def example(idx, texts, right):
     )
 
 
-def test_line_of_an_example(tmp_path):
+def test_scores_file_line_of_an_example(tmp_path):
     examples = [example(0, ["Ja", "Né"], [1]), example(3, ["a", "b", "c"], [])]
     scores = [np.array([-2.5, -1.0], np.float32), np.array([-3.0, -3.0, -4.0], np.float32)]
     path = write_lines(str(tmp_path), "task", 40, map(score_line, examples, scores))
@@ -51,14 +51,14 @@ def test_line_of_an_example(tmp_path):
     assert (second["idx"], second["gold"], second["prediction"]) == (3, -1, 0)
 
 
-def test_results_file(tmp_path):
+def test_results_file_has_schema_run_and_tasks(tmp_path):
     path = write_results(str(tmp_path / "new"), 40, {"step": 40}, {"task": {"examples": 2}})
     content = json.loads(Path(path).read_text())
     assert content == {"schema": 1, "run": {"step": 40}, "tasks": {"task": {"examples": 2}}}
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["results_40.json"]
 
 
-def test_file_that_cannot_be_written_keeps_the_old_one(tmp_path):
+def test_atomic_write_that_fails_keeps_the_old_file(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match="cannot write .*file/results"):
         write_whole(str(tmp_path / "file" / "results"), ["x"])
@@ -67,7 +67,7 @@ def test_file_that_cannot_be_written_keeps_the_old_one(tmp_path):
     assert (tmp_path / "results").read_text() == "new"
 
 
-def test_failure_halfway_leaves_nothing(tmp_path):
+def test_atomic_write_interrupted_leaves_no_file(tmp_path):
     def lines():
         yield "first\n"
         raise RuntimeError
@@ -77,7 +77,7 @@ def test_failure_halfway_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_full_disk_is_said_and_keeps_the_old_file(tmp_path):
+def test_atomic_write_on_full_disk_keeps_the_old_file(tmp_path):
     path = tmp_path / "scores"
     write_whole(str(path), ["old"])
     limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -94,7 +94,7 @@ def test_full_disk_is_said_and_keeps_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_kept_entry_is_taken_up_only_if_made_from_the_same(tmp_path):
+def test_resume_uses_kept_entry_only_if_made_from_same_inputs(tmp_path):
     folder, made_from = str(tmp_path), {"dtype": "float32", "limits": {"inputs": 3}}
     assert load_finished_entry(folder, 40, "task", made_from=made_from) is None
     line = score_line(example(0, ["a"], [0]), np.array([-1.0], np.float32))
@@ -118,7 +118,7 @@ def test_kept_entry_is_taken_up_only_if_made_from_the_same(tmp_path):
     assert not (tmp_path / "unfinished_40").exists()
 
 
-def test_a_line_has_the_document_where_it_is_known():
+def test_scores_file_line_has_the_document_if_known():
     choice = AnswerChoice(text="yes", tokens=[1], is_correct=True, inputs=[3])
     lines = [
         score_line(MultipleChoiceExample(5, (choice,), "in", document), [-1.0])

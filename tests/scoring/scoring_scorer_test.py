@@ -44,7 +44,7 @@ def scorer(checkpoint):
 
 
 @pytest.mark.parametrize("model", ["t5.1.1", "t5.1.0"])
-def test_equals_the_independent_forward_pass(model, tmp_path):
+def test_log_likelihoods_equal_independent_forward_pass(model, tmp_path):
     variables = random_variables(model, seed=1, layers=2)
     scorer = make_scorer(model, layers=2)
     assert scorer.restore(write_checkpoint(tmp_path, variables)) == len(variables)
@@ -53,7 +53,7 @@ def test_equals_the_independent_forward_pass(model, tmp_path):
     scorer.close()
 
 
-def test_forward_pass_notices_every_variable(variables):
+def test_independent_forward_pass_depends_on_every_variable(variables):
     # Otherwise the agreement above says nothing about some part of the model.
     base = expected(variables)
     for name, value in variables.items():
@@ -61,7 +61,7 @@ def test_forward_pass_notices_every_variable(variables):
         assert np.abs(changed - base).max() > 1e-3, name
 
 
-def test_padding_and_company_do_not_change_a_score(scorer, variables):
+def test_log_likelihoods_do_not_depend_on_padding_or_batch(scorer, variables):
     wanted = expected(variables)
     wider = scorer.log_likelihoods(padded(INPUTS, 80), padded(CHOICES, 9))
     np.testing.assert_allclose(wider, wanted, atol=2e-5)
@@ -72,7 +72,7 @@ def test_padding_and_company_do_not_change_a_score(scorer, variables):
         np.testing.assert_allclose(backwards[0], wanted[b][::-1], atol=2e-5)
 
 
-def test_choice_of_padding_scores_nothing(scorer):
+def test_log_likelihood_of_a_padding_choice_is_zero(scorer):
     targets = padded([[[10, 11, 1], [12, 1]]])
     targets[0, 1] = 0
     scores = scorer.log_likelihoods(padded([[5, 9]]), targets)
@@ -81,7 +81,7 @@ def test_choice_of_padding_scores_nothing(scorer):
 
 
 @pytest.mark.parametrize("mesh", [pytest.param("batch:2", marks=pytest.mark.slow), "model:2"])
-def test_mesh_of_two_devices_gives_the_same_scores(mesh, checkpoint, variables):
+def test_sharding_over_two_devices_keeps_log_likelihoods(mesh, checkpoint, variables):
     scorer = make_scorer(mesh=mesh)
     assert scorer.replicas == (2 if mesh == "batch:2" else 1)
     scorer.restore(checkpoint)
@@ -90,7 +90,7 @@ def test_mesh_of_two_devices_gives_the_same_scores(mesh, checkpoint, variables):
     scorer.close()
 
 
-def test_bfloat16_masters_are_widened(variables, tmp_path):
+def test_bfloat16_master_weights_are_scored_in_float32(variables, tmp_path):
     import tensorflow as tf
 
     narrow = {
@@ -106,7 +106,7 @@ def test_bfloat16_masters_are_widened(variables, tmp_path):
 
 
 @pytest.mark.parametrize("mesh", ["", pytest.param("model:2", marks=pytest.mark.slow)])
-def test_logits_and_softmax_are_float32_whatever_the_model_computes_in(variables, tmp_path, mesh):
+def test_bfloat16_model_has_float32_logits_and_softmax(variables, tmp_path, mesh):
     # All that bfloat16 computes here is exact in it: layers that add nothing, hidden states of 1
     # and -1. Logits, sums of 16 numbers of 7 bits, and their softmax are not.
     rng = np.random.default_rng(3)
@@ -124,7 +124,7 @@ def test_logits_and_softmax_are_float32_whatever_the_model_computes_in(variables
     scorer.close()
 
 
-def test_restoring_again_replaces_the_weights_of_every_shape(checkpoint, variables, tmp_path):
+def test_checkpoint_restored_again_replaces_weights_of_every_shape(checkpoint, variables, tmp_path):
     other = random_variables("t5.1.1", seed=2)
     scorer = make_scorer()
     scorer.restore(checkpoint)
@@ -150,7 +150,7 @@ def _deeper(variables):
             variables[name.replace("block_000", "block_001")] = value
 
 
-def test_what_is_left_over_in_a_checkpoint():
+def test_checkpoint_leftover_weights_are_listed():
     model = {"decoder/block_000/q", "shared/embedding"}
     slots = {"decoder/block_000/q_slot_vr", "shared/embedding/adam_m", "global_step", "epoch"}
     old = {"decoder/block_000/layer_001/EncDecAttention/relative_attention_bias"}
@@ -180,7 +180,7 @@ def test_checkpoint_of_another_model_is_refused(variables, tmp_path, change, dty
     scorer.close()
 
 
-def test_checkpoint_that_is_cut_short_is_refused(checkpoint, tmp_path):
+def test_checkpoint_that_is_truncated_is_refused(checkpoint, tmp_path):
     folder = shutil.copytree(Path(checkpoint).parent, tmp_path / "cut")
     (data,) = folder.glob("*.data-*")
     data.write_bytes(data.read_bytes()[:5000])

@@ -33,7 +33,7 @@ def shards(scored, tmp_path):
     return shutil.copytree(scored[0], tmp_path / "shards")
 
 
-def test_merged_shards_equal_one_run(whole, scored, shards, tmp_path, capsys):
+def test_merge_of_shards_equals_one_run(whole, scored, shards, tmp_path, capsys):
     (path, *_) = merge([str(shards)], str(tmp_path / "merged"))
     assert path == str(tmp_path / "merged" / "results_7.json")
     found, wanted = contents(tmp_path / "merged"), whole[2]
@@ -54,7 +54,7 @@ def test_merged_shards_equal_one_run(whole, scored, shards, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("write", [1, 2, 4, 6, 9])
-def test_interrupted_shard_goes_on(whole, shards, tmp_path, capsys, write):
+def test_resume_of_interrupted_shard(whole, shards, tmp_path, capsys, write):
     folder = shards / BatchShard(1, SHARDS).folder
     shutil.rmtree(folder)
     interrupted_at_write(write, shards, 1, SHARDS)
@@ -138,14 +138,14 @@ def absent(shards):
         absent,
     ],
 )
-def test_shards_that_do_not_make_one_run_are_refused(shards, tmp_path, fault):
+def test_merge_of_shards_that_do_not_match_is_refused(shards, tmp_path, fault):
     folders, message = fault(shards)
     with pytest.raises(UserError, match=message):
         merge(map(str, folders), str(tmp_path / "merged"))
     assert not list((tmp_path / "merged").glob("results_*"))
 
 
-def test_shards_that_do_not_exist_and_metrics_that_cannot_be_merged_are_refused(tmp_path):
+def test_sharding_invalid_shard_or_unmergeable_metric_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"shard_id is 3; with 3 shard\(s\) wanted 0 to 2"):
         ranking.check_settings(RankEvaluationSettings(shard_id=3, num_shards=3))
     with pytest.raises(UserError, match="num_shards is True; wanted a whole number from 1 on"):
@@ -158,7 +158,7 @@ def test_shards_that_do_not_exist_and_metrics_that_cannot_be_merged_are_refused(
         evaluate(tmp_path, 0, 2, metric=own)
 
 
-def test_a_shard_s_line_has_only_its_own_scores(shards):
+def test_shard_files_have_only_scores_of_the_shard(shards):
     """So that it cannot be taken for the scores of a whole evaluation."""
     folder = shards / BatchShard(0, SHARDS).folder
     assert not list(folder.rglob("results_*"))

@@ -64,7 +64,7 @@ def hf_model(variables, layers=LAYERS):
     return model
 
 
-def test_equals_transformers_one_forward_for_each_choice(tmp_path):
+def test_log_likelihoods_equal_hugging_face(tmp_path):
     variables = random_variables("t5.1.1", seed=3)
     scorer = make_scorer()
     scorer.restore(write_checkpoint(tmp_path, variables))

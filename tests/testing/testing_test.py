@@ -9,7 +9,7 @@ from t0.sources import find_own_datasets
 TEXT = ["rain in Oslo, snow in Lima.", "wind in Cairo, rain in Perth."] * 40
 
 
-def test_vocabulary_has_t5s_first_pieces_and_sentinels_behind(tmp_path):
+def test_trained_vocabulary_has_t5_first_pieces_and_sentinels_last(tmp_path):
     path = testing.train_vocabulary(tmp_path / "new" / "tiny.model", TEXT, size=40)
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
     assert [pieces.id_to_piece(n) for n in range(3)] == ["<pad>", "</s>", "<unk>"]
@@ -22,7 +22,7 @@ def test_vocabulary_has_t5s_first_pieces_and_sentinels_behind(tmp_path):
     assert wide.id_to_piece(len(wide) - 1) == "\u2581<extra_id_0>"
 
 
-def test_dataset_is_found_and_its_prompts_are_read(tmp_path):
+def test_written_dataset_is_found_and_its_prompts_are_read(tmp_path):
     prompts = {
         "which": ("{{text}} ||| {{answer_choices[label]}}", "rain ||| snow"),
         "x": ("a", None),
@@ -37,7 +37,7 @@ def test_dataset_is_found_and_its_prompts_are_read(tmp_path):
     assert (example.inputs, example.targets) == ("wet", "rain")
 
 
-def test_what_is_global_is_taken_back():
+def test_gin_and_registries_are_restored():
     from t0.compat import gin, gin_config, seqio
 
     with testing.gin_restored():

@@ -22,7 +22,7 @@ def runs():
     ("size", "parameters"),
     [("small", 76_961_152), ("base", 247_577_856), ("large", 783_150_080)],  # as published
 )
-def test_models_are_those_of_t5(runs, size, parameters):
+def test_benchmark_models_have_published_t5_parameter_counts(runs, size, parameters):
     from t0.mesh import formulas
     from t0.torch.shape import t5
 
@@ -32,7 +32,7 @@ def test_models_are_those_of_t5(runs, size, parameters):
     assert model.z_loss == 1e-4
 
 
-def test_a_folder_without_caches_is_refused(runs, tmp_path):
+def test_benchmark_cache_folder_without_caches_is_refused(runs, tmp_path):
     from t0.errors import UserError
 
     with pytest.raises(UserError, match="has no task with a split 'train'"):
@@ -40,7 +40,7 @@ def test_a_folder_without_caches_is_refused(runs, tmp_path):
 
 
 @pytest.mark.slow
-def test_gpu_py_works_on_a_processor_and_says_where_there_is_no_gpu():
+def test_gpu_benchmark_runs_on_cpu_and_reports_missing_gpu():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     own = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

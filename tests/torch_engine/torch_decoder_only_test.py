@@ -94,7 +94,7 @@ def alone(folder, given, scored):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_log_likelihoods_are_those_of_single_texts(folders, kind):
+def test_decoder_only_batched_log_likelihoods_equal_single_texts(folders, kind):
     """Of padded batches, with the token 0, in parts of a few texts."""
     given = [[5, 9, 0, 44], [7], list(range(3, 30))]
     choices = [[[10, 0], [0]], [[33, 34, 35]], [[70, 71], [1, 2, 3]]]
@@ -113,12 +113,12 @@ def test_log_likelihoods_are_those_of_single_texts(folders, kind):
     assert not found[3].any()
 
 
-def test_the_command_offers_every_join():
+def test_decoder_only_join_flag_offers_every_join():
     assert tuple(JOINS) == decoder_folders.JOINS
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_joins(folders, kind):
+def test_decoder_only_join_splits_tokens_as_published(folders, kind):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folders[kind])
     bos = [0] if kind == "llama" else []
     joined = JOINS["lm-eval"].join
@@ -161,7 +161,7 @@ def evaluated(world, folders):
     return found
 
 
-def test_t0_eval_ranks_and_says_how_it_joined(evaluated, folders):
+def test_decoder_only_rank_evaluation_records_its_join(evaluated, folders):
     found = results(evaluated["gpt2"])
     assert found["run"]["joined"].startswith("lm-evaluation-harness: ")
     assert found["run"]["model_type"] == "gpt2"
@@ -179,21 +179,21 @@ def test_t0_eval_ranks_and_says_how_it_joined(evaluated, folders):
             assert choice["log_likelihood"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_long_inputs_are_cut_where_lengths_say_so(evaluated):
+def test_decoder_only_truncation_to_sequence_length(evaluated):
     found = results(evaluated["llama"])
     assert found["run"]["joined"].startswith("bigscience-workshop/t-zero: ")
     assert found["run"]["sequence_length"] == {"inputs": 9, "targets": 4}
     assert found["tasks"]["weather_which_word_score_eval"]["truncated_inputs"] == 12
 
 
-def test_runs_are_compared(world, evaluated):
+def test_decoder_only_compare_warns_about_different_joins(world, evaluated):
     runs = [f"{kind}={folder}" for kind, folder in evaluated.items()]
     done = world.command("compare", *runs, program="t0")
     assert done.returncode == 0, done.stderr
     assert "other ways to join an input and a choice" in " ".join(done.stdout.split())
 
 
-def test_wrong_folders_are_refused(folders, tmp_path):
+def test_decoder_only_unusable_model_folder_is_refused(folders, tmp_path):
     def refused(folder, expected):
         with pytest.raises(UserError, match=expected):
             DecoderOnly(str(folder), CPU, torch.float32, 64).restore(str(folder))
@@ -297,7 +297,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_weights_that_were_not_read_are_an_error(folders, tmp_path, monkeypatch, name):
+def test_decoder_only_unread_weights_are_an_error(folders, tmp_path, monkeypatch, name):
     """Transformers fills what is missing at random, and logs it."""
     monkeypatch.setattr(tokenizer_check, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
@@ -320,7 +320,7 @@ def test_weights_that_were_not_read_are_an_error(folders, tmp_path, monkeypatch,
     ],
     ids=["shards", "bare names", "old masks", "attention kernel", "expert kernel", "own code"],
 )
-def test_every_tensor_is_read_and_counted(folders, tmp_path, monkeypatch, change):
+def test_decoder_only_restore_reads_and_counts_every_tensor(folders, tmp_path, monkeypatch, change):
     """Of two blocks with 12 tensors each, two embeddings and a norm; no kernel of a hub is run."""
     monkeypatch.setattr(tokenizer_check, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
@@ -349,7 +349,9 @@ def break_normalizer(found):
         (lambda found: found.update(model=None), "cannot be loaded"),
     ],
 )
-def test_tokenizers_are_loaded_within_limits(folders, tmp_path, monkeypatch, change, expected):
+def test_tokenizer_is_loaded_within_memory_and_time_limits(
+    folders, tmp_path, monkeypatch, change, expected
+):
     """A few letters that become 2**40, and a panic of the library, are a message."""
     monkeypatch.setattr(tokenizer_check, "LIMIT_SECONDS", 30)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
@@ -359,7 +361,7 @@ def test_tokenizers_are_loaded_within_limits(folders, tmp_path, monkeypatch, cha
     assert "\n" not in str(caught.value)
 
 
-def test_a_panic_of_the_tokenizer_in_a_text_is_a_user_error(folders, monkeypatch):
+def test_tokenizer_panic_in_a_text_is_a_user_error(folders, monkeypatch):
     panic = type("PanicException", (BaseException,), {})
 
     def join(*_):
@@ -378,7 +380,7 @@ def _text_record(given, choice):
     return ChoiceRecord(3, 0, none, none, True, choice, given, None)
 
 
-def test_ids_beyond_the_embedding_are_refused(folders, tmp_path, monkeypatch):
+def test_tokenizer_ids_outside_the_embedding_are_refused(folders, tmp_path, monkeypatch):
     from t0.run.decoder_evaluation import TextJoiner
 
     monkeypatch.setattr(tokenizer_check, "check_within_limits", lambda folder: None)
@@ -397,7 +399,7 @@ def test_ids_beyond_the_embedding_are_refused(folders, tmp_path, monkeypatch):
         list(joined.records([record._replace(input_text="")]))
 
 
-def test_without_pytorch_the_package_is_named(world, folders):
+def test_missing_pytorch_error_message_names_install_command(world, folders):
     """The command names the package, and the command that installs it."""
     folder = str(Path(importlib.util.find_spec("torch").origin).parents[1])
     if (Path(folder) / "tensorflow").exists():
@@ -410,7 +412,7 @@ def test_without_pytorch_the_package_is_named(world, folders):
     assert "torch is not installed" in done.stderr and "bin/setup --with" in done.stderr
 
 
-def test_a_text_over_the_positions_is_refused(folders):
+def test_decoder_only_text_over_position_limit_is_refused(folders):
     from t0.run.decoder_evaluation import TextJoiner
 
     joined = TextJoiner(loaded(folders["gpt2"]), JOINS["lm-eval"], "mine")

@@ -79,7 +79,7 @@ def assert_same(found, wanted):
 @pytest.mark.parametrize(
     ("name", "model"), [*((name, "t5.1.1") for name in METHODS), ("beams", "t5.1.0")]
 )
-def test_tokens_and_scores_are_those_of_mesh_tensorflow(checkpoints, name, model):
+def test_decoding_tokens_and_scores_equal_mesh_tensorflow(checkpoints, name, model):
     reference = make_generator(METHODS[name], model=model)
     reference.restore(checkpoints[model])
     expected = predict(reference, draws=DRAWS)
@@ -91,7 +91,7 @@ def test_tokens_and_scores_are_those_of_mesh_tensorflow(checkpoints, name, model
 
 
 @pytest.mark.parametrize("seed", [3, 5])
-def test_greedy_tokens_are_those_of_transformers(tmp_path, seed):
+def test_greedy_decoding_equals_hugging_face(tmp_path, seed):
     variables = ending_variables(seed=seed)
     generator = ours(write_checkpoint(tmp_path, variables), DecodingMethod())
     limit, longest = 40, max(map(len, INPUTS))
@@ -111,7 +111,7 @@ def test_greedy_tokens_are_those_of_transformers(tmp_path, seed):
         assert tokens == theirs[row, 1 : len(tokens) + 1].tolist()
 
 
-def test_a_second_checkpoint_takes_the_place_of_the_first(checkpoints, tmp_path):
+def test_decoding_second_restore_replaces_the_checkpoint(checkpoints, tmp_path):
     other = write_checkpoint(tmp_path, ending_variables(seed=5))
     generator = ours(other, DecodingMethod())
     expected = predict(generator)
@@ -122,14 +122,14 @@ def test_a_second_checkpoint_takes_the_place_of_the_first(checkpoints, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["greedy", "beams"])
-def test_neither_padding_nor_company_changes_a_prediction(checkpoints, name):
+def test_decoding_does_not_depend_on_padding_or_batch(checkpoints, name):
     generator = ours(checkpoints["t5.1.1"], METHODS[name])
     together = predict(generator, length=64)
     assert_same(predict(generator, length=96, rows=6), together)
     assert_same(predict(generator, INPUTS[:1], LIMITS[:1]), together[:1])
 
 
-def test_bfloat16_scores_are_near(checkpoints):
+def test_decoding_bfloat16_scores_are_close_to_float32(checkpoints):
     exact = predict(ours(checkpoints["t5.1.1"], DecodingMethod()), limits=[1] * 4)
     rounded = ours(checkpoints["t5.1.1"], DecodingMethod(), activations=torch.bfloat16)
     found = predict(rounded, limits=[1] * 4)

@@ -102,7 +102,7 @@ def check_gradients(found, exact, name):
 
 @PLACES
 @pytest.mark.parametrize("name", TOLERANCES)
-def test_losses_and_gradients(place, name, exact):
+def test_device_losses_and_gradients_equal_cpu(place, name, exact):
     check_gradients(gradients(place, getattr(torch, name)), exact, name)
 
 
@@ -110,7 +110,7 @@ def test_losses_and_gradients(place, name, exact):
 @pytest.mark.skipif(not GPUS, reason="no GPU here")
 @pytest.mark.parametrize("name", TOLERANCES)
 @pytest.mark.parametrize("kernel", attention.KERNELS)
-def test_each_kernel_of_attention(kernel, name, exact):
+def test_attention_kernels_on_gpu_equal_cpu_gradients(kernel, name, exact):
     found = gradients("cuda", getattr(torch, name), kernel)
     apart = {w: float((found[1][w] - x).norm() / x.norm()) for w, x in exact[1].items()}
     print(kernel, name, sorted(apart.items(), key=lambda each: -each[1])[:6])
@@ -159,7 +159,7 @@ def exact_losses():
     ],
     ids=["float32", "bfloat16", "recomputed"],
 )
-def test_losses_of_steps(place, settings, apart, exact_losses):
+def test_device_training_step_losses_equal_cpu(place, settings, apart, exact_losses):
     # The third step of a GPU is the first that is replayed.
     assert losses(place, **settings) == pytest.approx(exact_losses, rel=apart)
     assert exact_losses[-1] < exact_losses[0] + 1
@@ -167,7 +167,7 @@ def test_losses_of_steps(place, settings, apart, exact_losses):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPUS, reason="no GPU here")
-def test_losses_of_compiled_steps(exact_losses):
+def test_compiled_training_step_losses_equal_cpu(exact_losses):
     assert losses("cuda", name="bfloat16", compiled=True) == pytest.approx(exact_losses, rel=0.01)
 
 
@@ -183,7 +183,7 @@ def saved(folder, place="cpu", name="float32"):
 
 @PLACES
 @pytest.mark.parametrize("name", TOLERANCES)
-def test_a_resumed_run_goes_on(place, name, tmp_path):
+def test_resume_on_device_gives_the_same_next_loss(place, name, tmp_path):
     expected = saved(tmp_path, place, name)
     with world.join_processes(place) as joined:
         made = engine(joined, tmp_path, name)
@@ -214,7 +214,7 @@ def likelihoods(place, name, checkpoint):
 
 @PLACES
 @pytest.mark.parametrize(("name", "apart"), [("float32", 1e-4), ("bfloat16", 0.02)])
-def test_log_likelihoods(place, name, apart, checkpoint):
+def test_device_log_likelihoods_equal_cpu(place, name, apart, checkpoint):
     found = likelihoods(place, name, checkpoint)
     expected = likelihoods("cpu", "float32", checkpoint)
     assert expected[2, 3] == found[2, 3] == 0
@@ -233,7 +233,7 @@ def predicted(place, name, beams, checkpoint):
 
 @PLACES
 @pytest.mark.parametrize("beams", [1, 4])
-def test_predictions(place, beams, checkpoint):
+def test_device_greedy_and_beam_search_predictions_equal_cpu(place, beams, checkpoint):
     tokens, scores = predicted(place, "float32", beams, checkpoint)
     expected, nats = predicted("cpu", "float32", beams, checkpoint)
     assert np.array_equal(tokens, expected)
@@ -249,7 +249,7 @@ TWO_GPUS = pytest.param(
 
 
 @pytest.mark.parametrize("place", ["cpu", TWO_GPUS])
-def test_two_processes_take_the_steps_of_one(place, exact_losses):
+def test_sharding_over_two_processes_gives_losses_of_one(place, exact_losses):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
         [sys.executable, *launch, __file__, place],

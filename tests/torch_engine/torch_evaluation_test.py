@@ -50,7 +50,7 @@ def reference(world, trained):
     return read(folder)
 
 
-def test_results_are_those_of_mesh_tensorflow(world, trained, reference):
+def test_evaluation_results_equal_mesh_tensorflow(world, trained, reference):
     folder = world.folder / "evaluated"
     given = command(trained["torch"], folder)
     done = world.torch(world.specified(trained["torch"], 30, model=given))
@@ -68,7 +68,7 @@ def test_results_are_those_of_mesh_tensorflow(world, trained, reference):
     assert len(found["predictions/weather_which_word_30.jsonl"].splitlines()) == 18
 
 
-def test_a_specification_without_an_evaluation_is_refused(world, trained):
+def test_evaluation_missing_from_specification_is_refused(world, trained):
     folder = world.folder / "evaluated"
     spec = world.specified(trained["torch"], 30, model=command(trained["torch"], folder))
     content = json.loads(spec.read_text())

@@ -108,7 +108,7 @@ def newest(folder):
     return max((int(path.name[11:]) for path in folder.glob("torch.ckpt-*")), default=-1)
 
 
-def test_a_killed_process_is_named_and_restarted_and_sigterm_saves(world, start, run, tmp_path):
+def test_signal_sigkill_restarts_workers_and_sigterm_saves(world, start, run, tmp_path):
     spec, folder = run
     one = start("-m", "t0.torch", spec, launch=("--max_restarts=1",))
     one.until(lambda: newest(folder) >= 2)
@@ -130,7 +130,7 @@ def test_a_killed_process_is_named_and_restarted_and_sigterm_saves(world, start,
     assert sorted(losses(folder)) == list(range(1, step + 2))
 
 
-def test_ctrl_c_at_the_terminal_saves_once(start, run):
+def test_ctrl_c_in_terminal_saves_one_checkpoint(start, run):
     spec, folder = run
     one = start("-m", "t0.torch", spec)
     one.until(lambda: newest(folder) >= 2)
@@ -141,7 +141,7 @@ def test_ctrl_c_at_the_terminal_saves_once(start, run):
     assert newest(folder) == step
 
 
-def test_a_process_that_hangs_is_named(start, run):
+def test_hung_process_is_named_after_time_limit(start, run):
     spec, folder = run
     one = start("-m", "t0.torch", spec, "--timeout_minutes=0.1", launch=("--shutdown_timeout=3",))
     one.until(lambda: newest(folder) >= 2)
@@ -152,7 +152,7 @@ def test_a_process_that_hangs_is_named(start, run):
     assert "Timed out" in said and "py-spy" in said
 
 
-def test_a_full_disk_of_one_process_is_one_message_and_no_restart(start, run, tmp_path):
+def test_full_disk_of_one_process_gives_one_message_and_no_restart(start, run, tmp_path):
     spec, folder = run
     program = tmp_path / "full.py"
     program.write_text(FULL_DISK)
@@ -164,7 +164,7 @@ def test_a_full_disk_of_one_process_is_one_message_and_no_restart(start, run, tm
     assert newest(folder) == -1
 
 
-def test_machines_with_different_caches_are_refused(world, run, tmp_path):
+def test_cache_that_differs_between_processes_is_refused(world, run, tmp_path):
     import json
 
     spec = json.loads(run[0].read_text())
@@ -196,7 +196,7 @@ def test_machines_with_different_caches_are_refused(world, run, tmp_path):
     assert "the cache of process 1 differs from that of process 0" in said
 
 
-def test_a_mistake_in_flags_is_one_message_whatever_the_restarts(world, start, tmp_path):
+def test_error_message_of_wrong_flags_is_printed_once(world, start, tmp_path):
     wrong = [*MODEL, "--gin_param=MIXTURE_NAME = 'nowhere'", f"--model_dir={tmp_path}/model"]
     one = start("-m", "t0.torch", *wrong, launch=("--max_restarts=2",))
     one.end()

@@ -43,7 +43,7 @@ def training(flags, trained, *, cached=True):
     ]
 
 
-def test_losses_are_those_of_mesh_tensorflow(world, flags, trained):
+def test_instruction_training_losses_equal_mesh_tensorflow(world, flags, trained):
     reference, folder = world.folder / "sni mesh", world.folder / "sni torch"
     done = world.mesh(reference, 35, model=training(flags, trained))
     assert done.returncode == 0, done.stderr
@@ -64,14 +64,14 @@ def test_losses_are_those_of_mesh_tensorflow(world, flags, trained):
         assert ours[step] == pytest.approx(loss, rel=1e-4), step
 
 
-def test_without_a_cache_the_caching_command_is_named(world, flags, trained):
+def test_instruction_training_without_cache_names_caching_command(world, flags, trained):
     live = training(flags, trained, cached=False)
     spec = world.specified(world.folder / "sni live", 35, model=live)
     assert "seqio_cache_tasks" in message(world.torch(spec))
 
 
 @pytest.mark.slow
-def test_evaluation_is_that_of_mesh_tensorflow(world, flags, trained):
+def test_instruction_evaluation_equals_mesh_tensorflow(world, flags, trained):
     def evaluated(engine):
         output = world.folder / f"sni evaluated {engine}"
         model = [

@@ -39,7 +39,7 @@ def started(tmp_path):
     return run
 
 
-def test_one_machine_has_a_process_for_each_gpu(started):
+def test_torchrun_launch_starts_one_process_per_gpu(started):
     words = started("torch_train", "--gin_param=a = 'b c'", "--recompute=on")
     assert words[:3] == ["-m", "torch.distributed.run", "--standalone"]
     assert "--nproc_per_node=gpu" in words and "--max_restarts=3" in words
@@ -47,14 +47,14 @@ def test_one_machine_has_a_process_for_each_gpu(started):
     assert "--nproc_per_node=2" in started("torch_train", "spec.json", T0_PROCESSES="2")
 
 
-def test_the_nodes_of_a_slurm_job_meet_at_the_first(started):
+def test_slurm_nodes_use_first_node_as_rendezvous(started):
     job = {"SLURM_JOB_NODELIST": "node[7-8]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "5"}
     words = started("torch_train.slurm", "/shared/spec.json", **job)
     assert {"--nnodes=2", "--rdzv_endpoint=node7:29500", "--rdzv_id=5"} <= set(words)
     assert words[-3:] == ["-m", "t0.torch", "/shared/spec.json"]
 
 
-def test_accelerate_starts_processes_and_shards_nothing_itself():
+def test_accelerate_config_starts_processes_without_fsdp():
     config = yaml.safe_load((BIN.parent / "docs" / "accelerate.yaml").read_text())
     assert config["distributed_type"] == "MULTI_GPU" and config["mixed_precision"] == "no"
     assert "fsdp_config" not in config
@@ -75,7 +75,7 @@ def trained(world, folder, command, **given):
 
 
 @pytest.mark.slow
-def test_accelerate_trains(world, tmp_path):
+def test_accelerate_launch_trains(world, tmp_path):
     pytest.importorskip("accelerate")
     spec = world.specified(tmp_path / "model", 2)
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes=2"]
@@ -85,7 +85,7 @@ def test_accelerate_trains(world, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_nodes_of_a_slurm_job_train(world, tmp_path):
+def test_slurm_job_trains_on_two_nodes(world, tmp_path):
     pytest.importorskip("torch")
     # Both nodes are this machine; srun starts the command on each.
     for name, text in {
@@ -112,7 +112,7 @@ def test_two_nodes_of_a_slurm_job_train(world, tmp_path):
     assert trained(world, tmp_path / "model", command, **own)
 
 
-def test_launchers_name_flags_that_torchrun_has():
+def test_torchrun_launch_scripts_use_existing_flags():
     run = pytest.importorskip("torch.distributed.run")
     known = set(run.get_args_parser()._option_string_actions)
     for script in ("torch_train", "torch_train.slurm"):
@@ -124,7 +124,7 @@ def test_launchers_name_flags_that_torchrun_has():
 
 
 @pytest.mark.slow
-def test_a_compiled_model_trains_as_one_that_is_not(world, tmp_path):
+def test_compiled_training_losses_equal_uncompiled(world, tmp_path):
     pytest.importorskip("torch")
     plain, compiled = (tmp_path / name for name in ("plain", "compiled"))
     assert world.torch(world.specified(plain, 3)).returncode == 0

@@ -25,7 +25,7 @@ def needed(shape=SHAPE, part=PART, optimizer=ADAFACTOR, processes=1, parts=1, **
     return memory.needed(shape, optimizer, part, switches, processes=processes, microbatches=parts)
 
 
-def test_flops_of_a_step_are_six_for_each_parameter_and_token():
+def test_flops_of_a_step_are_six_per_parameter_and_token():
     # Attention with one token attends to itself; lookups and scales multiply nothing.
     count = formulas.parameters(PLAIN) - PLAIN.buckets * PLAIN.heads * 2 - 7 * PLAIN.d_model
     flops = memory.model_flops(PLAIN, rows=1, inputs=1, targets=1)
@@ -33,13 +33,13 @@ def test_flops_of_a_step_are_six_for_each_parameter_and_token():
     assert flops == pytest.approx(6 * count + 12 * inner, rel=0.01)
 
 
-def test_logits_are_counted_where_they_are_computed():
+def test_flops_count_logits_only_for_predicted_tokens():
     lengths = {"rows": 3, "inputs": 64, "targets": 32}
     whole, none = (memory.model_flops(SHAPE, **lengths, predicted=x) for x in (1.0, 0.0))
     assert whole - none == 6 * 3 * 32 * 64 * 1000
 
 
-def test_what_processes_share():
+def test_memory_sharding_divides_weights_and_gradients():
     one, four = needed(optimizer=ADAMW), needed(optimizer=ADAMW, processes=4)
     assert (one.weights, one.slots) == (4 * one.weights // 4, 2 * one.weights)
     assert four.weights == one.weights // 4 and four.gradients == one.gradients // 4
@@ -49,7 +49,7 @@ def test_what_processes_share():
     assert four.total == four.weights + four.slots + four.step
 
 
-def test_the_fastest_switches_that_fit_are_chosen():
+def test_memory_fit_chooses_fastest_recompute_settings():
     deep = dataclasses.replace(SHAPE, encoder_layers=24, decoder_layers=24)
     without, with_ = needed(deep), needed(deep, recompute=True)
     assert with_.activations < without.activations / 4
@@ -72,7 +72,7 @@ def test_the_fastest_switches_that_fit_are_chosen():
         assert {each.keep for each in memory.memory_switches(keep=wanted)} == {on}
 
 
-def test_microbatches_of_a_process_are_no_larger_than_those_of_one_process_alone():
+def test_microbatch_rows_per_process_do_not_exceed_single_process():
     for rows, alone, processes in ((1024, 512, 8), (64, 4, 2), (64, 1, 4), (60, 7, 4), (8, 3, 8)):
         parts = memory.parts_of_rows(rows, alone, processes)
         own = rows // processes
@@ -80,7 +80,7 @@ def test_microbatches_of_a_process_are_no_larger_than_those_of_one_process_alone
         assert own // parts <= math.ceil(rows / alone)
 
 
-def test_gpus_are_found_by_both_names():
+def test_gpu_table_finds_gpus_by_short_and_device_name():
     assert gpus.find("A100-80") is gpus.named("NVIDIA A100 80GB PCIe")
     assert gpus.named("NVIDIA A10G") is None
     names = [device for gpu in gpus.GPUS for device in gpu.devices]
@@ -89,7 +89,7 @@ def test_gpus_are_found_by_both_names():
 
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_activations_are_what_pytorch_keeps(gated, name):
+def test_memory_activations_formula_equals_pytorch_saved_tensors(gated, name):
     torch = pytest.importorskip("torch")
     dtype, drawn = getattr(torch, name), []
     part = memory.Part(2, 128, 32, dtype.itemsize, kernel="auto")

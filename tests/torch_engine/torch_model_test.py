@@ -70,7 +70,7 @@ def logits(model, batch):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_logits_are_those_of_transformers(version):
+def test_model_logits_equal_hugging_face(version):
     spec = VERSIONS[version]
     theirs = theirs_of(spec)
     ours = ours_of(theirs, spec)
@@ -87,7 +87,7 @@ def test_logits_are_those_of_transformers(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_examples_of_a_packed_row_do_not_see_each_other(version):
+def test_packing_attention_mask_separates_examples_of_a_row(version):
     model = ours_of(theirs_of(VERSIONS[version]), VERSIONS[version])
     lengths = [(5, 3), (9, 4), (2, 1)]
     examples = [(tokens(1, a), tokens(1, b)) for a, b in lengths]
@@ -108,14 +108,14 @@ def test_examples_of_a_packed_row_do_not_see_each_other(version):
             start = end
 
 
-def test_the_decoder_reads_the_token_before_within_an_example():
+def test_packing_decoder_inputs_shift_within_each_example():
     targets = torch.tensor([[5, 6, 1, 7, 1, 0]])
     segments = torch.tensor([[1, 1, 1, 2, 2, 0]])
     assert shifted(targets, segments).tolist() == [[0, 5, 6, 0, 7, 0]]
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_buckets_are_those_of_transformers(bidirectional):
+def test_relative_position_buckets_equal_hugging_face(bidirectional):
     from transformers.models.t5.modeling_t5 import T5Attention
 
     distance = torch.arange(-300, 301)
@@ -123,7 +123,7 @@ def test_buckets_are_those_of_transformers(bidirectional):
     assert torch.equal(bucket(distance, 32, bidirectional), expected)
 
 
-def test_gradients_reach_every_weight():
+def test_model_gradients_reach_every_weight():
     model = T5(T5_1_1)
     torch.manual_seed(0)
     for parameter in model.parameters():
@@ -133,7 +133,7 @@ def test_gradients_reach_every_weight():
     assert all(float(p.grad.abs().sum()) > 0 for p in model.parameters())
 
 
-def test_one_draw_serves_all_positions_of_a_row():
+def test_dropout_mask_is_shared_by_all_positions_of_a_row():
     torch.manual_seed(0)
     drawn = dropped(torch.ones(4, 7, 1000), 0.25, (4, 1, 1000))
     assert torch.equal(drawn[:, 0], drawn[:, -1])
@@ -142,7 +142,7 @@ def test_one_draw_serves_all_positions_of_a_row():
 
 
 @pytest.mark.parametrize("place", ["residual", "attention", "hidden"])
-def test_each_rate_changes_training_and_not_evaluation(place):
+def test_dropout_rate_changes_training_and_not_evaluation(place):
     spec = dataclasses.replace(T5_1_1, dropout=Dropout(**{place: 0.5}))
     model, plain = (ours_of(theirs_of(T5_1_1), each) for each in (spec, T5_1_1))
     batch = {"inputs": tokens(2, 9), "targets": tokens(2, 5)}
@@ -151,7 +151,7 @@ def test_each_rate_changes_training_and_not_evaluation(place):
         assert not torch.allclose(model.train()(batch)[0], plain(batch)[0])
 
 
-def test_sums_of_a_batch():
+def test_loss_sums_with_z_loss_and_label_smoothing():
     torch.manual_seed(0)
     wide = torch.randn(6, 50)
     targets = torch.tensor([3, 1, 4, 1, 5, 9])

@@ -63,7 +63,7 @@ def specified(world, trained):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_predictions_are_those_of_mesh_tensorflow(world, reference, specified, processes):
+def test_infer_predictions_equal_mesh_tensorflow(world, reference, specified, processes):
     folder, spec = specified(f"predicted by {processes}", *BEAMS)
     done = world.torch(spec, processes=processes)
     assert done.returncode == 0, done.stderr
@@ -86,7 +86,7 @@ EVAL = [
 
 
 @pytest.mark.slow
-def test_both_modes_of_both_engines_predict_the_same_with_three_beams(world, trained):
+def test_beam_search_is_equal_in_eval_and_infer_of_both_engines(world, trained):
     predictions = {}
     for engine, folder, run in [
         ("mesh", trained["mtf"], world.mesh),
@@ -127,7 +127,7 @@ __main__.main({words!r})
 """
 
 
-def test_a_killed_run_goes_on_after_its_last_batch(world, reference, specified):
+def test_infer_resumes_after_last_batch_of_a_killed_run(world, reference, specified):
     folder, spec = specified("killed predicted", *BEAMS)
     done = world.python("-c", KILLED.format(words=[str(spec), "--device=cpu"]))
     assert done.returncode < 0, done.stderr
@@ -139,7 +139,7 @@ def test_a_killed_run_goes_on_after_its_last_batch(world, reference, specified):
     check_same(lines_of(folder), reference, 1e-4)
 
 
-def test_lines_of_a_file_are_predicted(world, reference, specified):
+def test_infer_input_file_lines_are_predicted(world, reference, specified):
     """The same texts from a file, by a vocabulary that is read without TensorFlow."""
     lines = world.folder / "questions.txt"
     lines.write_text("".join(line["inputs"] + "\n" for line in reference))
@@ -157,7 +157,7 @@ def of_job(spec, change):
     return {**spec, "infer": {**infer, "jobs": [{**infer["jobs"][0], **change}]}}
 
 
-def test_mistakes_have_one_line(world, specified):
+def test_infer_error_message_of_a_wrong_job_is_one_line(world, specified):
     _, spec = specified("wrongly predicted", *BEAMS)
     whole = json.loads(spec.read_text())
     job = whole["infer"]["jobs"][0]

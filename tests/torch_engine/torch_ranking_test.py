@@ -80,7 +80,9 @@ def specified(world, reference):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_scores_and_files_are_those_of_mesh_tensorflow(world, reference, specified, processes):
+def test_rank_evaluation_scores_and_files_equal_mesh_tensorflow(
+    world, reference, specified, processes
+):
     folder, spec = specified(f"ranked by {processes}")
     done = world.torch(spec, processes=processes)
     assert done.returncode == 0, done.stderr
@@ -88,7 +90,7 @@ def test_scores_and_files_are_those_of_mesh_tensorflow(world, reference, specifi
     check_same(results(folder), results(reference), 1e-4)
 
 
-def test_bfloat16_log_likelihoods_are_near(world, reference, specified):
+def test_rank_evaluation_bfloat16_is_close_to_float32(world, reference, specified):
     folder, spec = specified("ranked in bfloat16")
     done = world.torch(changed(spec, rank__settings__dtype="bfloat16"))
     assert done.returncode == 0, done.stderr
@@ -101,7 +103,7 @@ def test_bfloat16_log_likelihoods_are_near(world, reference, specified):
 
 
 @pytest.mark.parametrize("kind", ["torch", "hf", "t5x"])
-def test_checkpoints_in_other_formats(world, reference, trained, kind):
+def test_rank_evaluation_reads_torch_hugging_face_and_t5x(world, reference, trained, kind):
     """The engine's own in a model directory; the others as --checkpoint, which is not converted."""
     folder = world.folder / f"ranked from {kind}"
     if kind == "torch":
@@ -138,7 +140,7 @@ __main__.main({words!r})
 """
 
 
-def test_a_killed_evaluation_goes_on_with_the_next_task(world, specified):
+def test_rank_evaluation_resumes_with_next_task_after_a_kill(world, specified):
     at_once, spec = specified("at once ranked")
     assert world.torch(spec).returncode == 0
     folder, spec = specified("killed ranked")
@@ -178,7 +180,7 @@ def reported(world, folder):
     return tables
 
 
-def test_both_engines_have_one_report_with_the_same_documents(world, reference, specified):
+def test_rank_evaluation_report_is_equal_for_both_engines(world, reference, specified):
     folder, spec = specified("reported")
     assert world.torch(spec).returncode == 0
     for each in (folder, reference):
@@ -216,7 +218,7 @@ MISTAKES = {
 }
 
 
-def test_mistakes_have_one_line(world, reference):
+def test_rank_evaluation_error_message_is_one_line(world, reference):
     """In one process, which ends the group of processes after each."""
     spec = world.specified(reference, 30, model=RANK)
     for place, (change, expected) in MISTAKES.items():

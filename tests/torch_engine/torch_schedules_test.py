@@ -28,7 +28,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("selector", "parameters"), CASES, ids=lambda x: str(x)[-30:])
-def test_rates_are_those_of_the_functions(selector, parameters):
+def test_learning_rate_schedule_equals_tensorflow_function(selector, parameters):
     from t0.compat import learning_rate_schedules
     from t0.compat import tf as tf
     from t0.training import schedules
@@ -41,18 +41,18 @@ def test_rates_are_those_of_the_functions(selector, parameters):
         assert rate(step) == pytest.approx(float(expected), rel=2e-6, abs=1e-12), step
 
 
-def test_a_product_of_numbers_and_functions():
+def test_learning_rate_product_of_numbers_and_functions():
     factors = [0.5, {"selector": f"{SELECTORS}.linear_warmup", "parameters": {}}]
     product = ConfiguredSpec(f"{SELECTORS}.product_learning_rate", {"factors": factors})
     assert schedule(product, TOTAL)(500) == pytest.approx(0.5 * 500 / 10000)
 
 
-def test_a_constant():
+def test_learning_rate_constant():
     assert schedule(0.25, TOTAL)(7) == 0.25
 
 
 @pytest.mark.parametrize("selector", ["mine.rate", f"{SELECTORS}.other", "t0.other"])
-def test_another_schedule_is_refused_with_what_there_is(selector):
+def test_learning_rate_unknown_schedule_is_refused_with_list(selector):
     with pytest.raises(UserError, match=f"uses @{selector}.*wanted one of .*cosine_with_warmup"):
         schedule(ConfiguredSpec(selector, {}), TOTAL)
     with pytest.raises(UserError, match="is not bound"):
@@ -76,7 +76,7 @@ def test_another_schedule_is_refused_with_what_there_is(selector):
         ),
     ],
 )
-def test_parameters_that_a_schedule_does_not_have_are_refused(selector, parameters, message):
+def test_learning_rate_unknown_parameters_are_refused(selector, parameters, message):
     with pytest.raises(UserError, match=message):
         schedule(ConfiguredSpec(selector, parameters), TOTAL)
 
@@ -90,6 +90,6 @@ def test_parameters_that_a_schedule_does_not_have_are_refused(selector, paramete
         (f"{SELECTORS}.constant", {"value": 1e300}),
     ],
 )
-def test_a_rate_that_is_no_finite_number_is_refused_at_its_step(selector, parameters):
+def test_learning_rate_that_is_not_finite_is_refused_at_its_step(selector, parameters):
     with pytest.raises(UserError, match="at step 0 of 1,000; wanted a finite number"):
         schedule(ConfiguredSpec(selector, parameters), TOTAL)(0)

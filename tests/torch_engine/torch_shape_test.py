@@ -72,7 +72,7 @@ def read(encoder, decoder, model_type="bitransformer"):
     return t5(ModelSpec(model_type, encoder, decoder, "float32", "float32"))
 
 
-def test_sizes_and_rates(stacks):
+def test_model_shape_has_sizes_and_dropout_of_specification(stacks):
     found = read(*stacks)
     assert (found.sizes.inner, found.sizes.heads, found.sizes.d_kv) == (64, 4, 16)
     assert (found.sizes.encoder_layers, found.sizes.decoder_layers) == (2, 2)
@@ -81,7 +81,7 @@ def test_sizes_and_rates(stacks):
     assert not found.legacy_norms
 
 
-def test_legacy_norms_are_known_by_their_sublayers(stacks):
+def test_legacy_rms_norm_is_detected_by_its_sublayer(stacks):
     for each in stacks:
         each["sublayers"]["per_layer"][0]["selector"] = "m.sublayer_legacy_rms_norm"
     assert read(*stacks).legacy_norms
@@ -126,13 +126,13 @@ def sublayers(place, value):
         (lambda stacks: stacks[0]["layers"].clear(), "the encoder's layers is"),
     ],
 )
-def test_what_is_not_computed_is_refused_by_name(stacks, change, said):
+def test_model_shape_unsupported_setting_is_refused_by_name(stacks, change, said):
     change(stacks)
     with pytest.raises(UserError, match=said):
         read(*stacks)
 
 
-def test_a_language_model_is_refused(stacks):
+def test_language_model_is_refused(stacks):
     with pytest.raises(UserError, match="run.model_type is 'lm'"):
         read(*stacks, model_type="lm")
 
@@ -151,7 +151,7 @@ ODD = st.sampled_from([None, True, -1, 0, 2**70, 1e308, "", "gelu", [], {}, [Non
 
 @settings(max_examples=300)
 @given(st.data())
-def test_a_changed_specification_is_read_or_refused(data):
+def test_model_shape_of_changed_specification_is_read_or_refused(data):
     encoder, decoder = both()
     stacks = [encoder, decoder]
     there = list(places(stacks))

@@ -81,7 +81,7 @@ def begun(world, reference, name):
 
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("run", RUNS)
-def test_losses_and_weights_are_those_of_mesh_tensorflow(world, run, processes):
+def test_training_losses_and_weights_equal_mesh_tensorflow(world, run, processes):
     reference = whole(world, f"mesh {run[:5]}", *RUNS[run])
     folder = begun(world, reference, f"torch {run[:5]} {processes}")
     spec = world.specified(folder, 30, *RUNS[run])
@@ -118,7 +118,7 @@ def gone_on(world, halves, name, processes):
     return folder
 
 
-def test_a_run_goes_on_bit_for_bit_and_on_another_number_of_processes(world, halves):
+def test_resume_is_bit_for_bit_and_on_other_process_counts(world, halves):
     at_once = begun(world, whole(world, "mesh Adafa"), "at once")
     done = world.torch(world.specified(at_once, 30), "--keep_gathered=off", processes=2)
     assert done.returncode == 0, done.stderr
@@ -140,7 +140,7 @@ def test_a_run_goes_on_bit_for_bit_and_on_another_number_of_processes(world, hal
         pytest.param("AdamW, microbatches", 104, marks=pytest.mark.slow),
     ],
 )
-def test_a_run_moves_between_the_engines(world, tmp_path, run, slots):
+def test_resume_moves_a_run_between_engines_and_back(world, tmp_path, run, slots):
     flags = MOVES[run]
     reference = whole(world, f"mesh {run[:5]}", *flags)
     first, there, back = (tmp_path / name for name in ("first", "there", "back"))
@@ -166,7 +166,7 @@ def test_a_run_moves_between_the_engines(world, tmp_path, run, slots):
         assert difference(weights(back), exact_weights(back, 30)) > 1e-4  # rounding is larger
 
 
-def test_an_export_for_hugging_face_has_the_weights(world, halves):
+def test_hugging_face_export_has_the_checkpoint_weights(world, halves):
     folder = world.folder / "exported"
     shutil.copytree(halves, folder)
     done = world.torch(world.specified(folder, 20), f"--export_hf={world.folder}/hf")
@@ -183,7 +183,7 @@ def copied(world, halves, tmp_path):
     return world.specified(folder, 30), folder
 
 
-def test_another_configuration_is_refused_with_what_differs(world, halves, tmp_path):
+def test_resume_with_changed_configuration_lists_differences(world, halves, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(halves, folder)
     flags = [f"--gin_param={RATE} = 0.002", "--gin_param=run.batch_size = 8"]
@@ -198,7 +198,7 @@ def test_another_configuration_is_refused_with_what_differs(world, halves, tmp_p
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_missing_part_of_a_checkpoint_is_one_message(world, copied, processes):
+def test_checkpoint_missing_shard_gives_one_message(world, copied, processes):
     spec, folder = copied
     part = next((folder / "torch.ckpt-20").glob("shard-00002*"))
     part.unlink()
@@ -208,7 +208,7 @@ def test_a_missing_part_of_a_checkpoint_is_one_message(world, copied, processes)
 
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("name", ["shard-00002", "resume.json"])
-def test_a_flipped_bit_of_a_checkpoint_is_one_message(world, copied, processes, name):
+def test_checkpoint_checksum_mismatch_gives_one_message(world, copied, processes, name):
     spec, folder = copied
     path = next((folder / "torch.ckpt-20").glob(f"{name}*"))
     content = bytearray(path.read_bytes())
@@ -228,7 +228,7 @@ def without_checksums(folder):
     return path, record
 
 
-def test_a_checkpoint_without_checksums_is_resumed(world, copied):
+def test_resume_from_checkpoint_without_checksums(world, copied):
     spec, folder = copied
     without_checksums(folder / "torch.ckpt-20")
     done = world.torch(spec)
@@ -251,7 +251,7 @@ WRONG_RECORDS = {
 
 
 @pytest.mark.parametrize("name", WRONG_RECORDS)
-def test_a_record_with_wrong_values_is_one_message(world, copied, name):
+def test_resume_record_with_wrong_values_gives_one_message(world, copied, name):
     spec, folder = copied
     changes, said = WRONG_RECORDS[name]
     path, record = without_checksums(folder / "torch.ckpt-20")
@@ -264,7 +264,7 @@ def test_a_record_with_wrong_values_is_one_message(world, copied, name):
     ("text", "said"),
     [("{", "is damaged"), ("{}", "is damaged"), ('{"schema": 1, "step": "x"}', "is damaged")],
 )
-def test_a_damaged_record_is_one_message(world, copied, text, said):
+def test_resume_record_that_is_damaged_gives_one_message(world, copied, text, said):
     spec, folder = copied
     (folder / "torch.ckpt-20" / "resume.json").write_text(text)
     assert said in message(world.torch(spec))
@@ -279,7 +279,7 @@ def test_a_damaged_record_is_one_message(world, copied, text, said):
         ({"training__evaluate_every_steps": 2}, "evaluates the held-out loss only"),
     ],
 )
-def test_what_this_engine_does_not_do_is_refused_before_it_starts(world, tmp_path, changes, said):
+def test_training_unsupported_settings_are_refused_before_start(world, tmp_path, changes, said):
     import torch
 
     from t0.config.specification import RunSpec, from_json
@@ -292,14 +292,14 @@ def test_what_this_engine_does_not_do_is_refused_before_it_starts(world, tmp_pat
         loop.train(spec, second, loop.ComputeOptions())
 
 
-def test_uncached_tasks_are_refused_with_the_caching_command(world, tmp_path):
+def test_training_on_uncached_tasks_names_caching_command(world, tmp_path):
     live = json.loads(world.specified(tmp_path / "model", 30).read_text())["data"]["tasks"]
     live = [{**task, "cache_files": []} for task in live]
     spec = world.specified(tmp_path / "model", 30, data__tasks=live)
     assert "seqio_cache_tasks" in message(world.torch(spec))
 
 
-def test_training_that_diverges_stops_with_the_batch_kept(world, tmp_path):
+def test_divergence_stops_training_and_keeps_the_bad_batch(world, tmp_path):
     folder = tmp_path / "model"
     # The third step's batch meets weights that are not finite.
     spec = world.specified(folder, 30, schedule__parameters__learning_rate=1e38)
@@ -315,7 +315,7 @@ def test_training_that_diverges_stops_with_the_batch_kept(world, tmp_path):
         (1e30, ("--gin_param=train_loop.validate_every_steps = 1",), "the held-out loss is"),
     ],
 )
-def test_what_is_not_finite_after_the_last_step_is_not_saved(world, tmp_path, rate, flags, said):
+def test_divergence_after_last_step_saves_no_checkpoint(world, tmp_path, rate, flags, said):
     folder = tmp_path / "model"
     spec = world.specified(folder, 1, *flags, schedule__parameters__learning_rate=rate)
     line = message(world.torch(spec))
@@ -351,14 +351,14 @@ WRONG_FIELDS = {
 
 
 @pytest.mark.parametrize("field", WRONG_FIELDS)
-def test_wrong_fields_of_a_specification_are_one_message(world, tmp_path, field):
+def test_specification_wrong_fields_give_one_message(world, tmp_path, field):
     value, said = WRONG_FIELDS[field]
     line = message(world.torch(world.specified(tmp_path / "model", 2, **{field: value})))
     assert re.search(said if ".*" in said else re.escape(said), line), line
     assert not list(tmp_path.glob("model/*-2*"))
 
 
-def test_flags_in_the_place_of_a_specification(world, tmp_path):
+def test_training_takes_gin_flags_instead_of_specification(world, tmp_path):
     from conftest import MODEL
 
     flags = [
@@ -377,7 +377,7 @@ def test_flags_in_the_place_of_a_specification(world, tmp_path):
     assert "t5_mesh_transformer: " in wrong.stderr
 
 
-def test_a_model_directory_describes_its_run_as_that_of_mesh_tensorflow_does(world, tmp_path):
+def test_model_directory_records_equal_mesh_tensorflow(world, tmp_path):
     theirs, ours = (tmp_path / name for name in ("mesh", "torch"))
     assert world.mesh(theirs, 1, *PUBLISHED).returncode == 0
     done = world.torch(world.specified(ours, 1, *PUBLISHED))
@@ -393,7 +393,7 @@ def test_a_model_directory_describes_its_run_as_that_of_mesh_tensorflow_does(wor
         assert lines[0] == lines[1]
 
 
-def test_a_configuration_that_mesh_tensorflow_recorded_is_compared(world, tmp_path):
+def test_resume_compares_configuration_recorded_by_mesh_tensorflow(world, tmp_path):
     folder = tmp_path / "model"
     assert world.mesh(folder, 1).returncode == 0
     spec = world.specified(folder, 2, "--gin_param=dropout_rate = 0.25")

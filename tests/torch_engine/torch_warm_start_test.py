@@ -41,7 +41,7 @@ def start(model, tensors, tmp_path):
     return begin
 
 
-def test_what_it_lacks_stays_random_if_the_user_names_it(model, tensors, start):
+def test_warm_start_missing_variables_stay_random_if_named(model, tensors, start):
     step, lines = start(unfilled=("logits",), seed=3)
     assert step == 7
     assert f"left random: {LACKING}" in lines
@@ -57,7 +57,7 @@ def test_what_it_lacks_stays_random_if_the_user_names_it(model, tensors, start):
     assert torch.equal(found[name], torch.from_numpy(tensors[name]))
 
 
-def test_what_it_lacks_is_refused_otherwise(start):
+def test_warm_start_missing_variables_are_refused_unless_named(start):
     with pytest.raises(UserError, match="leaves 1 of the model's .* such as decoder/logits/kernel"):
         start(unfilled=("encoder",))
     with pytest.raises(UserError):
@@ -73,7 +73,7 @@ def test_what_it_lacks_is_refused_otherwise(start):
         ("encoder/block_000/layer_000/SelfAttention/k", "d_model", False),
     ],
 )
-def test_random_weights_are_drawn_as_mesh_tensorflow_draws_them(model, name, deviation, truncated):
+def test_random_initialization_has_mesh_tensorflow_distribution(model, name, deviation, truncated):
     engine_weights.fill_at_random(model[0], 3, model[1])
     drawn = sharding.local_rows(sharding.names_and_parameters(model[0])[name])
     scale = getattr(V11, deviation) ** -0.5

@@ -27,7 +27,7 @@ def started(monkeypatch):
     return start
 
 
-def test_a_start_has_names_of_its_own_in_torchruns_store(started):
+def test_process_group_restart_uses_separate_keys_in_store(started):
     """Each start prints why it failed; the failures of earlier starts do not count."""
     for number in range(2):
         started(number)
@@ -38,7 +38,7 @@ def test_a_start_has_names_of_its_own_in_torchruns_store(started):
             raise RuntimeError("Connection closed by peer")
 
 
-def test_a_mistake_ends_the_next_starts(started):
+def test_process_group_user_error_ends_later_restarts(started):
     started(0)
     with pytest.raises(world.UserError), world.join_processes("cpu"):
         raise world.UserError("no such mixture")
@@ -48,7 +48,7 @@ def test_a_mistake_ends_the_next_starts(started):
     assert not dist.is_initialized()
 
 
-def test_a_process_by_itself_needs_no_address(monkeypatch):
+def test_process_group_of_one_process_needs_no_address(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with world.join_processes("cpu") as joined:
         joined.wait()
@@ -56,7 +56,7 @@ def test_a_process_by_itself_needs_no_address(monkeypatch):
     assert not dist.is_initialized()
 
 
-def test_no_minutes_are_refused():
+def test_process_group_time_limit_of_zero_is_refused():
     with (
         pytest.raises(world.UserError, match="wanted a number above 0"),
         world.join_processes("cpu", 0.0),
@@ -65,7 +65,7 @@ def test_no_minutes_are_refused():
 
 
 @pytest.mark.parametrize("multiplies", [False, True])
-def test_bfloat16_is_warned_of_where_the_processor_emulates_it(monkeypatch, capsys, multiplies):
+def test_bfloat16_warning_on_cpu_that_emulates_it(monkeypatch, capsys, multiplies):
     monkeypatch.setattr(world, "multiplies_bfloat16", lambda: multiplies)
     world._warn_of_bfloat16.cache_clear()
     cpu = torch.device("cpu")
