@@ -186,7 +186,7 @@ class _Liveness:
         """Returns every buffer that the program fills, with the first and last step of its life."""
         for position, step in enumerate(self._order):
             self._visit(position, step)
-        kept = [
+        stored = [
             Buffer(
                 self._name[key],
                 self._values[key].bytes,
@@ -201,7 +201,7 @@ class _Liveness:
             Buffer(self._order[at].name, self._values[value].bytes, "activations", at, at)
             for value, at in self._passing
         }
-        return kept + list(passing)
+        return stored + list(passing)
 
     def _resolve_views(self) -> None:
         origin = self._origin
@@ -254,7 +254,7 @@ class _Liveness:
     def _fuse(self, step: ProgramStep, inputs: Sequence[int], position: int) -> None:
         sources: dict[int, None] = {}
         for value in inputs:
-            sources.update(dict.fromkeys(self._held(value)))
+            sources.update(dict.fromkeys(self._buffers_of(value)))
         large = [value for value in inputs if self._values[value].shape]
         of_weights = bool(large) and all(value in self._weights for value in large)
         source_bytes = sum(self._values[key].bytes for key in sources)
@@ -271,12 +271,12 @@ class _Liveness:
             ):
                 self._keep(value, position)
 
-    def _held(self, value: int) -> tuple[int, ...]:
+    def _buffers_of(self, value: int) -> tuple[int, ...]:
         """Returns the buffers that are needed to read `value`."""
         return (value,) if value in self._born else self._sources.get(value, ())
 
     def _read(self, value: int, position: int) -> None:
-        for key in self._held(value):
+        for key in self._buffers_of(value):
             self._dies[key] = max(self._dies[key], position)
 
     def _keep(self, value: int, position: int) -> None:

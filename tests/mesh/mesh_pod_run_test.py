@@ -77,7 +77,7 @@ def test_batch_that_no_sequence_divides():
 
 def test_mesh_shape_of_another_pod():
     text = message(*planning.on_slice("v3-8", 1), "run.mesh_shape = 'batch:16,model:2'")
-    assert "batch:16,model:2 has 32 cores, v3-8 has 8" in text
+    assert "batch:16,model:2 has 32 cores, but v3-8 has 8" in text
     assert "@mesh_tensorflow.transformer.utils.tpu_mesh_shape()" in text
 
 
