@@ -82,42 +82,44 @@ class _ProgramCopy:
         self._slices = _slices(lowered)
         self._program = _needed(self._nodes, program)
         self._host = _needed(self._nodes, host)
-        self._each = self._of_each_core()
+        self._core_nodes = self._find_core_nodes()
 
     def build(self) -> CopiedProgram:
         handles = {name for row in self._slices.values() for name in row}
         step = [
             node
             for name in self._nodes
-            if name in self._each and name not in self._slices
+            if name in self._core_nodes and name not in self._slices
             for core in range(self._cores)
             for node in self._copies(self._nodes[name], core)
         ]
-        shared = [name for name in self._nodes if name in self._program - self._each - handles]
+        shared = [
+            name for name in self._nodes if name in self._program - self._core_nodes - handles
+        ]
         step += [self._on_host(self._nodes[name]) for name in shared]
         _order_reads_and_writes(step)
         others = (self._host | handles) - set(shared)
         host = [_bare(self._nodes[name]) for name in self._nodes if name in others]
         graph_def = tf.GraphDef(library=self._library, node=[*host, *step])
-        copied = frozenset(self._each - set(self._slices))
+        copied = frozenset(self._core_nodes - set(self._slices))
         draws = sorted(name for name in copied if _draws(self._nodes[name].op))
         return CopiedProgram(graph_def, self._cores, copied, tuple(draws))
 
-    def _of_each_core(self) -> set[str]:
+    def _find_core_nodes(self) -> set[str]:
         """Returns the nodes of the program whose values depend on the core."""
         users = collections.defaultdict(list)
         for name in self._program:
             for used in self._nodes[name].input:
                 users[_node_name(used)].append(name)
         stack = [name for name in self._program if self._starts_at_core(self._nodes[name])]
-        found: set[str] = set()
+        core_nodes: set[str] = set()
         while stack:
             name = stack.pop()
-            if name in found or self._is_shared(self._nodes[name]):
+            if name in core_nodes or self._is_shared(self._nodes[name]):
                 continue
-            found.add(name)
+            core_nodes.add(name)
             stack.extend(users[name])
-        return found
+        return core_nodes
 
     def _starts_at_core(self, node: Any) -> bool:
         op = node.op
@@ -141,7 +143,7 @@ class _ProgramCopy:
     def _on_host(self, node: Any) -> Any:
         made = _bare(node)
         for number, used in enumerate(made.input):
-            if _node_name(used) in self._each and _node_name(used) not in self._slices:
+            if _node_name(used) in self._core_nodes and _node_name(used) not in self._slices:
                 made.input[number] = self._input(used, 0)
         return made
 
@@ -188,7 +190,7 @@ class _ProgramCopy:
         node = _node_name(used)
         if node in self._slices:
             return used.replace(node, self._slices[node][core], 1)
-        if node not in self._each:
+        if node not in self._core_nodes:
             return used
         control = "^" if used.startswith("^") else ""
         return f"{control}{_prefix(core)}{used.lstrip('^')}"
@@ -277,19 +279,25 @@ def _sum(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
 def _all_to_all(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
     """Returns nodes that concatenate the members' parts for this core, in their order."""
     members = _group_of(core.number, groups)
-    mine = members.index(core.number)
-    parts = len(members)
+    own_index = members.index(core.number)
+    group_size = len(members)
     split_axis, concat_axis = node.attr["split_dimension"].i, node.attr["concat_dimension"].i
-    axis = _constant(f"{core.name}/split_axis", split_axis)
+    split_node = _constant(f"{core.name}/split_axis", split_axis)
     splits = [
-        _node("Split", f"{core.name}/split_{m}", [axis.name, core.value(m)], node, num_split=parts)
+        _node(
+            "Split",
+            f"{core.name}/split_{m}",
+            [split_node.name, core.value(m)],
+            node,
+            num_split=group_size,
+        )
         for m in members
     ]
-    joined = _constant(f"{core.name}/concat_axis", concat_axis)
-    inputs = [*(f"{split.name}:{mine}" for split in splits), joined.name]
-    output = _node("ConcatV2", core.name, inputs, node, N=parts)
+    concat_node = _constant(f"{core.name}/concat_axis", concat_axis)
+    inputs = [*(f"{split.name}:{own_index}" for split in splits), concat_node.name]
+    output = _node("ConcatV2", core.name, inputs, node, N=group_size)
     output.attr["Tidx"].type = tf.int32.as_datatype_enum
-    return [axis, *splits, joined, output]
+    return [split_node, *splits, concat_node, output]
 
 
 def _permute(node: Any, pairs: np.ndarray, core: CoreCopy) -> list[Any]:
