@@ -1,4 +1,4 @@
-"""The records of a run in its model directory, which a specification brings along.
+"""Writes a specification's configuration files into the model directory, and compares them.
 
     check_same(spec, allowed=False)      # UserError if the run began with another configuration
     write(spec)                          # configuration.json, operative_config.gin
