@@ -284,7 +284,9 @@ def costs_by_formulas(run: PodRun, shape: ModelShape) -> StepCosts:
         "activations": stored if train else formulas.scoring_bytes(shape, share),
     }
     recomputed = formulas.recomputed_bytes(shape, share) if train else temporary["activations"]
-    products, lookups = (of(shape, share) for of in (formulas.product_flops, formulas.lookup_flops))
+    products, lookups = (
+        count(shape, share) for count in (formulas.product_flops, formulas.lookup_flops)
+    )
     return StepCosts(
         method="formulas",
         parameters=formulas.parameters(shape),

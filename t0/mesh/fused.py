@@ -33,7 +33,7 @@ _published_rms_norm = transformer.sublayer_rms_norm
 _LINEAR = 2 * np.sqrt(2 / np.pi)
 _CUBIC = 0.044715 * _LINEAR
 # If a layout splits one of these, a slice holds only parts of rows.
-_WHOLE = ("length", "memory_length", "d_kv", "d_model")
+_UNSPLIT_DIMS = ("length", "memory_length", "d_kv", "d_model")
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
 
 def splits_rows(mesh_shape: Any, layout_rules: Any) -> bool:
     """Returns whether a layout splits lengths or channels, so that slices hold parts of rows."""
-    dims = (mtf.Dimension(name, 0) for name in _WHOLE)
+    dims = (mtf.Dimension(name, 0) for name in _UNSPLIT_DIMS)
     sizes = (mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, dim) for dim in dims)
     return any(size > 1 for size in sizes)
 

@@ -171,7 +171,8 @@ def _mesh_shape(slice_: Topology) -> mtf.Shape:
     if isinstance(parallelism, int) and (parallelism < 1 or slice_.cores % parallelism):
         raise UserError(
             f"tpu_mesh_shape.model_parallelism = {parallelism} does not divide the "
-            f"{slice_.cores} cores of {slice_.name}. These do: {_listed(divisors(slice_.cores))}"
+            f"{slice_.cores} cores of {slice_.name}. These do: "
+            f"{_format_numbers(divisors(slice_.cores))}"
         )
     try:
         value = _run_parameter("mesh_shape")
@@ -207,7 +208,7 @@ def divisors(*numbers: int) -> list[int]:
     return [n for n in range(1, min(numbers) + 1) if not any(number % n for number in numbers)]
 
 
-def _listed(numbers: list[int]) -> str:
+def _format_numbers(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
@@ -252,7 +253,7 @@ def check_model(run: PodRun, sizes: Mapping[str, int]) -> None:
     fitting = divisors(run.slice_.cores, *split)
     problems = "; ".join(
         f"{name} = {sizes[name]} does not divide by {run.split(name)}, only by "
-        f"{_listed(divisors(sizes[name]))}"
+        f"{_format_numbers(divisors(sizes[name]))}"
         if len(divisors(sizes[name])) <= 20
         else f"{name} = {sizes[name]} does not divide by {run.split(name)}"
         for name in wrong
@@ -260,7 +261,7 @@ def check_model(run: PodRun, sizes: Mapping[str, int]) -> None:
     raise UserError(
         f"the mesh {describe_shape(run.mesh_shape)} splits {', '.join(wrong)} {ways} ways: "
         f"{problems}. Values of tpu_mesh_shape.model_parallelism that divide every split dimension "
-        f"and {run.slice_.name}: {_listed(fitting)}"
+        f"and {run.slice_.name}: {_format_numbers(fitting)}"
     )
 
 

@@ -186,25 +186,27 @@ class Comparison:
             ("the loss of a later step", later, bands.later_loss),
             (f"{worst.name}, by how far it moved,", worst.relative, bands.weights),
         )
-        beyond = [
+        differences = [
             f"{quantity} differs by {value:.1e}, more than {band:.0e}"
             for quantity, value, band in checks
             if not value <= band  # also true for nan
         ]
         ranked = self.saved.ranked
         if ranked and not ranked.difference <= bands.scores:
-            beyond.append(f"scores of choices differ by {ranked.difference:.1e} of the largest")
+            differences.append(
+                f"scores of choices differ by {ranked.difference:.1e} of the largest"
+            )
         if ranked and not ranked.equal_on_cores:
-            beyond.append("the cores' scores are not equal")
+            differences.append("the cores' scores are not equal")
         measured = self.saved.measured
         if measured and not measured.difference <= bands.scores:
-            beyond.append(f"nats per token differ by {measured.difference:.1e}")
+            differences.append(f"nats per token differ by {measured.difference:.1e}")
         if measured and not measured.accuracy_difference <= bands.scores:
-            beyond.append(f"token accuracy differs by {measured.accuracy_difference:.1e}")
+            differences.append(f"token accuracy differs by {measured.accuracy_difference:.1e}")
         if measured and not measured.equal_on_cores:
-            beyond.append("the cores' cross entropies are not equal")
-        of_steps = (fault for step in self.steps for fault in step.faults)
-        return [*beyond, *of_steps, *self.faults, *self.saved.faults]
+            differences.append("the cores' cross entropies are not equal")
+        step_faults = (fault for step in self.steps for fault in step.faults)
+        return [*differences, *step_faults, *self.faults, *self.saved.faults]
 
 
 def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: int) -> Comparison:
@@ -255,23 +257,23 @@ def compare_steps(
     `evaluate` scores choices and measures perplexity with a checkpoint; None skips this.
     """
     pod.initialise()
-    begun = pod.variables().values
-    device.load(begun)
+    initial = pod.variables().values
+    device.load(initial)
     batches = iter(batches)
     bands = BANDS[run.variable_dtype.activation_dtype.name]
     pairs, no_sign = [], {}
     for step in range(1, steps + 1):
         core_batches = next(batches)
-        of_cores, of_device = pod.step(core_batches), device.step(core_batches[0])
-        pairs.append(_pair(step, of_cores, of_device, core_batches))
-        for name, gradient in of_device.gradients.items():
-            small = sign_is_rounding(of_cores.gradients.values[name], gradient, bands.sign)
+        pod_step, device_step = pod.step(core_batches), device.step(core_batches[0])
+        pairs.append(_pair(step, pod_step, device_step, core_batches))
+        for name, gradient in device_step.gradients.items():
+            small = sign_is_rounding(pod_step.gradients.values[name], gradient, bands.sign)
             no_sign[name] = small | no_sign.get(name, False)
     theirs, ours = pod.variables(), device.variables()
     names = theirs.values.keys()
     return Comparison(
         steps=tuple(pairs),
-        variables=variable_pairs(begun, theirs.values, ours, no_sign),
+        variables=variable_pairs(initial, theirs.values, ours, no_sign),
         saved=save_and_restore(pod, device, next(batches), evaluate),
         faults=(
             *(f"only the cores have {name}" for name in sorted(names - ours.keys())),
@@ -317,7 +319,7 @@ def _relative(a: float, b: float) -> float:
 
 
 def variable_pairs(
-    begun: Mapping[str, np.ndarray],
+    initial: Mapping[str, np.ndarray],
     theirs: Mapping[str, np.ndarray],
     ours: Mapping[str, np.ndarray],
     no_sign: Mapping[str, np.ndarray],
@@ -327,7 +329,7 @@ def variable_pairs(
     A difference of nan counts as infinite.
 
     Args:
-      begun: name -> variable before the steps.
+      initial: name -> variable before the steps.
       theirs: the variables of one side after the steps.
       ours: the variables of the other side.
       no_sign: name -> bool, like the variable: numbers that the relative difference excludes; see
@@ -335,13 +337,13 @@ def variable_pairs(
     """
     pairs = []
     for name in sorted(theirs.keys() & ours.keys()):
-        before, a, b = (x[name].astype(np.float64) for x in (begun, theirs, ours))
+        before, a, b = (x[name].astype(np.float64) for x in (initial, theirs, ours))
         difference = np.nan_to_num(np.abs(a - b), nan=np.inf)
         greatest, moved = float(np.max(difference)), np.linalg.norm(a - before)
-        left_out = no_sign.get(name, np.zeros((), bool)) & np.isfinite(difference)
-        apart = np.linalg.norm(np.where(left_out, 0.0, difference))
-        room = moved + _ROUNDING * np.linalg.norm(a)
-        relative = np.nan_to_num(apart / room, nan=np.inf) if apart else 0.0
+        excluded = no_sign.get(name, np.zeros((), bool)) & np.isfinite(difference)
+        distance = np.linalg.norm(np.where(excluded, 0.0, difference))
+        scale = moved + _ROUNDING * np.linalg.norm(a)
+        relative = np.nan_to_num(distance / scale, nan=np.inf) if distance else 0.0
         pairs.append(VariablePair(name, greatest, float(relative)))
     return tuple(pairs)
 
@@ -363,11 +365,11 @@ def sign_is_rounding(theirs: np.ndarray, ours: np.ndarray, share: float) -> np.n
 def relative_difference(theirs: np.ndarray, ours: np.ndarray) -> float:
     """Returns the norm of the difference relative to the norm of `ours`; inf for nan."""
     a, b = theirs.astype(np.float64), ours.astype(np.float64)
-    apart = np.linalg.norm(a - b)
-    if apart == 0:
+    distance = np.linalg.norm(a - b)
+    if distance == 0:
         return 0.0
     size = np.linalg.norm(b)
-    return float(np.nan_to_num(apart / size, nan=np.inf)) if size else np.inf
+    return float(np.nan_to_num(distance / size, nan=np.inf)) if size else np.inf
 
 
 def save_and_restore(

@@ -142,11 +142,11 @@ def _context(slice_: Topology) -> Any:
 def _remove_core_operations(graph_def: Any) -> Any:
     """Returns a graph that runs on this machine: without devices and without sends to cores."""
     local_nodes = [node for node in graph_def.node if node.op != _ENQUEUE]
-    made = tf.GraphDef(node=local_nodes, library=graph_def.library, versions=graph_def.versions)
-    for nodes in (made.node, *(function.node_def for function in made.library.function)):
+    stripped = tf.GraphDef(node=local_nodes, library=graph_def.library, versions=graph_def.versions)
+    for nodes in (stripped.node, *(function.node_def for function in stripped.library.function)):
         for node in nodes:
             node.device = ""
-    return made
+    return stripped
 
 
 def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
@@ -224,8 +224,8 @@ def vocabulary_size(vocabulary: Any) -> int:
       UserError: if the vocabularies of inputs and targets have different sizes.
     """
     sizes = [
-        of(vocabulary).vocab_size
-        for of in (mesh_utils.inputs_vocabulary, mesh_utils.targets_vocabulary)
+        select(vocabulary).vocab_size
+        for select in (mesh_utils.inputs_vocabulary, mesh_utils.targets_vocabulary)
     ]
     if sizes[0] != sizes[1]:
         raise UserError(

@@ -203,8 +203,8 @@ class Perplexities:
         """The relative difference of nats per token; infinite if the token counts differ."""
         if self.pod.tokens != self.device.tokens:
             return float("inf")
-        apart = abs(self.pod.nats_per_token - self.device.nats_per_token)
-        return apart / self.device.nats_per_token
+        absolute = abs(self.pod.nats_per_token - self.device.nats_per_token)
+        return absolute / self.device.nats_per_token
 
     @property
     def accuracy_difference(self) -> float:

@@ -225,12 +225,12 @@ def _round_up_size(run: PodRun, macro: str) -> int:
 
 
 def _check_smaller(
-    smaller: Mapping[str, int], before: Mapping[str, int], now: Mapping[str, int]
+    smaller: Mapping[str, int], before: Mapping[str, int], after: Mapping[str, int]
 ) -> None:
     """Checks that the model has the smaller sizes, and that every large size has a macro."""
     sizes = {_DIMENSIONS[name]: (name, _SIZES[name]) for name in _DIMENSIONS}
     for dimension, (macro, target) in sizes.items():
-        size = now.get(dimension)
+        size = after.get(dimension)
         if size is None or size <= max(target, smaller.get(macro, size)):
             continue
         raise UserError(

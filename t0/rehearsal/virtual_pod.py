@@ -78,16 +78,16 @@ class _RecordingOptimizer:
     recorded: dict[str, mtf.Tensor] = dataclasses.field(default_factory=dict)
 
     def __call__(self, **arguments: Any) -> Any:
-        made = self.optimizer(**arguments)
-        published = made.apply_grads
+        optimizer = self.optimizer(**arguments)
+        published = optimizer.apply_grads
 
         def apply_grads(gradients: Any, variables: Any) -> Any:
             pairs = zip(gradients, variables, strict=True)
             self.recorded.update({v.name: g for g, v in pairs if g is not None})
             return published(gradients, variables)
 
-        made.apply_grads = apply_grads
-        return made
+        optimizer.apply_grads = apply_grads
+        return optimizer
 
 
 class VirtualPod:
@@ -118,16 +118,18 @@ class VirtualPod:
         self._host = {name: op.name for name, op in host.items()}
         self.draws = copied.draws
         self._copied = copied
-        self._losses = _of_cores(copied, loss.name)
-        self._train = _of_cores(copied, train.name)
+        self._losses = _names_on_cores(copied, loss.name)
+        self._train = _names_on_cores(copied, train.name)
         self.graph = tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(copied.graph_def, name="")
         self._gradients, self._read_features = (
             _SlicedTensors(
-                lowered, {n: _of_cores(copied, slices[x].name) for n, x in of.items()}, of
+                lowered,
+                {n: _names_on_cores(copied, slices[x].name) for n, x in tensors.items()},
+                tensors,
             )
-            for of in (gradients, read_features)
+            for tensors in (gradients, read_features)
         )
         self._variables = _variables(lowered, self.graph)
         self.session = tf.Session(graph=self.graph, config=disable_graph_rewrites())
@@ -188,11 +190,11 @@ class _SlicedTensors:
     """Tensors of the mesh, each with the names of its slices in the order of physical cores."""
 
     def __init__(
-        self, lowered: LoweredRun, names: Mapping[str, list[str]], of: Mapping[str, Any]
+        self, lowered: LoweredRun, names: Mapping[str, list[str]], tensors: Mapping[str, Any]
     ) -> None:
         self._mesh_impl = lowered.mesh_impl
-        self._shapes = {name: x.shape for name, x in of.items()}
-        self._stacked = {n: getattr(x, "original_names", None) for n, x in of.items()}
+        self._shapes = {name: x.shape for name, x in tensors.items()}
+        self._stacked = {n: getattr(x, "original_names", None) for n, x in tensors.items()}
         self.names = dict(names)
 
     def join_slices(self, slices: Mapping[str, Sequence[np.ndarray]]) -> WholeTensors:
@@ -252,8 +254,8 @@ def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
                 tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.slice_dtype).name
                 for handle in handles
             ]
-    of = {variable.name: variable for variable in lowered.lowering.variables}
-    return _SlicedTensors(lowered, names, of)
+    variables = {variable.name: variable for variable in lowered.lowering.variables}
+    return _SlicedTensors(lowered, names, variables)
 
 
 def _find_read_features(lowered: LoweredRun, names: Sequence[str]) -> dict[str, mtf.Tensor]:
@@ -295,7 +297,7 @@ def make_feed(
     }
 
 
-def _of_cores(copied: CopiedProgram, name: str) -> list[str]:
+def _names_on_cores(copied: CopiedProgram, name: str) -> list[str]:
     return [copied.name(name, core) for core in range(copied.cores)]
 
 
@@ -398,11 +400,11 @@ def uniform(mesh: mtf.Mesh, shape: mtf.Shape, number: int) -> mtf.Tensor:
     for dim in sorted(shape.dims, key=lambda dim: dim.name):
         if dim.name not in _ROWS:
             places = mtf.range(mesh, dim, tf.float32)
-            total = mtf.mod(total + places * _step(dim.name), 1.0)
+            total = mtf.mod(total + places * _dimension_step(dim.name), 1.0)
     return mtf.broadcast(total, shape)
 
 
-def _step(name: str) -> float:
+def _dimension_step(name: str) -> float:
     """Returns a step between 0.25 and 0.75 that differs between dimensions."""
     digest = hashlib.sha256(name.encode()).digest()
     return 0.25 + 0.5 * int.from_bytes(digest[:4], "little") / 2**32

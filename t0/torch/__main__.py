@@ -110,7 +110,7 @@ def main(argv: Sequence[str]) -> None:
         modes = {
             "score_eval": rank_evaluation.evaluate,
             "infer": prediction.predict,
-            "eval": functools.partial(evaluation.evaluate, judges=not _is_file(words)),
+            "eval": functools.partial(evaluation.evaluate, computes_metrics=not _is_file(words)),
         }
         if spec.mode in modes:
             _check_evaluates(arguments, spec.mode)

@@ -107,12 +107,12 @@ def _run_trial(
         torch.randn(2, 2, 128, 64, generator=draw).mul(0.3).to(device, dtype) for _ in range(3)
     )
     positions = torch.randn(1, 2, 128, 128, generator=draw).to(device)
-    weigh = torch.randn(queries.shape, generator=draw).to(device)
+    loss_weights = torch.randn(queries.shape, generator=draw).to(device)
     queries.requires_grad_()
     positions.requires_grad_()
     segments = torch.arange(128, device=device).div(50, rounding_mode="floor").expand(2, -1)
     different = segments[:, None, :, None] != segments[:, None, None, :]
     mask = torch.zeros(different.shape, dtype=dtype, device=device).masked_fill(different, HIDDEN)
     result = attend(queries, keys, values, positions.to(dtype) + mask, kernel)
-    (result.float() * weigh).sum().backward()
+    (result.float() * loss_weights).sum().backward()
     return result.detach(), queries.grad, positions.grad

@@ -1,6 +1,6 @@
 """Mode `eval` on PyTorch: ranks tasks with choices, and decodes tasks with metrics of texts.
 
-    evaluate(spec, joined, judges=True)    # spec: a `RunSpec` whose mode is "eval"
+    evaluate(spec, world, computes_metrics=True)    # spec: a `RunSpec` whose mode is "eval"
 
 T5's metrics need TensorFlow. After decoding, the first process therefore starts
 `t5_mesh_transformer` with the run's own arguments, which computes the metrics and writes the same
@@ -23,14 +23,14 @@ from t0.torch import prediction, rank_evaluation, weights
 from t0.torch.world import World
 
 
-def evaluate(spec: RunSpec, world: World, *, judges: bool) -> None:
+def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
     """Evaluates the tasks of a specification.
 
     Args:
       spec: a run whose mode is "eval".
       world: the processes.
-      judges: whether the command that computes the metrics may be started, because its arguments
-        are the user's own.
+      computes_metrics: whether the command that computes the metrics may be started, because its
+        arguments are the user's own.
 
     Raises:
       UserError: if this engine does not evaluate such a run, or the metrics cannot be computed.
@@ -47,17 +47,17 @@ def evaluate(spec: RunSpec, world: World, *, judges: bool) -> None:
     if spec.infer is None:
         return
     prediction.predict(spec, world)
-    world.broadcast_text(lambda: _judge(spec, judges))
+    world.broadcast_text(lambda: _compute_metrics(spec, computes_metrics))
 
 
-def _judge(spec: RunSpec, judges: bool) -> str:
+def _compute_metrics(spec: RunSpec, computes_metrics: bool) -> str:
     """Computes the metrics of the decoded texts in a process with TensorFlow."""
     infer = spec.infer
     folder = os.path.dirname(infer.jobs[0].path)  # noqa: PTH120
     checkpoints = weights.find_checkpoints(spec.model_dir, infer.checkpoint, infer.steps)
     write_json(f"{folder}/{DECODED}", {str(step): path for step, path in checkpoints.items()})
     words = ["-m", "t0.cli.mesh_transformer", *spec.judge]
-    if not judges or importlib.util.find_spec("tensorflow") is None:
+    if not computes_metrics or importlib.util.find_spec("tensorflow") is None:
         command = shlex.join(["python", *words])
         say(
             "the texts are decoded, and their metrics need TensorFlow. On a machine with "

@@ -445,10 +445,10 @@ class TorchEngine:
     def start_lines(self, first: int, last: int) -> list[str]:
         """Returns the lines about the run's size."""
         world = self._world
-        where = f"{world.size} process(es) on {world.device.type}"
+        devices = f"{world.size} process(es) on {world.device.type}"
         activations = str(self._compute.activations).removeprefix("torch.")
         recompute_note = ", computed twice (--recompute)" if self.switches.recompute else ""
-        engine = f"  engine: PyTorch {torch.__version__}, {where}, activations in {activations}"
+        engine = f"  engine: PyTorch {torch.__version__}, {devices}, activations in {activations}"
         gathered_note = (
             ", gathered weights kept for a step" if self.switches.keep and world.size > 1 else ""
         )

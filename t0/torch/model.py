@@ -247,7 +247,7 @@ class T5(nn.Module):
         if not sizes.tied:
             self.lm_head = nn.Linear(sizes.d_model, sizes.vocabulary, bias=False)
 
-    def attend_by(self, kernel: str) -> None:
+    def set_attention_kernel(self, kernel: str) -> None:
         """Chooses the kernel of attention in training, one of `attention.KERNELS` or "auto"."""
         for module in self.modules():
             if isinstance(module, Attention):
@@ -282,7 +282,7 @@ class T5(nn.Module):
         memory, segments = self.encode({"inputs": inputs})
         rows = targets.flatten(0, 1)
         x = self.shared(functional.pad(rows, (1, 0))[:, :-1])
-        later = _later(rows.shape[1], x.device)[None, None]
+        later = _future_positions(rows.shape[1], x.device)[None, None]
         hidden = self.decoder(
             x,
             torch.zeros(later.shape, dtype=x.dtype, device=x.device).masked_fill(later, HIDDEN),
@@ -310,7 +310,7 @@ class T5(nn.Module):
         target_segments = batch.get("targets_segmentation", targets.clamp(max=1))
         x = self.shared(shift_right(targets, target_segments))
         self_mask = mask(target_segments, target_segments, x.dtype).masked_fill(
-            _later(targets.shape[1], x.device), HIDDEN
+            _future_positions(targets.shape[1], x.device), HIDDEN
         )
         return self.decoder(x, self_mask, memory, mask(target_segments, segments, x.dtype))
 
@@ -339,7 +339,7 @@ def move_to_device(
     return tensors
 
 
-def _later(length: int, device: torch.device) -> torch.Tensor:
+def _future_positions(length: int, device: torch.device) -> torch.Tensor:
     """Returns which positions come after each position, bool [L, L]."""
     return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
 

@@ -197,7 +197,7 @@ class Adafactor(Optimizer):
         super().__init__(weights, total)
         self._parameters = parameters
         self._passes = _MATRIX_PASSES
-        self._cached_facts: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._cached_weight_facts: tuple[torch.Tensor, torch.Tensor] | None = None
         # name -> the slots along rows and columns, or the one slot of a weight not factored.
         self._slots_by_weight: dict[str, tuple[Slot, ...]] = {}
         for weight in weights:
@@ -263,7 +263,7 @@ class Adafactor(Optimizer):
         updates = self._total(torch.stack(update_sums))
         means = torch.stack(
             [
-                self._mean(weight, weight_slots, row_sum)
+                self._moment_mean(weight, weight_slots, row_sum)
                 for (weight, _, _), weight_slots, row_sum in zip(
                     trained, slots, updates[:, 1].unbind(), strict=True
                 )
@@ -333,7 +333,7 @@ class Adafactor(Optimizer):
         return self._passes.update_squares(gradient, moment, weight_slots[1].value, clip)
 
     @staticmethod
-    def _mean(
+    def _moment_mean(
         weight: Weight, weight_slots: tuple[Slot, ...], row_sum: torch.Tensor
     ) -> torch.Tensor:
         """Returns the divisor of the moments along rows; 1 if the weight is not factored."""
@@ -362,7 +362,7 @@ class Adafactor(Optimizer):
           update_squares: those of the updates' squares, before any factor, [N].
         """
         parameters = self._parameters
-        sizes, unscaled = self._facts(
+        sizes, unscaled = self._weight_facts(
             tuple(weight.name for weight, _, _ in trained), squares.device
         )
         scales = torch.ones_like(squares) * rate
@@ -398,18 +398,18 @@ class Adafactor(Optimizer):
         else:
             local.addcmul_(update, factor, value=-1.0)
 
-    def _facts(
+    def _weight_facts(
         self, names: tuple[str, ...], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the sizes of weights, and which of them are updated without parameter scale.
 
         They are made once, because copying them to a GPU takes a wait.
         """
-        if self._cached_facts is None:
-            self._cached_facts = self._make_facts(names, device)
-        return self._cached_facts
+        if self._cached_weight_facts is None:
+            self._cached_weight_facts = self._make_weight_facts(names, device)
+        return self._cached_weight_facts
 
-    def _make_facts(
+    def _make_weight_facts(
         self, names: tuple[str, ...], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
         sizes = {weight.name: float(weight.size) for weight in self._weights}

@@ -61,7 +61,7 @@ def predict(spec: RunSpec, joined: World) -> None:
 
 def _predict(spec: RunSpec, job_specs: tuple[JobSpec, ...], joined: World) -> None:
     model, targets = t5(spec.model), Pieces(spec.targets_vocabulary.file)
-    jobs = [_job(job, spec, targets, joined) for job in job_specs]
+    jobs = [_make_job(job, spec, targets, joined) for job in job_specs]
 
     def describe(path: str) -> dict[str, Any]:
         return {
@@ -85,7 +85,7 @@ def _predict(spec: RunSpec, job_specs: tuple[JobSpec, ...], joined: World) -> No
     )
 
 
-def _job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> PredictionJob:
+def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> PredictionJob:
     try:
         settings = InferenceSettings(**job.settings)
         multiple = job.limits["targets_per_input"]
@@ -103,11 +103,11 @@ def _job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Predict
     activations = world.choose_activation_type(settings.activation_dtype, joined.device)
     type_name = str(activations).removeprefix("torch.")
     settings = dataclasses.replace(settings, activation_dtype=type_name)
-    source = _first(_source(job, spec, targets), job.examples)
+    source = _limit_examples(_open_source(job, spec, targets), job.examples)
     return PredictionJob(source, limits, settings, job.path, job.as_json)
 
 
-def _first(source: InputSource, most: int | None) -> InputSource:
+def _limit_examples(source: InputSource, most: int | None) -> InputSource:
     """Returns a source with its first `most` examples, or with all."""
     if most is None:
         return source
@@ -122,7 +122,7 @@ def _first(source: InputSource, most: int | None) -> InputSource:
     return dataclasses.replace(source, total=total, facts=facts, read=read)
 
 
-def _source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
+def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
     if job.task is None:
         return inputs.open_file(
             job.input_file or "", Pieces(job.vocabulary), add_eos=job.add_eos, repeats=job.repeats

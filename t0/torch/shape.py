@@ -241,8 +241,8 @@ def _common_value(parameter_sets: Iterable[Mapping[str, Any]], name: str) -> Any
     return values[0]
 
 
-def _refusal(name: str, got: Any, expected: str) -> UserError:
+def _refusal(name: str, value: Any, expected: str) -> UserError:
     return UserError(
-        f"{name} is {got!r:.100}, which the PyTorch engine does not compute; wanted {expected}. "
+        f"{name} is {value!r:.100}, which the PyTorch engine does not compute; wanted {expected}. "
         "Mesh TensorFlow computes it: t5_mesh_transformer without --engine=torch"
     )

@@ -76,7 +76,7 @@ def unsharded(
     with torch.device("meta"):
         model = T5(spec)
     model.encoder.recompute = model.decoder.recompute = switches.recompute
-    model.attend_by(kernel)
+    model.set_attention_kernel(kernel)
     if compiled:
         model.loss_sums = torch.compile(model.loss_sums)
         for module in model.modules():

@@ -106,7 +106,7 @@ class World:
             raise SystemExit(FAILED)  # the first process prints the reason
         return texts[0]
 
-    def check_equal(self, what: str, text: str) -> None:
+    def check_equal(self, label: str, text: str) -> None:
         """Checks that all processes have the same text.
 
         Raises:
@@ -116,7 +116,7 @@ class World:
         others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
         if others:
             raise UserError(
-                f"{what} of process {', '.join(others)} differs from that of process 0: start all "
+                f"{label} of process {', '.join(others)} differs from that of process 0: start all "
                 "processes with the same command, and give every machine the same files"
             )
 

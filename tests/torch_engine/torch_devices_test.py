@@ -80,7 +80,7 @@ def gradients(place, dtype, kernel="auto"):
     """The loss, and name -> gradient of a model with dropout of none."""
     device = torch.device(place)
     model = filled(T5(model_spec())).to(device, dtype).train()
-    model.attend_by(kernel)
+    model.set_attention_kernel(kernel)
     sums = model(move_to_device(batch(), device))
     (sums[0] + sums[1]).backward()
     return float(sums[0]), {n: p.grad.cpu().float() for n, p in model.named_parameters()}
