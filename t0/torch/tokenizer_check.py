@@ -34,7 +34,7 @@ def import_transformers() -> Any:
       UserError: if it, or PyTorch, is not installed.
     """
     try:
-        import torch  # noqa: F401 (transformers is imported without it, too)
+        import torch  # noqa: F401 (transformers also imports without it)
         import transformers as package
     except ImportError as error:
         raise UserError(
