@@ -1,9 +1,9 @@
 """Packaging: the wheel's contents, its pinned dependencies and its three console commands.
 
 Dependencies are the pins of `requirements.lock` (Python 3.11) and `requirements-3.10.lock`, so that
-pip has nothing to search. `bin/setup` lets uv install a lock with `--no-deps`; plain
-`pip install .` resolves instead, and then T5's own metadata forces a few packages that the locks do
-without (`NIGHTLY` and `FORCED`).
+pip has nothing to search. `bin/setup` lets uv install a lock with `--no-deps`. Plain
+`pip install .` resolves dependencies instead, and then T5's own metadata forces a few packages that
+the locks leave out (`NIGHTLY` and `FORCED`).
 
 promptsource 0.1.0 is in the locks, which uv installs, but declares Python 3.7, so pip would refuse
 the wheel's dependencies if they named it:
@@ -26,15 +26,15 @@ TPU_LOCK = "requirements-tpu.lock"
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s\\]+)", re.MULTILINE)
 
 # T5 requires the nightly builds by name, and seqio-nightly pins its tfds-nightly exactly. A nightly
-# and its release install the same files: seqio gives way to its nightly, which differs little;
-# tensorflow-datasets stays, because mesh-tensorflow requires it, and lands over its nightly.
+# and its release install the same files: seqio is replaced by its nightly, which differs little;
+# tensorflow-datasets stays, because mesh-tensorflow requires it, and overwrites its nightly.
 NIGHTLY = {"seqio": "seqio-nightly==0.0.18.dev20250227"}
-# T5 also requires transformers, for a PyTorch model never used here, and SeqIO's nightly this.
+# T5 also requires transformers, for a PyTorch model never used here. SeqIO's nightly requires this.
 FORCED = ("tfds-nightly==4.9.2.dev202308090034",)
-# As in .ci/transformers.lock, which a source distribution lacks; a test compares them.
+# As in .ci/transformers.lock, which is not in a source distribution; a test compares them.
 TORCH = "torch==2.13.0"
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-xdist", "ruff")
-# The test tools, what only they need, and what pip refuses.
+# The test tools, their own dependencies, and a package that pip refuses.
 LEFT_OUT = (*TEST_TOOLS, "execnet", "iniconfig", "pluggy", "sortedcontainers", "promptsource")
 
 
@@ -51,16 +51,18 @@ def pins(lock: str) -> dict[str, str]:
 
 
 def for_each_python(names: Iterable[str], files: dict[str, str] = LOCKS) -> list[str]:
-    """Returns the pins of packages; with a marker where the locks of the Pythons differ."""
+    """Returns the pins of packages, with a marker if the locks of the Pythons differ."""
     locks = {python: pins(lock) for python, lock in files.items()}
     lines = []
     for name in names:
-        found = {python: lock[name] for python, lock in locks.items() if name in lock}
-        found = {python: NIGHTLY.get(name, pin) for python, pin in found.items()}
-        if len(found) == len(locks) and len(set(found.values())) == 1:
-            lines += set(found.values())
+        pin_by_python = {python: lock[name] for python, lock in locks.items() if name in lock}
+        pin_by_python = {python: NIGHTLY.get(name, pin) for python, pin in pin_by_python.items()}
+        if len(pin_by_python) == len(locks) and len(set(pin_by_python.values())) == 1:
+            lines += set(pin_by_python.values())
         else:
-            lines += [f'{pin} ; python_version == "{python}"' for python, pin in found.items()]
+            lines += [
+                f'{pin} ; python_version == "{python}"' for python, pin in pin_by_python.items()
+            ]
     return lines
 
 
@@ -71,7 +73,7 @@ def dependencies() -> list[str]:
 
 
 def transformers() -> list[str]:
-    """Returns the pins of transformers and of what it needs besides, without PyTorch."""
+    """Returns the pins of transformers and its dependencies, without PyTorch."""
     return for_each_python(sorted(set().union(*map(pins, HF_LOCKS.values()))), HF_LOCKS)
 
 
@@ -79,7 +81,7 @@ class BuildWithGin(build_py):
     """Copies the top-level folder gin/ into the build as t0/gin."""
 
     def run(self) -> None:
-        """Builds, then copies; an editable install reads gin/ where it stands."""
+        """Builds, then copies; an editable install reads the top-level gin/ itself."""
         super().run()
         if self.editable_mode:
             return
@@ -88,7 +90,7 @@ class BuildWithGin(build_py):
             shutil.copyfile(source, target)
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        """Returns the files built, those under t0/gin among them."""
+        """Returns the built files, including those under t0/gin."""
         outputs = super().get_outputs(include_bytecode)
         return (
             outputs
@@ -118,13 +120,13 @@ setup(
     install_requires=dependencies(),
     extras_require={
         "gcp": [f"apache-beam[gcp]{pins(LOCKS['3.11'])['apache-beam'][11:]}"],
-        # To compare converted checkpoints with `transformers`; converting itself needs neither.
+        # Compares converted checkpoints with `transformers`; converting itself does not need it.
         "hf": [TORCH, *transformers()],
         # The PyTorch engine, in the release that the tests compare with.
         "torch": [TORCH],
-        # What TensorFlow asks the TPU API with, for `--tpu=NAME`.
+        # The client with which TensorFlow asks the TPU API, for `--tpu=NAME`.
         "tpu": [*pins(TPU_LOCK).values()],
-        # The original's name for what its tasks need, which is in the base here.
+        # An extra of the original; its packages are in `install_requires` here.
         "seqio_tasks": [],
         "test": for_each_python(TEST_TOOLS),
     },

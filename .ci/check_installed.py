@@ -27,20 +27,20 @@ def check_commands(bin_folder: Path) -> None:
 
 def check_gin(package: Path, checkout: Path) -> None:
     """The wheel holds every gin file of the checkout."""
-    wanted = {str(path.relative_to(checkout)) for path in checkout.glob("gin/**/*.gin")}
-    found = {str(path.relative_to(package)) for path in package.glob("gin/**/*.gin")}
-    assert wanted == found, f"gin files differ: {wanted ^ found}"
-    assert found, "no gin files"
-    print(f"{len(found)} gin files")
+    expected = {str(path.relative_to(checkout)) for path in checkout.glob("gin/**/*.gin")}
+    packaged = {str(path.relative_to(package)) for path in package.glob("gin/**/*.gin")}
+    assert expected == packaged, f"gin files differ: {expected ^ packaged}"
+    assert packaged, "no gin files"
+    print(f"{len(packaged)} gin files")
 
 
 def check_catalogue(site: Path) -> None:
-    """Importing the door registers the original's tasks and mixtures."""
+    """Importing `seqio_tasks` registers the original's tasks and mixtures."""
     from t0 import compat
 
     compat.apply()
     import seqio
-    import t5.data  # noqa: F401 (what it registers is not ours)
+    import t5.data  # noqa: F401 (registers tasks that are not ours)
 
     before = [set(r.names()) for r in (seqio.TaskRegistry, seqio.MixtureRegistry)]
     import seqio_tasks
@@ -64,8 +64,8 @@ def main(checkout: Path, environment: Path) -> None:
     check_gin(site / "t0", checkout)
     check_commands(environment / "bin")
     check_catalogue(site)
-    left = list(Path.cwd().iterdir())
-    assert not left, f"written into the working directory: {left}"
+    leftovers = list(Path.cwd().iterdir())
+    assert not leftovers, f"files were written into the working directory: {leftovers}"
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     make locks                                           # pins that still fit stay
     .venv/bin/python .ci/make_locks.py --upgrade rich    # a newer release of one package
 
-uv resolves, and names the files of each release that fit this Python on Linux (x86_64); their
-hashes go into the lock, and that of the source distribution, from which uv builds where no wheel
-fits. So `bin/setup` takes no file that was changed after it was locked. At the end, uv resolves the
-wheel's dependencies on both Pythons, as plain `pip install` would.
+uv resolves the requirements, and names the files of each release that fit this Python on Linux
+(x86_64). The lock has the hashes of these files and of the source distribution, from which uv
+builds if no wheel fits. So `bin/setup` rejects a file that was changed after it was locked. At the
+end, uv resolves the wheel's dependencies on both Pythons, as plain `pip install` would.
 
 It needs Python 3.11 (tomllib).
 """
@@ -25,21 +25,21 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = {"3.11": "requirements.lock", "3.10": "requirements-3.10.lock"}
-# Source and lock, the same on both Pythons; whether the other locks' packages stay out of it.
+# Source and lock, the same on both Pythons; whether the packages of `LOCKS` are left out.
 COMMON = (
     ("requirements-tpu.in", "requirements-tpu.lock", True),
     ("requirements-torch.in", "requirements-torch.lock", True),
-    ("docs/requirements.in", "docs/requirements.lock", False),  # an environment of its own
+    ("docs/requirements.in", "docs/requirements.lock", False),  # has its own environment
 )
 # transformers, whose newest release for Python 3.10 is older.
 HF_SOURCE = "requirements-hf.in"
 HF_LOCKS = {"3.11": "requirements-hf.lock", "3.10": "requirements-hf-3.10.lock"}
-# Packages that a lock leaves out: torch for the CPU and for each CUDA has files, and hashes, of its
-# own, and pip takes no file without a hash beside those with hashes.
+# Packages that a lock leaves out: torch has other files, and other hashes, for the CPU and for each
+# CUDA, and pip accepts no file without a hash if others have hashes.
 OWN_BUILDS = ("torch",)
 PLATFORM = "x86_64-manylinux_2_28"
-# What T5 requires and this project does without: nightly builds, whose releases are locked instead,
-# and transformers, for a PyTorch model that is never used here.
+# Packages that T5 requires and this project does not need: nightly builds, whose releases are
+# locked instead, and transformers, for a PyTorch model that is never used here.
 LEFT_OUT = ("seqio-nightly", "tfds-nightly", "transformers")
 # T5 asks for any TensorFlow, and tensorflow-text for 2.15.0 exactly on some platforms.
 OVERRIDES = (*(f'{name} ; sys_platform == "never"' for name in LEFT_OUT), "tensorflow==2.15.1")
@@ -75,7 +75,7 @@ def lock_lines(packages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def resolve(python: str, upgrades: Sequence[str], scratch: Path) -> list[str]:
-    """Returns the lock's lines of what requirements.in needs on a Python."""
+    """Returns the lines of the lock of requirements.in for a Python."""
     before = ROOT / LOCKS[python]
     pinned, overrides = scratch / "pins.txt", scratch / "overrides.txt"
     overrides.write_text("\n".join(OVERRIDES) + "\n", encoding="utf-8")
@@ -83,61 +83,61 @@ def resolve(python: str, upgrades: Sequence[str], scratch: Path) -> list[str]:
     _write_pins(pinned, before if before.exists() else ROOT / LOCKS["3.11"])
     upgraded = [word for name in upgrades for word in ("--upgrade-package", name)]
     _uv(python, ROOT / "requirements.in", pinned, "--override", str(overrides), *upgraded)
-    return _hashed(python, pinned)
+    return _lock_pins(python, pinned)
 
 
 def resolve_common(
-    source: str, lock: str, besides_others: bool, upgrades: Sequence[str], scratch: Path
+    source: str, lock: str, excludes_locked: bool, upgrades: Sequence[str], scratch: Path
 ) -> list[str]:
-    """Returns a lock's lines of what a source needs on both Pythons.
+    """Returns the lines of a source's lock that serves both Pythons.
 
-    `besides_others`: it is installed beside the packages of the Pythons' locks, which bound it and
-    are left out.
+    `excludes_locked`: whether it is installed together with the packages of `LOCKS`. These limit
+    the versions and are left out.
     """
-    found = {
-        python: resolve_besides(
-            python, source, lock, others if besides_others else None, upgrades, scratch
+    locks_by_python = {
+        python: resolve_additional(
+            python, source, lock, base_lock if excludes_locked else None, upgrades, scratch
         )
-        for python, others in LOCKS.items()
+        for python, base_lock in LOCKS.items()
     }
-    if len({tuple(pins("\n".join(lines))) for lines in found.values()}) > 1:
+    if len({tuple(pins("\n".join(lines))) for lines in locks_by_python.values()}) > 1:
         sys.exit(
-            f"make_locks: {lock} would differ between the Pythons; bound the packages of {source}"
+            f"make_locks: {lock} would differ between the Pythons; limit the versions in {source}"
         )
-    return merged(found.values())
+    return merge_locks(locks_by_python.values())
 
 
-def resolve_besides(
+def resolve_additional(
     python: str,
     source: str,
     lock: str,
-    others: str | None,
+    base_lock: str | None,
     upgrades: Sequence[str],
     scratch: Path,
 ) -> list[str]:
-    """Returns a lock's lines of what a source needs on a Python, besides those of another lock."""
+    """Returns the lines of a source's lock for a Python, without the pins of another lock."""
     pinned, base = scratch / "pins.txt", scratch / "base.txt"
     _write_pins(pinned, ROOT / lock)
     base.write_text("", encoding="utf-8")
-    if others:
-        _write_pins(base, ROOT / others)
+    if base_lock:
+        _write_pins(base, ROOT / base_lock)
     upgraded = [word for name in upgrades for word in ("--upgrade-package", name)]
     _uv(python, ROOT / source, pinned, "--constraint", str(base), *upgraded)
-    known = pins(base.read_text(encoding="utf-8"))
-    besides = [
+    base_pins = pins(base.read_text(encoding="utf-8"))
+    additional = [
         pin
         for pin in pins(pinned.read_text(encoding="utf-8"))
-        if pin not in known and pin.partition("==")[0] not in OWN_BUILDS
+        if pin not in base_pins and pin.partition("==")[0] not in OWN_BUILDS
     ]
-    pinned.write_text("\n".join(besides) + "\n", encoding="utf-8")
-    return _hashed(python, pinned)
+    pinned.write_text("\n".join(additional) + "\n", encoding="utf-8")
+    return _lock_pins(python, pinned)
 
 
-def merged(locks: Iterable[Sequence[str]]) -> list[str]:
-    r"""Returns the lines of locks with the same pins: of each pin, the hashes of all.
+def merge_locks(locks: Iterable[Sequence[str]]) -> list[str]:
+    r"""Merges locks with the same pins; each pin gets the hashes of all locks.
 
-    >>> merged([["six==1.17.0 \\\n    --hash=sha256:b"], ["six==1.17.0 \\\n    --hash=sha256:a"]])
-    ['six==1.17.0 \\\n    --hash=sha256:a \\\n    --hash=sha256:b']
+    >>> merge_locks([["six==1.0 \\\n    --hash=sha256:b"], ["six==1.0 \\\n    --hash=sha256:a"]])
+    ['six==1.0 \\\n    --hash=sha256:a \\\n    --hash=sha256:b']
     """
     hashes: dict[str, set[str]] = {}
     for line in itertools.chain.from_iterable(locks):
@@ -147,11 +147,11 @@ def merged(locks: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _write_pins(path: Path, lock: Path) -> None:
-    known = pins(lock.read_text(encoding="utf-8")) if lock.exists() else []
-    path.write_text("\n".join(known) + "\n", encoding="utf-8")
+    pinned = pins(lock.read_text(encoding="utf-8")) if lock.exists() else []
+    path.write_text("\n".join(pinned) + "\n", encoding="utf-8")
 
 
-def _hashed(python: str, pinned: Path) -> list[str]:
+def _lock_pins(python: str, pinned: Path) -> list[str]:
     import tomllib
 
     with tempfile.TemporaryDirectory() as folder:
@@ -192,11 +192,11 @@ def main() -> None:
         scratch = Path(folder)
         for python, name in LOCKS.items():
             write(name, resolve(python, upgrades, scratch), "requirements.in", python)
-        for source, name, besides_others in COMMON:
-            lines = resolve_common(source, name, besides_others, upgrades, scratch)
+        for source, name, excludes_locked in COMMON:
+            lines = resolve_common(source, name, excludes_locked, upgrades, scratch)
             write(name, lines, source, " and ".join(sorted(LOCKS)))
         for python, name in HF_LOCKS.items():
-            lines = resolve_besides(python, HF_SOURCE, name, LOCKS[python], upgrades, scratch)
+            lines = resolve_additional(python, HF_SOURCE, name, LOCKS[python], upgrades, scratch)
             write(name, lines, HF_SOURCE, python)
         for python in LOCKS:
             _uv(python, ROOT / "setup.py", scratch / "wheel.txt", "--extra", "tpu")

@@ -183,7 +183,7 @@ def records(
     steps: int,
 ) -> Iterator[dict[str, Any]]:
     """Yields what was measured of each system."""
-    card = gpus.named(place.name)
+    card = gpus.find_by_device_name(place.name)
     peak = card.teraflops * 1e12 if card and card.teraflops else None
     for name, answers in found.items():
         record = {

@@ -61,12 +61,12 @@ def check_batch(
             "set it, or give the batch in sequences"
         )
     longest = max(sequence_length.values()) if sequence_length else 1
-    parts = replicas(mesh_shape, layout_rules)
+    replica_count = replicas(mesh_shape, layout_rules)
     tokens = longest if method.startswith("tokens") else 1
-    split = parts if method.endswith("batch") else 1
+    split = replica_count if method.endswith("batch") else 1
     if value % (tokens * split):
-        raise UserError(_undivided(batch_size, value, tokens=tokens, split=split))
-    return value // tokens * (parts if method.endswith("replica") else 1)
+        raise UserError(_describe_undivided(batch_size, value, tokens=tokens, split=split))
+    return value // tokens * (replica_count if method.endswith("replica") else 1)
 
 
 def _method_and_value(batch_size: Any) -> tuple[str, int]:
@@ -84,15 +84,15 @@ def _method_and_value(batch_size: Any) -> tuple[str, int]:
     return method, value
 
 
-def _undivided(batch_size: Any, value: int, *, tokens: int, split: int) -> str:
+def _describe_undivided(batch_size: Any, value: int, *, tokens: int, split: int) -> str:
     step = tokens * split
     below, above = value // step * step, -(-value // step) * step
-    because = [f"the longest sequence, {tokens} tokens"] if tokens > 1 else []
-    because += [f"the {split} replicas of the mesh"] if split > 1 else []
+    factors = [f"the longest sequence, {tokens} tokens"] if tokens > 1 else []
+    factors += [f"the {split} replicas of the mesh"] if split > 1 else []
     nearest = f"{below} or {above}" if below else str(above)
     return (
         f"run.batch_size = {batch_size!r}: {value} is not a multiple of {step} "
-        f"({' times '.join(because)}). The nearest that work: {nearest}"
+        f"({' times '.join(factors)}). The nearest that work: {nearest}"
     )
 
 
@@ -101,15 +101,15 @@ def explain_undivided(error: BaseException, mesh_shape: Any) -> UserError | None
 
     Returns None for any other error.
     """
-    found = _UNDIVIDED.search(str(error))
-    if not found:
+    match = _UNDIVIDED.search(str(error))
+    if not match:
         return None
     mesh = ", ".join(f"{dim.name}:{dim.size}" for dim in mtf.convert_to_shape(mesh_shape).dims)
-    works = _sizes_that_work(found[1], mesh_shape)
+    allowed_sizes = _sizes_that_work(match[1], mesh_shape)
     return UserError(
-        f"the mesh {mesh} cannot split a tensor of dimensions {found[1]}: the sizes that "
+        f"the mesh {mesh} cannot split a tensor of dimensions {match[1]}: the sizes that "
         "run.layout_rules splits must be multiples of the mesh's. Change run.mesh_shape "
-        f"(on a TPU tpu_mesh_shape.model_parallelism) or the model's sizes{works}"
+        f"(on a TPU tpu_mesh_shape.model_parallelism) or the model's sizes{allowed_sizes}"
     )
 
 

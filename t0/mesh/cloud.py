@@ -169,10 +169,10 @@ def metadata(path: str) -> str | None:
     Args:
       path: such as "instance/zone".
     """
-    named = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP")
-    if not named and os.environ.get("NO_GCE_CHECK", "").lower() == "true":
+    host = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP")
+    if not host and os.environ.get("NO_GCE_CHECK", "").lower() == "true":
         return None  # The user declares that this machine is not Google's.
-    url = f"http://{named or METADATA_SERVER}/computeMetadata/v1/{path}"
+    url = f"http://{host or METADATA_SERVER}/computeMetadata/v1/{path}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     # The server belongs to this machine, so it is never behind a proxy.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -205,24 +205,24 @@ def read_node(machine: Machine) -> Node:
     try:
         token = _token()
         name = f"projects/{machine.project}/locations/{machine.zone}/nodes/{machine.tpu}"
-        found = _json(f"{_api()}v1/{name}", token)
+        node = _json(f"{_api()}v1/{name}", token)
     except urllib.error.HTTPError as error:
         return Node(trouble=f"HTTP {error.code}: {_reason(error)}")
     except (OSError, ValueError, LookupError) as error:
         return Node(trouble=f"{error}" or type(error).__name__)
     return Node(
-        accelerator_type=str(found.get("acceleratorType", "")),
-        state=str(found.get("state", "")),
-        runtime=str(found.get("runtimeVersion") or found.get("tensorflowVersion") or ""),
-        endpoints=tuple(_endpoints(found)),
+        accelerator_type=str(node.get("acceleratorType", "")),
+        state=str(node.get("state", "")),
+        runtime=str(node.get("runtimeVersion") or node.get("tensorflowVersion") or ""),
+        endpoints=tuple(_endpoints(node)),
     )
 
 
-def _endpoints(found: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    listed = found.get("networkEndpoints") or [found]
-    for one in listed if isinstance(listed, list) else ():
-        if isinstance(one, Mapping) and one.get("ipAddress"):
-            yield str(one["ipAddress"]), int(one.get("port") or PORT)
+def _endpoints(node: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    listed = node.get("networkEndpoints") or [node]
+    for endpoint in listed if isinstance(listed, list) else ():
+        if isinstance(endpoint, Mapping) and endpoint.get("ipAddress"):
+            yield str(endpoint["ipAddress"]), int(endpoint.get("port") or PORT)
 
 
 def addresses(tpu: str) -> tuple[tuple[str, int], ...]:
@@ -246,10 +246,10 @@ def answers(host: str, port: int) -> bool:
 
 def _api() -> str:
     """Returns the root URL of the TPU API, which a discovery document can change."""
-    where = os.environ.get("TPU_API_DISCOVERY_URL")
-    if not where:
+    discovery_url = os.environ.get("TPU_API_DISCOVERY_URL")
+    if not discovery_url:
         return API
-    document = _json(where.replace("{api}", "tpu").replace("{apiVersion}", "v1"), None)
+    document = _json(discovery_url.replace("{api}", "tpu").replace("{apiVersion}", "v1"), None)
     return str(document.get("rootUrl") or API) + str(document.get("servicePath") or "")
 
 
@@ -260,9 +260,9 @@ def _token() -> str:
       LookupError: if there is neither.
     """
     if not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        own = metadata("instance/service-accounts/default/token")
-        if own:
-            return _text_of(parsed_json(own), "access_token")
+        own_token = metadata("instance/service-accounts/default/token")
+        if own_token:
+            return _text_of(parsed_json(own_token), "access_token")
     import google.auth
     from google.auth import exceptions
     from google.auth.transport import requests
@@ -277,29 +277,29 @@ def _token() -> str:
     return str(credentials.token)
 
 
-def _text_of(found: Any, name: str) -> str:
-    if not isinstance(found, dict) or not isinstance(found.get(name), str):
+def _text_of(answer: Any, name: str) -> str:
+    if not isinstance(answer, dict) or not isinstance(answer.get(name), str):
         raise ValueError(f"the answer has no text '{name}'")  # noqa: TRY004 (an answer, not a type)
-    return found[name]
+    return answer[name]
 
 
 def _json(url: str, token: str | None) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)
     with urllib.request.urlopen(request, timeout=6 * SECONDS_TO_ANSWER) as reply:
-        found = parsed_json(reply.read())
-    if not isinstance(found, dict):
-        raise ValueError(f"{url} answered with {type(found).__name__}, not an object")  # noqa: TRY004
-    return found
+        answer = parsed_json(reply.read())
+    if not isinstance(answer, dict):
+        raise ValueError(f"{url} answered with {type(answer).__name__}, not an object")  # noqa: TRY004
+    return answer
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
     """Returns the message of an API error, else its HTTP reason."""
     try:
-        said = parsed_json(error.read())["error"]["message"]
+        message = parsed_json(error.read())["error"]["message"]
     except (OSError, ValueError, LookupError, TypeError):
-        said = error.reason
-    return str(said).strip().rstrip(".")
+        message = error.reason
+    return str(message).strip().rstrip(".")
 
 
 def pjrt_variables(environment: Mapping[str, str]) -> list[str]:

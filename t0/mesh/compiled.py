@@ -43,7 +43,7 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     fast = tf2.function(traced, jit_compile=True, autograph=False)
 
     @functools.wraps(function)
-    def chosen(*tensors: Any) -> Any:
+    def dispatch(*tensors: Any) -> Any:
         sizes = [x.shape.num_elements() or 0 for x in tensors if isinstance(x, tf.Tensor)]
         looping = tf.get_default_graph()._get_control_flow_context() is not None
         if looping or max(sizes) < WORTH_COMPILING or "gpu" in tensors[0].device.lower():
@@ -51,7 +51,7 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         _start_xla()
         return fast(*tensors)
 
-    return chosen
+    return dispatch
 
 
 @functools.cache
@@ -60,25 +60,25 @@ def _start_xla() -> None:
     with tf.Graph().as_default():
         fed = tf.placeholder(tf.float32, [1])
         doubled = tf2.function(lambda x: x + x, jit_compile=True)(fed)
-        kept = os.dup(2)
+        stderr_copy = os.dup(2)
         try:
             with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
                 os.dup2(nowhere.fileno(), 2)
             with tf.Session() as session:
                 session.run(doubled, {fed: [1.0]})
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
 
 
 def row_sum(x: tf.Tensor) -> tf.Tensor:
     """Returns the sums over the last axis, [..., b] -> [...]."""
-    return tf.reduce_sum(_halved(tf.add, x), -1)
+    return tf.reduce_sum(_fold_halves(tf.add, x), -1)
 
 
 def row_max(x: tf.Tensor) -> tf.Tensor:
     """Returns the maxima over the last axis, [..., b] -> [...]."""
-    return tf.reduce_max(_halved(tf.maximum, x), -1)
+    return tf.reduce_max(_fold_halves(tf.maximum, x), -1)
 
 
 def softmax(x: tf.Tensor) -> tf.Tensor:
@@ -89,7 +89,7 @@ def softmax(x: tf.Tensor) -> tf.Tensor:
     return powers / row_sum(powers)[..., None]
 
 
-def _halved(combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+def _fold_halves(combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     # XLA reduces a row sequentially, number by number, but adds two halves of rows with vector
     # instructions.
     while _compiling.get() and x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
@@ -113,10 +113,10 @@ def column_sum(x: tf.Tensor) -> tf.Tensor:
 @contextlib.contextmanager
 def loops(*, as_functions: bool) -> Iterator[None]:
     """Builds loops as functions, or as graph operations like Mesh TensorFlow on a TPU."""
-    turn = {True: tf.enable_control_flow_v2, False: tf.disable_control_flow_v2}
+    switch = {True: tf.enable_control_flow_v2, False: tf.disable_control_flow_v2}
     before = tf.control_flow_v2_enabled()
-    turn[as_functions]()
+    switch[as_functions]()
     try:
         yield
     finally:
-        turn[before]()
+        switch[before]()

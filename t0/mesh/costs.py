@@ -194,7 +194,7 @@ def logical_to_physical(run: PodRun) -> list[int]:
     return simd_mesh_impl.auto_logical_to_physical_tpu(run.mesh_shape.to_integer_list, shape)
 
 
-def link_sharing(rings: Sequence[Sequence[int]], shape: Sequence[int]) -> float:
+def rings_on_busiest_link(rings: Sequence[Sequence[int]], shape: Sequence[int]) -> float:
     """Returns how many rings cross the busiest inter-chip link, counting one direction.
 
     Neighbors in a ring send to each other along Z, then Y, then X, without wrap-around. Cores of
@@ -207,11 +207,11 @@ def link_sharing(rings: Sequence[Sequence[int]], shape: Sequence[int]) -> float:
     load: dict[tuple[tuple[int, ...], int, int], int] = {}
     for ring in rings:
         places = [tuple(int(i) for i in np.unravel_index(core, shape))[:3] for core in ring]
-        for here, there in zip(places, places[1:] + places[:1], strict=True):
-            position = list(here)
+        for source, target in zip(places, places[1:] + places[:1], strict=True):
+            position = list(source)
             for axis in range(3):
-                direction = 1 if there[axis] > position[axis] else -1
-                while position[axis] != there[axis]:
+                direction = 1 if target[axis] > position[axis] else -1
+                while position[axis] != target[axis]:
                     link = (tuple(position), axis, direction)
                     load[link] = load.get(link, 0) + 1
                     position[axis] += direction
@@ -224,7 +224,7 @@ def model_shape(model: Any) -> ModelShape:
     Raises:
       UserError: if the model is not a T5 with equal layers.
     """
-    stacks = [getattr(model, part, None) for part in ("encoder", "decoder")]
+    stacks = [getattr(model, side, None) for side in ("encoder", "decoder")]
     layers = [layer for stack in stacks if stack for layer in stack.layer_stack._layers]
     other = sorted({type(layer).__name__ for layer in layers} - set(_LAYERS))
     equal = len({_layer_key(layer) for layer in layers}) <= 3
@@ -265,31 +265,35 @@ def costs_by_formulas(run: PodRun, shape: ModelShape) -> StepCosts:
     """Computes the costs of a run from the shape of its model; takes milliseconds."""
     train = run.mode == "train"
     types = run.variable_dtype
-    each = types.activation_dtype.size
+    activation_bytes = types.activation_dtype.size
     share = Share(
         rows=run.batch_sequences // run.replicas // run.microbatches,
         inputs=run.sequence_length["inputs"],
         targets=run.sequence_length["targets"],
-        bytes_each=each,
+        bytes_each=activation_bytes,
         split={name: run.split(name) for name in ("heads", "d_ff", "vocab", "d_model")},
     )
     weights = formulas.weights_on_device(shape, share.split)
     slots = formulas.slots_on_device(shape, share.split) if train else 0
-    kept = formulas.kept_bytes(shape, share, formulas.XLA)
+    stored = formulas.stored_bytes(shape, share, formulas.XLA)
     temporary = {
-        "weight copies": weights * each if each != types.slice_dtype.size and train else 0,
-        "gradients": weights * each if run.microbatches > 1 else 0,
-        "activations": kept if train else formulas.scoring_bytes(shape, share),
+        "weight copies": weights * activation_bytes
+        if activation_bytes != types.slice_dtype.size and train
+        else 0,
+        "gradients": weights * activation_bytes if run.microbatches > 1 else 0,
+        "activations": stored if train else formulas.scoring_bytes(shape, share),
     }
-    least = formulas.recomputed_bytes(shape, share) if train else temporary["activations"]
-    products, lookups = (of(shape, share) for of in (formulas.product_flops, formulas.lookup_flops))
+    recomputed = formulas.recomputed_bytes(shape, share) if train else temporary["activations"]
+    products, lookups = (
+        count(shape, share) for count in (formulas.product_flops, formulas.lookup_flops)
+    )
     return StepCosts(
         method="formulas",
         parameters=formulas.parameters(shape),
         weights_bytes=weights * types.slice_dtype.size,
         optimizer_bytes=slots * formulas.FLOAT32_BYTES,
         temporary_bytes=temporary,
-        recomputed_bytes=sum(temporary.values()) - temporary["activations"] + least,
+        recomputed_bytes=sum(temporary.values()) - temporary["activations"] + recomputed,
         flops=run.microbatches * (3 * products + 2 * lookups if train else products + lookups),
         collectives=_formula_collectives(run, shape, share, weights),
         tile_bytes=bias_and_mask_bytes(

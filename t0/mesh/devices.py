@@ -94,12 +94,12 @@ def local_arguments() -> tuple[dict[str, Any], str]:
     ignored = f" (the TPU topology '{topology}' is ignored)" if topology else ""
     shape = bound("run.mesh_shape", evaluate=False)
     if shape is not None and not _is_tpu_mesh_shape(shape):
-        place = f"the configuration's mesh {shape!r}" if shape else "one device"
-        return {}, f"no --tpu: running on {place}{ignored}"
+        description = f"the configuration's mesh {shape!r}" if shape else "one device"
+        return {}, f"no --tpu: running on {description}{ignored}"
     mesh = local_mesh(visible_gpus())
-    place = ", ".join(mesh.devices) if mesh.devices != ("",) else "one device"
+    description = ", ".join(mesh.devices) if mesh.devices != ("",) else "one device"
     arguments = {"mesh_shape": mesh.shape, "mesh_devices": list(mesh.devices)}
-    return arguments, f"no --tpu: running on {place}{ignored}"
+    return arguments, f"no --tpu: running on {description}{ignored}"
 
 
 def _is_tpu_mesh_shape(value: Any) -> bool:

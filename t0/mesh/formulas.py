@@ -10,11 +10,11 @@ the rehearsal of a pod. Letters are sizes on one device:
     share = Share(rows=2, inputs=1024, targets=256, bytes_each=2)
     parameters(shape)                           # 11135332352 for t5.1.1.xxl
     3 * product_flops(shape, share)             # one training step of a microbatch
-    kept_bytes(shape, share, XLA)               # activations
+    stored_bytes(shape, share, XLA)               # activations
 
-Engines store different values for the backward pass: each engine is an instance of `Kept`. Tests
-compare the instances with lowered programs, with TensorFlow's graphs and with the tensors that
-PyTorch stores: parameters, slots and FLOPs are equal, activations are within a tenth.
+Engines store different values for the backward pass: each engine is an instance of `StoredValues`.
+Tests compare the instances with lowered programs, with TensorFlow's graphs and with the tensors
+that PyTorch stores: parameters, slots and FLOPs are equal, activations are within a tenth.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ class Share:
 
 
 @dataclasses.dataclass(frozen=True)
-class AttentionKept:
+class AttentionValues:
     """The values that an attention layer stores for the backward pass.
 
     Attributes:
@@ -80,7 +80,7 @@ class AttentionKept:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class StoredValues:
     """The values that one engine stores for the backward pass of a training step.
 
     Attributes:
@@ -97,8 +97,8 @@ class Kept:
       lookups: per vocabulary row and token, if a lookup is a product with one-hot tokens.
     """
 
-    attention: AttentionKept
-    cross_attention: AttentionKept
+    attention: AttentionValues
+    cross_attention: AttentionValues
     norms: Values
     gated: float
     ungated: float
@@ -111,9 +111,9 @@ class Kept:
     lookups: Values = _NONE
 
 
-_XLA_ATTENTION = AttentionKept(matrices=(2, 1), queries=(1, 1), keys=(1, 1))
+_XLA_ATTENTION = AttentionValues(matrices=(2, 1), queries=(1, 1), keys=(1, 1))
 # Softmax is computed in float32, and its exponentials are stored twice.
-XLA = Kept(
+XLA = StoredValues(
     attention=_XLA_ATTENTION,
     cross_attention=_XLA_ATTENTION,
     norms=(0, 2),
@@ -124,9 +124,9 @@ XLA = Kept(
     logits=(1, 1),
     lookups=(0, 1),
 )
-_XLA_RECOMPUTED_ATTENTION = AttentionKept(matrices=(1, 0), queries=(0, 2), keys=(0, 2))
+_XLA_RECOMPUTED_ATTENTION = AttentionValues(matrices=(1, 0), queries=(0, 2), keys=(0, 2))
 # If memory is short, XLA recomputes element-wise values for each reader.
-XLA_RECOMPUTED = Kept(
+XLA_RECOMPUTED = StoredValues(
     attention=_XLA_RECOMPUTED_ATTENTION,
     cross_attention=_XLA_RECOMPUTED_ATTENTION,
     norms=(0, 1),
@@ -135,9 +135,9 @@ XLA_RECOMPUTED = Kept(
     layer_bias=(0, 1),
     logits=(0, 3),
 )
-_TENSORFLOW_ATTENTION = AttentionKept(matrices=(1, 0), queries=(1, 2), keys=(1, 1))
+_TENSORFLOW_ATTENTION = AttentionValues(matrices=(1, 0), queries=(1, 2), keys=(1, 1))
 # TensorFlow's executor with the functions of `t0.mesh.fused` and `t0.mesh.gather_embedding`.
-TENSORFLOW = Kept(
+TENSORFLOW = StoredValues(
     attention=_TENSORFLOW_ATTENTION,
     cross_attention=_TENSORFLOW_ATTENTION,
     norms=(0, 2),
@@ -147,9 +147,9 @@ TENSORFLOW = Kept(
     ends=(0, 2),
     logits=(2, 0.5),
 )
-_FUSED = AttentionKept(queries=(0, 3), keys=(0, 2), row_sums=(1, 0))
+_FUSED = AttentionValues(queries=(0, 3), keys=(0, 2), row_sums=(1, 0))
 # PyTorch's memory-efficient attention stores no probabilities.
-TORCH_FUSED = Kept(
+TORCH_FUSED = StoredValues(
     attention=_FUSED,
     cross_attention=_FUSED,
     norms=(1, 2),
@@ -162,7 +162,7 @@ TORCH_FUSED = Kept(
 )
 # PyTorch without that kernel, for a bias that has a gradient; for example on a CPU.
 TORCH_PLAIN = dataclasses.replace(
-    TORCH_FUSED, attention=AttentionKept(matrices=(1, 0), queries=(1, 1), keys=(2, 0))
+    TORCH_FUSED, attention=AttentionValues(matrices=(1, 0), queries=(1, 1), keys=(2, 0))
 )
 
 
@@ -208,8 +208,8 @@ def _variables(shape: ModelShape, split: Mapping[str, int]) -> Iterator[tuple[Sh
     """Yields the shape of each variable, in full and on one device."""
     for name, whole in expected_shapes(shape).items():
         letters = names.row_of(name).dims
-        parts = [split.get(_DIMENSIONS.get(letter, ""), 1) for letter in letters]
-        yield whole, tuple(size // part for size, part in zip(whole, parts, strict=True))
+        divisors = [split.get(_DIMENSIONS.get(letter, ""), 1) for letter in letters]
+        yield whole, tuple(size // divisor for size, divisor in zip(whole, divisors, strict=True))
 
 
 def product_flops(shape: ModelShape, share: Share, *, predicted: float = 1.0) -> int:
@@ -284,66 +284,72 @@ def _pairs_of_self_attentions(shape: ModelShape, share: Share) -> int:
     return shape.encoder_layers * share.inputs**2 + shape.decoder_layers * share.targets**2
 
 
-def kept_bytes(shape: ModelShape, share: Share, kept: Kept) -> int:
+def stored_bytes(shape: ModelShape, share: Share, stored: StoredValues) -> int:
     """Returns the peak bytes that a training step stores for its backward pass."""
-    encoder, decoder = layer_bytes(shape, share, kept)
+    encoder, decoder = layer_bytes(shape, share, stored)
     layers = shape.encoder_layers * encoder + shape.decoder_layers * decoder
-    return layers + end_bytes(shape, share, kept) + logit_bytes(shape, share, kept)
+    return layers + end_bytes(shape, share, stored) + logit_bytes(shape, share, stored)
 
 
-def layer_bytes(shape: ModelShape, share: Share, kept: Kept) -> tuple[int, int]:
+def layer_bytes(shape: ModelShape, share: Share, stored: StoredValues) -> tuple[int, int]:
     """Returns the bytes that a block of the encoder, and one of the decoder, store."""
     inputs, targets = share.inputs, share.targets
-    encoder = _attention(shape, share, kept, inputs, inputs) + _tokens(shape, share, kept, 2)
-    decoder = _attention(shape, share, kept, targets, targets) + _tokens(shape, share, kept, 3)
-    return encoder, decoder + _attention(shape, share, kept, targets, inputs, biased=False)
+    encoder = _attention(shape, share, stored, inputs, inputs) + _tokens(shape, share, stored, 2)
+    decoder = _attention(shape, share, stored, targets, targets) + _tokens(shape, share, stored, 3)
+    return encoder, decoder + _attention(shape, share, stored, targets, inputs, biased=False)
 
 
 def _attention(
-    shape: ModelShape, share: Share, kept: Kept, queries: int, keys: int, *, biased: bool = True
+    shape: ModelShape,
+    share: Share,
+    stored: StoredValues,
+    queries: int,
+    keys: int,
+    *,
+    biased: bool = True,
 ) -> int:
-    part = kept.attention if biased else kept.cross_attention
+    values = stored.attention if biased else stored.cross_attention
     heads = share.on_device(shape.heads, "heads")
     inner = share.on_device(shape.inner, "heads")
     amounts = [
-        (heads * queries * keys, part.matrices),
-        (inner * queries, part.queries),
-        (inner * keys, part.keys),
-        (heads * queries, part.row_sums),
+        (heads * queries * keys, values.matrices),
+        (inner * queries, values.queries),
+        (inner * keys, values.keys),
+        (heads * queries, values.row_sums),
     ]
     size = share.rows * _bytes(share, amounts)
-    return size + _bytes(share, [(heads * queries * keys, kept.layer_bias)]) if biased else size
+    return size + _bytes(share, [(heads * queries * keys, stored.layer_bias)]) if biased else size
 
 
-def _tokens(shape: ModelShape, share: Share, kept: Kept, sublayers: int) -> int:
+def _tokens(shape: ModelShape, share: Share, stored: StoredValues, sublayers: int) -> int:
     """Returns the bytes of a block's norms, sums and feed-forward layer."""
     tokens = share.rows * (share.inputs if sublayers == 2 else share.targets)
-    hidden = (0, kept.gated if shape.gated else kept.ungated)
+    hidden = (0, stored.gated if shape.gated else stored.ungated)
     d_ff = share.on_device(shape.d_ff, "d_ff")
     return _bytes(
-        share, [(sublayers * tokens * shape.d_model, kept.norms), (tokens * d_ff, hidden)]
+        share, [(sublayers * tokens * shape.d_model, stored.norms), (tokens * d_ff, hidden)]
     )
 
 
-def end_bytes(shape: ModelShape, share: Share, kept: Kept) -> int:
+def end_bytes(shape: ModelShape, share: Share, stored: StoredValues) -> int:
     """Returns the bytes of biases, masks, lookups and the ends of both stacks."""
     rows, inputs, targets = share.rows, share.inputs, share.targets
     squares = rows * (inputs**2 + targets**2)
     tokens = rows * (inputs + targets)
     amounts = [
-        (share.on_device(shape.heads, "heads") * squares, kept.bias),
-        (squares + rows * targets * inputs, kept.masks),
-        (shape.buckets * (inputs**2 + targets**2), kept.buckets),
-        (tokens * shape.d_model, kept.ends),
-        (tokens * share.on_device(shape.vocabulary, "vocab"), kept.lookups),
+        (share.on_device(shape.heads, "heads") * squares, stored.bias),
+        (squares + rows * targets * inputs, stored.masks),
+        (shape.buckets * (inputs**2 + targets**2), stored.buckets),
+        (tokens * shape.d_model, stored.ends),
+        (tokens * share.on_device(shape.vocabulary, "vocab"), stored.lookups),
     ]
     return _bytes(share, amounts)
 
 
-def logit_bytes(shape: ModelShape, share: Share, kept: Kept) -> int:
+def logit_bytes(shape: ModelShape, share: Share, stored: StoredValues) -> int:
     """Returns the bytes of the logits and of the values made from them."""
     vocabulary = share.on_device(shape.vocabulary, "vocab")
-    return _bytes(share, [(share.rows * share.targets * vocabulary, kept.logits)])
+    return _bytes(share, [(share.rows * share.targets * vocabulary, stored.logits)])
 
 
 def _bytes(share: Share, amounts: list[tuple[int, Values]]) -> int:

@@ -33,7 +33,7 @@ _published_rms_norm = transformer.sublayer_rms_norm
 _LINEAR = 2 * np.sqrt(2 / np.pi)
 _CUBIC = 0.044715 * _LINEAR
 # If a layout splits one of these, a slice holds only parts of rows.
-_WHOLE = ("length", "memory_length", "d_kv", "d_model")
+_UNSPLIT_DIMS = ("length", "memory_length", "d_kv", "d_model")
 
 
 @contextlib.contextmanager
@@ -52,20 +52,20 @@ def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
         compat.replaced("mesh_attention.attention", attention),
         compat.replaced("mesh_ops.gelu", gelu),
         compat.replaced("transformer.sublayer_rms_norm", rms_norm),
-        _our_norms_in(model),
+        _replace_norms(model),
     ):
         yield
 
 
 def splits_rows(mesh_shape: Any, layout_rules: Any) -> bool:
     """Returns whether a layout splits lengths or channels, so that slices hold parts of rows."""
-    dims = (mtf.Dimension(name, 0) for name in _WHOLE)
+    dims = (mtf.Dimension(name, 0) for name in _UNSPLIT_DIMS)
     sizes = (mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, dim) for dim in dims)
     return any(size > 1 for size in sizes)
 
 
 @contextlib.contextmanager
-def _our_norms_in(model: Any) -> Iterator[None]:
+def _replace_norms(model: Any) -> Iterator[None]:
     """Replaces the RMS norms in a model's lists of sublayer functions within the context."""
     published = {(layers, name): getattr(layers, name) for layers, name in _sublayers(model)}
     try:
@@ -138,12 +138,14 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
         context, q, k, v, bias, [key_dim, value_dim]
     )
     dims = (memory_length_dim, key_dim, value_dim)
-    outputs = _attended(q, k, v, bias, dims, float32_logits=float32_logits, train=context.train)
+    outputs = _attend_in_mesh(
+        q, k, v, bias, dims, float32_logits=float32_logits, train=context.train
+    )
     return mtf.reshape(outputs, whole_shape)
 
 
 # Letters of the shapes below: B batch and heads, ... queries, M memory, D channels.
-def _attended(
+def _attend_in_mesh(
     q: mtf.Tensor,
     k: mtf.Tensor,
     v: mtf.Tensor,
@@ -164,22 +166,24 @@ def _attended(
     shared = [dim for dim in q.shape.dims if dim in k.shape.dims and dim != key_dim]
     rows = [dim for dim in q.shape.dims if dim not in (*shared, key_dim)]
     weights_shape = mtf.Shape([*shared, *rows, memory_dim])
-    given = [
+    operands = [
         mtf.transpose(q, mtf.Shape([*shared, *rows, key_dim])),
         mtf.transpose(k, mtf.Shape([*shared, memory_dim, key_dim])),
         mtf.transpose(v, mtf.Shape([*shared, memory_dim, value_dim])),
     ]
     if float32_logits:  # after the transposition, because fewer bytes are faster to transpose
-        given[:2] = map(mtf.to_float, given[:2])
-    has = [bias is not None and dim in bias.shape.dims for dim in weights_shape.dims]
+        operands[:2] = map(mtf.to_float, operands[:2])
+    bias_has = [bias is not None and dim in bias.shape.dims for dim in weights_shape.dims]
     if bias is not None:
-        ordered = [dim for dim, there in zip(weights_shape.dims, has, strict=True) if there]
-        given.append(mtf.transpose(bias, mtf.Shape(ordered)))
+        ordered = [
+            dim for dim, present in zip(weights_shape.dims, bias_has, strict=True) if present
+        ]
+        operands.append(mtf.transpose(bias, mtf.Shape(ordered)))
     shape = mtf.Shape([*shared, *rows, value_dim])
     if train:
         outputs, _ = mtf.slicewise(
-            lambda *slices: _attend(*slices, has=has, types=("float32", v.dtype.name)),
-            given,
+            lambda *slices: _attend(*slices, bias_has=bias_has, types=("float32", v.dtype.name)),
+            operands,
             output_shape=[shape, weights_shape],
             output_dtype=[v.dtype, tf.float32],
             splittable_dims=shared,
@@ -188,8 +192,8 @@ def _attended(
         )
     else:
         outputs = mtf.slicewise(
-            lambda *slices: _attend(*slices, has=has, types=(v.dtype.name,))[0],
-            given,
+            lambda *slices: _attend(*slices, bias_has=bias_has, types=(v.dtype.name,))[0],
+            operands,
             output_shape=shape,
             output_dtype=v.dtype,
             splittable_dims=shared,
@@ -204,7 +208,7 @@ def _attend(
     v: tf.Tensor,
     bias: tf.Tensor | None = None,
     *,
-    has: Sequence[bool],
+    bias_has: Sequence[bool],
     types: tuple[str, ...],
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """[B, ..., D], [B, M, D], [B, M, D] -> attended values [B, ..., D], weights [B, ..., M].
@@ -217,19 +221,19 @@ def _attend(
         bias = tf.zeros([], logits.dtype)
     else:
         sizes = iter(bias.shape)
-        bias = tf.reshape(bias, [next(sizes) if there else 1 for there in has])
+        bias = tf.reshape(bias, [next(sizes) if present else 1 for present in bias_has])
     weights = _softmax(logits, bias, tuple(dict.fromkeys(types)))
     outputs = tf.matmul(_as_matrices(weights[-1], v), v)
     return tf.reshape(outputs, [*q.shape[:-1], v.shape[-1]]), weights[0]
 
 
 def _attention_gradient(
-    op: mtf.Operation, dy: mtf.Tensor, of_weights: mtf.Tensor | None
+    op: mtf.Operation, dy: mtf.Tensor, weights_gradient: mtf.Tensor | None
 ) -> list[mtf.Tensor]:
-    del of_weights  # no other operation reads them
+    del weights_gradient  # no other operation reads them
     q, k, v, *bias = op.inputs
     outputs, weights = op.outputs
-    *gradients, of_logits = mtf.slicewise(
+    *gradients, logits_gradient = mtf.slicewise(
         _attend_slope,
         [q, k, v, outputs, weights, dy],
         output_shape=[q.shape, k.shape, v.shape, weights.shape],
@@ -238,23 +242,25 @@ def _attention_gradient(
         grad_function=0,
         name="attention_gradient",
     )
-    of_bias = [mtf.cast(mtf.reduce_sum(of_logits, output_shape=b.shape), b.dtype) for b in bias]
-    return [*gradients, *of_bias]
+    bias_gradients = [
+        mtf.cast(mtf.reduce_sum(logits_gradient, output_shape=b.shape), b.dtype) for b in bias
+    ]
+    return [*gradients, *bias_gradients]
 
 
 def _attend_slope(
     q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor, dy: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
     """Returns the gradients of the loss with respect to q, k, v and the logits."""
-    of_weights = tf.matmul(_as_matrices(dy, v), v, transpose_b=True)
-    of_weights = tf.reshape(of_weights, weights.shape)
-    of_logits, narrow = _softmax_slope(weights, of_weights, outputs, dy)
-    of_logits = tf.cast(of_logits, q.dtype)
-    rows = _as_matrices(of_logits, k)
-    by_q = tf.reshape(tf.matmul(rows, k), q.shape)
-    by_k = tf.matmul(rows, _as_matrices(q, k), transpose_a=True)
-    by_v = tf.matmul(_as_matrices(narrow, v), _as_matrices(dy, v), transpose_a=True)
-    return by_q, by_k, by_v, of_logits
+    weights_gradient = tf.matmul(_as_matrices(dy, v), v, transpose_b=True)
+    weights_gradient = tf.reshape(weights_gradient, weights.shape)
+    logits_gradient, narrow = _softmax_slope(weights, weights_gradient, outputs, dy)
+    logits_gradient = tf.cast(logits_gradient, q.dtype)
+    rows = _as_matrices(logits_gradient, k)
+    q_gradient = tf.reshape(tf.matmul(rows, k), q.shape)
+    k_gradient = tf.matmul(rows, _as_matrices(q, k), transpose_a=True)
+    v_gradient = tf.matmul(_as_matrices(narrow, v), _as_matrices(dy, v), transpose_a=True)
+    return q_gradient, k_gradient, v_gradient, logits_gradient
 
 
 def _as_matrices(x: tf.Tensor, memory: tf.Tensor) -> tf.Tensor:
@@ -271,14 +277,14 @@ def _softmax(logits: tf.Tensor, bias: tf.Tensor, types: tuple[str, ...]) -> tupl
 
 @xla_compiled
 def _softmax_slope(
-    weights: tf.Tensor, of_weights: tf.Tensor, outputs: tf.Tensor, dy: tf.Tensor
+    weights: tf.Tensor, weights_gradient: tf.Tensor, outputs: tf.Tensor, dy: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the gradient of the logits in float32, and the weights in the type of the outputs."""
     wide, wide_dy = tf.cast(outputs, tf.float32), tf.cast(dy, tf.float32)
     # The mean gradient under the weights follows from the outputs (Dao et al. 2022,
     # FlashAttention).
     mean = row_sum(wide * wide_dy)[..., None]
-    return weights * (tf.cast(of_weights, tf.float32) - mean), tf.cast(weights, outputs.dtype)
+    return weights * (tf.cast(weights_gradient, tf.float32) - mean), tf.cast(weights, outputs.dtype)
 
 
 def gelu(x: mtf.Tensor) -> mtf.Tensor:
@@ -309,13 +315,18 @@ def _gelu_slope(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.cast(dy, tf.float32) * slope, x.dtype)
 
 
-def rms_norm(x: mtf.Tensor, layer_stack: Any, context: Any, **given: Any) -> mtf.Tensor:
+def rms_norm(x: mtf.Tensor, layer_stack: Any, context: Any, **options: Any) -> mtf.Tensor:
     """Normalizes by root mean square, with the gin bindings of Mesh TensorFlow's function."""
     model_dim = context.model.model_dim
     if x.shape.dims[-1] != model_dim or context.model.ensemble_dims:
-        return _published_rms_norm(x, layer_stack, context, **given)
-    given = {"epsilon": 1e-6, "name": "rms_norm", **gin.get_bindings("sublayer_rms_norm"), **given}
-    with tf.variable_scope(given["name"]):
+        return _published_rms_norm(x, layer_stack, context, **options)
+    options = {
+        "epsilon": 1e-6,
+        "name": "rms_norm",
+        **gin.get_bindings("sublayer_rms_norm"),
+        **options,
+    }
+    with tf.variable_scope(options["name"]):
         scale = mtf.get_variable(
             context.mesh,
             "scale",
@@ -323,7 +334,7 @@ def rms_norm(x: mtf.Tensor, layer_stack: Any, context: Any, **given: Any) -> mtf
             initializer=tf.ones_initializer(),
             dtype=context.variable_dtype,
         )
-    epsilon = float(given["epsilon"])
+    epsilon = float(options["epsilon"])
 
     def gradient(op: mtf.Operation, dy: mtf.Tensor) -> list[mtf.Tensor]:
         x, scale = op.inputs

@@ -121,7 +121,7 @@ class _LookUp(mtf.Operation):
         super().__init__([table, ids], name="look_up")
         shape = mtf.Shape(ids.shape.dims + table.shape.dims[1:])
         self._outputs = [mtf.Tensor(self, shape, table.dtype)]
-        _whole(self, table.shape.dims[0])
+        _require_whole(self, table.shape.dims[0])
 
     def gradient(self, grad_ys: list[mtf.Tensor]) -> list[mtf.Tensor | None]:
         table, ids = self.inputs
@@ -129,7 +129,7 @@ class _LookUp(mtf.Operation):
 
     def lower(self, lowering: mtf.Lowering) -> None:
         table, ids = self.inputs
-        _check_whole(lowering.mesh_impl(self), table.shape.dims[0])
+        _check_unsplit(lowering.mesh_impl(self), table.shape.dims[0])
         rows = lowering.mesh_impl(self).slicewise(
             tf.gather, lowering.tensors[table], lowering.tensors[ids]
         )
@@ -142,13 +142,13 @@ class _SumRows(mtf.Operation):
     def __init__(self, dy: mtf.Tensor, ids: mtf.Tensor, shape: mtf.Shape) -> None:
         super().__init__([dy, ids], name="sum_rows")
         self._outputs = [mtf.Tensor(self, shape, dy.dtype)]
-        _whole(self, shape.dims[0])
+        _require_whole(self, shape.dims[0])
 
     def lower(self, lowering: mtf.Lowering) -> None:
         dy, ids = self.inputs
         vocab_dim = self.outputs[0].shape.dims[0]
         mesh_impl = lowering.mesh_impl(self)
-        _check_whole(mesh_impl, vocab_dim)
+        _check_unsplit(mesh_impl, vocab_dim)
 
         def add_up(dy_slice: tf.Tensor, ids_slice: tf.Tensor) -> tf.Tensor:
             # In float32, because thousands of small terms may be added to one row.
@@ -179,8 +179,8 @@ def looked_up_rows(gradient: mtf.Tensor) -> list[tuple[mtf.Tensor, mtf.Tensor]] 
         return [tuple(operation.inputs)]
     if not isinstance(operation, mtf.AddOperation):
         return None
-    parts = [looked_up_rows(x) for x in operation.inputs]
-    return None if None in parts else [pair for part in parts for pair in part]
+    lookups = [looked_up_rows(x) for x in operation.inputs]
+    return None if None in lookups else [pair for pairs in lookups for pair in pairs]
 
 
 def target_log_probabilities(
@@ -215,20 +215,20 @@ def _log_probability_gradient(op: mtf.Operation, dy: mtf.Tensor) -> list[mtf.Ten
     """Returns dy * (one_hot(target) - softmax(logits))."""
     logits, targets = op.inputs
     vocab_dim = logits.shape.dims[-1]
-    here = mtf.one_hot(targets, vocab_dim, dtype=logits.dtype)
-    return [dy * (here - mtf.softmax(logits, vocab_dim)), None]
+    one_hot = mtf.one_hot(targets, vocab_dim, dtype=logits.dtype)
+    return [dy * (one_hot - mtf.softmax(logits, vocab_dim)), None]
 
 
-def _whole(operation: mtf.Operation, vocab_dim: mtf.Dimension) -> None:
+def _require_whole(operation: mtf.Operation, vocab_dim: mtf.Dimension) -> None:
     """Tells Mesh TensorFlow's layout search that an operation needs the whole vocabulary."""
     operation._splittable_dims, operation._unsplittable_dims = (
         operation._initialize_splittable_and_unsplittable_dims("splittable", [vocab_dim.name])
     )
 
 
-def _check_whole(mesh_impl: Any, vocab_dim: mtf.Dimension) -> None:
+def _check_unsplit(mesh_impl: Any, vocab_dim: mtf.Dimension) -> None:
     if mesh_impl.tensor_dimension_to_mesh_axis(vocab_dim) is not None:
         raise ValueError(
-            f"the layout splits {vocab_dim.name}, which a gather needs whole; "
+            f"the layout splits {vocab_dim.name}, which must be unsplit for a gather; "
             "see bind_gather_embedding"
         )

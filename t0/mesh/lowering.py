@@ -84,8 +84,8 @@ def _fetches(spec: Any, mode: str) -> tuple[Any, ...]:
     if mode == "train":
         return spec.train_op, spec.loss
     if mode == "perplexity_eval":
-        _, of_tokens = spec.eval_metrics
-        return spec.loss, *of_tokens
+        _, token_metrics = spec.eval_metrics
+        return spec.loss, *token_metrics
     return tuple(spec.predictions[name] for name in sorted(spec.predictions))
 
 
@@ -202,7 +202,7 @@ COLLECTIVES = ("CrossReplicaSum", "AllToAll", "CollectivePermute")
 
 def read_program(graph: tf.Graph, fetches: Sequence[Any]) -> CoreProgram:
     """Reads the steps that a core needs to compute `fetches` (operations or tensors) of `graph`."""
-    needed = _needed(fetches)
+    needed = _find_needed(fetches)
     steps: list[ProgramStep] = []
     values: list[ProgramValue] = []
     numbers: dict[str, int] = {}
@@ -223,7 +223,7 @@ def read_program(graph: tf.Graph, fetches: Sequence[Any]) -> CoreProgram:
     return CoreProgram(tuple(steps), tuple(values))
 
 
-def _needed(fetches: Sequence[Any]) -> set[str]:
+def _find_needed(fetches: Sequence[Any]) -> set[str]:
     seen: set[str] = set()
     stack = [getattr(fetch, "op", fetch) for fetch in fetches]
     while stack:

@@ -88,7 +88,7 @@ def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
       recompute: whether element-wise values are recomputed for each reader, as XLA does when memory
         is short. Then only results of matrix products, collectives and reductions are stored.
     """
-    order = _with_early_sinks(program)
+    order = _move_sinks_early(program)
     liveness = _Liveness(program, order, recompute=recompute)
     buffers = liveness.buffers()
     changes = [0] * (len(order) + 2)
@@ -106,7 +106,7 @@ def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
     return Peak(sizes[moment], by_kind, tuple(live), name)
 
 
-def _with_early_sinks(program: CoreProgram) -> list[ProgramStep]:
+def _move_sinks_early(program: CoreProgram) -> list[ProgramStep]:
     """Moves each variable's update to the step where its gradient is ready; returns the steps.
 
     Mesh TensorFlow sums all gradients after the last one, and updates all variables at the end.
@@ -114,17 +114,17 @@ def _with_early_sinks(program: CoreProgram) -> list[ProgramStep]:
     are read only by updates, up to the matrix product that computes the gradient.
     """
     feeds_only_sinks = _feeding_only_sinks(program)
-    made: dict[int, float] = {}
+    ready_at: dict[int, float] = {}
     keyed = []
     for position, step in enumerate(program.steps):
-        when: float = position
+        time: float = position
         if step.kind in _RESIDENT:
-            when = -1.0
+            time = -1.0
         elif feeds_only_sinks[position]:
-            when = max((made.get(value, -1.0) for value in step.inputs), default=-1.0) + 1e-6
+            time = max((ready_at.get(value, -1.0) for value in step.inputs), default=-1.0) + 1e-6
         for value in step.outputs:
-            made[value] = when
-        keyed.append((when, position))
+            ready_at[value] = time
+        keyed.append((time, position))
     return [program.steps[position] for _, position in sorted(keyed)]
 
 
@@ -163,7 +163,7 @@ class _Liveness:
         self._values = program.values
         self._order = order
         self._recompute = recompute
-        self._passing: list[tuple[int, int]] = []
+        self._transient: list[tuple[int, int]] = []
         self._origin = list(range(len(program.values)))
         self._uses = [0] * len(program.values)
         self._resolve_views()
@@ -186,7 +186,7 @@ class _Liveness:
         """Returns every buffer that the program fills, with the first and last step of its life."""
         for position, step in enumerate(self._order):
             self._visit(position, step)
-        kept = [
+        stored = [
             Buffer(
                 self._name[key],
                 self._values[key].bytes,
@@ -197,11 +197,11 @@ class _Liveness:
             for key, born in self._born.items()
             if self._values[key].bytes
         ]
-        passing = {
+        transient = {
             Buffer(self._order[at].name, self._values[value].bytes, "activations", at, at)
-            for value, at in self._passing
+            for value, at in self._transient
         }
-        return kept + list(passing)
+        return stored + list(transient)
 
     def _resolve_views(self) -> None:
         origin = self._origin
@@ -254,7 +254,7 @@ class _Liveness:
     def _fuse(self, step: ProgramStep, inputs: Sequence[int], position: int) -> None:
         sources: dict[int, None] = {}
         for value in inputs:
-            sources.update(dict.fromkeys(self._held(value)))
+            sources.update(dict.fromkeys(self._buffers_of(value)))
         large = [value for value in inputs if self._values[value].shape]
         of_weights = bool(large) and all(value in self._weights for value in large)
         source_bytes = sum(self._values[key].bytes for key in sources)
@@ -271,12 +271,12 @@ class _Liveness:
             ):
                 self._keep(value, position)
 
-    def _held(self, value: int) -> tuple[int, ...]:
+    def _buffers_of(self, value: int) -> tuple[int, ...]:
         """Returns the buffers that are needed to read `value`."""
         return (value,) if value in self._born else self._sources.get(value, ())
 
     def _read(self, value: int, position: int) -> None:
-        for key in self._held(value):
+        for key in self._buffers_of(value):
             self._dies[key] = max(self._dies[key], position)
 
     def _keep(self, value: int, position: int) -> None:
@@ -288,7 +288,7 @@ class _Liveness:
         if value in self._born or value in self._resident:
             return
         if self._recompute and self._order[position].kind != "Enter":
-            self._passing.append((value, position))
+            self._transient.append((value, position))
             return
         kind = "weight copies" if value in self._weights else "activations"
         self._born[value] = self._dies[value] = position

@@ -27,9 +27,9 @@ from t0.mesh.costs import (
     StepCosts,
     costs_by_formulas,
     costs_by_lowering,
-    link_sharing,
     logical_to_physical,
     model_shape,
+    rings_on_busiest_link,
 )
 from t0.mesh.lowering import build_model
 from t0.mesh.pod_run import (
@@ -100,8 +100,8 @@ def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
 def _start_step(run: PodRun, options: PlanOptions) -> int:
     if options.start_step is not None:
         return options.start_step
-    named = _STEP.search(run.init_checkpoint or "")
-    return int(named[1]) if named else 0
+    match = _STEP.search(run.init_checkpoint or "")
+    return int(match[1]) if match else 0
 
 
 def _plan(
@@ -113,15 +113,15 @@ def _plan(
     dimensions: Mapping[str, int],
 ) -> dict[str, Any]:
     memory = _memory(run, costs)
-    sharing = axis_sharing(run)
-    collectives = [_collective(c, run, sharing) for c in costs.collectives]
+    rings_by_axis = count_rings_by_axis(run)
+    collectives = [_collective(c, run, rings_by_axis) for c in costs.collectives]
     time = _time(run, costs, options, collectives)
     return {
         "schema": 1,
         "method": costs.method,
         "mode": run.mode,
         "topology": _topology(run),
-        "mesh": _mesh(run, sharing, dimensions),
+        "mesh": _mesh(run, rings_by_axis, dimensions),
         "batch": _batch(run),
         "vocabulary": {"size": run.vocabulary_size, "source": vocabulary},
         "parameters": costs.parameters,
@@ -156,7 +156,9 @@ def _topology(run: PodRun) -> dict[str, Any]:
     }
 
 
-def _mesh(run: PodRun, sharing: dict[str, float], dimensions: Mapping[str, int]) -> dict[str, Any]:
+def _mesh(
+    run: PodRun, rings_by_axis: dict[str, float], dimensions: Mapping[str, int]
+) -> dict[str, Any]:
     sizes = {"batch": run.batch_sequences, **dimensions}
     return {
         "shape": {dim.name: dim.size for dim in run.mesh_shape.dims},
@@ -168,7 +170,7 @@ def _mesh(run: PodRun, sharing: dict[str, float], dimensions: Mapping[str, int])
             }
             for name, size in sizes.items()
         },
-        "rings_on_busiest_link": sharing,
+        "rings_on_busiest_link": rings_by_axis,
         "logical_to_physical": logical_to_physical(run),
     }
 
@@ -190,8 +192,8 @@ def _batch(run: PodRun) -> dict[str, Any]:
 def _memory(run: PodRun, costs: StepCosts) -> dict[str, int]:
     temporary = costs.temporary_bytes
     # Values that every layer reads are stored even if XLA recomputes others.
-    kept = costs.weights_bytes + costs.optimizer_bytes + costs.tile_bytes
-    total = kept + sum(temporary.values())
+    fixed = costs.weights_bytes + costs.optimizer_bytes + costs.tile_bytes
+    total = fixed + sum(temporary.values())
     return {
         "weights": costs.weights_bytes,
         "optimizer": costs.optimizer_bytes,
@@ -200,26 +202,26 @@ def _memory(run: PodRun, costs: StepCosts) -> dict[str, int]:
         "activations": temporary["activations"],
         "tiles": costs.tile_bytes,
         "total": total,
-        "total_recomputed": min(total, kept + costs.recomputed_bytes),
+        "total_recomputed": min(total, fixed + costs.recomputed_bytes),
         "usable": run.slice_.usable_bytes,
     }
 
 
 def verdict(memory: dict[str, int], slice_name: str) -> dict[str, str]:
     """Returns whether the program fits into a core's memory, as a word and a reason."""
-    total, least, usable = (memory[key] for key in ("total", "total_recomputed", "usable"))
+    total, recomputed, usable = (memory[key] for key in ("total", "total_recomputed", "usable"))
     numbers = f"{gib(total)} of {gib(usable)} usable on a core of {slice_name}"
     if total <= usable:
         return {"word": FITS, "reason": f"{numbers}, {gib(usable - total)} to spare"}
-    if least <= usable:
+    if recomputed <= usable:
         return {
             "word": RECOMPUTES,
-            "reason": f"{numbers}; {gib(least)} where XLA recomputes element-wise values, which "
-            "takes time. Fewer tokens for each microbatch avoid it",
+            "reason": f"{numbers}; {gib(recomputed)} where XLA recomputes element-wise values, "
+            "which takes time. Fewer tokens for each microbatch avoid it",
         }
     return {
         "word": TOO_LARGE,
-        "reason": f"{numbers}, {gib(least)} even with recomputation: raise "
+        "reason": f"{numbers}, {gib(recomputed)} even with recomputation: raise "
         "tpu_mesh_shape.model_parallelism, or lower "
         + ("tokens_per_microbatch_per_replica" if memory["gradients"] else "run.batch_size"),
     }
@@ -234,11 +236,11 @@ def gib(size: float) -> str:
     return f"{size / 2**30:.2f} GiB"
 
 
-def axis_sharing(run: PodRun) -> dict[str, float]:
+def count_rings_by_axis(run: PodRun) -> dict[str, float]:
     """Returns, for each mesh axis, the number of rings that share the busiest link."""
     physical = np.array(logical_to_physical(run)).reshape(run.mesh_shape.to_integer_list or [1])
     return {
-        dim.name: link_sharing(
+        dim.name: rings_on_busiest_link(
             np.moveaxis(physical, number, -1).reshape(-1, dim.size).tolist(),
             run.slice_.order,
         )
@@ -246,8 +248,10 @@ def axis_sharing(run: PodRun) -> dict[str, float]:
     }
 
 
-def _collective(collective: Collective, run: PodRun, sharing: dict[str, float]) -> dict[str, Any]:
-    busiest = max((sharing.get(axis, 1.0) for axis in collective.axes), default=1.0)
+def _collective(
+    collective: Collective, run: PodRun, rings_by_axis: dict[str, float]
+) -> dict[str, Any]:
+    busiest = max((rings_by_axis.get(axis, 1.0) for axis in collective.axes), default=1.0)
     # A ring uses a link in both directions.
     speed = 2 * run.slice_.generation.link_bytes_per_second
     return {
@@ -302,8 +306,8 @@ def _remaining_steps(run: PodRun, options: PlanOptions, step_seconds: float) -> 
 
 def plan_text(plan: dict[str, Any]) -> str:
     """Returns the plan as text."""
-    parts = (_placement, _memory_lines, _collectives, _times, _largest_costs)
-    return "\n".join(line for part in parts for line in part(plan))
+    sections = (_placement, _memory_lines, _collectives, _times, _largest_costs)
+    return "\n".join(line for section in sections for line in section(plan))
 
 
 def _placement(plan: dict[str, Any]) -> Iterator[str]:

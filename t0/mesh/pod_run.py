@@ -103,9 +103,9 @@ def configured_vocabulary_size() -> tuple[int, str]:
     path = vocabulary_path()
     if "://" not in path and os.path.isfile(path):  # noqa: PTH113
         return default_vocabulary().vocab_size, path
-    named = _PUBLIC_VOCABULARY.search(path)
-    if named:
-        return int(named[1]) + int(named[2]), f"{path}, by its name"
+    match = _PUBLIC_VOCABULARY.search(path)
+    if match:
+        return int(match[1]) + int(match[2]), f"{path}, by its name"
     return DEFAULT_VOCABULARY_SIZE, f"assumed, {path} is not read; see --vocab"
 
 
@@ -160,7 +160,7 @@ def _slice() -> Topology:
     name = bound("tpu_mesh_shape.tpu_topology")
     if not name:
         raise UserError(
-            "no TPU slice is configured, and a plan is for one. Say which: --gin_file="
+            "no TPU slice is configured, and a plan needs one. Name it: --gin_file="
             "mesh/v3-8.gin, or --gin_param=\"utils.tpu_mesh_shape.tpu_topology = 'v3-8'\""
         )
     return topology(name)
@@ -171,7 +171,8 @@ def _mesh_shape(slice_: Topology) -> mtf.Shape:
     if isinstance(parallelism, int) and (parallelism < 1 or slice_.cores % parallelism):
         raise UserError(
             f"tpu_mesh_shape.model_parallelism = {parallelism} does not divide the "
-            f"{slice_.cores} cores of {slice_.name}. These do: {_listed(divisors(slice_.cores))}"
+            f"{slice_.cores} cores of {slice_.name}. These do: "
+            f"{_format_numbers(divisors(slice_.cores))}"
         )
     try:
         value = _run_parameter("mesh_shape")
@@ -181,12 +182,12 @@ def _mesh_shape(slice_: Topology) -> mtf.Shape:
             f"{slice_.cores} cores of {slice_.name}"
         ) from error
     if value is gin.REQUIRED:
-        raise UserError("run.mesh_shape is not set, and has to be: @tpu_mesh_shape()")
+        raise UserError("run.mesh_shape is not set; set run.mesh_shape = @tpu_mesh_shape()")
     shape = mtf.convert_to_shape(value)
     if shape.size != slice_.cores:
         raise UserError(
-            f"the mesh {describe_shape(shape)} has {shape.size} cores, {slice_.name} has "
-            f"{slice_.cores}: run.mesh_shape is another pod's, as an operative config carries it. "
+            f"the mesh {describe_shape(shape)} has {shape.size} cores, but {slice_.name} has "
+            f"{slice_.cores}. run.mesh_shape belongs to another pod, as in an operative config. "
             "Set run.mesh_shape = @mesh_tensorflow.transformer.utils.tpu_mesh_shape() after it, "
             "and tpu_mesh_shape.tpu_topology and .model_parallelism"
         )
@@ -207,14 +208,14 @@ def divisors(*numbers: int) -> list[int]:
     return [n for n in range(1, min(numbers) + 1) if not any(number % n for number in numbers)]
 
 
-def _listed(numbers: list[int]) -> str:
+def _format_numbers(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
 def transformers_of(model: Any) -> list[Any]:
     """Returns a model's encoder and decoder, or the model itself if it is a single stack."""
-    parts = (getattr(model, "encoder", None), getattr(model, "decoder", None))
-    return [part for part in parts if part] or [model]
+    stacks = (getattr(model, "encoder", None), getattr(model, "decoder", None))
+    return [stack for stack in stacks if stack] or [model]
 
 
 def model_dimensions(model: Any) -> dict[str, int]:
@@ -247,20 +248,20 @@ def check_model(run: PodRun, sizes: Mapping[str, int]) -> None:
     wrong = [name for name, size in sizes.items() if size % run.split(name)]
     if not wrong:
         return
-    parts = run.split(wrong[0])
+    ways = run.split(wrong[0])
     split = [size for name, size in sizes.items() if run.split(name) > 1]
     fitting = divisors(run.slice_.cores, *split)
-    about = "; ".join(
+    problems = "; ".join(
         f"{name} = {sizes[name]} does not divide by {run.split(name)}, only by "
-        f"{_listed(divisors(sizes[name]))}"
+        f"{_format_numbers(divisors(sizes[name]))}"
         if len(divisors(sizes[name])) <= 20
         else f"{name} = {sizes[name]} does not divide by {run.split(name)}"
         for name in wrong
     )
     raise UserError(
-        f"the mesh {describe_shape(run.mesh_shape)} splits {', '.join(wrong)} {parts} ways: "
-        f"{about}. tpu_mesh_shape.model_parallelism that divides all that is split and "
-        f"{run.slice_.name}: {_listed(fitting)}"
+        f"the mesh {describe_shape(run.mesh_shape)} splits {', '.join(wrong)} {ways} ways: "
+        f"{problems}. Values of tpu_mesh_shape.model_parallelism that divide every split dimension "
+        f"and {run.slice_.name}: {_format_numbers(fitting)}"
     )
 
 

@@ -30,9 +30,9 @@ AXES = {
 _RANKS = {FITS: 0, RECOMPUTES: 1, TOO_LARGE: 2}
 _IMPOSSIBLE = 3
 _ORDER = (
-    "ranked by: what fits, then what fits where XLA recomputes values (the column\n"
-    "'recomputed', GiB), then what does not; within these by the run's hours, or by the\n"
-    "seconds for each sequence where the steps are not set"
+    "ranked: runs that fit, then runs that fit if XLA recomputes values (the column\n"
+    "'recomputed', GiB), then the others; within each group by the run's hours, or by the\n"
+    "seconds for each sequence if the number of steps is not set"
 )
 
 
@@ -91,12 +91,12 @@ def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[Plann
     combinations = list(itertools.product(*axes.values()))
     with ProgressLine(len(combinations), unit="plan", doing="planning") as progress:
         for combination in combinations:
-            rows.append(_planned(dict(zip(axes, combination, strict=True)), options))
+            rows.append(_plan_combination(dict(zip(axes, combination, strict=True)), options))
             progress.count(1)
     return sorted(rows, key=lambda row: row.rank)
 
 
-def _planned(values: Mapping[str, Any], options: PlanOptions) -> PlannedCombination:
+def _plan_combination(values: Mapping[str, Any], options: PlanOptions) -> PlannedCombination:
     for name, value in values.items():
         pair = name.endswith("_per_batch")
         gin.bind_parameter(AXES[name], (name, value) if pair else value)
@@ -112,7 +112,7 @@ def sweep_text(rows: Sequence[PlannedCombination]) -> str:
     header = (*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h")
     planned = [_cells(row, names) for row in rows if row.plan]
     lines = list(table_lines(header, planned)) if planned else []
-    lines += [f"{_named(row)}: impossible: {row.problem}" for row in rows if not row.plan]
+    lines += [f"{_describe(row)}: impossible: {row.problem}" for row in rows if not row.plan]
     return "\n".join([*lines, "", _ORDER, best(rows)])
 
 
@@ -144,17 +144,17 @@ def best(rows: Sequence[PlannedCombination]) -> str:
     fastest = min(fitting, key=lambda row: row.rank)
     cheapest = min(fitting, key=_core_seconds)
     text = (
-        f"best: {_named(fastest)}: the shortest step per sequence of the {len(fitting)} of "
+        f"best: {_describe(fastest)}: the shortest step per sequence of the {len(fitting)} of "
         f"{len(rows)} that {'fit' if fitting[0].rank[0] == 0 else 'fit with recomputation'}, "
         f"bound by {fastest.plan['time']['bound_by']}, {fastest.plan['verdict']['reason']}"
     )
     if cheapest is not fastest:
         saved = 1 - _core_seconds(cheapest) / _core_seconds(fastest)
-        text += f"\ncheapest: {_named(cheapest)}: {saved:.0%} fewer core-hours"
+        text += f"\ncheapest: {_describe(cheapest)}: {saved:.0%} fewer core-hours"
     return text
 
 
-def _named(row: PlannedCombination) -> str:
+def _describe(row: PlannedCombination) -> str:
     return " ".join(f"{name}={value}" for name, value in row.values.items())
 
 

@@ -186,25 +186,27 @@ class Comparison:
             ("the loss of a later step", later, bands.later_loss),
             (f"{worst.name}, by how far it moved,", worst.relative, bands.weights),
         )
-        beyond = [
-            f"{what} differs by {value:.1e}, more than {band:.0e}"
-            for what, value, band in checks
+        differences = [
+            f"{quantity} differs by {value:.1e}, more than {band:.0e}"
+            for quantity, value, band in checks
             if not value <= band  # also true for nan
         ]
         ranked = self.saved.ranked
         if ranked and not ranked.difference <= bands.scores:
-            beyond.append(f"scores of choices differ by {ranked.difference:.1e} of the largest")
+            differences.append(
+                f"scores of choices differ by {ranked.difference:.1e} of the largest"
+            )
         if ranked and not ranked.equal_on_cores:
-            beyond.append("the cores' scores are not equal")
+            differences.append("the cores' scores are not equal")
         measured = self.saved.measured
         if measured and not measured.difference <= bands.scores:
-            beyond.append(f"nats per token differ by {measured.difference:.1e}")
+            differences.append(f"nats per token differ by {measured.difference:.1e}")
         if measured and not measured.accuracy_difference <= bands.scores:
-            beyond.append(f"token accuracy differs by {measured.accuracy_difference:.1e}")
+            differences.append(f"token accuracy differs by {measured.accuracy_difference:.1e}")
         if measured and not measured.equal_on_cores:
-            beyond.append("the cores' cross entropies are not equal")
-        of_steps = (fault for step in self.steps for fault in step.faults)
-        return [*beyond, *of_steps, *self.faults, *self.saved.faults]
+            differences.append("the cores' cross entropies are not equal")
+        step_faults = (fault for step in self.steps for fault in step.faults)
+        return [*differences, *step_faults, *self.faults, *self.saved.faults]
 
 
 def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: int) -> Comparison:
@@ -222,8 +224,8 @@ def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: 
     with VirtualPod.open(run) as pod:
         if pod.draws:
             raise UserError(
-                f"the program draws random numbers ({pod.draws[0]}), which no two programs draw "
-                "alike; a rehearsal replaces those of dropout alone"
+                f"the program draws random numbers ({pod.draws[0]}), which differ between "
+                "programs; a rehearsal replaces only the draws of dropout"
             )
         # Build our loop last, because it binds a gather for the embedding lookups of our own
         # models.
@@ -234,11 +236,11 @@ def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: 
         ):
             examples = random_choices(run)
 
-            def evaluating(prefix: str) -> tuple[ChoiceScores, Perplexities]:
+            def evaluate(prefix: str) -> tuple[ChoiceScores, Perplexities]:
                 ranked = score_choices(run, scoring, prefix, examples)
                 return ranked, measure_perplexity(run, measuring, prefix, rows_of(examples))
 
-            return compare_steps(run, pod, device, batches, steps=steps, evaluating=evaluating)
+            return compare_steps(run, pod, device, batches, steps=steps, evaluate=evaluate)
 
 
 def compare_steps(
@@ -248,31 +250,31 @@ def compare_steps(
     batches: Iterable[Sequence[Batch]],
     *,
     steps: int,
-    evaluating: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
+    evaluate: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
 ) -> Comparison:
     """Fills the variables of both sides with equal values, takes the steps, and compares them.
 
-    `evaluating` scores choices and measures perplexity with a checkpoint; None skips this.
+    `evaluate` scores choices and measures perplexity with a checkpoint; None skips this.
     """
     pod.initialise()
-    begun = pod.variables().values
-    device.load(begun)
+    initial = pod.variables().values
+    device.load(initial)
     batches = iter(batches)
     bands = BANDS[run.variable_dtype.activation_dtype.name]
     pairs, no_sign = [], {}
     for step in range(1, steps + 1):
-        fed = next(batches)
-        of_cores, of_device = pod.step(fed), device.step(fed[0])
-        pairs.append(_pair(step, of_cores, of_device, fed))
-        for name, gradient in of_device.gradients.items():
-            small = sign_is_rounding(of_cores.gradients.values[name], gradient, bands.sign)
+        core_batches = next(batches)
+        pod_step, device_step = pod.step(core_batches), device.step(core_batches[0])
+        pairs.append(_pair(step, pod_step, device_step, core_batches))
+        for name, gradient in device_step.gradients.items():
+            small = sign_is_rounding(pod_step.gradients.values[name], gradient, bands.sign)
             no_sign[name] = small | no_sign.get(name, False)
     theirs, ours = pod.variables(), device.variables()
     names = theirs.values.keys()
     return Comparison(
         steps=tuple(pairs),
-        variables=variable_pairs(begun, theirs.values, ours, no_sign),
-        saved=save_and_restore(pod, device, next(batches), evaluating),
+        variables=variable_pairs(initial, theirs.values, ours, no_sign),
+        saved=save_and_restore(pod, device, next(batches), evaluate),
         faults=(
             *(f"only the cores have {name}" for name in sorted(names - ours.keys())),
             # On a pod, hosts provide the global step to each core.
@@ -300,16 +302,16 @@ def _pair(step: int, theirs: PodStep, ours: DeviceStep, batches: Sequence[Batch]
 def _faults(step: PodStep, batches: Sequence[Batch]) -> Iterator[str]:
     batch = batches[0]
     for core, feature in other_batches(batches)[:1]:
-        yield f"core {core} is fed other {feature} than core 0"
+        yield f"core {core} gets other {feature} than core 0"
     if np.ptp(step.losses) != 0:
         yield f"the cores' losses are not equal: {step.losses.min()} to {step.losses.max()}"
     for name in step.gradients.unequal:
         yield f"the cores' replicas of the gradient of {name} are not equal"
     for name in step.features.unequal:
-        yield f"cores at the same place of the layout took different rows of {name}"
+        yield f"cores at the same position of the layout took different rows of {name}"
     for name, value in step.features.values.items():
         if not np.array_equal(value.reshape(batch[name].shape), batch[name]):
-            yield f"the parts that the cores took of {name} are not the batch"
+            yield f"the rows of {name} that the cores took do not make up the batch"
 
 
 def _relative(a: float, b: float) -> float:
@@ -317,7 +319,7 @@ def _relative(a: float, b: float) -> float:
 
 
 def variable_pairs(
-    begun: Mapping[str, np.ndarray],
+    initial: Mapping[str, np.ndarray],
     theirs: Mapping[str, np.ndarray],
     ours: Mapping[str, np.ndarray],
     no_sign: Mapping[str, np.ndarray],
@@ -327,7 +329,7 @@ def variable_pairs(
     A difference of nan counts as infinite.
 
     Args:
-      begun: name -> variable before the steps.
+      initial: name -> variable before the steps.
       theirs: the variables of one side after the steps.
       ours: the variables of the other side.
       no_sign: name -> bool, like the variable: numbers that the relative difference excludes; see
@@ -335,13 +337,13 @@ def variable_pairs(
     """
     pairs = []
     for name in sorted(theirs.keys() & ours.keys()):
-        before, a, b = (x[name].astype(np.float64) for x in (begun, theirs, ours))
+        before, a, b = (x[name].astype(np.float64) for x in (initial, theirs, ours))
         difference = np.nan_to_num(np.abs(a - b), nan=np.inf)
         greatest, moved = float(np.max(difference)), np.linalg.norm(a - before)
-        left_out = no_sign.get(name, np.zeros((), bool)) & np.isfinite(difference)
-        apart = np.linalg.norm(np.where(left_out, 0.0, difference))
-        room = moved + _ROUNDING * np.linalg.norm(a)
-        relative = np.nan_to_num(apart / room, nan=np.inf) if apart else 0.0
+        excluded = no_sign.get(name, np.zeros((), bool)) & np.isfinite(difference)
+        distance = np.linalg.norm(np.where(excluded, 0.0, difference))
+        scale = moved + _ROUNDING * np.linalg.norm(a)
+        relative = np.nan_to_num(distance / scale, nan=np.inf) if distance else 0.0
         pairs.append(VariablePair(name, greatest, float(relative)))
     return tuple(pairs)
 
@@ -363,18 +365,18 @@ def sign_is_rounding(theirs: np.ndarray, ours: np.ndarray, share: float) -> np.n
 def relative_difference(theirs: np.ndarray, ours: np.ndarray) -> float:
     """Returns the norm of the difference relative to the norm of `ours`; inf for nan."""
     a, b = theirs.astype(np.float64), ours.astype(np.float64)
-    apart = np.linalg.norm(a - b)
-    if apart == 0:
+    distance = np.linalg.norm(a - b)
+    if distance == 0:
         return 0.0
     size = np.linalg.norm(b)
-    return float(np.nan_to_num(apart / size, nan=np.inf)) if size else np.inf
+    return float(np.nan_to_num(distance / size, nan=np.inf)) if size else np.inf
 
 
 def save_and_restore(
     pod: VirtualPod,
     device: OneDevice,
     batches: Sequence[Mapping[str, np.ndarray]],
-    evaluating: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
+    evaluate: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
 ) -> CheckpointPair:
     """Saves on the pod's hosts, restores on both sides, and takes one more step.
 
@@ -382,19 +384,19 @@ def save_and_restore(
       pod: the cores, trained.
       device: our loop.
       batches: the batch of each core: feature -> int32 [sequences, length].
-      evaluating: scores choices and measures perplexity with a checkpoint; None skips this.
+      evaluate: scores choices and measures perplexity with a checkpoint; None skips this.
     """
     with tempfile.TemporaryDirectory() as folder:
         prefix = str(Path(folder) / "model.ckpt-1")
-        held = pod.variables().values
+        saved = pod.variables().values
         pod.save(prefix)
-        faults = list(_differences(held, _read(prefix), "the checkpoint does not hold"))
+        faults = list(_differences(saved, _read(prefix), "the checkpoint does not hold"))
         pod.initialise()  # with other weights, to see that restoring has an effect
         pod.restore(prefix)
         restored = pod.variables().values
         faults += _differences(restored, _read(prefix), "the cores did not restore")
         device.restore(prefix)
-        evaluated = evaluating(prefix) if evaluating else ()
+        evaluated = evaluate(prefix) if evaluate else ()
     losses = float(pod.step(batches).losses[0]), device.step(batches[0]).loss
     return CheckpointPair(*losses, tuple(faults), *evaluated)
 
@@ -405,9 +407,9 @@ def _read(prefix: str) -> dict[str, np.ndarray]:
 
 
 def _differences(
-    held: Mapping[str, np.ndarray], saved: Mapping[str, np.ndarray], what: str
+    values: Mapping[str, np.ndarray], saved: Mapping[str, np.ndarray], problem: str
 ) -> Iterator[str]:
-    for name, value in sorted(held.items()):
+    for name, value in sorted(values.items()):
         # A checkpoint may have a narrower type than the slices.
         if name not in saved or not np.array_equal(value.astype(saved[name].dtype), saved[name]):
-            yield f"{what} {name}"
+            yield f"{problem} {name}"

@@ -70,15 +70,15 @@ def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tupl
     """
     graph = tf.Graph()
     with graph.as_default():
-        initializer, features = _enqueued(run, input_fn)
+        initializer, features = _enqueue_features(run, input_fn)
     # This machine plays all hosts. The first graph must stay alive: it holds the generators'
     # functions.
-    here = tf.Graph()
-    with here.as_default():
-        tf.import_graph_def(_without_cores(graph.as_graph_def()), name="")
+    local_graph = tf.Graph()
+    with local_graph.as_default():
+        tf.import_graph_def(_remove_core_operations(graph.as_graph_def()), name="")
     names = [{name: tensor.name for name, tensor in core.items()} for core in features]
-    with tf.Session(graph=here) as session:
-        session.run(here.get_operation_by_name(initializer.name))
+    with tf.Session(graph=local_graph) as session:
+        session.run(local_graph.get_operation_by_name(initializer.name))
         yield _read(session, names)
     del graph
 
@@ -96,7 +96,9 @@ def _read(session: tf.Session, names: Sequence[Mapping[str, str]]) -> Iterator[t
             raise original(error) from error
 
 
-def _enqueued(run: PodRun, input_fn: InputFunction) -> tuple[Any, list[dict[str, tf.Tensor]]]:
+def _enqueue_features(
+    run: PodRun, input_fn: InputFunction
+) -> tuple[Any, list[dict[str, tf.Tensor]]]:
     """Returns the operation that opens the data, and the features enqueued for each core."""
     recorder = tpu_estimator._InputPipeline.InputsStructureRecorder()
     context = _context(run.slice_)
@@ -111,8 +113,8 @@ def _enqueued(run: PodRun, input_fn: InputFunction) -> tuple[Any, list[dict[str,
     for core in range(run.slice_.cores):
         host = context.tpu_host_placement_function(replica_id=core)
         inputs = of_core[host, assignment.tpu_ordinal(replica=core)]
-        found, _ = recorder.unflatten_features_and_labels(inputs).features_and_labels()
-        cores.append(dict(found))
+        core_features, _ = recorder.unflatten_features_and_labels(inputs).features_and_labels()
+        cores.append(dict(core_features))
     return initializer, cores
 
 
@@ -137,14 +139,14 @@ def _context(slice_: Topology) -> Any:
     )
 
 
-def _without_cores(graph_def: Any) -> Any:
+def _remove_core_operations(graph_def: Any) -> Any:
     """Returns a graph that runs on this machine: without devices and without sends to cores."""
-    kept = [node for node in graph_def.node if node.op != _ENQUEUE]
-    made = tf.GraphDef(node=kept, library=graph_def.library, versions=graph_def.versions)
-    for nodes in (made.node, *(function.node_def for function in made.library.function)):
+    local_nodes = [node for node in graph_def.node if node.op != _ENQUEUE]
+    stripped = tf.GraphDef(node=local_nodes, library=graph_def.library, versions=graph_def.versions)
+    for nodes in (stripped.node, *(function.node_def for function in stripped.library.function)):
         for node in nodes:
             node.device = ""
-    return made
+    return stripped
 
 
 def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
@@ -173,12 +175,12 @@ def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[dict[str, np.ndarr
             ids = rng.integers(_FIRST_PIECE, run.vocabulary_size, shape)
             padding = rng.integers(1, max(2, length // 4), (run.batch_sequences, 1))
             columns = np.broadcast_to(np.arange(length), shape)
-            there = columns < length - padding
-            batch[name] = ids * there
+            is_token = columns < length - padding
+            batch[name] = ids * is_token
             if run.packed:
-                each = -(-length // _EXAMPLES)
-                batch[f"{name}_segmentation"] = (1 + columns // each) * there
-                batch[f"{name}_position"] = columns % each * there
+                tokens_per_example = -(-length // _EXAMPLES)
+                batch[f"{name}_segmentation"] = (1 + columns // tokens_per_example) * is_token
+                batch[f"{name}_position"] = columns % tokens_per_example * is_token
         yield {name: value.astype(np.int32) for name, value in batch.items()}
 
 
@@ -188,8 +190,8 @@ def random_choices(run: PodRun, *, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     Targets end in EOS and padding, and have different lengths.
     """
     rng = np.random.default_rng(seed)
-    each = 2 if run.batch_sequences % 2 == 0 else 1
-    shape = (run.batch_sequences // each, each, run.sequence_length["targets"])
+    choices = 2 if run.batch_sequences % 2 == 0 else 1
+    shape = (run.batch_sequences // choices, choices, run.sequence_length["targets"])
     inputs = rng.integers(
         _FIRST_PIECE, run.vocabulary_size, (shape[0], run.sequence_length["inputs"])
     )
@@ -222,8 +224,8 @@ def vocabulary_size(vocabulary: Any) -> int:
       UserError: if the vocabularies of inputs and targets have different sizes.
     """
     sizes = [
-        of(vocabulary).vocab_size
-        for of in (mesh_utils.inputs_vocabulary, mesh_utils.targets_vocabulary)
+        select(vocabulary).vocab_size
+        for select in (mesh_utils.inputs_vocabulary, mesh_utils.targets_vocabulary)
     ]
     if sizes[0] != sizes[1]:
         raise UserError(
@@ -237,7 +239,9 @@ def configured_input(vocabulary: Any) -> InputFunction:
     """Returns the input function that TPUEstimator would get for the configured run."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"model_dir": folder, "vocabulary": vocabulary, **_PLACES}
-        found = host_pipeline.input_function("train", arguments | modes.engine_arguments(tpu=_TPU))
-    if found is None:
+        input_fn = host_pipeline.input_function(
+            "train", arguments | modes.engine_arguments(tpu=_TPU)
+        )
+    if input_fn is None:
         raise UserError("the run reads no data: run.train_steps leaves nothing to train")
-    return found
+    return input_fn

@@ -20,7 +20,7 @@ from t0.compat import mtf
 from t0.compat import tf1 as tf
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.pod_run import PodRun
-from t0.rehearsal.virtual_pod import ReadingCores, draws_by_place, equal_on_cores
+from t0.rehearsal.virtual_pod import ReadingCores, deterministic_uniform, equal_on_cores
 from t0.scoring.mesh_model import MeshModel, build_model, restore_variables
 from t0.scoring.scorer import MeshScorer
 from t0.training.checkpointing import Checkpoints, Keep
@@ -49,7 +49,7 @@ class OneDevice:
     def __init__(self, run: PodRun, features: tuple[str, ...]) -> None:
         spec = training_spec(run)
         bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
-        with draws_by_place():
+        with deterministic_uniform():
             self._graph = build(
                 spec,
                 features=features,
@@ -83,9 +83,9 @@ class OneDevice:
 
     def step(self, batch: Mapping[str, np.ndarray]) -> DeviceStep:
         """Runs one training step."""
-        fed = {tensor: batch[name] for name, tensor in self._graph.features.items()}
+        feed = {tensor: batch[name] for name, tensor in self._graph.features.items()}
         gradients = self.session.run(
-            self._gradients, fed
+            self._gradients, feed
         )  # first, because the step changes the weights
         values = one_step(self.session, self._graph, batch)
         return DeviceStep(values["loss"], values["gradient_square"] ** 0.5, gradients)
@@ -203,8 +203,8 @@ class Perplexities:
         """The relative difference of nats per token; infinite if the token counts differ."""
         if self.pod.tokens != self.device.tokens:
             return float("inf")
-        apart = abs(self.pod.nats_per_token - self.device.nats_per_token)
-        return apart / self.device.nats_per_token
+        absolute = abs(self.pod.nats_per_token - self.device.nats_per_token)
+        return absolute / self.device.nats_per_token
 
     @property
     def accuracy_difference(self) -> float:
@@ -243,7 +243,7 @@ def _measure_on_device(run: PodRun, prefix: str, rows: Mapping[str, np.ndarray])
     with tf.Session(graph=held_out.graph) as session:
         restore_variables(session, prefix)
         session.run(held_out.to_slices)
-        fed = {tensor: rows[name] for name, tensor in held_out.features.items()}
-        values = session.run(held_out.values, fed).tolist()
-    parts = dict(zip(("loss", *PARTS), values, strict=True))
-    return Perplexity(parts["nll"] / parts["tokens"], parts["correct"], parts["tokens"])
+        feed = {tensor: rows[name] for name, tensor in held_out.features.items()}
+        values = session.run(held_out.values, feed).tolist()
+    sums = dict(zip(("loss", *PARTS), values, strict=True))
+    return Perplexity(sums["nll"] / sums["tokens"], sums["correct"], sums["tokens"])

@@ -89,8 +89,8 @@ def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
         run = shrunk.run
         print(f"made small: {'; '.join(shrunk.changes)}", flush=True)
     check_memory(run, build_model(run))
-    given = configured_input(vocabulary) if data else random_input(run)
-    with open_batches(run, given) as batches:
+    input_fn = configured_input(vocabulary) if data else random_input(run)
+    with open_batches(run, input_fn) as batches:
         comparison = compare_training(run, batches, steps=steps)
     for line in text(comparison, run):
         print(line)
@@ -147,9 +147,13 @@ def text(comparison: Comparison, run: PodRun) -> list[str]:
             f"{saved.measured.device.nats_per_token:.6f} on one device"
         )
     dtype = run.variable_dtype.activation_dtype.name
-    found = comparison.disagreements()
-    if found:
-        return [*lines, *found, f"VERDICT: the cores' program differs from one device ({dtype})"]
+    disagreements = comparison.disagreements()
+    if disagreements:
+        return [
+            *lines,
+            *disagreements,
+            f"VERDICT: the cores' program differs from one device ({dtype})",
+        ]
     if dtype != "float32":
         lines.append(
             f"activations are {dtype}, whose rounding hides small faults; for a sharper comparison "
@@ -186,13 +190,13 @@ def shrink(run: PodRun, dimensions: Mapping[str, int]) -> ShrunkRun:
     macros = {name: bound(f"%{name}") for name in _SIZES}
     smaller = {
         name: size
-        for name, size in ((name, _rounded_up(run, name)) for name in _SIZES)
+        for name, size in ((name, _round_up_size(run, name)) for name in _SIZES)
         if isinstance(macros[name], int) and macros[name] > size
     }
     lengths = {name: min(n, _LENGTHS.get(name, n)) for name, n in run.sequence_length.items()}
-    parts = _MICROBATCHES if run.microbatches > 1 else 1
-    rows = ("sequences_per_replica", parts)
-    tokens = max(lengths.values()) if parts > 1 else None
+    microbatches = _MICROBATCHES if run.microbatches > 1 else 1
+    rows = ("sequences_per_replica", microbatches)
+    tokens = max(lengths.values()) if microbatches > 1 else None
     lines = [f"{name} = {size}" for name, size in smaller.items()]
     lines += [
         f"run.sequence_length = {lengths}",
@@ -214,20 +218,20 @@ def shrink(run: PodRun, dimensions: Mapping[str, int]) -> ShrunkRun:
     return ShrunkRun(small, tuple(changes))
 
 
-def _rounded_up(run: PodRun, macro: str) -> int:
+def _round_up_size(run: PodRun, macro: str) -> int:
     size = _SIZES[macro]
-    parts = run.split(_DIMENSIONS[macro]) if macro in _DIMENSIONS else 1
-    return -(-size // parts) * parts
+    divisor = run.split(_DIMENSIONS[macro]) if macro in _DIMENSIONS else 1
+    return -(-size // divisor) * divisor
 
 
 def _check_smaller(
-    smaller: Mapping[str, int], before: Mapping[str, int], now: Mapping[str, int]
+    smaller: Mapping[str, int], before: Mapping[str, int], after: Mapping[str, int]
 ) -> None:
     """Checks that the model has the smaller sizes, and that every large size has a macro."""
     sizes = {_DIMENSIONS[name]: (name, _SIZES[name]) for name in _DIMENSIONS}
-    for dimension, (macro, wanted) in sizes.items():
-        size = now.get(dimension)
-        if size is None or size <= max(wanted, smaller.get(macro, size)):
+    for dimension, (macro, target) in sizes.items():
+        size = after.get(dimension)
+        if size is None or size <= max(target, smaller.get(macro, size)):
             continue
         raise UserError(
             f"the model's {dimension} = {before[dimension]} cannot be made smaller: the macro "
@@ -243,7 +247,9 @@ def needed_bytes(run: PodRun, shape: ModelShape) -> int:
       run: the rehearsed run.
       shape: the shape of its model.
     """
-    return _PROCESS_BYTES + _whole_model_bytes(run, shape) + run.slice_.cores * _core(run, shape)
+    return (
+        _PROCESS_BYTES + _whole_model_bytes(run, shape) + run.slice_.cores * _core_bytes(run, shape)
+    )
 
 
 def check_memory(
@@ -268,7 +274,7 @@ def check_memory(
     if needed <= free:
         return
     fixed = _PROCESS_BYTES + _whole_model_bytes(run, shape)
-    fitting = max(0, (free - fixed) // _core(run, shape))
+    fitting = max(0, (free - fixed) // _core_bytes(run, shape))
     raise UserError(
         f"the {run.slice_.cores} virtual cores of {run.slice_.name} need about "
         f"{needed / _GIB:.1f} GiB of memory, and {free / _GIB:.1f} GiB are free: {fitting} "
@@ -277,7 +283,7 @@ def check_memory(
     )
 
 
-def _core(run: PodRun, shape: ModelShape) -> int:
+def _core_bytes(run: PodRun, shape: ModelShape) -> int:
     costs = costs_by_formulas(run, shape)
     layers = shape.encoder_layers + shape.decoder_layers
     values = _COPIES * costs.weights_bytes + costs.optimizer_bytes

@@ -80,44 +80,46 @@ class _ProgramCopy:
         self._library = graph_def.library
         self._cores = lowered.mesh_impl.size
         self._slices = _slices(lowered)
-        self._program = _needed(self._nodes, program)
-        self._host = _needed(self._nodes, host)
-        self._each = self._of_each_core()
+        self._program = _find_needed(self._nodes, program)
+        self._host = _find_needed(self._nodes, host)
+        self._core_nodes = self._find_core_nodes()
 
     def build(self) -> CopiedProgram:
         handles = {name for row in self._slices.values() for name in row}
         step = [
             node
             for name in self._nodes
-            if name in self._each and name not in self._slices
+            if name in self._core_nodes and name not in self._slices
             for core in range(self._cores)
             for node in self._copies(self._nodes[name], core)
         ]
-        shared = [name for name in self._nodes if name in self._program - self._each - handles]
-        step += [self._on_host(self._nodes[name]) for name in shared]
+        shared = [
+            name for name in self._nodes if name in self._program - self._core_nodes - handles
+        ]
+        step += [self._copy_for_host(self._nodes[name]) for name in shared]
         _order_reads_and_writes(step)
         others = (self._host | handles) - set(shared)
-        host = [_bare(self._nodes[name]) for name in self._nodes if name in others]
+        host = [_copy_without_device(self._nodes[name]) for name in self._nodes if name in others]
         graph_def = tf.GraphDef(library=self._library, node=[*host, *step])
-        copied = frozenset(self._each - set(self._slices))
-        draws = sorted(name for name in copied if _draws(self._nodes[name].op))
+        copied = frozenset(self._core_nodes - set(self._slices))
+        draws = sorted(name for name in copied if _is_random(self._nodes[name].op))
         return CopiedProgram(graph_def, self._cores, copied, tuple(draws))
 
-    def _of_each_core(self) -> set[str]:
+    def _find_core_nodes(self) -> set[str]:
         """Returns the nodes of the program whose values depend on the core."""
         users = collections.defaultdict(list)
         for name in self._program:
-            for used in self._nodes[name].input:
-                users[_node_name(used)].append(name)
+            for input_name in self._nodes[name].input:
+                users[_node_name(input_name)].append(name)
         stack = [name for name in self._program if self._starts_at_core(self._nodes[name])]
-        found: set[str] = set()
+        core_nodes: set[str] = set()
         while stack:
             name = stack.pop()
-            if name in found or self._is_shared(self._nodes[name]):
+            if name in core_nodes or self._is_shared(self._nodes[name]):
                 continue
-            found.add(name)
+            core_nodes.add(name)
             stack.extend(users[name])
-        return found
+        return core_nodes
 
     def _starts_at_core(self, node: Any) -> bool:
         op = node.op
@@ -125,7 +127,7 @@ class _ProgramCopy:
             node.name in self._slices
             or op in ("TPUReplicatedInput", "Placeholder")
             or op in COPY_FUNCTIONS
-            or _draws(op)
+            or _is_random(op)
         )
 
     def _is_shared(self, node: Any) -> bool:
@@ -136,14 +138,17 @@ class _ProgramCopy:
         """
         if node.op == "LoopCond":
             return True
-        return _writes(node) and _node_name(node.input[0]) not in self._slices
+        return _is_write(node) and _node_name(node.input[0]) not in self._slices
 
-    def _on_host(self, node: Any) -> Any:
-        made = _bare(node)
-        for number, used in enumerate(made.input):
-            if _node_name(used) in self._each and _node_name(used) not in self._slices:
-                made.input[number] = self._input(used, 0)
-        return made
+    def _copy_for_host(self, node: Any) -> Any:
+        copied = _copy_without_device(node)
+        for number, input_name in enumerate(copied.input):
+            if (
+                _node_name(input_name) in self._core_nodes
+                and _node_name(input_name) not in self._slices
+            ):
+                copied.input[number] = self._input(input_name, 0)
+        return copied
 
     def _copies(self, node: Any, core: int) -> list[Any]:
         """Returns the nodes that form a core's copy of `node`."""
@@ -157,10 +162,10 @@ class _ProgramCopy:
         if node.op == "ReadVariableOp" and self._nodes[_node_name(node.input[0])].op in _ENTER:
             entered = self._input(node.input[0], core)
             return [_identity(name, node.attr["dtype"].type, entered)]
-        made = _bare(node)
-        made.name = name
-        made.input[:] = [self._input(used, core) for used in node.input]
-        return [made]
+        copied = _copy_without_device(node)
+        copied.name = name
+        copied.input[:] = [self._input(input_name, core) for input_name in node.input]
+        return [copied]
 
     def _collective(self, node: Any, core: int, name: str) -> list[Any]:
         assignment = self._nodes[_node_name(node.input[1])]
@@ -177,21 +182,24 @@ class _ProgramCopy:
         dtype = self._nodes[slice_].attr["dtype"].type
         read = tf.NodeDef(op="ReadVariableOp", name=f"{name}/read", input=[slice_])
         read.attr["dtype"].type = dtype
-        made = _bare(node)
-        made.name = name
-        made.attr["T"].type = dtype
-        made.input[:] = [read.name, *(self._input(used, core) for used in node.input[1:])]
-        return [read, made]
+        entry = _copy_without_device(node)
+        entry.name = name
+        entry.attr["T"].type = dtype
+        entry.input[:] = [
+            read.name,
+            *(self._input(input_name, core) for input_name in node.input[1:]),
+        ]
+        return [read, entry]
 
-    def _input(self, used: str, core: int) -> str:
+    def _input(self, input_name: str, core: int) -> str:
         """Returns the name of a node's input in a core's copy."""
-        node = _node_name(used)
+        node = _node_name(input_name)
         if node in self._slices:
-            return used.replace(node, self._slices[node][core], 1)
-        if node not in self._each:
-            return used
-        control = "^" if used.startswith("^") else ""
-        return f"{control}{_prefix(core)}{used.lstrip('^')}"
+            return input_name.replace(node, self._slices[node][core], 1)
+        if node not in self._core_nodes:
+            return input_name
+        control = "^" if input_name.startswith("^") else ""
+        return f"{control}{_prefix(core)}{input_name.lstrip('^')}"
 
 
 def _prefix(core: int) -> str:
@@ -202,7 +210,7 @@ def _order_reads_and_writes(step: list[Any]) -> None:
     """Makes every write of a step wait for all reads of variables."""
     reads = [f"^{node.name}" for node in step if node.op == "ReadVariableOp"]
     for node in step:
-        if _writes(node):
+        if _is_write(node):
             node.input.append(f"^{_READ_FIRST}")
     step.append(tf.NodeDef(op="NoOp", name=_READ_FIRST, input=reads))
 
@@ -216,42 +224,42 @@ def _slices(lowered: LoweredRun) -> dict[str, list[str]]:
     return rows
 
 
-def _needed(nodes: Mapping[str, Any], fetches: Iterable[Any]) -> set[str]:
+def _find_needed(nodes: Mapping[str, Any], fetches: Iterable[Any]) -> set[str]:
     stack = [getattr(fetch, "op", fetch).name for fetch in fetches]
     seen: set[str] = set()
     while stack:
         name = stack.pop()
         if name not in seen:
             seen.add(name)
-            stack.extend(_node_name(used) for used in nodes[name].input)
+            stack.extend(_node_name(input_name) for input_name in nodes[name].input)
     return seen
 
 
-def _node_name(used: str) -> str:
-    return used.lstrip("^").partition(":")[0]
+def _node_name(input_name: str) -> str:
+    return input_name.lstrip("^").partition(":")[0]
 
 
-def _writes(node: Any) -> bool:
+def _is_write(node: Any) -> bool:
     return node.op.startswith("Assign") and node.op.endswith("VariableOp")
 
 
-def _draws(op: str) -> bool:
+def _is_random(op: str) -> bool:
     return op.startswith(("Random", "TruncatedNormal", "Multinomial", "ParameterizedTruncated"))
 
 
-def _bare(node: Any) -> Any:
-    made = tf.NodeDef()
-    made.CopyFrom(node)
-    made.device = ""  # it names a core of a TPU
-    if "_class" in made.attr:
-        del made.attr["_class"]
-    return made
+def _copy_without_device(node: Any) -> Any:
+    copied = tf.NodeDef()
+    copied.CopyFrom(node)
+    copied.device = ""  # it names a core of a TPU
+    if "_class" in copied.attr:
+        del copied.attr["_class"]
+    return copied
 
 
-def _identity(name: str, dtype: int, used: str) -> Any:
-    made = tf.NodeDef(op="Identity", name=name, input=[used])
-    made.attr["T"].type = dtype
-    return made
+def _identity(name: str, dtype: int, input_name: str) -> Any:
+    node = tf.NodeDef(op="Identity", name=name, input=[input_name])
+    node.attr["T"].type = dtype
+    return node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,19 +285,25 @@ def _sum(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
 def _all_to_all(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
     """Returns nodes that concatenate the members' parts for this core, in their order."""
     members = _group_of(core.number, groups)
-    mine = members.index(core.number)
-    parts = len(members)
+    own_index = members.index(core.number)
+    group_size = len(members)
     split_axis, concat_axis = node.attr["split_dimension"].i, node.attr["concat_dimension"].i
-    axis = _constant(f"{core.name}/split_axis", split_axis)
+    split_node = _constant(f"{core.name}/split_axis", split_axis)
     splits = [
-        _node("Split", f"{core.name}/split_{m}", [axis.name, core.value(m)], node, num_split=parts)
+        _node(
+            "Split",
+            f"{core.name}/split_{m}",
+            [split_node.name, core.value(m)],
+            node,
+            num_split=group_size,
+        )
         for m in members
     ]
-    joined = _constant(f"{core.name}/concat_axis", concat_axis)
-    inputs = [*(f"{split.name}:{mine}" for split in splits), joined.name]
-    output = _node("ConcatV2", core.name, inputs, node, N=parts)
+    concat_node = _constant(f"{core.name}/concat_axis", concat_axis)
+    inputs = [*(f"{split.name}:{own_index}" for split in splits), concat_node.name]
+    output = _node("ConcatV2", core.name, inputs, node, N=group_size)
     output.attr["Tidx"].type = tf.int32.as_datatype_enum
-    return [axis, *splits, joined, output]
+    return [split_node, *splits, concat_node, output]
 
 
 def _permute(node: Any, pairs: np.ndarray, core: CoreCopy) -> list[Any]:
@@ -325,15 +339,15 @@ def _group_of(core: int, groups: np.ndarray) -> list[int]:
 
 
 def _node(kind: str, name: str, inputs: Sequence[str], like: Any, **numbers: int) -> Any:
-    made = tf.NodeDef(op=kind, name=name, input=inputs)
-    made.attr["T"].type = like.attr["T"].type
+    node = tf.NodeDef(op=kind, name=name, input=inputs)
+    node.attr["T"].type = like.attr["T"].type
     for attribute, number in numbers.items():
-        made.attr[attribute].i = number
-    return made
+        node.attr[attribute].i = number
+    return node
 
 
 def _constant(name: str, value: int) -> Any:
-    made = tf.NodeDef(op="Const", name=name)
-    made.attr["dtype"].type = tf.int32.as_datatype_enum
-    made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32))
-    return made
+    node = tf.NodeDef(op="Const", name=name)
+    node.attr["dtype"].type = tf.int32.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32))
+    return node

@@ -13,11 +13,11 @@ Hosts hold a master of each variable; checkpoints also hold the masters. Each co
 the layout says. If several cores hold the same slice, these replicas must stay equal.
 
 Two programs never draw the same random numbers: each core of a TPU has a generator without a seed,
-and our loop's generator depends on seed and step. So within `draws_by_place`, dropout's uniform
-numbers depend only on their position in the tensor. They form a Weyl sequence: the fractional part
-of irrational steps along each dimension, plus one more step for each further draw of the program.
-They are spread evenly over 0 to 1, and equal for all rows of a batch, because microbatches may hold
-other rows.
+and our loop's generator depends on seed and step. So within `deterministic_uniform`, dropout's
+uniform numbers depend only on their position in the tensor. They form a Weyl sequence: the
+fractional part of irrational steps along each dimension, plus one more step for each further draw
+of the program. They are spread evenly over 0 to 1, and equal for all rows of a batch, because
+microbatches may hold other rows.
 """
 
 import contextlib
@@ -71,23 +71,23 @@ class PodStep:
 
 
 @dataclasses.dataclass(frozen=True)
-class _KeepingOptimizer:
+class _RecordingOptimizer:
     """Wraps an optimizer class, and records the gradients passed to it."""
 
     optimizer: Any
-    kept: dict[str, mtf.Tensor] = dataclasses.field(default_factory=dict)
+    recorded: dict[str, mtf.Tensor] = dataclasses.field(default_factory=dict)
 
     def __call__(self, **arguments: Any) -> Any:
-        made = self.optimizer(**arguments)
-        published = made.apply_grads
+        optimizer = self.optimizer(**arguments)
+        published = optimizer.apply_grads
 
         def apply_grads(gradients: Any, variables: Any) -> Any:
             pairs = zip(gradients, variables, strict=True)
-            self.kept.update({v.name: g for g, v in pairs if g is not None})
+            self.recorded.update({v.name: g for g, v in pairs if g is not None})
             return published(gradients, variables)
 
-        made.apply_grads = apply_grads
-        return made
+        optimizer.apply_grads = apply_grads
+        return optimizer
 
 
 class VirtualPod:
@@ -101,11 +101,11 @@ class VirtualPod:
     def __init__(self, lowered: LoweredRun, gradients: Mapping[str, mtf.Tensor]) -> None:
         train, loss = lowered.fetches
         self.features = feature_names(lowered)
-        taken = _taken_features(lowered, self.features)
+        read_features = _find_read_features(lowered, self.features)
         with lowered.graph.as_default():
             slices = {
                 tensor: lowered.lowering.tensors[tensor].to_laid_out_tensor().one_slice
-                for tensor in [*gradients.values(), *taken.values()]
+                for tensor in [*gradients.values(), *read_features.values()]
             }
             saver = tf.get_collection(tf.GraphKeys.SAVERS)[0].as_saver_def()
             host = _host_operations(lowered, saver)
@@ -118,28 +118,30 @@ class VirtualPod:
         self._host = {name: op.name for name, op in host.items()}
         self.draws = copied.draws
         self._copied = copied
-        self._losses = _of_cores(copied, loss.name)
-        self._train = _of_cores(copied, train.name)
+        self._losses = _names_on_cores(copied, loss.name)
+        self._train = _names_on_cores(copied, train.name)
         self.graph = tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(copied.graph_def, name="")
-        self._gradients, self._taken = (
+        self._gradients, self._read_features = (
             _SlicedTensors(
-                lowered, {n: _of_cores(copied, slices[x].name) for n, x in of.items()}, of
+                lowered,
+                {n: _names_on_cores(copied, slices[x].name) for n, x in tensors.items()},
+                tensors,
             )
-            for of in (gradients, taken)
+            for tensors in (gradients, read_features)
         )
         self._variables = _variables(lowered, self.graph)
-        self.session = tf.Session(graph=self.graph, config=as_written())
+        self.session = tf.Session(graph=self.graph, config=disable_graph_rewrites())
 
     @classmethod
     @contextlib.contextmanager
     def open(cls, run: PodRun) -> Iterator["VirtualPod"]:
         """Builds the cores' training programs; closes their session when the context ends."""
-        gradients = _KeepingOptimizer(run.optimizer)
-        with draws_by_place():
-            lowered = lower(dataclasses.replace(run, optimizer=gradients))
-        pod = cls(lowered, gradients.kept)
+        recorder = _RecordingOptimizer(run.optimizer)
+        with deterministic_uniform():
+            lowered = lower(dataclasses.replace(run, optimizer=recorder))
+        pod = cls(lowered, recorder.recorded)
         with pod.session:
             yield pod
 
@@ -155,18 +157,20 @@ class VirtualPod:
           batches: the batch for each core, which is the global batch: feature -> int32 [sequences,
             length].
         """
-        fed = fed_to_cores(self._copied, self.features, batches)
-        losses, gradients, taken, _ = self.session.run(
-            [self._losses, self._gradients.names, self._taken.names, self._train], fed
+        feed = make_feed(self._copied, self.features, batches)
+        losses, gradients, read_features, _ = self.session.run(
+            [self._losses, self._gradients.names, self._read_features.names, self._train], feed
         )
         return PodStep(
-            np.array(losses), self._gradients.joined(gradients), self._taken.joined(taken)
+            np.array(losses),
+            self._gradients.join_slices(gradients),
+            self._read_features.join_slices(read_features),
         )
 
     def variables(self) -> WholeTensors:
         """Returns every variable by name, in the slices' type, including optimizer slots."""
-        found = self._variables.joined(self.session.run(self._variables.names))
-        return WholeTensors(self._variables.unstacked(found.values), found.unequal)
+        joined = self._variables.join_slices(self.session.run(self._variables.names))
+        return WholeTensors(self._variables.split_stacked(joined.values), joined.unequal)
 
     def save(self, prefix: str) -> None:
         """Writes a checkpoint like the hosts: copies slices to masters, then runs the saver."""
@@ -178,29 +182,29 @@ class VirtualPod:
         self._run_on_host("restore", {self._file_name: prefix})
         self._run_on_host("to_slices")
 
-    def _run_on_host(self, name: str, fed: Mapping[str, str] | None = None) -> None:
-        self.session.run(self.graph.get_operation_by_name(self._host[name]), fed)
+    def _run_on_host(self, name: str, feed: Mapping[str, str] | None = None) -> None:
+        self.session.run(self.graph.get_operation_by_name(self._host[name]), feed)
 
 
 class _SlicedTensors:
     """Tensors of the mesh, each with the names of its slices in the order of physical cores."""
 
     def __init__(
-        self, lowered: LoweredRun, names: Mapping[str, list[str]], of: Mapping[str, Any]
+        self, lowered: LoweredRun, names: Mapping[str, list[str]], tensors: Mapping[str, Any]
     ) -> None:
         self._mesh_impl = lowered.mesh_impl
-        self._shapes = {name: x.shape for name, x in of.items()}
-        self._stacked = {n: getattr(x, "original_names", None) for n, x in of.items()}
+        self._shapes = {name: x.shape for name, x in tensors.items()}
+        self._stacked = {n: getattr(x, "original_names", None) for n, x in tensors.items()}
         self.names = dict(names)
 
-    def joined(self, slices: Mapping[str, Sequence[np.ndarray]]) -> WholeTensors:
-        found = {name: self._join(self._shapes[name], slices[name]) for name in self.names}
+    def join_slices(self, slices: Mapping[str, Sequence[np.ndarray]]) -> WholeTensors:
+        joined = {name: self._join_pieces(self._shapes[name], slices[name]) for name in self.names}
         return WholeTensors(
-            {name: whole for name, (whole, _) in found.items()},
-            tuple(sorted(name for name, (_, equal) in found.items() if not equal)),
+            {name: whole for name, (whole, _) in joined.items()},
+            tuple(sorted(name for name, (_, equal) in joined.items() if not equal)),
         )
 
-    def unstacked(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def split_stacked(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Splits variables that Mesh TensorFlow stacks into one; returns each by its name."""
         single: dict[str, np.ndarray] = {}
         for name, value in values.items():
@@ -208,15 +212,19 @@ class _SlicedTensors:
             single |= zip(stacked, value, strict=True) if stacked else {name: value}
         return single
 
-    def _join(self, shape: mtf.Shape, slices: Sequence[np.ndarray]) -> tuple[np.ndarray, bool]:
+    def _join_pieces(
+        self, shape: mtf.Shape, slices: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, bool]:
         whole = np.zeros(shape.to_integer_list, slices[0].dtype)
         first: dict[tuple[int, ...], np.ndarray] = {}
         equal = True
         for physical, piece in enumerate(slices):
             begin = tuple(self._mesh_impl.slice_begin(shape, self._mesh_impl.p2l(physical)))
-            known = first.setdefault(begin, piece)
-            equal = equal and replicas_equal(known, piece)
-            whole[tuple(slice(b, b + n) for b, n in zip(begin, known.shape, strict=True))] = known
+            first_piece = first.setdefault(begin, piece)
+            equal = equal and replicas_equal(first_piece, piece)
+            whole[tuple(slice(b, b + n) for b, n in zip(begin, first_piece.shape, strict=True))] = (
+                first_piece
+            )
         return whole, equal
 
 
@@ -246,18 +254,18 @@ def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
                 tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.slice_dtype).name
                 for handle in handles
             ]
-    of = {variable.name: variable for variable in lowered.lowering.variables}
-    return _SlicedTensors(lowered, names, of)
+    variables = {variable.name: variable for variable in lowered.lowering.variables}
+    return _SlicedTensors(lowered, names, variables)
 
 
-def _taken_features(lowered: LoweredRun, names: Sequence[str]) -> dict[str, mtf.Tensor]:
+def _find_read_features(lowered: LoweredRun, names: Sequence[str]) -> dict[str, mtf.Tensor]:
     """Returns feature -> the mesh tensor that the layout has split."""
-    taken: dict[str, mtf.Tensor] = {}
+    read_features: dict[str, mtf.Tensor] = {}
     for op in lowered.lowering.graph.operations:
         name = op.inputs[0].operation.name if op.inputs else ""
         if name in names:
-            taken.setdefault(name, op.outputs[0])
-    return taken
+            read_features.setdefault(name, op.outputs[0])
+    return read_features
 
 
 def _host_operations(lowered: LoweredRun, saver: Any) -> dict[str, Any]:
@@ -277,7 +285,7 @@ def feature_names(lowered: LoweredRun) -> tuple[str, ...]:
     return tuple(op.name for op in lowered.graph.get_operations() if op.type == "Placeholder")
 
 
-def fed_to_cores(
+def make_feed(
     copied: CopiedProgram, features: Sequence[str], batches: Sequence[Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """Returns the feed of a session that gives each core its batch."""
@@ -289,11 +297,11 @@ def fed_to_cores(
     }
 
 
-def _of_cores(copied: CopiedProgram, name: str) -> list[str]:
+def _names_on_cores(copied: CopiedProgram, name: str) -> list[str]:
     return [copied.name(name, core) for core in range(copied.cores)]
 
 
-def as_written(config: Any = None) -> Any:
+def disable_graph_rewrites(config: Any = None) -> Any:
     """Returns a session configuration with which TensorFlow does not rewrite the graph.
 
     Args:
@@ -332,7 +340,7 @@ class ReadingCores:
         self.graph = tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(self._copied.graph_def, name="")
-        self.session = tf.Session(graph=self.graph, config=as_written())
+        self.session = tf.Session(graph=self.graph, config=disable_graph_rewrites())
 
     @classmethod
     @contextlib.contextmanager
@@ -351,8 +359,8 @@ class ReadingCores:
 
     def values(self, batch: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
         """Returns each core's values for a batch, in the order of the program's fetches."""
-        fed = fed_to_cores(self._copied, self._features, [batch] * self._copied.cores)
-        return self.session.run(self._values, fed)
+        feed = make_feed(self._copied, self._features, [batch] * self._copied.cores)
+        return self.session.run(self._values, feed)
 
 
 def equal_on_cores(values: list[list[np.ndarray]]) -> bool:
@@ -365,18 +373,18 @@ def equal_on_cores(values: list[list[np.ndarray]]) -> bool:
 
 
 @contextlib.contextmanager
-def draws_by_place() -> Iterator[None]:
-    """Replaces Mesh TensorFlow's uniform draws in programs that are built in the context.
+def deterministic_uniform() -> Iterator[None]:
+    """Makes uniform draws deterministic in programs that are built in the context.
 
     The n-th draw of one program equals that of another, so each program needs its own context.
     """
     numbers = itertools.count()
 
-    def by_place(mesh: mtf.Mesh, shape: Any, **keywords: Any) -> mtf.Tensor:
+    def draw(mesh: mtf.Mesh, shape: Any, **keywords: Any) -> mtf.Tensor:
         del keywords  # ignore the type: a comparison with the rate needs float32
         return uniform(mesh, mtf.convert_to_shape(shape), next(numbers))
 
-    with compat.replaced("mtf_ops.random_uniform", by_place):
+    with compat.replaced("mtf_ops.random_uniform", draw):
         yield
 
 
@@ -392,11 +400,11 @@ def uniform(mesh: mtf.Mesh, shape: mtf.Shape, number: int) -> mtf.Tensor:
     for dim in sorted(shape.dims, key=lambda dim: dim.name):
         if dim.name not in _ROWS:
             places = mtf.range(mesh, dim, tf.float32)
-            total = mtf.mod(total + places * _step(dim.name), 1.0)
+            total = mtf.mod(total + places * _dimension_step(dim.name), 1.0)
     return mtf.broadcast(total, shape)
 
 
-def _step(name: str) -> float:
+def _dimension_step(name: str) -> float:
     """Returns a step between 0.25 and 0.75 that differs between dimensions."""
     digest = hashlib.sha256(name.encode()).digest()
     return 0.25 + 0.5 * int.from_bytes(digest[:4], "little") / 2**32

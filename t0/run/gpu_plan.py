@@ -71,7 +71,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             f"a batch of {batch} sequences cannot be divided over {gpus} GPUs; wanted a multiple "
             f"of {gpus} (run.batch_size)"
         )
-    parts = memory.parts_of_rows(batch, specify.microbatches(read), gpus)
+    parts = memory.count_microbatches(batch, specify.microbatches(read), gpus)
     bytes_each = 4 if card.teraflops is None else 2
     case = _Case(shape, specify.configured("run.optimizer"), batch, lengths, bytes_each, gpus)
     usable = int(memory.USABLE * card.bytes)
@@ -125,7 +125,9 @@ class _Case:
     ) -> memory.Needed:
         gpus = gpus or self.gpus
         rows = self.batch // gpus // parts
-        part = memory.Part(rows, self.lengths["inputs"], self.lengths["targets"], self.bytes_each)
+        part = memory.MicrobatchShare(
+            rows, self.lengths["inputs"], self.lengths["targets"], self.bytes_each
+        )
         return memory.needed(
             self.shape,
             self.optimizer,

@@ -1,12 +1,13 @@
-"""Carries out a run on PyTorch, by one process or by those that `torchrun` starts.
+"""Runs a specification on PyTorch, in one process or in those that `torchrun` starts.
 
     torchrun --nproc_per_node=8 -m t0.torch spec.json
     torchrun --nproc_per_node=8 -m t0.torch --model_dir=/models/tiny --gin_file=... [flags]
     python -m t0.torch spec.json --device=cpu
 
-A specification is what `t5_mesh_transformer ... --save_spec=spec.json` writes. Of flags, which are
-those of `t5_mesh_transformer`, the first process has a specification made by another process, which
-imports TensorFlow, and hands it to the others: none of them imports it.
+`t5_mesh_transformer ... --save_spec=spec.json` writes a specification. The flags of
+`t5_mesh_transformer` are accepted instead: the first process then starts another process, which
+imports TensorFlow and makes a specification from the flags, and sends it to the other processes.
+None of them imports TensorFlow.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--recompute",
         choices=memory.CHOICES,
         default="auto",
-        help="compute activations twice, which saves memory; auto: if it does not fit otherwise",
+        help="compute activations twice, which saves memory; auto: only if the run does not fit",
     )
     parser.add_argument(
         "--keep_gathered",
@@ -58,10 +59,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="have PyTorch compile the blocks at the first step, for minutes; needs a C++ compiler",
+        help="compile the blocks at the first step, which takes minutes; needs a C++ compiler",
     )
     parser.add_argument(
-        "--no_tf32", action="store_true", help="on Ampere and later, float32 products in full"
+        "--no_tf32",
+        action="store_true",
+        help="compute float32 products without TF32 (Ampere and later GPUs)",
     )
     parser.add_argument(
         "--timeout_minutes",
@@ -72,43 +75,45 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--export_mtf", metavar="DIR", help="write the last checkpoint here for Mesh TensorFlow"
     )
-    parser.add_argument("--export_hf", metavar="DIR", help="the same for Hugging Face")
+    parser.add_argument(
+        "--export_hf", metavar="DIR", help="write the last checkpoint here for Hugging Face"
+    )
     parser.add_argument("--engine", choices=["torch"], help=argparse.SUPPRESS)  # is this one
     return parser
 
 
 def main(argv: Sequence[str]) -> None:
-    """Carries out the run that the words of a command line describe.
+    """Runs the training, evaluation or prediction that a command line describes.
 
     Raises:
       UserError: for a mistake of the user.
     """
-    given, words = make_parser().parse_known_args(argv)
+    arguments, words = make_parser().parse_known_args(argv)
     if not words:
-        raise UserError("no run: wanted a specification, spec.json, or t5_mesh_transformer's flags")
+        raise UserError("no run is given; wanted spec.json, or the flags of t5_mesh_transformer")
     try:
         import torch
     except ModuleNotFoundError as error:
         raise UserError(f"PyTorch is not installed: {install_command('torch')}") from error
     from t0.torch import evaluation, loop, prediction, rank_evaluation, world
 
-    with world.join_processes(given.device, given.timeout_minutes) as joined:
-        if given.export_hf and not _is_file(words):
-            words = [*words, f"--export_hf={given.export_hf}"]  # is checked with the flags
+    with world.join_processes(arguments.device, arguments.timeout_minutes) as joined:
+        if arguments.export_hf and not _is_file(words):
+            words = [*words, f"--export_hf={arguments.export_hf}"]  # is checked with the flags
         text = _read_specification(words, joined)
         joined.check_equal("the specification", text)
         spec = from_json(text, RunSpec)
         if joined.size > 1:
             joined.check_equal("the cache", _describe_caches(spec))
         if joined.device.type == "cuda":
-            torch.set_float32_matmul_precision("highest" if given.no_tf32 else "high")
+            torch.set_float32_matmul_precision("highest" if arguments.no_tf32 else "high")
         modes = {
             "score_eval": rank_evaluation.evaluate,
             "infer": prediction.predict,
-            "eval": functools.partial(evaluation.evaluate, judges=not _is_file(words)),
+            "eval": functools.partial(evaluation.evaluate, computes_metrics=not _is_file(words)),
         }
         if spec.mode in modes:
-            _check_evaluates(given, spec.mode)
+            _check_evaluates(arguments, spec.mode)
             modes[spec.mode](spec, joined)
             return
         dtype = spec.training.get("activation_dtype", "auto")
@@ -117,27 +122,27 @@ def main(argv: Sequence[str]) -> None:
             activations = world.choose_activation_type(dtype, joined.device)
         compute = loop.ComputeOptions(
             activations,
-            recompute=given.recompute,
-            keep_gathered=given.keep_gathered,
-            compiled=given.compile,
-            export_mtf=given.export_mtf,
-            export_hf=given.export_hf,
+            recompute=arguments.recompute,
+            keep_gathered=arguments.keep_gathered,
+            compiled=arguments.compile,
+            export_mtf=arguments.export_mtf,
+            export_hf=arguments.export_hf,
         )
         if joined.first and "://" not in spec.model_dir:
             save_command(spec.model_dir, sys.argv)
         loop.train(spec, joined, compute)
 
 
-def _check_evaluates(given: argparse.Namespace, mode: str) -> None:
-    """Raises a UserError for a flag of training in a mode that evaluates or predicts."""
+def _check_evaluates(arguments: argparse.Namespace, mode: str) -> None:
+    """Raises a UserError if a training flag is set in a mode that evaluates or predicts."""
     parser = make_parser()
     for name in ("recompute", "keep_gathered", "compile", "export_mtf", "export_hf"):
-        if getattr(given, name) != parser.get_default(name):
+        if getattr(arguments, name) != parser.get_default(name):
             raise UserError(f"--{name} is for training; the mode is {mode!r}: leave it out")
 
 
 def _read_specification(words: Sequence[str], world: "World") -> str:
-    """Returns the text of the specification, which the first process reads or has made."""
+    """Returns the specification's text, read from a file or made by the first process."""
     if _is_file(words):
         with reading(words[0]):
             return Path(words[0]).read_text(encoding="utf-8")
@@ -145,7 +150,7 @@ def _read_specification(words: Sequence[str], world: "World") -> str:
 
 
 def _describe_caches(spec: RunSpec) -> str:
-    """Returns what the caches of a run hold, as this process's machine has them."""
+    """Describes the contents of the run's caches on this process's machine."""
     sets = [spec.data, spec.validation]
     tasks = [task for data in sets if data for task in data.tasks]
     tasks += [job.task for job in spec.infer.jobs if job.task] if spec.infer else []
@@ -157,14 +162,14 @@ def _is_file(words: Sequence[str]) -> bool:
 
 
 def _make_specification(words: Sequence[str]) -> str:
-    """Returns the specification of a run that flags describe, made by a separate process."""
+    """Returns the specification that a separate process makes from flags."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spec.json"
         command = [sys.executable, "-m", "t0.cli.mesh_transformer", "--engine=torch", *words]
         command.append(f"--save_spec={path}")
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
         if done.returncode or not path.exists():
-            raise SystemExit(done.returncode or 2)  # it has said why
+            raise SystemExit(done.returncode or 2)  # it has printed the reason
         return path.read_text(encoding="utf-8")
 
 

@@ -1,13 +1,13 @@
-"""Which of PyTorch's kernels computes attention with a bias that has a gradient.
+"""Chooses PyTorch's kernel for attention with a bias that has a gradient.
 
-    kernel, lines = chosen_kernel(torch.device("cuda"), torch.bfloat16)     # "efficient", []
+    kernel, lines = choose_kernel(torch.device("cuda"), torch.bfloat16)     # "efficient", []
     mixed = attend(queries, keys, values, bias, kernel)
 
-"efficient" (memory-efficient attention) keeps no probabilities; "plain" keeps them. A start on CUDA
-runs them forward and backward on small tensors, in this order, and takes the first that is right.
-Flash attention and cuDNN's take no bias with a gradient. FlexAttention needs no bias for every
-sequence; on an H100 with PyTorch 2.11 it was slower in the model, and its gradients of attention to
-the encoder were wrong.
+"efficient" (memory-efficient attention) keeps no probabilities; "plain" keeps them. On CUDA, a run
+first tries them on small tensors, forward and backward, in this order, and uses the first one that
+is correct. Flash attention and cuDNN's attention accept no bias with a gradient. FlexAttention does
+not need a bias for every sequence, but on an H100 with PyTorch 2.11 it was slower in the model, and
+its gradients of cross-attention were wrong.
 """
 
 import functools
@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-HIDDEN = -1e9  # added to the attention logits of what is not attended to, as in Mesh TensorFlow
+HIDDEN = -1e9  # added to the logits of masked keys, as in Mesh TensorFlow
 _BACKENDS = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "plain": SDPBackend.MATH}
 KERNELS = tuple(_BACKENDS)
 _COST = "each layer keeps its attention probabilities, which takes about 1.4 times the memory"
@@ -37,37 +37,37 @@ def attend(
       keys: [B, H, M, d_kv].
       values: as keys.
       bias: [B or 1, H or 1, L, M].
-      kernel: one of `KERNELS`, for a bias with a gradient; "auto" leaves it to PyTorch.
+      kernel: one of `KERNELS`, for a bias with a gradient; "auto" leaves the choice to PyTorch.
     """
-    given = {"attn_mask": bias, "scale": 1.0}
+    options = {"attn_mask": bias, "scale": 1.0}
     if kernel == "auto" or not bias.requires_grad:
-        return functional.scaled_dot_product_attention(queries, keys, values, **given)
+        return functional.scaled_dot_product_attention(queries, keys, values, **options)
     with sdpa_kernel(_BACKENDS[kernel]):
-        return functional.scaled_dot_product_attention(queries, keys, values, **given)
+        return functional.scaled_dot_product_attention(queries, keys, values, **options)
 
 
-def chosen_kernel(
-    device: torch.device, dtype: torch.dtype, wanted: tuple[str, ...] = KERNELS
+def choose_kernel(
+    device: torch.device, dtype: torch.dtype, candidates: tuple[str, ...] = KERNELS
 ) -> tuple[str, list[str]]:
     """Returns the first kernel that works here, "auto" on a CPU, and lines about the others.
 
     Args:
       device: where it computes.
       dtype: the type of activations.
-      wanted: the kernels to choose from, in this order.
+      candidates: the kernels to choose from, in this order.
     """
     lines: list[str] = []
-    for kernel in wanted if device.type == "cuda" else ():
-        reason = _fault(kernel, device, dtype)
+    for kernel in candidates if device.type == "cuda" else ():
+        reason = _find_fault(kernel, device, dtype)
         if not reason:
             return kernel, lines
-        lines.append(f"attention is not computed by the kernel '{kernel}' ({reason}): {_COST}")
+        lines.append(f"the attention kernel '{kernel}' is not used ({reason}): {_COST}")
     return "auto", lines
 
 
 def supported_backends(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, str]]:
-    """Yields each of PyTorch's kernels, and "runs" or why it takes no bias with a gradient."""
-    _reference()  # which PyTorch must not compute by one of them
+    """Yields each kernel, and "runs" or the reason why it accepts no bias with a gradient."""
+    _reference()  # computed here, before a kernel is selected
     backends = {
         "flash": SDPBackend.FLASH_ATTENTION,
         "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -75,44 +75,44 @@ def supported_backends(device: torch.device, dtype: torch.dtype) -> Iterator[tup
     }
     for name, backend in backends.items():
         with sdpa_kernel(backend):
-            yield name, _fault("auto", device, dtype) or "runs"
+            yield name, _find_fault("auto", device, dtype) or "runs"
 
 
-def _fault(kernel: str, device: torch.device, dtype: torch.dtype) -> str:
-    """Returns what is wrong with a kernel, forward and backward on small tensors; "" if nothing."""
+def _find_fault(kernel: str, device: torch.device, dtype: torch.dtype) -> str:
+    """Returns the error of a kernel on small tensors, forward and backward; "" if there is none."""
     try:
-        found = _trial(kernel, device, dtype)
-    except RuntimeError as error:  # what PyTorch, CUDA and its allocator raise
+        results = _run_trial(kernel, device, dtype)
+    except RuntimeError as error:  # from PyTorch, CUDA or the allocator
         return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     names = ("its result", "a gradient", "the bias's gradient")
-    for name, one, other in zip(names, found, _reference(), strict=True):
-        apart = float((one.cpu().float() - other).norm() / other.norm())
-        if not apart < 0.05:
-            return f"{name} is wrong by {apart:.0%}"
+    for name, result, expected in zip(names, results, _reference(), strict=True):
+        relative_error = float((result.cpu().float() - expected).norm() / expected.norm())
+        if not relative_error < 0.05:
+            return f"{name} is wrong by {relative_error:.0%}"
     return ""
 
 
 @functools.cache
 def _reference() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns what `_trial` returns, exactly."""
-    return _trial("auto", torch.device("cpu"), torch.float32)
+    """Returns the exact results of `_run_trial`."""
+    return _run_trial("auto", torch.device("cpu"), torch.float32)
 
 
-def _trial(
+def _run_trial(
     kernel: str, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns a small result, the gradients of its queries, and those of its bias."""
+    """Returns a small attention result, and the gradients of its queries and of its bias."""
     draw = torch.Generator().manual_seed(0)
     queries, keys, values = (
         torch.randn(2, 2, 128, 64, generator=draw).mul(0.3).to(device, dtype) for _ in range(3)
     )
     positions = torch.randn(1, 2, 128, 128, generator=draw).to(device)
-    weigh = torch.randn(queries.shape, generator=draw).to(device)
+    loss_weights = torch.randn(queries.shape, generator=draw).to(device)
     queries.requires_grad_()
     positions.requires_grad_()
     segments = torch.arange(128, device=device).div(50, rounding_mode="floor").expand(2, -1)
-    apart = segments[:, None, :, None] != segments[:, None, None, :]
-    mask = torch.zeros(apart.shape, dtype=dtype, device=device).masked_fill(apart, HIDDEN)
+    different = segments[:, None, :, None] != segments[:, None, None, :]
+    mask = torch.zeros(different.shape, dtype=dtype, device=device).masked_fill(different, HIDDEN)
     result = attend(queries, keys, values, positions.to(dtype) + mask, kernel)
-    (result.float() * weigh).sum().backward()
+    (result.float() * loss_weights).sum().backward()
     return result.detach(), queries.grad, positions.grad

@@ -1,13 +1,13 @@
-"""Sharded checkpoints of a run on PyTorch: written whole or not at all, kept by the usual rules.
+"""Writes and reads sharded checkpoints of a run on PyTorch.
 
     checkpoints = Checkpoints(model_dir, model, optimizer, world, Keep(last=2), "spm.model")
     checkpoints.save(100, {"position": position, ...}, best=80)
     record = checkpoints.restore(latest("/models/tiny"))
 
-The checkpoint of step 100 is the folder `torch.ckpt-100`: a safetensors file from each process, by
-`torch.distributed.checkpoint`, and `resume.json`, with the position in the data and what else a
-resumed run needs. It is read by any number of processes, each its own rows. A folder gets its name
-when it is complete and on the disk; nothing in it is pickled.
+The checkpoint of step 100 is the folder `torch.ckpt-100`: a safetensors file from each process,
+written by `torch.distributed.checkpoint`, and `resume.json`, which has the position in the data and
+the other state of the run. Any number of processes can read it; each reads its own rows. A folder
+gets its name once it is complete and on the disk. Nothing in it is pickled.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class Checkpoints:
       model: the model.
       optimizer: its optimizer.
       world: the processes.
-      keep: which checkpoints stay.
+      keep: the rules for removing older checkpoints.
       vocabulary: the SentencePiece model's path.
     """
 
@@ -82,7 +82,7 @@ class Checkpoints:
 
         Args:
           step: the number of steps done.
-          record: what `restore` returns.
+          record: the state that `restore` returns.
           best: the step whose checkpoint is the best so far.
 
         Raises:
@@ -107,11 +107,11 @@ class Checkpoints:
                 (staging / RECORD).write_text(text, encoding="utf-8")
                 _publish(staging, target)
         self._world.wait()
-        stay = select_retained_steps(own, self._keep, best)
+        retained = select_retained_steps(own, self._keep, best)
         if self._world.first:
-            for old in set(own) - set(stay):
+            for old in set(own) - set(retained):
                 _remove(folder_of(self._model_dir, old))
-        self._own = stay
+        self._own = retained
         return target
 
     def restore(self, step: int) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _as_dtensor(slot: Slot, mesh: Any) -> DTensor:
 
 
 def _publish(staging: Path, target: Path) -> None:
-    """Gives a complete folder its name, in the place of one of that name."""
+    """Gives a complete folder its final name; replaces an existing folder of that name."""
     for path in staging.iterdir():
         publishing.to_disk(str(path))
     publishing.to_disk(str(staging))
@@ -190,7 +190,7 @@ def _publish(staging: Path, target: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    # Without its record it is no checkpoint, however far the removal gets.
+    # First the record: without it the folder is no checkpoint, even if removing it fails midway.
     with contextlib.suppress(FileNotFoundError):
         (folder / RECORD).unlink()
         shutil.rmtree(folder)
@@ -223,8 +223,12 @@ def _saving_error(path: Path, model_dir: str) -> Iterator[None]:
             for each in getattr(error, "failures", {}).values()
         ] or [error]
         reason = (str(causes[0]).strip().splitlines() or [type(causes[0]).__name__])[0]
-        there = steps(model_dir)
-        last = f"The last one, {folder_of(model_dir, there[-1])}, is intact; m" if there else "M"
+        complete_steps = steps(model_dir)
+        last = (
+            f"The last one, {folder_of(model_dir, complete_steps[-1])}, is intact; m"
+            if complete_steps
+            else "M"
+        )
         raise UserError(
             f"checkpoint {path} cannot be saved: {reason}. {last}ake room and start the same "
             "command again"

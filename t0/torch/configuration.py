@@ -1,4 +1,4 @@
-"""The records of a run in its model directory, which a specification brings along.
+"""Writes a specification's configuration files into the model directory, and compares them.
 
     check_same(spec, allowed=False)      # UserError if the run began with another configuration
     write(spec)                          # configuration.json, operative_config.gin
@@ -35,13 +35,13 @@ def check_same(spec: RunSpec, *, allowed: bool) -> None:
     if CONFIGURATION_FILE not in spec.records:
         return
     try:
-        now = parsed_json(spec.records[CONFIGURATION_FILE])
+        current = parsed_json(spec.records[CONFIGURATION_FILE])
     except ValueError as error:
         raise UserError(
             f"the run specification's records.{CONFIGURATION_FILE} is not JSON: {error}"
         ) from error
-    now = read_value(now, Mapping[str, str], f"records.{CONFIGURATION_FILE}")
-    for change in model_directory.check_same(spec.model_dir, now, allowed=allowed):
+    current = read_value(current, Mapping[str, str], f"records.{CONFIGURATION_FILE}")
+    for change in model_directory.check_same(spec.model_dir, current, allowed=allowed):
         print(f"changed:{change}", flush=True)
 
 

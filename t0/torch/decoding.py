@@ -52,7 +52,7 @@ class TorchGenerator:
         Raises:
           UserError: if there is no such checkpoint, or it is of another model.
         """
-        self._model = None  # frees the weights of the checkpoint before
+        self._model = None  # frees the weights of the previous checkpoint
         with torch.device("meta"):
             model = T5(self._spec).to(self._activations)
         model = model.to_empty(device=self._world.device).eval()
@@ -131,7 +131,7 @@ class CachedDecoder:
         """Returns the last hidden states [B * K, D] at a position.
 
         Args:
-          tokens: the tokens of the position before, [B, K]; zeros at position 0.
+          tokens: the tokens of the previous position, [B, K]; zeros at position 0.
           position: from 0; each position is computed once, in order.
         """
         decoder = self._model.decoder
@@ -182,7 +182,7 @@ class _SingleSearch:
         self.score = torch.zeros(len(limits), device=limits.device)
 
     def choose(self, step: int, logits: torch.Tensor, draws: torch.Tensor) -> None:
-        """Takes a token of each example; logits [B, V], draws [B, T]."""
+        """Chooses the next token of each example from logits [B, V] and draws [B, T]."""
         if self._method.temperature:
             chosen = _draw_tokens(logits, draws[:, step], self._method)
         else:
@@ -203,8 +203,8 @@ def _draw_tokens(logits: torch.Tensor, draws: torch.Tensor, method: DecodingMeth
     below = (logits / method.temperature).softmax(-1).cumsum(-1)
     # The first token where the cumulative probability exceeds the draw, which is scaled by the sum
     # of all probabilities: that may round to less than 1.
-    place = (below <= draws[:, None] * below[:, -1:]).sum(-1).clamp(max=logits.shape[-1] - 1)
-    return place if likeliest is None else likeliest.gather(1, place[:, None])[:, 0]
+    index = (below <= draws[:, None] * below[:, -1:]).sum(-1).clamp(max=logits.shape[-1] - 1)
+    return index if likeliest is None else likeliest.gather(1, index[:, None])[:, 0]
 
 
 class _BeamSearch:
@@ -222,63 +222,65 @@ class _BeamSearch:
         self.tokens = limits.new_zeros(batch, beams)
         self.ids = limits.new_zeros(batch, length)
         self.score = torch.zeros(batch, device=limits.device)
-        self._judged = torch.full_like(self.score, NEVER)
+        self._best_normalized = torch.full_like(self.score, NEVER)
         self._alive_ids = limits.new_zeros(batch, beams, length)
         self._alive_scores = torch.full((batch, beams), NEVER, device=limits.device)
         self._alive_scores[:, 0] = 0.0
 
-    def _penalty(self, tokens: torch.Tensor | int) -> torch.Tensor:
+    def _length_penalty(self, tokens: torch.Tensor | int) -> torch.Tensor:
         count = torch.as_tensor(tokens, dtype=torch.float32, device=self.score.device)
         return ((5.0 + count) / 6.0) ** self._method.alpha
 
     def choose(self, step: int, logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-        """Takes tokens of each beam; logits [B * K, V]. Returns the beams' parents, [B, K]."""
+        """Chooses the next tokens from logits [B * K, V]; returns the beams' parents, [B, K]."""
         del draws
         beams = self._method.beam_size
-        scores, parents, tokens = self._continuations(logits)
+        scores, parents, tokens = self._best_continuations(logits)
         candidates = _gather_rows(self._alive_ids, parents)
         candidates[:, :, step] = tokens
         self._finish(step, scores, tokens, candidates)
-        self._alive_scores, kept = _largest(scores.masked_fill(tokens == EOS, NEVER), beams)
-        self.tokens, parents = tokens.gather(1, kept), parents.gather(1, kept)
-        self._alive_ids = _gather_rows(candidates, kept)
-        reachable = self._alive_scores[:, 0] / self._penalty(self._limits)
-        self.running = self.running & (step + 1 < self._limits) & (reachable > self._judged)
+        self._alive_scores, selected = _largest(scores.masked_fill(tokens == EOS, NEVER), beams)
+        self.tokens, parents = tokens.gather(1, selected), parents.gather(1, selected)
+        self._alive_ids = _gather_rows(candidates, selected)
+        reachable = self._alive_scores[:, 0] / self._length_penalty(self._limits)
+        self.running = (
+            self.running & (step + 1 < self._limits) & (reachable > self._best_normalized)
+        )
         return parents
 
-    def _continuations(
+    def _best_continuations(
         self, logits: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns scores, beams and tokens [B, 2K] of the best continuations, the best first."""
         count = 2 * self._method.beam_size
         nats, tokens = logits.log_softmax(-1).topk(min(count, logits.shape[-1]))
-        each = nats.shape[-1]
-        scores = nats.view(*self._alive_scores.shape, each) + self._alive_scores[..., None]
-        scores, places = _largest(scores.flatten(1), count)
-        tokens = tokens.view(len(scores), -1).gather(1, places)
-        return scores, places // each, tokens
+        per_beam = nats.shape[-1]
+        scores = nats.view(*self._alive_scores.shape, per_beam) + self._alive_scores[..., None]
+        scores, indices = _largest(scores.flatten(1), count)
+        tokens = tokens.view(len(scores), -1).gather(1, indices)
+        return scores, indices // per_beam, tokens
 
     def _finish(
         self, step: int, scores: torch.Tensor, tokens: torch.Tensor, candidates: torch.Tensor
     ) -> None:
-        """Keeps the best finished continuation if it is better than the one before."""
+        """Keeps the best finished continuation if it is better than the previous one."""
         ended = (tokens == EOS) | (step + 1 >= self._limits)[:, None]
         finished = scores.masked_fill(~ended, NEVER)[:, : self._method.beam_size]
         best = finished.argmax(-1, keepdim=True)
-        found = finished.gather(1, best)[:, 0]
-        judged = found / self._penalty(step + 1)
-        better = self.running & (found > NEVER / 2) & (judged > self._judged)
-        self.score = torch.where(better, found, self.score)
-        self._judged = torch.where(better, judged, self._judged)
+        best_scores = finished.gather(1, best)[:, 0]
+        normalized = best_scores / self._length_penalty(step + 1)
+        better = self.running & (best_scores > NEVER / 2) & (normalized > self._best_normalized)
+        self.score = torch.where(better, best_scores, self.score)
+        self._best_normalized = torch.where(better, normalized, self._best_normalized)
         self.ids = torch.where(better[:, None], _gather_rows(candidates, best)[:, 0], self.ids)
 
 
 def _largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the largest values [B, count] and their places; of equal ones the first."""
-    values, places = values.sort(dim=-1, descending=True, stable=True)
-    return values[:, :count], places[:, :count]
+    """Returns the largest values [B, count] and their indices; of equal values the first."""
+    values, indices = values.sort(dim=-1, descending=True, stable=True)
+    return values[:, :count], indices[:, :count]
 
 
-def _gather_rows(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Returns rows [B, N, T] at places [B, M]: [B, M, T]."""
-    return rows.gather(1, places[..., None].expand(-1, -1, rows.shape[-1]))
+def _gather_rows(rows: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """Returns rows [B, N, T] at indices [B, M]: [B, M, T]."""
+    return rows.gather(1, indices[..., None].expand(-1, -1, rows.shape[-1]))

@@ -46,9 +46,9 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
         report = convert(checkpoint, staging, to="mtf", options=options, progress=False)
         resume["own"] = [step]
         resume_file.write(f"{staging}/model.ckpt-{step}", resume, _low_halves(checkpoint, dtype))
-        recorded = checkpoint.parent / model_directory.CONFIGURATION_FILE
-        if recorded.is_file():  # with which the run's next start is compared
-            shutil.copy(recorded, staging)
+        configuration_file = checkpoint.parent / model_directory.CONFIGURATION_FILE
+        if configuration_file.is_file():  # the next start compares its configuration with it
+            shutil.copy(configuration_file, staging)
         staging.replace(target)
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error}") from error
@@ -58,15 +58,15 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
 
 
 def _low_halves(checkpoint: Path, dtype: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of a resume file for weights that are written in a type."""
+    """Returns the arrays of a resume file for weights that are written in type `dtype`."""
     if dtype == "float32":
         return {}
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     with contextlib.closing(TorchSource(checkpoint, keep_slots=False)) as source:
         for name in source.parameters:
             native = names.to_mtf(name, legacy_norms=source.facts.legacy_norms)
-            found |= resume_file.low_halves(f"{native}/0", source.load(name))
-    return found
+            arrays |= resume_file.low_halves(f"{native}/0", source.load(name))
+    return arrays
 
 
 def to_hugging_face(checkpoint: Path, folder: str) -> str:

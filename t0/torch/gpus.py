@@ -1,10 +1,10 @@
-"""GPUs: their memory and the rate of their matrix products, as their data sheets have them.
+"""Lists GPUs with the memory and peak FLOP/s of their data sheets.
 
-    find("a100-80")                     # what `t0 plan --engine=torch --gpu=` names
-    named("NVIDIA A100-SXM4-80GB")      # what PyTorch calls a device; None if it is not listed
+    find("a100-80")                                 # a name for `t0 plan --engine=torch --gpu=`
+    find_by_device_name("NVIDIA A100-SXM4-80GB")    # PyTorch's name; None if it is not listed
 
-Rates are of dense products of bfloat16 numbers that are summed in float32; data sheets show twice
-as much "with sparsity", which T5 has not. A run with activations in float32 has no such rate here.
+Rates are for dense products of bfloat16 numbers, summed in float32. Data sheets also show twice
+that rate "with sparsity", which T5 does not have. Rates for float32 activations are not listed.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ class Gpu:
     """A GPU.
 
     Attributes:
-      name: what `--gpu` takes.
+      name: a value of `--gpu`.
       memory_gib: its memory.
       teraflops: TFLOP/s of dense bfloat16 products; None if it does not compute them.
       devices: PyTorch's names of such devices.
@@ -74,12 +74,12 @@ def find(name: str) -> Gpu:
     Raises:
       UserError: with the nearest names.
     """
-    found = next((gpu for gpu in GPUS if gpu.name == name.lower()), None)
-    if found is None:
+    match = next((gpu for gpu in GPUS if gpu.name == name.lower()), None)
+    if match is None:
         raise unknown_name("GPU", name, [gpu.name for gpu in GPUS], "(--gpu)")
-    return found
+    return match
 
 
-def named(device: str) -> Gpu | None:
-    """Returns the GPU that PyTorch calls so, None if it is not in the table."""
+def find_by_device_name(device: str) -> Gpu | None:
+    """Returns the GPU with this device name in PyTorch, None if it is not in the table."""
     return next((gpu for gpu in GPUS if device in gpu.devices), None)

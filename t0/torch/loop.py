@@ -1,10 +1,10 @@
-"""Trains a run specification on PyTorch: its model and optimizer, sharded, as `Stepping`'s engine.
+"""Trains a run specification on PyTorch; the sharded model is an engine of `Stepping`.
 
     train(spec, world, ComputeOptions(activations=torch.bfloat16))
 
 `train` fills the weights from the newest checkpoint of the model directory, whichever engine wrote
-it, from the initial checkpoint, or at random. `t0.training.stepping` takes the steps; the resumed
-run reads the same next batch, also on another number of processes.
+it, from the initial checkpoint, or at random. `t0.training.stepping` takes the steps. A resumed run
+reads the same next batch, also with another number of processes.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ from t0.torch import (
     weights,
 )
 from t0.torch.checkpointing import Checkpoints
-from t0.torch.losses import PARTS
-from t0.torch.model import on_device
+from t0.torch.losses import SUM_NAMES
+from t0.torch.model import move_to_device
 from t0.torch.optimizers import Squares
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
@@ -50,7 +50,7 @@ from t0.training.start_report import RunSize
 from t0.training.stepping import LoopOptions, Stepping
 from t0.training.stopping import TimeLimit
 
-_MOST_TOKENS = 2**26  # of a batch, and of a window: more is a mistake, which no run would survive
+_MOST_TOKENS = 2**26  # of a batch or a window; a larger number is a mistake in the specification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +61,10 @@ class ComputeOptions:
       activations: the type of activations.
       recompute: whether activations are computed again in the backward pass: one of
         `memory.CHOICES`.
-      keep_gathered: whether weights of other processes are kept for a step: one of them.
+      keep_gathered: whether weights of other processes are kept for a step: one of
+        `memory.CHOICES`.
       compiled: whether PyTorch compiles the blocks, the loss and the optimizer's products.
-      attention: the kernels to choose from, the first one first; see `t0.torch.attention`.
+      attention: the kernels to choose from, in this order; see `t0.torch.attention`.
       replays: whether one process on a GPU replays its steps as CUDA graphs.
       export_mtf: the folder to write the last checkpoint to for Mesh TensorFlow, or None.
       export_hf: the folder to write it to for Hugging Face, or None.
@@ -136,11 +137,11 @@ def _export(spec: RunSpec, compute: ComputeOptions) -> None:
 
 
 def _read_options(spec: RunSpec, world: World) -> LoopOptions:
-    """Returns the options of the loop; checks what this engine does not do."""
+    """Returns the options of the loop; rejects settings that this engine does not support."""
     if spec.data is None or spec.mode != "train":
         raise UserError(
             f"the specification's mode is {spec.mode!r:.40}; the PyTorch engine does 'train' and "
-            "'score_eval', of a mixture"
+            "'score_eval' of a mixture"
         )
     if "://" in spec.model_dir:
         raise UserError(
@@ -173,13 +174,13 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
     if options.evaluate_every_steps:
         raise UserError(
             "train_loop.evaluate_every_steps is set, and the PyTorch engine evaluates the held-out "
-            "loss only (train_loop.validate_every_steps); evaluate its checkpoints by t0 eval"
+            "loss only (train_loop.validate_every_steps); evaluate its checkpoints with t0 eval"
         )
     return options
 
 
 def _check_sizes(spec: RunSpec) -> None:
-    """Checks that a batch and a window of the data can be read in a lifetime."""
+    """Checks that a batch and a window of the data have a plausible number of tokens."""
     for data in (spec.data, spec.validation or spec.data):
         rows = max(spec.batch_sequences, data.window_rows)
         if rows * sum(data.lengths.values()) > _MOST_TOKENS:
@@ -191,7 +192,7 @@ def _check_sizes(spec: RunSpec) -> None:
 
 
 def _check_compiler() -> None:
-    """Checks that PyTorch's compiler finds a compiler for C++."""
+    """Checks that PyTorch's compiler finds a C++ compiler."""
     command = os.environ.get("CXX", "g++")
     if not shutil.which(command):
         raise UserError(
@@ -213,7 +214,7 @@ class TorchEngine:
     Attributes:
       model: the model, sharded.
       kernel: the kernel of attention.
-      switches: what trades memory for time.
+      switches: the options that trade memory for time.
       needed: the memory of this process by formula.
     """
 
@@ -228,11 +229,13 @@ class TorchEngine:
         self._spec, self._options, self._data, self._world = spec, options, data, world
         self._compute = compute
         shape = t5(spec.model)
-        self._parts = memory.parts_of_rows(spec.batch_sequences, spec.microbatches, world.size)
-        self.kernel, self._kernel_lines = attention.chosen_kernel(
+        self._microbatches = memory.count_microbatches(
+            spec.batch_sequences, spec.microbatches, world.size
+        )
+        self.kernel, self._kernel_lines = attention.choose_kernel(
             world.device, compute.activations, compute.attention
         )
-        self.switches, self.needed = self._memory(shape)
+        self.switches, self.needed = self._choose_switches(shape)
         self.model = sharding.sharded(
             shape,
             world,
@@ -243,14 +246,16 @@ class TorchEngine:
         )
         trained = sharding.trained_weights(self.model, spec.variable_filter)
         local = None
-        # Recomputing keeps the state of random numbers, which a graph cannot.
+        # Recomputing restores the random number generator's state, which a CUDA graph cannot do.
         replays = compute.replays and not self.switches.recompute
         if world.size == 1 and replays and world.device.type in replayed.DEVICES:
             local = sharding.unsharded(
                 shape, switches=self.switches, compiled=compute.compiled, kernel=self.kernel
             )
             local = local.to(compute.activations).to_empty(device=world.device)
-            trained = replayed.with_gradients_of(local, self.model, trained, parts=self._parts)
+            trained = replayed.use_gradients_of(
+                local, self.model, trained, microbatches=self._microbatches
+            )
         self._optimizer = optimizers.build(
             spec.optimizer, trained, world.all_reduce_sum, compiled=compute.compiled
         )
@@ -279,11 +284,11 @@ class TorchEngine:
             clip_norm=spec.clip_gradient_norm,
         )
 
-    def _memory(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
-        """Returns what trades memory for time, and the memory of a process."""
+    def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
+        """Chooses the options that trade memory for time; also returns a process's memory."""
         spec, world = self._spec, self._world
-        part = memory.Part(
-            spec.batch_sequences // world.size // self._parts,
+        share = memory.MicrobatchShare(
+            spec.batch_sequences // world.size // self._microbatches,
             **spec.data.lengths,
             bytes_each=self._compute.activations.itemsize,
             kernel=self.kernel,
@@ -293,47 +298,47 @@ class TorchEngine:
             memory.needed(
                 shape.sizes,
                 spec.optimizer,
-                part,
+                share,
                 each,
                 processes=world.size,
-                microbatches=self._parts,
+                microbatches=self._microbatches,
             )
             for each in choices
         ]
-        # They all gather a block's weights at the same time, so all take those of the smallest.
-        chosen = world.max_over_processes(
-            memory.first_that_fits(choices, needs, world.free_bytes())
-        )
-        return choices[chosen], needs[chosen]
+        # All processes gather a block's weights together, so the one with the least memory decides.
+        index = world.max_over_processes(memory.first_that_fits(choices, needs, world.free_bytes()))
+        return choices[index], needs[index]
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
         """Fills the weights and slots; yields lines about their origin."""
         spec, model_dir = self._spec, self._spec.model_dir
-        ours = max(checkpointing.steps(model_dir), default=-1)
-        named = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
-        if ours >= 0 and ours >= (checkpoint_files.global_step(named) if named else -1):
-            record = self._checkpoints.restore(ours)
-            self._step = ours
-            yield f"restored {checkpointing.folder_of(model_dir, ours)}, step {ours:,}"
-            stepping.resume(ours, record, time_limit)
+        own_step = max(checkpointing.steps(model_dir), default=-1)
+        mesh_checkpoint = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
+        if own_step >= 0 and own_step >= (
+            checkpoint_files.global_step(mesh_checkpoint) if mesh_checkpoint else -1
+        ):
+            record = self._checkpoints.restore(own_step)
+            self._step = own_step
+            yield f"restored {checkpointing.folder_of(model_dir, own_step)}, step {own_step:,}"
+            stepping.resume(own_step, record, time_limit)
             return
-        start = named or spec.init_checkpoint
+        start = mesh_checkpoint or spec.init_checkpoint
         if start is None:
             self.fill_at_random()
             yield start_report.random_line(spec.seed)
             stepping.begin(0)
             return
-        filled = (self.model, self._optimizer, start, self._world)
-        if named is None:
+        arguments = (self.model, self._optimizer, start, self._world)
+        if mesh_checkpoint is None:
             unfilled = self._options.unfilled_variables
-            self._step, lines = weights.warm_start(*filled, unfilled=unfilled, seed=spec.seed)
+            self._step, lines = weights.warm_start(*arguments, unfilled=unfilled, seed=spec.seed)
             yield from lines
             stepping.begin(self._step)
             return
-        with resume_file.open_arrays(named) as content:
-            self._step, lines = weights.load(*filled, exact=content or {})
+        with resume_file.open_arrays(mesh_checkpoint) as content:
+            self._step, lines = weights.load(*arguments, exact=content or {})
         yield from lines
-        record = resume_file.record(named)
+        record = resume_file.record(mesh_checkpoint)
         if record is None:
             yield start_report.NO_POSITION
         stepping.resume(self._step, record, time_limit)
@@ -344,37 +349,40 @@ class TorchEngine:
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Takes one step; returns its values."""
-        rate, parts = self._rate(self._step), self._parts
+        rate, microbatches = self._rate(self._step), self._microbatches
         if self._replayed:
             return self._take_replayed(batch, rate)
         self.model.train()
-        sums = torch.zeros(len(PARTS), device=self._world.device)
-        for number in range(parts):
-            last = number == parts - 1
-            sharding.ready(self.model, last=last, keep=self.switches.keep)
-            _seed(self._spec.seed, self._step, self._world.rank * parts + number)
-            part = self.model(self._own_rows(batch, number, parts))
-            ((part[0] + part[1]) / self._denominator).backward()
-            sums += part.detach()
+        sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
+        for number in range(microbatches):
+            last = number == microbatches - 1
+            sharding.prepare_pass(self.model, last=last, keep=self.switches.keep)
+            _seed(self._spec.seed, self._step, self._world.rank * microbatches + number)
+            microbatch_sums = self.model(self._own_rows(batch, number, microbatches))
+            ((microbatch_sums[0] + microbatch_sums[1]) / self._denominator).backward()
+            sums += microbatch_sums.detach()
         squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
         self.model.zero_grad(set_to_none=True)
-        return self._taken(sums, squares, rate)
+        return self._finish_step(sums, squares, rate)
 
     def _take_replayed(self, batch: Mapping[str, np.ndarray], rate: float) -> dict[str, float]:
-        """Takes a step by CUDA graphs."""
-        step, parts = self._step, self._parts
+        """Takes a step with CUDA graphs."""
+        step, microbatches = self._step, self._microbatches
         if not self._filled:
             self._replayed.refresh()
             self._filled = True
         sums, squares = self._replayed.take(
-            [{n: x[number::parts] for n, x in batch.items()} for number in range(parts)],
+            [
+                {n: x[number::microbatches] for n, x in batch.items()}
+                for number in range(microbatches)
+            ],
             lambda number: _seed(self._spec.seed, step, number),
             step=step,
             rate=rate,
         )
-        return self._taken(sums, squares, rate)
+        return self._finish_step(sums, squares, rate)
 
-    def _taken(self, sums: torch.Tensor, squares: Squares, rate: float) -> dict[str, float]:
+    def _finish_step(self, sums: torch.Tensor, squares: Squares, rate: float) -> dict[str, float]:
         self._step += 1
         return {
             **self._values(sums),
@@ -384,20 +392,22 @@ class TorchEngine:
         }
 
     def _values(self, sums: torch.Tensor) -> dict[str, float]:
-        values = dict(zip(PARTS, self._world.all_reduce_sum(sums).tolist(), strict=True))
+        values = dict(zip(SUM_NAMES, self._world.all_reduce_sum(sums).tolist(), strict=True))
         return {"loss": (values["nll"] + values["z_loss"]) / self._denominator, **values}
 
     def _own_rows(
-        self, batch: Mapping[str, np.ndarray], number: int, parts: int
+        self, batch: Mapping[str, np.ndarray], number: int, microbatches: int
     ) -> dict[str, torch.Tensor]:
-        """Returns this process's rows of a microbatch, which has every `parts`-th of the batch."""
-        chosen = slice(number + self._world.rank * parts, None, parts * self._world.size)
-        return on_device({n: x[chosen] for n, x in batch.items()}, self._world.device)
+        """Returns this process's rows of a microbatch: every `microbatches`-th row of the batch."""
+        rows = slice(
+            number + self._world.rank * microbatches, None, microbatches * self._world.size
+        )
+        return move_to_device({n: x[rows] for n, x in batch.items()}, self._world.device)
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
         """Returns the fields of the held-out loss, if it is due."""
-        every = self._options.validate_every_steps
-        if not every or not (last or step % every == 0):
+        interval = self._options.validate_every_steps
+        if not interval or not (last or step % interval == 0):
             return {}
         count = self._options.validation_batches
         if not self._held_out:
@@ -409,11 +419,11 @@ class TorchEngine:
             batches = open_training_data(self._spec.validation).batches(self.size.rows)
             self._held_out = [next(batches)[0] for _ in range(count)]
         self.model.eval()
-        sums = torch.zeros(len(PARTS), device=self._world.device)
+        sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
         with torch.no_grad():
             for batch in self._held_out:
                 sums += self.model(self._own_rows(batch, 0, 1))
-        sharding.give_back(self.model)
+        sharding.reshard(self.model)
         values = self._values(sums)
         values["loss"] /= count
         fields = step_fields(values, self.size.target_positions * count)
@@ -435,11 +445,13 @@ class TorchEngine:
     def start_lines(self, first: int, last: int) -> list[str]:
         """Returns the lines about the run's size."""
         world = self._world
-        where = f"{world.size} process(es) on {world.device.type}"
+        devices = f"{world.size} process(es) on {world.device.type}"
         activations = str(self._compute.activations).removeprefix("torch.")
-        twice = ", computed twice (--recompute)" if self.switches.recompute else ""
-        engine = f"  engine: PyTorch {torch.__version__}, {where}, activations in {activations}"
-        kept = ", gathered weights kept for a step" if self.switches.keep and world.size > 1 else ""
+        recompute_note = ", computed twice (--recompute)" if self.switches.recompute else ""
+        engine = f"  engine: PyTorch {torch.__version__}, {devices}, activations in {activations}"
+        gathered_note = (
+            ", gathered weights kept for a step" if self.switches.keep and world.size > 1 else ""
+        )
         notes = [f"  {line}" for line in self._kernel_lines]
         if self.kernel != "auto":
             notes.append(f"  attention: {self.kernel} kernel")
@@ -447,8 +459,10 @@ class TorchEngine:
             first,
             last,
             self.size,
-            microbatches=self._parts,
-            memory="\n".join([engine + twice + kept, *notes, self.needed.line(world.size)]),
+            microbatches=self._microbatches,
+            memory="\n".join(
+                [engine + recompute_note + gathered_note, *notes, self.needed.line(world.size)]
+            ),
             data=self._data,
         )
 
@@ -457,7 +471,7 @@ class TorchEngine:
         world = self._world
         if world.device.type != "cuda" or self._compute.activations != torch.bfloat16:
             return None
-        gpu = gpus.named(torch.cuda.get_device_name(world.device))
+        gpu = gpus.find_by_device_name(torch.cuda.get_device_name(world.device))
         if gpu is None or gpu.teraflops is None:
             return None
         filling = self._data.filling
@@ -475,7 +489,7 @@ class TorchEngine:
         return [torch.cuda.max_memory_allocated(device)] if device.type == "cuda" else []
 
     def max_over_processes(self, number: int) -> int:
-        """Returns the largest of the numbers that the processes give."""
+        """Returns the largest of the processes' numbers."""
         return self._world.max_over_processes(int(number))
 
     def infinite_weights(self) -> list[str]:
@@ -484,7 +498,7 @@ class TorchEngine:
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 
-def _seed(seed: int, step: int, place: int) -> None:
+def _seed(seed: int, step: int, microbatch: int) -> None:
     """Makes dropout depend only on the seed, the step, the process and the microbatch."""
-    mixed = np.random.SeedSequence([seed, step, place]).generate_state(1, np.uint64)
+    mixed = np.random.SeedSequence([seed, step, microbatch]).generate_state(1, np.uint64)
     torch.manual_seed(int(mixed[0] >> np.uint64(1)))

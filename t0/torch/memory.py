@@ -1,8 +1,8 @@
-"""The memory of a training step on PyTorch before anything is built; imports no PyTorch.
+"""Estimates the memory of a training step before anything is built; does not import PyTorch.
 
-    part = Part(rows=2, inputs=1024, targets=256, bytes_each=2)
+    share = MicrobatchShare(rows=2, inputs=1024, targets=256, bytes_each=2)
     switches = MemorySwitches(keep=True, recompute=False)
-    needed(shape, optimizer, part, switches, processes=8, microbatches=4).total           # bytes
+    needed(shape, optimizer, share, switches, processes=8, microbatches=4).total          # bytes
     model_flops(shape, rows=64, inputs=1024, targets=256)                                  # 6 N D
 
 The formulas are those of `t0.mesh.formulas`; this module adds what sharding gathers, and chooses
@@ -25,17 +25,17 @@ _ADAFACTOR = "mesh_tensorflow.optimize.AdafactorOptimizer"
 # The share of a GPU's memory that a run can fill: the rest is CUDA's context, NCCL's buffers and
 # fragmentation. An assumption, not measured.
 USABLE = 0.9
-HOW = "by formula: docs/gpu.md; a run uses more where its memory is fragmented"
+HOW = "by formula: docs/gpu.md; a run uses more if its memory is fragmented"
 CHOICES = ("auto", "on", "off")
 _ON = {"auto": (False, True), "on": (True,), "off": (False,)}
 
 
 @dataclasses.dataclass(frozen=True)
-class Part(Share):
+class MicrobatchShare(Share):
     """A process's share of a microbatch.
 
     Attributes:
-      kernel: what computes attention, one of `t0.torch.attention.KERNELS`; "auto" is PyTorch's
+      kernel: the attention kernel, one of `t0.torch.attention.KERNELS`; "auto" is PyTorch's
         choice on a CPU, which keeps probabilities, because the bias of positions has a gradient.
     """
 
@@ -61,12 +61,12 @@ NEITHER = MemorySwitches(keep=False, recompute=False)
 
 @dataclasses.dataclass(frozen=True)
 class Needed:
-    """The bytes of a process at the fullest moment of a step.
+    """The bytes of a process at the peak of a step.
 
     Attributes:
       weights: float32 weights, this process's rows.
       slots: the optimizer's state, this process's rows.
-      gradients: float32 gradients: this process's rows, but of several microbatches all rows.
+      gradients: float32 gradients of this process's rows; of all rows with several microbatches.
       gathered: the weights gathered from other processes, and their gradients.
       activations: the tensors kept for the backward pass.
       logits: the logits and their gradients.
@@ -93,11 +93,13 @@ class Needed:
 
     def line(self, processes: int) -> str:
         """Returns the line of memory that a run prints at its start."""
-        kept = start_report.Memory(processes * (self.weights + self.slots), processes * self.step)
-        return start_report.memory_line(kept, devices=processes, how=HOW)
+        run_memory = start_report.Memory(
+            processes * (self.weights + self.slots), processes * self.step
+        )
+        return start_report.memory_line(run_memory, devices=processes, how=HOW)
 
 
-def parts_of_rows(rows: int, microbatches: int, processes: int) -> int:
+def count_microbatches(rows: int, microbatches: int, processes: int) -> int:
     """Returns the number of microbatches that each process computes.
 
     Args:
@@ -106,7 +108,7 @@ def parts_of_rows(rows: int, microbatches: int, processes: int) -> int:
       processes: the number of processes, which divides `rows`.
 
     Returns:
-      the least number that divides a process's rows into parts no larger than that.
+      the smallest number that divides a process's rows into parts of at most that size.
     """
     own = rows // processes
     least = -(-microbatches // processes)
@@ -116,7 +118,7 @@ def parts_of_rows(rows: int, microbatches: int, processes: int) -> int:
 def needed(
     shape: ModelShape,
     optimizer: ConfiguredSpec,
-    part: Part,
+    share: MicrobatchShare,
     switches: MemorySwitches,
     *,
     processes: int,
@@ -127,14 +129,14 @@ def needed(
     Args:
       shape: the model.
       optimizer: the optimizer of the specification.
-      part: a process's share of a microbatch.
+      share: a process's share of a microbatch.
       switches: the options that trade memory for time.
       processes: the number of processes, over which weights and slots are divided.
       microbatches: the microbatches of each process.
     """
     shapes = expected_shapes(shape)
     count = formulas.parameters(shape)
-    a, kept = part.bytes_each, TORCH_FUSED if part.kernel == KERNEL else TORCH_PLAIN
+    a, stored = share.bytes_each, TORCH_FUSED if share.kernel == KERNEL else TORCH_PLAIN
     root = count - sum(math.prod(s) for name, s in shapes.items() if "/block_" in name)
     # A decoder's block is the larger one.
     block = sum(math.prod(s) for name, s in shapes.items() if name.startswith("decoder/block_000/"))
@@ -147,9 +149,9 @@ def needed(
         gathered=a * (count if switches.keep else root + block)
         + a * (root + block)
         + FLOAT32_BYTES * max(root, block),
-        activations=_activations(shape, part, kept, recompute=switches.recompute),
-        logits=formulas.logit_bytes(shape, part, kept),
-        # Adafactor updates one weight after the other, AdamW has all updates before the first.
+        activations=_activations(shape, share, stored, recompute=switches.recompute),
+        logits=formulas.logit_bytes(shape, share, stored),
+        # Adafactor updates one weight at a time; AdamW computes all updates before the first.
         update=FLOAT32_BYTES * (4 * largest if adafactor else count + 2 * largest) // processes,
     )
 
@@ -158,31 +160,33 @@ def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:
     """Returns the elements of the optimizer's state."""
     if optimizer.selector != _ADAFACTOR:
         return formulas.slots_on_device(shape, {}, factored_from=None, moments=1)
-    of = optimizer.parameters
-    factored_from = of["min_dim_size_to_factor"] if of["factored"] else None
+    parameters = optimizer.parameters
+    factored_from = parameters["min_dim_size_to_factor"] if parameters["factored"] else None
     return formulas.slots_on_device(
-        shape, {}, factored_from=factored_from, moments=1 if of["beta1"] else 0
+        shape, {}, factored_from=factored_from, moments=1 if parameters["beta1"] else 0
     )
 
 
-def _activations(shape: ModelShape, part: Part, kept: formulas.Kept, *, recompute: bool) -> int:
+def _activations(
+    shape: ModelShape, share: MicrobatchShare, stored: formulas.StoredValues, *, recompute: bool
+) -> int:
     """Returns the bytes that are kept for the backward pass, without logits.
 
-    With `recompute` each block keeps its input, and one block at a time all the rest.
+    With `recompute`, each block keeps its input, and one block at a time also keeps the rest.
     """
-    encoder, decoder = formulas.layer_bytes(shape, part, kept)
+    encoder, decoder = formulas.layer_bytes(shape, share, stored)
     layers = shape.encoder_layers * encoder + shape.decoder_layers * decoder
     if recompute:
-        layers = max(encoder, decoder) + part.rows * part.bytes_each * shape.d_model * (
-            shape.encoder_layers * part.inputs + shape.decoder_layers * part.targets
+        layers = max(encoder, decoder) + share.rows * share.bytes_each * shape.d_model * (
+            shape.encoder_layers * share.inputs + shape.decoder_layers * share.targets
         )
-    return layers + formulas.end_bytes(shape, part, kept)
+    return layers + formulas.end_bytes(shape, share, stored)
 
 
 def model_flops(
     shape: ModelShape, *, rows: int, inputs: int, targets: int, predicted: float = 1.0
 ) -> int:
-    """Returns the FLOPs of a step's matrix products, nothing computed twice.
+    """Returns the FLOPs of a step's matrix products, without recomputation.
 
     Args:
       shape: the model.
@@ -202,9 +206,9 @@ def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemoryS
       keep: whether gathered weights are kept for a step, one of `CHOICES`.
     """
     return [
-        MemorySwitches(kept, again)
-        for again in _ON[recompute]  # computing twice takes more time than gathering twice
-        for kept in reversed(_ON[keep])
+        MemorySwitches(keeps, recomputes)
+        for recomputes in _ON[recompute]  # computing twice takes more time than gathering twice
+        for keeps in reversed(_ON[keep])
     ]
 
 

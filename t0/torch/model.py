@@ -4,12 +4,12 @@
     losses = model(batch)                          # batch: name -> int [B, L]; float32 [6]
 
 Letters of the shapes: B sequences, L tokens of a sequence, M tokens of the memory that is attended
-to, H heads, D `d_model`, V vocabulary rows. Of a packed batch, tokens attend to tokens of the same
-example: "inputs_segmentation" and "targets_segmentation" number the examples of a row from 1 on, 0
-is padding. Without them a row is one example.
+to, H heads, D `d_model`, V vocabulary rows. In a packed batch, tokens attend only to tokens of the
+same example: "inputs_segmentation" and "targets_segmentation" number the examples of a row from 1
+on, and 0 is padding. Without them a row is one example.
 
-Dropout is where Mesh TensorFlow has it, and like there, one draw serves all positions of a
-sequence: the factor of attention weights has the shape [B, H, 1, M], so it multiplies the values.
+Dropout is applied as in Mesh TensorFlow, and one draw serves all positions of a sequence: the
+factor of attention weights has the shape [B, H, 1, M], so it multiplies the values.
 """
 
 import math
@@ -56,7 +56,7 @@ class Attention(nn.Module):
       bidirectional: whether a relative position has a sign; None for a layer without positions.
 
     Attributes:
-      kernel: which kernel computes it where the bias has a gradient; see `t0.torch.attention`.
+      kernel: the kernel to use if the bias has a gradient; see `t0.torch.attention`.
     """
 
     kernel = "auto"
@@ -73,24 +73,24 @@ class Attention(nn.Module):
             self.relative_attention_bias = _embedding(sizes.buckets, sizes.heads)
 
     def bias(self, length: int, first: int = 0) -> torch.Tensor:
-        """Returns the bias of relative positions, [1, H, L - first, L]: of queries from `first`."""
+        """Returns the relative position bias [1, H, L - first, L] of queries from `first` on."""
         table = self.relative_attention_bias.weight
         # By distance; each query reads a window of L distances.
         distance = torch.arange(1 - length, length - first, device=table.device)
         of_distance = table[bucket(distance, table.shape[0], self._bidirectional)]
-        # Keys one beside the other: the kernels take no other order in memory.
+        # Keys must be contiguous: the kernels accept no other memory order.
         return of_distance.T.contiguous().unfold(1, length, 1).flip(1)[None]
 
     def forward(self, x: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Returns [B, L, D] of x [B, L, D], memory [B, M, D] and bias [B or 1, H or 1, L, M].
 
-        With several x for each memory, x [B * C, L, D], their queries attend together, so that a
-        memory has its keys and values once.
+        If there are several x for each memory (x is [B * C, L, D]), their queries attend together,
+        so that the memory's keys and values are computed once.
         """
         queries = x.reshape(memory.shape[0], -1, x.shape[-1])
         keys, values = self.keys_and_values(memory)
         if self.training and self._rate:
-            values = dropped(values, self._rate, (*values.shape[:3], 1))
+            values = apply_dropout(values, self._rate, (*values.shape[:3], 1))
         return self.attend(queries, keys, values, bias).view_as(x)
 
     def keys_and_values(self, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,12 +133,12 @@ class FeedForward(nn.Module):
         for gate in gates:
             hidden = hidden * gate
         if self.training and self._rate:
-            hidden = dropped(hidden, self._rate, (x.shape[0], 1, hidden.shape[-1]))
+            hidden = apply_dropout(hidden, self._rate, (x.shape[0], 1, hidden.shape[-1]))
         return self.wo(hidden)
 
 
 class Layer(nn.Module):
-    """A layer between its norm and its residual; `name` is Hugging Face's of the inner layer."""
+    """Adds a norm and a residual to a layer; `name` is its name in Hugging Face's models."""
 
     def __init__(self, name: str, inner: nn.Module, spec: T5Spec) -> None:
         super().__init__()
@@ -148,24 +148,24 @@ class Layer(nn.Module):
 
     @property
     def inner(self) -> nn.Module:
-        """The layer within."""
+        """The layer without its norm and residual."""
         return getattr(self, self._name)
 
-    def forward(self, x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
-        """Returns [B, L, D]: x and what the inner layer makes of it."""
+    def forward(self, x: torch.Tensor, *context: torch.Tensor) -> torch.Tensor:
+        """Returns [B, L, D]: the sum of x and the inner layer's output."""
         normed = self.layer_norm(x)
         if self._name == "SelfAttention":
-            given = (normed, *given)
-        return x + along_rows(self.inner(normed, *given), self._rate, self.training)
+            context = (normed, *context)
+        return x + apply_row_dropout(self.inner(normed, *context), self._rate, self.training)
 
 
 class Block(nn.Module):
-    """A block of the encoder or the decoder; the first makes the bias for all."""
+    """A block of the encoder or the decoder; the first block computes the bias for all."""
 
     def __init__(self, spec: T5Spec, *, decoder: bool, first: bool) -> None:
         super().__init__()
-        own = Attention(spec, (not decoder) if first else None)
-        inner = [("SelfAttention", own)]
+        self_attention = Attention(spec, (not decoder) if first else None)
+        inner = [("SelfAttention", self_attention)]
         if decoder:
             inner.append(("EncDecAttention", Attention(spec)))
         inner.append(("DenseReluDense", FeedForward(spec)))
@@ -179,21 +179,21 @@ class Block(nn.Module):
         memory: torch.Tensor | None = None,
         cross: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Returns the next x, and of the first block the bias of the others.
+        """Returns the next x; the first block also returns the bias for the other blocks.
 
         Args:
           x: [B, L, D].
-          bias: [B, H, L, L]; of the first block the mask [B, 1, L, L], to which it adds its bias.
-          memory: the encoder's output [B, M, D], of a decoder's block.
+          bias: [B, H, L, L]; for the first block the mask [B, 1, L, L], to which it adds its bias.
+          memory: the encoder's output [B, M, D], for a block of the decoder.
           cross: the mask of the memory, [B, 1, L, M].
         """
-        own, *others, dense = self.layer
+        self_attention, *cross_layers, dense = self.layer
         if self._first:
-            bias = own.inner.bias(x.shape[1]).to(x.dtype) + bias
-        x = own(x, bias)
-        for layer in others:
+            bias = self_attention.inner.bias(x.shape[1]).to(x.dtype) + bias
+        x = self_attention(x, bias)
+        for layer in cross_layers:
             x = layer(x, memory, cross)
-        # Its own argument, handed back, would be a view, of which FSDP warns.
+        # Returning the argument itself would return a view, and FSDP warns about views.
         return dense(x), bias if self._first else None
 
 
@@ -217,18 +217,18 @@ class Stack(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, *memory: torch.Tensor) -> torch.Tensor:
         """Returns [B, L, D] of the embedded x [B, L, D] and the mask [B, 1, L, L]."""
-        x, bias = along_rows(x, self._rate, self.training), mask
+        x, bias = apply_row_dropout(x, self._rate, self.training), mask
         for block in self.block:
             if self.recompute and self.training:
-                x, made = checkpoint(block, x, bias, *memory, use_reentrant=False)
+                x, shared_bias = checkpoint(block, x, bias, *memory, use_reentrant=False)
             else:
-                x, made = block(x, bias, *memory)
-            bias = bias if made is None else made
-        return along_rows(self.final_layer_norm(x), self._rate, self.training)
+                x, shared_bias = block(x, bias, *memory)
+            bias = bias if shared_bias is None else shared_bias
+        return apply_row_dropout(self.final_layer_norm(x), self._rate, self.training)
 
 
 class T5(nn.Module):
-    """A T5 with the names of Hugging Face's state dicts.
+    """A T5 whose parameters are named as in Hugging Face's state dicts.
 
     Args:
       spec: the model.
@@ -247,7 +247,7 @@ class T5(nn.Module):
         if not sizes.tied:
             self.lm_head = nn.Linear(sizes.d_model, sizes.vocabulary, bias=False)
 
-    def attend_by(self, kernel: str) -> None:
+    def set_attention_kernel(self, kernel: str) -> None:
         """Chooses the kernel of attention in training, one of `attention.KERNELS` or "auto"."""
         for module in self.modules():
             if isinstance(module, Attention):
@@ -256,32 +256,33 @@ class T5(nn.Module):
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns `losses.sums` over the batch, float32 [6].
 
-        Of targets with answer choices, [B, C, L], returns their log-likelihoods [B, C] in nats.
-        "predicted" of the batch is as in `on_device`; without it, logits are computed everywhere.
+        For targets with answer choices, [B, C, L], returns their log-likelihoods [B, C] in nats.
+        "predicted" of the batch is as in `move_to_device`; without it, logits are computed at all
+        positions.
         """
         targets = batch["targets"]
         if targets.dim() == 3:
             return self._log_likelihoods(batch["inputs"], targets, batch["predicted"])
         hidden = self.decode(batch, *self.encode(batch)).flatten(0, 1)
-        wanted = targets.flatten()
+        expected = targets.flatten()
         if "predicted" in batch:
-            hidden, wanted = (x.index_select(0, batch["predicted"]) for x in (hidden, wanted))
+            hidden, expected = (x.index_select(0, batch["predicted"]) for x in (hidden, expected))
         logits = self.logits(hidden)
         z_loss = self.spec.z_loss if self.training else 0.0
-        return self.loss_sums(logits, wanted, z_loss, self.spec.label_smoothing)
+        return self.loss_sums(logits, expected, z_loss, self.spec.label_smoothing)
 
     def _log_likelihoods(
         self, inputs: torch.Tensor, targets: torch.Tensor, predicted: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the summed log-probabilities of targets [B, C, L] given inputs [B, M], [B, C].
+        """Returns the summed log-probabilities [B, C] of targets [B, C, L] for inputs [B, M].
 
-        Inputs are encoded once, and the choices of one attend to the same keys. Logits and their
-        softmax are float32.
+        Inputs are encoded once, and all choices of an input attend to the same keys. Logits and
+        their softmax are float32.
         """
         memory, segments = self.encode({"inputs": inputs})
         rows = targets.flatten(0, 1)
         x = self.shared(functional.pad(rows, (1, 0))[:, :-1])
-        later = _later(rows.shape[1], x.device)[None, None]
+        later = _future_positions(rows.shape[1], x.device)[None, None]
         hidden = self.decoder(
             x,
             torch.zeros(later.shape, dtype=x.dtype, device=x.device).masked_fill(later, HIDDEN),
@@ -290,8 +291,8 @@ class T5(nn.Module):
         )
         logits = self.logits(hidden.flatten(0, 1)[predicted].float())
         nats = torch.zeros(rows.numel(), device=x.device)
-        wanted = rows.flatten()[predicted]
-        nats[predicted] = -functional.cross_entropy(logits, wanted, reduction="none")
+        expected = rows.flatten()[predicted]
+        nats[predicted] = -functional.cross_entropy(logits, expected, reduction="none")
         return nats.view(targets.shape).sum(-1)
 
     def encode(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -306,10 +307,12 @@ class T5(nn.Module):
     ) -> torch.Tensor:
         """Returns the decoder's output [B, L, D] for all positions of the targets [B, L]."""
         targets = batch["targets"]
-        own = batch.get("targets_segmentation", targets.clamp(max=1))
-        x = self.shared(shifted(targets, own))
-        seen = mask(own, own, x.dtype).masked_fill(_later(targets.shape[1], x.device), HIDDEN)
-        return self.decoder(x, seen, memory, mask(own, segments, x.dtype))
+        target_segments = batch.get("targets_segmentation", targets.clamp(max=1))
+        x = self.shared(shift_right(targets, target_segments))
+        self_mask = mask(target_segments, target_segments, x.dtype).masked_fill(
+            _future_positions(targets.shape[1], x.device), HIDDEN
+        )
+        return self.decoder(x, self_mask, memory, mask(target_segments, segments, x.dtype))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns the logits [..., V] of the decoder's output [..., D], in its type."""
@@ -319,49 +322,55 @@ class T5(nn.Module):
         return functional.linear(hidden * self.spec.sizes.d_model**-0.5, table)
 
 
-def on_device(batch: Mapping[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
-    """Returns a batch as the model reads it, int64 on a device, without waiting for a GPU.
+def move_to_device(
+    batch: Mapping[str, np.ndarray], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Copies a batch to a device as int64, without waiting for a GPU.
 
-    "predicted" are the places of its flattened targets where a token is predicted: no padding. A
-    GPU that found them would have to be waited for.
+    It adds "predicted": the positions in the flattened targets that are not padding. The CPU finds
+    them, because it would have to wait for a GPU that finds them.
     """
-    found = {}
+    tensors = {}
     for name, values in {**batch, "predicted": np.flatnonzero(batch["targets"])}.items():
         tensor = torch.from_numpy(values.astype(np.int64))
         if device.type == "cuda":
             tensor = tensor.pin_memory()
-        found[name] = tensor.to(device, non_blocking=True)
-    return found
+        tensors[name] = tensor.to(device, non_blocking=True)
+    return tensors
 
 
-def _later(length: int, device: torch.device) -> torch.Tensor:
+def _future_positions(length: int, device: torch.device) -> torch.Tensor:
     """Returns which positions come after each position, bool [L, L]."""
     return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
-    # Without values: drawing them on the meta device imports PyTorch's compiler, for seconds.
+    # Without values: drawing them on the meta device imports PyTorch's compiler, which is slow.
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
-def shifted(targets: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
-    """Returns what the decoder reads [B, L]: the token before each, 0 before an example's first."""
+def shift_right(targets: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+    """Returns the decoder's inputs [B, L]: the previous target, 0 at the start of an example."""
     before = functional.pad(targets, (1, 0))[:, :-1]
     same = functional.pad(segments, (1, 0))[:, :-1] == segments
     return before * same
 
 
-def mask(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Returns 0 where two segments [B, L], [B, M] are equal, else -1e9, as [B, 1, L, M]."""
-    apart = one[:, None, :, None] != other[:, None, None, :]
-    return torch.zeros(apart.shape, dtype=dtype, device=one.device).masked_fill(apart, HIDDEN)
+def mask(
+    query_segments: torch.Tensor, key_segments: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Returns [B, 1, L, M]: 0 if query [B, L] and key [B, M] have equal segments, else -1e9."""
+    different = query_segments[:, None, :, None] != key_segments[:, None, None, :]
+    return torch.zeros(different.shape, dtype=dtype, device=query_segments.device).masked_fill(
+        different, HIDDEN
+    )
 
 
 def bucket(distance: torch.Tensor, buckets: int, bidirectional: bool) -> torch.Tensor:
     """Returns the bucket of each distance from query to key, as Mesh TensorFlow counts them.
 
     Half of the buckets are for distances one by one, half for logarithmically growing ranges up to
-    128; with `bidirectional`, keys after the query have buckets of their own.
+    128; with `bidirectional`, keys after the query have their own buckets.
     (`_relative_position_bucket` in mesh_tensorflow/transformer/transformer_layers.py.)
     """
     first = torch.zeros_like(distance)
@@ -377,12 +386,12 @@ def bucket(distance: torch.Tensor, buckets: int, bidirectional: bool) -> torch.T
     return first + torch.where(back < exact, back, far.clamp(max=buckets - 1))
 
 
-def along_rows(x: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
+def apply_row_dropout(x: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
     """Returns x [B, L, D] after dropout that is the same for all positions of a row."""
-    return dropped(x, rate, (x.shape[0], 1, x.shape[2])) if training and rate else x
+    return apply_dropout(x, rate, (x.shape[0], 1, x.shape[2])) if training and rate else x
 
 
-def dropped(x: torch.Tensor, rate: float, shape: tuple[int, ...]) -> torch.Tensor:
+def apply_dropout(x: torch.Tensor, rate: float, shape: tuple[int, ...]) -> torch.Tensor:
     """Returns x times a draw of `shape`: 0 with probability `rate`, else 1 / (1 - rate)."""
     keep = torch.rand(shape, device=x.device) >= rate
     return x * (keep / (1.0 - rate)).to(x.dtype)

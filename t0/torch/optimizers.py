@@ -34,7 +34,7 @@ class Weight:
     Attributes:
       name: Mesh TensorFlow's name.
       shape: the whole weight's shape in Mesh TensorFlow's orientation.
-      transposed: whether PyTorch has the two dimensions the other way round.
+      transposed: whether PyTorch has the two dimensions in the opposite order.
       local: returns this process's rows, in PyTorch's orientation; writing to them changes the
         model.
       gradient: returns the gradient of these rows, None if the loss does not depend on them.
@@ -73,7 +73,7 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Squares:
-    """Sums of squares over all weights, as numbers of a step.
+    """Sums of squares over all weights in one step.
 
     Attributes:
       gradient: of the gradients, before any clipping.
@@ -153,29 +153,31 @@ class Optimizer(abc.ABC):
 
     def _add(self, weight: Weight, kind: str, shape: Sequence[int], *, by_rows: bool) -> None:
         local = weight.local()
-        whole = torch.Size(shape)
-        held = (local.shape[0], *whole[1:]) if by_rows else whole
-        value = torch.zeros(held, dtype=torch.float32, device=local.device)
-        joint = f"{weight.name}/{kind}" if kind.startswith("adam") else f"{weight.name}_slot_{kind}"
-        self.slots[joint] = Slot(weight.name, kind, value, by_rows, tuple(whole))
+        whole_shape = torch.Size(shape)
+        local_shape = (local.shape[0], *whole_shape[1:]) if by_rows else whole_shape
+        value = torch.zeros(local_shape, dtype=torch.float32, device=local.device)
+        slot_name = (
+            f"{weight.name}/{kind}" if kind.startswith("adam") else f"{weight.name}_slot_{kind}"
+        )
+        self.slots[slot_name] = Slot(weight.name, kind, value, by_rows, tuple(whole_shape))
 
     def _slot(self, weight: Weight, kind: str) -> Slot:
         return self.slots[f"{weight.name}_slot_{kind}"]
 
-    def _with_gradients(
+    def _collect_gradients(
         self, *, wide: bool = True
     ) -> list[tuple[Weight, torch.Tensor, torch.Tensor]]:
-        """Returns weights, their rows and gradients; those of matrices are float32 if `wide`."""
-        found = [(weight, weight.gradient()) for weight in self._weights]
+        """Returns weights, their rows and gradients; matrices' gradients are float32 if `wide`."""
+        pairs = [(weight, weight.gradient()) for weight in self._weights]
         return [
             (w, w.local(), g.float() if wide or g.dim() < 2 else g)
-            for w, g in found
+            for w, g in pairs
             if g is not None
         ]
 
 
 def _sum_together(tensors: Sequence[torch.Tensor], total: Total) -> list[torch.Tensor]:
-    """Returns the sums of tensors over the processes, which are reduced as one tensor."""
+    """Returns the sums of tensors over the processes, computed in one reduction."""
     if not tensors:
         return []
     flat = total(torch.cat([tensor.reshape(-1) for tensor in tensors]))
@@ -193,11 +195,11 @@ class Adafactor(Optimizer):
 
     def __init__(self, weights: Sequence[Weight], total: Total, **parameters: Any) -> None:
         super().__init__(weights, total)
-        self._of = parameters
+        self._parameters = parameters
         self._passes = _MATRIX_PASSES
-        self._known_facts: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._cached_weight_facts: tuple[torch.Tensor, torch.Tensor] | None = None
         # name -> the slots along rows and columns, or the one slot of a weight not factored.
-        self._held: dict[str, tuple[Slot, ...]] = {}
+        self._slots_by_weight: dict[str, tuple[Slot, ...]] = {}
         for weight in weights:
             shape = tuple(weight.local().shape[1:])
             rows, columns = self._kinds(weight)
@@ -207,15 +209,15 @@ class Adafactor(Optimizer):
                 self._add(weight, rows, (_rows(weight),), by_rows=True)
                 self._add(weight, columns, shape, by_rows=False)
             kinds = ("v",) if rows is None else (rows, columns)
-            self._held[weight.name] = tuple(self._slot(weight, kind) for kind in kinds)
+            self._slots_by_weight[weight.name] = tuple(self._slot(weight, kind) for kind in kinds)
             if parameters["beta1"]:
                 self._add(weight, "m", (_rows(weight), *shape), by_rows=True)
 
     def _kinds(self, weight: Weight) -> tuple[str | None, str | None]:
         """Returns the names of the moments along rows and along columns, None if not factored."""
         shape = weight.shape
-        small = self._of["min_dim_size_to_factor"]
-        if not self._of["factored"] or len(shape) < 2 or sorted(shape)[-2] < small:
+        small = self._parameters["min_dim_size_to_factor"]
+        if not self._parameters["factored"] or len(shape) < 2 or sorted(shape)[-2] < small:
             return None, None
         lost_by_vr = factored_axes(shape)[0]
         axis = 1 - lost_by_vr if weight.transposed else lost_by_vr
@@ -235,43 +237,45 @@ class Adafactor(Optimizer):
 
         Args:
           decay: the share of the second moments that stays; see `decay`.
-          rate: the learning rate. Both may be tensors, which a CUDA graph reads anew.
+          rate: the learning rate. Both may be tensors, which a CUDA graph reads at each replay.
           clip_norm: the largest norm of all gradients together, or None.
         """
-        found = self._with_gradients(wide=False)
-        slots = [self._held[weight.name] for weight, _, _ in found]
+        trained = self._collect_gradients(wide=False)
+        slots = [self._slots_by_weight[weight.name] for weight, _, _ in trained]
         along, sums, column_sums = [], [], []
-        for (_, local, gradient), held in zip(found, slots, strict=True):
-            if len(held) == 2:
-                rows, columns, both = self._passes.sums(local, gradient)
+        for (_, local, gradient), weight_slots in zip(trained, slots, strict=True):
+            if len(weight_slots) == 2:
+                rows, columns, square_sums = self._passes.sums(local, gradient)
                 column_sums.append(columns)
             else:
                 rows = gradient.float().square()
-                both = torch.stack([rows.sum(), local.float().square().sum()])
+                square_sums = torch.stack([rows.sum(), local.float().square().sum()])
             along.append(rows)
-            sums.append(both)
-        *columns, both = _sum_together([*column_sums, torch.stack(sums)], self._total)
-        squares = both.sum(0)
+            sums.append(square_sums)
+        *columns, square_sums = _sum_together([*column_sums, torch.stack(sums)], self._total)
+        squares = square_sums.sum(0)
         clip = _clip_factor(squares[0], clip_norm)
-        self._moments(found, slots, along, columns, clip, decay)
-        of_updates = [
-            self._update_squares(gradient, held, clip)
-            for (_, _, gradient), held in zip(found, slots, strict=True)
+        self._update_moments(trained, slots, along, columns, clip, decay)
+        update_sums = [
+            self._update_squares(gradient, weight_slots, clip)
+            for (_, _, gradient), weight_slots in zip(trained, slots, strict=True)
         ]
-        updates = self._total(torch.stack(of_updates))
+        updates = self._total(torch.stack(update_sums))
         means = torch.stack(
             [
-                self._mean(weight, held, row_sum)
-                for (weight, _, _), held, row_sum in zip(
-                    found, slots, updates[:, 1].unbind(), strict=True
+                self._moment_mean(weight, weight_slots, row_sum)
+                for (weight, _, _), weight_slots, row_sum in zip(
+                    trained, slots, updates[:, 1].unbind(), strict=True
                 )
             ]
         )
-        scales = clip * self._scales(found, rate, both[:, 1], updates[:, 0] * means)
-        for (weight, local, gradient), held, mean, scale in zip(
-            found, slots, means.unbind(), scales.unbind(), strict=True
+        scales = clip * self._compute_scales(
+            trained, rate, square_sums[:, 1], updates[:, 0] * means
+        )
+        for (weight, local, gradient), weight_slots, mean, scale in zip(
+            trained, slots, means.unbind(), scales.unbind(), strict=True
         ):
-            self._update(weight, local, gradient, held, mean, scale)
+            self._update(weight, local, gradient, weight_slots, mean, scale)
         return squares
 
     def compile(self) -> None:
@@ -280,15 +284,15 @@ class Adafactor(Optimizer):
 
     def decay(self, step: int) -> float:
         """Returns the share of the second moments that stays at a step."""
-        decay = self._of["decay_rate"]
+        decay = self._parameters["decay_rate"]
         if isinstance(decay, float):
             return decay
         steps = _steps_since(step, decay.offset, "adafactor_decay_rate_pow")
         return 1.0 - float(steps) ** -decay.exponent
 
-    def _moments(
+    def _update_moments(
         self,
-        found: Sequence[tuple[Weight, torch.Tensor, torch.Tensor]],
+        trained: Sequence[tuple[Weight, torch.Tensor, torch.Tensor]],
         slots: Sequence[tuple[Slot, ...]],
         along: Sequence[torch.Tensor],
         columns: Sequence[torch.Tensor],
@@ -298,46 +302,53 @@ class Adafactor(Optimizer):
         """Updates the second moments of all weights.
 
         Args:
-          found: the weights.
+          trained: the weights.
           slots: their slots.
-          along: of the gradients' squares the sums along rows, or the squares themselves.
-          columns: the sums along columns, of all processes, of the weights that are factored.
+          along: the gradients' squares, summed along rows if the weight is factored.
+          columns: for each factored weight the sums along columns, over all processes.
           clip: the factor of the gradients.
           decay: the share of the moments that stays.
         """
-        following = iter(columns)
-        for (weight, _, gradient), held, rows in zip(found, slots, along, strict=True):
+        next_columns = iter(columns)
+        for (weight, _, gradient), weight_slots, rows in zip(trained, slots, along, strict=True):
             squares = [rows]
-            if len(held) == 2:
-                squares = [rows / gradient.shape[1], next(following) / _rows(weight)]
-            for slot, square in zip(held, squares, strict=True):
-                square = square * clip.square() + self._of["epsilon1"]
+            if len(weight_slots) == 2:
+                squares = [rows / gradient.shape[1], next(next_columns) / _rows(weight)]
+            for slot, square in zip(weight_slots, squares, strict=True):
+                square = square * clip.square() + self._parameters["epsilon1"]
                 slot.value.mul_(decay).add_(square * (1.0 - decay))
 
     def _update_squares(
-        self, gradient: torch.Tensor, held: tuple[Slot, ...], clip: torch.Tensor
+        self, gradient: torch.Tensor, weight_slots: tuple[Slot, ...], clip: torch.Tensor
     ) -> torch.Tensor:
         """Returns this process's part of two sums, [2].
 
-        They are of the squares of gradient / sqrt(moments), and of the moments along the rows.
+        The first is over the squares of gradient / sqrt(moments), the second over the moments along
+        the rows.
         """
-        moment = held[0].value
-        if len(held) == 1:
+        moment = weight_slots[0].value
+        if len(weight_slots) == 1:
             whole = (gradient.float().square() / moment).sum() * clip.square()
             return torch.stack([whole, torch.zeros_like(whole)])
-        return self._passes.update_squares(gradient, moment, held[1].value, clip)
+        return self._passes.update_squares(gradient, moment, weight_slots[1].value, clip)
 
     @staticmethod
-    def _mean(weight: Weight, held: tuple[Slot, ...], row_sum: torch.Tensor) -> torch.Tensor:
-        """Returns the mean that moments along rows are divided by, 1 of a weight not factored."""
-        if len(held) == 1:
+    def _moment_mean(
+        weight: Weight, weight_slots: tuple[Slot, ...], row_sum: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns the divisor of the moments along rows; 1 if the weight is not factored."""
+        if len(weight_slots) == 1:
             return torch.ones_like(row_sum)
         # vr is in units of its mean; the mean of vc is the same except for rounding.
-        return row_sum / _rows(weight) if held[0].kind == "vr" else held[1].value.mean()
+        return (
+            row_sum / _rows(weight)
+            if weight_slots[0].kind == "vr"
+            else weight_slots[1].value.mean()
+        )
 
-    def _scales(
+    def _compute_scales(
         self,
-        found: Sequence[tuple[Weight, torch.Tensor, torch.Tensor]],
+        trained: Sequence[tuple[Weight, torch.Tensor, torch.Tensor]],
         rate: float | torch.Tensor,
         squares: torch.Tensor,
         update_squares: torch.Tensor,
@@ -345,20 +356,22 @@ class Adafactor(Optimizer):
         """Returns the factor of each weight's update, [N].
 
         Args:
-          found: N weights.
+          trained: N weights.
           rate: the learning rate.
           squares: the sums of the weights' squares, [N].
           update_squares: those of the updates' squares, before any factor, [N].
         """
-        of = self._of
-        sizes, left = self._facts(tuple(weight.name for weight, _, _ in found), squares.device)
+        parameters = self._parameters
+        sizes, unscaled = self._weight_facts(
+            tuple(weight.name for weight, _, _ in trained), squares.device
+        )
         scales = torch.ones_like(squares) * rate
-        if of["multiply_by_parameter_scale"]:
-            factors = (squares / sizes).sqrt().clamp(min=of["epsilon2"])
-            scales = scales * torch.where(left, 1.0, factors)
-        if of["clipping_threshold"] is not None:
+        if parameters["multiply_by_parameter_scale"]:
+            factors = (squares / sizes).sqrt().clamp(min=parameters["epsilon2"])
+            scales = scales * torch.where(unscaled, 1.0, factors)
+        if parameters["clipping_threshold"] is not None:
             rms = (update_squares / sizes).sqrt()
-            scales = scales / (rms / of["clipping_threshold"]).clamp(min=1.0)
+            scales = scales / (rms / parameters["clipping_threshold"]).clamp(min=1.0)
         return scales
 
     def _update(
@@ -366,50 +379,50 @@ class Adafactor(Optimizer):
         weight: Weight,
         local: torch.Tensor,
         gradient: torch.Tensor,
-        held: tuple[Slot, ...],
+        weight_slots: tuple[Slot, ...],
         mean: torch.Tensor,
         scale: torch.Tensor,
     ) -> None:
-        moment = (held[0].value / mean).rsqrt() * scale
-        if len(held) == 2 and not self._of["beta1"]:
-            self._passes.update(local, gradient, moment, held[1].value)
+        moment = (weight_slots[0].value / mean).rsqrt() * scale
+        if len(weight_slots) == 2 and not self._parameters["beta1"]:
+            self._passes.update(local, gradient, moment, weight_slots[1].value)
             return
-        if len(held) == 1:
+        if len(weight_slots) == 1:
             update, factor = gradient.float(), moment
         else:
-            update, factor = gradient.float() * moment[:, None], held[1].value.rsqrt()
-        if self._of["beta1"]:
-            momentum, beta = self._slot(weight, "m").value, self._of["beta1"]
+            update, factor = gradient.float() * moment[:, None], weight_slots[1].value.rsqrt()
+        if self._parameters["beta1"]:
+            momentum, beta = self._slot(weight, "m").value, self._parameters["beta1"]
             momentum.mul_(beta).addcmul_(update, factor, value=1.0 - beta)
             local.sub_(momentum)
         else:
             local.addcmul_(update, factor, value=-1.0)
 
-    def _facts(
+    def _weight_facts(
         self, names: tuple[str, ...], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the sizes of weights, and which keep the rate whatever their scale.
+        """Returns the sizes of weights, and which of them are updated without parameter scale.
 
-        They are made once: a copy to a GPU is waited for.
+        They are made once, because copying them to a GPU takes a wait.
         """
-        if self._known_facts is None:
-            self._known_facts = self._made_facts(names, device)
-        return self._known_facts
+        if self._cached_weight_facts is None:
+            self._cached_weight_facts = self._make_weight_facts(names, device)
+        return self._cached_weight_facts
 
-    def _made_facts(
+    def _make_weight_facts(
         self, names: tuple[str, ...], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
         sizes = {weight.name: float(weight.size) for weight in self._weights}
-        excluded = self._of["exclude_from_parameter_scale"] or ()
-        left = [any(part in name for part in excluded) for name in names]
+        excluded = self._parameters["exclude_from_parameter_scale"] or ()
+        is_excluded = [any(text in name for text in excluded) for name in names]
         return (
             torch.tensor([sizes[name] for name in names], device=device),
-            torch.tensor(left, device=device),
+            torch.tensor(is_excluded, device=device),
         )
 
 
 class _Passes(NamedTuple):
-    """Adafactor's passes over a matrix, each of which reads the gradient once when compiled."""
+    """Adafactor's passes over a matrix; a compiled pass reads the gradient only once."""
 
     sums: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
     update_squares: Callable[..., torch.Tensor]
@@ -451,11 +464,16 @@ class AdamW(Optimizer):
     """
 
     def __init__(
-        self, weights: Sequence[Weight], total: Total, *, epsilon_first: bool = False, **of: Any
+        self,
+        weights: Sequence[Weight],
+        total: Total,
+        *,
+        epsilon_first: bool = False,
+        **parameters: Any,
     ) -> None:
         super().__init__(weights, total)
         self._epsilon_first = epsilon_first
-        self._of = {**of, **(_SCALED if epsilon_first else {})}
+        self._parameters = {**parameters, **(_SCALED if epsilon_first else {})}
         for weight in weights:
             shape = (_rows(weight), *weight.local().shape[1:])
             for kind in ("adam_m", "adam_v"):
@@ -463,42 +481,48 @@ class AdamW(Optimizer):
 
     def step(self, step: int, rate: float, clip_norm: float | None) -> Squares:
         """Updates the weights; see `Optimizer.step`."""
-        of, found = self._of, self._with_gradients()
+        parameters, trained = self._parameters, self._collect_gradients()
         sums = [
             torch.stack([gradient.square().sum(), local.float().square().sum()])
-            for _, local, gradient in found
+            for _, local, gradient in trained
         ]
         squares = _sum_together(sums, self._total)
-        both = torch.stack(squares).sum(0)
-        clip = _clip_factor(both[0], clip_norm)
-        steps = _steps_since(step, of["offset"], "AdamWOptimizer")
-        corrections = [_bias_correction(of[name], steps) for name in ("beta_1", "beta_2")]
+        square_sums = torch.stack(squares).sum(0)
+        clip = _clip_factor(square_sums[0], clip_norm)
+        steps = _steps_since(step, parameters["offset"], "AdamWOptimizer")
+        corrections = [_bias_correction(parameters[name], steps) for name in ("beta_1", "beta_2")]
         updates = [
-            self._adam(weight, gradient * clip, corrections) for weight, _, gradient in found
+            self._adam(weight, gradient * clip, corrections) for weight, _, gradient in trained
         ]
-        spans = _sum_together([update.square().sum() for update in updates], self._total)
-        for (weight, local, _), update, square, span in zip(
-            found, updates, squares, spans, strict=True
+        update_squares = _sum_together([update.square().sum() for update in updates], self._total)
+        for (weight, local, _), update, square, update_square in zip(
+            trained, updates, squares, update_squares, strict=True
         ):
-            if of["rms_clipping_threshold"] is not None:
-                rms = (span / weight.size).sqrt()
-                update /= (rms / of["rms_clipping_threshold"]).clamp(min=1.0)
-            if of["multiply_by_parameter_scale"]:
+            if parameters["rms_clipping_threshold"] is not None:
+                rms = (update_square / weight.size).sqrt()
+                update /= (rms / parameters["rms_clipping_threshold"]).clamp(min=1.0)
+            if parameters["multiply_by_parameter_scale"]:
                 update *= (square[1] / weight.size).sqrt().clamp(min=1e-3)
-            excluded = any(re.search(x, weight.name) for x in of["exclude_from_weight_decay"])
-            if of["weight_decay_rate"] and not excluded:
-                update += local * of["weight_decay_rate"]
+            excluded = any(
+                re.search(x, weight.name) for x in parameters["exclude_from_weight_decay"]
+            )
+            if parameters["weight_decay_rate"] and not excluded:
+                update += local * parameters["weight_decay_rate"]
             local.sub_(update, alpha=rate)
-        return Squares(*both.tolist())
+        return Squares(*square_sums.tolist())
 
     def _adam(
         self, weight: Weight, gradient: torch.Tensor, corrections: Sequence[float]
     ) -> torch.Tensor:
-        of = self._of
+        parameters = self._parameters
         mean, square = (self.slots[f"{weight.name}/{kind}"].value for kind in ("adam_m", "adam_v"))
-        mean.mul_(of["beta_1"]).add_(gradient, alpha=1.0 - of["beta_1"])
-        square.mul_(of["beta_2"]).addcmul_(gradient, gradient, value=1.0 - of["beta_2"])
-        epsilon = of["epsilon"] / (math.sqrt(corrections[1]) if self._epsilon_first else 1.0)
+        mean.mul_(parameters["beta_1"]).add_(gradient, alpha=1.0 - parameters["beta_1"])
+        square.mul_(parameters["beta_2"]).addcmul_(
+            gradient, gradient, value=1.0 - parameters["beta_2"]
+        )
+        epsilon = parameters["epsilon"] / (
+            math.sqrt(corrections[1]) if self._epsilon_first else 1.0
+        )
         return (mean / corrections[0]) / ((square / corrections[1]).sqrt() + epsilon)
 
 
@@ -508,7 +532,7 @@ _SCALED = {
     "multiply_by_parameter_scale": True,
     "exclude_from_weight_decay": ("rms_norm", "layer_norm"),
 }
-# Selector -> what makes the optimizer, and its parameters.
+# Selector -> the optimizer's constructor, and the class of its parameters.
 _KINDS: Mapping[str, tuple[Callable[..., Optimizer], type]] = {
     "mesh_tensorflow.optimize.AdafactorOptimizer": (Adafactor, _AdafactorParameters),
     "t0.AdamWOptimizer": (AdamW, _AdamWParameters),
@@ -545,7 +569,7 @@ def read_parameters(configured: ConfiguredSpec) -> dict[str, Any]:
             re.compile(pattern)
         except re.error as error:
             raise UserError(
-                f"the optimizer's exclude_from_weight_decay has {pattern!r:.80}, which is no "
+                f"the optimizer's exclude_from_weight_decay has {pattern!r:.80}, which is not a "
                 f"regular expression: {error}"
             ) from error
     return parameters
@@ -567,7 +591,7 @@ def build(
       compiled: whether PyTorch compiles Adafactor's passes over matrices, once for each shape.
 
     Raises:
-      UserError: if it is another optimizer than this engine has.
+      UserError: if this engine does not have the optimizer.
     """
     parameters = read_parameters(configured)
     optimizer = _KINDS[configured.selector][0](weights, total, **parameters)

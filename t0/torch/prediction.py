@@ -52,16 +52,16 @@ def predict(spec: RunSpec, joined: World) -> None:
     """
     if spec.infer is None:
         raise UserError(
-            "the specification has no predictions: write it again, by t5_mesh_transformer "
+            "the specification has no predictions: write it again with t5_mesh_transformer "
             "--save_spec"
         )
     with joined.only_first_prints():
         _predict(spec, spec.infer.jobs, joined)
 
 
-def _predict(spec: RunSpec, wanted: tuple[JobSpec, ...], joined: World) -> None:
+def _predict(spec: RunSpec, job_specs: tuple[JobSpec, ...], joined: World) -> None:
     model, targets = t5(spec.model), Pieces(spec.targets_vocabulary.file)
-    jobs = [_job(job, spec, targets, joined) for job in wanted]
+    jobs = [_make_job(job, spec, targets, joined) for job in job_specs]
 
     def describe(path: str) -> dict[str, Any]:
         return {
@@ -85,14 +85,14 @@ def _predict(spec: RunSpec, wanted: tuple[JobSpec, ...], joined: World) -> None:
     )
 
 
-def _job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> PredictionJob:
+def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> PredictionJob:
     try:
         settings = InferenceSettings(**job.settings)
         multiple = job.limits["targets_per_input"]
         limits = LengthLimits(**{**job.limits, "targets_per_input": multiple and tuple(multiple)})
     except (TypeError, KeyError) as error:
         raise UserError(
-            f"the specification's predictions cannot be read ({error!s:.200}); write it again, by "
+            f"the specification's predictions cannot be read ({error!s:.200}); write it again with "
             "t5_mesh_transformer --save_spec"
         ) from error
     if "://" in job.path:
@@ -101,26 +101,28 @@ def _job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Predict
             "to folders that all its processes see (infer.output_dir)"
         )
     activations = world.choose_activation_type(settings.activation_dtype, joined.device)
-    named = str(activations).removeprefix("torch.")
-    settings = dataclasses.replace(settings, activation_dtype=named)
-    source = _first(_source(job, spec, targets), job.examples)
+    type_name = str(activations).removeprefix("torch.")
+    settings = dataclasses.replace(settings, activation_dtype=type_name)
+    source = _limit_examples(_open_source(job, spec, targets), job.examples)
     return PredictionJob(source, limits, settings, job.path, job.as_json)
 
 
-def _first(source: InputSource, most: int | None) -> InputSource:
+def _limit_examples(source: InputSource, most: int | None) -> InputSource:
     """Returns a source with its first `most` examples, or with all."""
     if most is None:
         return source
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-        return itertools.takewhile(lambda one: one.number < most, source.read(shard, shards))
+        return itertools.takewhile(
+            lambda example: example.number < most, source.read(shard, shards)
+        )
 
     total = None if source.total is None else min(source.total, most)
     facts = {**source.facts, "examples": most}
     return dataclasses.replace(source, total=total, facts=facts, read=read)
 
 
-def _source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
+def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
     if job.task is None:
         return inputs.open_file(
             job.input_file or "", Pieces(job.vocabulary), add_eos=job.add_eos, repeats=job.repeats

@@ -1,4 +1,4 @@
-"""`score_eval` on PyTorch: the evaluation of all engines, with a scorer on sharded weights.
+"""Mode `score_eval` on PyTorch: the rank evaluation of all engines, with a sharded scorer.
 
     evaluate(spec, world)    # spec: a `RunSpec` whose mode is "score_eval"
 
@@ -19,7 +19,7 @@ from t0.scoring.examples import RankTaskFacts
 from t0.scoring.rank_metrics import RankClassification
 from t0.scoring.records import ReadRecords, RecordSorter, cached_records, not_ranked
 from t0.torch import sharding, weights
-from t0.torch.model import on_device
+from t0.torch.model import move_to_device
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World, choose_activation_type
 
@@ -79,7 +79,7 @@ def evaluate(spec: RunSpec, world: World) -> None:
 
 
 class ShardedScorer:
-    """Scores choices by a sharded model; see `ranking.ChoiceScorer`.
+    """Scores choices with a sharded model; see `ranking.ChoiceScorer`.
 
     Args:
       spec: the model.
@@ -99,7 +99,7 @@ class ShardedScorer:
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables."""
-        sharding.give_back(self.model)
+        sharding.reshard(self.model)
         weights.load(self.model, None, checkpoint, self._world)
         return len(sharding.names_and_parameters(self.model))
 
@@ -107,17 +107,17 @@ class ShardedScorer:
     def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Returns log p(choice | input) in nats; see `ranking.ChoiceScorer`."""
         own = slice(self._world.rank, None, self._world.size)
-        given = on_device({"inputs": inputs[own], "targets": targets[own]}, self._world.device)
+        batch = move_to_device({"inputs": inputs[own], "targets": targets[own]}, self._world.device)
         scores = torch.zeros(targets.shape[:2], device=self._world.device)
-        scores[own] = self.model(given)
+        scores[own] = self.model(batch)
         return self._world.all_reduce_sum(scores).cpu().numpy()
 
 
 def _check_supported(spec: RunSpec) -> RankSpec:
-    """Returns what is ranked; checks what this engine does not do."""
+    """Returns the rank specification; rejects settings that this engine does not support."""
     if spec.rank is None or spec.data is None:
         raise UserError(
-            "the specification has no rank evaluation: write it again, by t5_mesh_transformer "
+            "the specification has no rank evaluation: write it again with t5_mesh_transformer "
             "--save_spec"
         )
     if not spec.data.tasks:
@@ -138,7 +138,7 @@ def _check_supported(spec: RunSpec) -> RankSpec:
         if task.rank.other_metrics:
             raise UserError(
                 f"task {task.name} has the metric {task.rank.other_metrics[0]}, which the PyTorch "
-                "engine does not compute; t5_mesh_transformer without it does"
+                "engine does not compute; t5_mesh_transformer without --engine=torch does"
             )
     absent = [task.name for task in spec.data.tasks if not task.cache_files]
     if absent:

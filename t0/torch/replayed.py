@@ -1,15 +1,15 @@
-"""A training step of one process on a GPU, recorded once and replayed as CUDA graphs.
+"""Records the training step of one process on a GPU as CUDA graphs, and replays them.
 
     steps = ReplayedSteps(masters, local, optimizer, denominator=16384, clip_norm=None)
     sums, squares = steps.take(batches, seeds, step=0, rate=0.001)      # of losses; of all weights
 
-Python starts thousands of kernels a step, one after the other, and takes longer than an H100 takes
-to compute them: T5 1.1 large took 410 ms a step so, in which the GPU waited for most of the time. A
-CUDA graph starts them all at once. Its shapes and places in memory stay, so logits are computed at
-all target positions; those of padding count nothing.
+Without graphs, Python starts thousands of kernels a step, one after the other, which takes longer
+than an H100 takes to compute them: T5 1.1 large took 410 ms a step, and the GPU waited most of that
+time. A CUDA graph starts all kernels in one call. Its shapes and memory addresses are fixed, so
+logits are computed at all target positions; those of padding do not count.
 
-One process needs no weights of others: `masters` (sharded, float32) are what checkpoints hold, and
-`local` is a copy in the type of activations that computes losses and gradients.
+One process needs no weights from others. `masters` are the sharded float32 weights that checkpoints
+hold. `local` is a copy in the type of activations, which computes losses and gradients.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from t0.torch.losses import PARTS
+from t0.torch.losses import SUM_NAMES
 from t0.torch.model import T5
 from t0.torch.optimizers import Adafactor, Optimizer, Squares, Weight
 from t0.torch.sharding import local_rows
@@ -34,8 +34,8 @@ class ReplayedSteps:
     Args:
       masters: the float32 weights.
       local: the model that computes, on the same device.
-      optimizer: what updates the weights; its gradients are `gradients_of` this `local`.
-      denominator: what the losses are divided by.
+      optimizer: updates the masters, with the gradients of `local` (see `use_gradients_of`).
+      denominator: the divisor of the losses.
       clip_norm: the largest norm of all gradients together, or None.
     """
 
@@ -51,21 +51,21 @@ class ReplayedSteps:
         self._local, self._optimizer = local, optimizer
         self._denominator, self._clip_norm = denominator, clip_norm
         pairs = list(zip(local.parameters(), masters.parameters(), strict=True))
-        self._narrow = [own.data for own, _ in pairs]
+        self._narrow = [parameter.data for parameter, _ in pairs]
         self._wide = [local_rows(master) for _, master in pairs]
-        self._trained = [own for own, master in pairs if master.requires_grad]
-        self._sums_of_parts = [p.grad_sum for p in self._trained if p.grad_sum is not None]
+        self._trained = [parameter for parameter, master in pairs if master.requires_grad]
+        self._gradient_sums = [p.grad_sum for p in self._trained if p.grad_sum is not None]
         self._device = self._wide[0].device
         self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
-        self._sums = torch.zeros(len(PARTS), device=self._device)
+        self._sums = torch.zeros(len(SUM_NAMES), device=self._device)
         self._squares = torch.zeros(2, device=self._device)
         self._decay, self._rate = torch.zeros(2, device=self._device).unbind()
         self._batch: dict[str, torch.Tensor] = {}
-        self._taken, self._graphs = 0, None
+        self._steps_taken, self._graphs = 0, None
         self.refresh()
 
     def refresh(self) -> None:
-        """Takes over the masters' values, after they were filled."""
+        """Copies the masters' values to the local model, after the masters were filled."""
         _copy(self._narrow, self._wide)
 
     def take(
@@ -86,7 +86,7 @@ class ReplayedSteps:
         """
         if self._stream is None:
             return self._take(batches, seed, step, rate)
-        # What is recorded may not run on the stream that all others wait for.
+        # CUDA cannot record on the default stream, for which all other streams wait.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             return self._take(batches, seed, step, rate)  # which waits for the stream
@@ -104,14 +104,14 @@ class ReplayedSteps:
             self._decay.fill_(self._optimizer.decay(step))
         self._rate.fill_(rate)
         for number, batch in enumerate(batches):
-            self._fill(batch)
+            self._fill_batch(batch)
             seed(number)
-            if self._taken >= _EAGER and self._device.type == "cuda":
-                self._recorded()[0].replay()
+            if self._steps_taken >= _EAGER and self._device.type == "cuda":
+                self._record_graphs()[0].replay()
             else:
-                self._forget_gradients()
+                self._clear_gradients()
                 self._forward_and_backward()
-        self._taken += 1
+        self._steps_taken += 1
         if isinstance(self._optimizer, Adafactor):
             if self._graphs:
                 self._graphs[1].replay()
@@ -121,13 +121,13 @@ class ReplayedSteps:
         else:
             squares = self._optimizer.step(step, rate, self._clip_norm)
             self.refresh()
-        for total in self._sums_of_parts:
+        for total in self._gradient_sums:
             total.zero_()
         if self._stream is not None:
             self._stream.synchronize()
         return self._sums, squares
 
-    def _fill(self, batch: Mapping[str, np.ndarray]) -> None:
+    def _fill_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         for name, values in batch.items():
             tensor = torch.from_numpy(values.astype(np.int64))
             if self._device.type == "cuda":
@@ -136,36 +136,38 @@ class ReplayedSteps:
                 self._batch[name] = torch.empty_like(tensor, device=self._device)
             self._batch[name].copy_(tensor, non_blocking=True)
 
-    def _forget_gradients(self) -> None:
+    def _clear_gradients(self) -> None:
         for parameter in self._trained:
             parameter.grad = None
 
-    def _recorded(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph | None]:
+    def _record_graphs(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph | None]:
         """Returns the graphs of a microbatch, and of Adafactor's update."""
         if self._graphs is None:
-            self._forget_gradients()
+            self._clear_gradients()
             torch.cuda.synchronize()
-            torch.cuda.empty_cache()  # the graphs have memory of their own
-            first, second = torch.cuda.CUDAGraph(), None
-            # Of this thread alone: NCCL's watches its own events.
-            with torch.cuda.graph(first, stream=self._stream, capture_error_mode="thread_local"):
+            torch.cuda.empty_cache()  # the graphs have their own memory
+            microbatch_graph, update_graph = torch.cuda.CUDAGraph(), None
+            # Only this thread's calls are checked: NCCL's thread queries its own events.
+            with torch.cuda.graph(
+                microbatch_graph, stream=self._stream, capture_error_mode="thread_local"
+            ):
                 self._forward_and_backward()
             if isinstance(self._optimizer, Adafactor):
-                second = torch.cuda.CUDAGraph()
+                update_graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(
-                    second,
-                    pool=first.pool(),
+                    update_graph,
+                    pool=microbatch_graph.pool(),
                     stream=self._stream,
                     capture_error_mode="thread_local",
                 ):
                     self._update()
-            self._graphs = first, second
+            self._graphs = microbatch_graph, update_graph
         return self._graphs
 
     def _forward_and_backward(self) -> None:
-        part = self._local(self._batch)
-        ((part[0] + part[1]) / self._denominator).backward()
-        self._sums += part.detach()
+        sums = self._local(self._batch)
+        ((sums[0] + sums[1]) / self._denominator).backward()
+        self._sums += sums.detach()
 
     def _update(self) -> None:
         squares = self._optimizer.update(self._decay, self._rate, self._clip_norm)
@@ -174,37 +176,38 @@ class ReplayedSteps:
 
 
 def _add_to_sum(parameter: torch.nn.Parameter) -> None:
-    """Adds the gradient of a microbatch to the sum, as soon as it is there."""
+    """Adds the gradient of a microbatch to the sum, right after it is computed."""
     parameter.grad_sum += parameter.grad
     parameter.grad = None
 
 
-def with_gradients_of(
-    local: T5, masters: T5, weights: Sequence[Weight], *, parts: int
+def use_gradients_of(
+    local: T5, masters: T5, weights: Sequence[Weight], *, microbatches: int
 ) -> list[Weight]:
     """Returns weights whose gradients are those of a local model.
 
     Args:
       local: the model that computes.
-      masters: the model that the weights are of.
+      masters: the model that the weights belong to.
       weights: the weights that are trained, in the masters' order of names.
-      parts: the microbatches of a step; the gradients of several are summed in float32.
+      microbatches: the microbatches of a step; the gradients of several are summed in float32.
     """
-    own = {}
+    parameter_by_address = {}
     for parameter, master in zip(local.parameters(), masters.parameters(), strict=True):
         parameter.requires_grad_(master.requires_grad)
         parameter.grad_sum = None
-        if parts > 1 and master.requires_grad:
+        if microbatches > 1 and master.requires_grad:
             parameter.grad_sum = torch.zeros_like(parameter, dtype=torch.float32)
             parameter.register_post_accumulate_grad_hook(_add_to_sum)
-        own[local_rows(master).data_ptr()] = parameter
+        parameter_by_address[local_rows(master).data_ptr()] = parameter
 
     def gradient(parameter: torch.nn.Parameter) -> torch.Tensor | None:
         return parameter.grad if parameter.grad_sum is None else parameter.grad_sum
 
     return [
         dataclasses.replace(
-            each, gradient=functools.partial(gradient, own[each.local().data_ptr()])
+            each,
+            gradient=functools.partial(gradient, parameter_by_address[each.local().data_ptr()]),
         )
         for each in weights
     ]

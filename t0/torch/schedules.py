@@ -1,4 +1,4 @@
-"""The learning rate of a step, by the schedule that a specification names.
+"""Computes the learning rate of a step from the schedule that a specification names.
 
     rate = schedule(spec.schedule, total=spec.schedule_steps)
     rate(0)
@@ -62,7 +62,7 @@ def _check_parameters(selector: str, parameters: Any) -> None:
     """Checks the parameters of a schedule, and of the schedules in a product.
 
     Raises:
-      UserError: if one is missing, unknown or no finite number.
+      UserError: if one is missing, unknown or not a finite number.
     """
     if not isinstance(parameters, Mapping):
         raise UserError(f"@{selector} has the parameters {parameters!r:.80}; wanted an object")
@@ -92,10 +92,10 @@ def _find_function(selector: Any) -> Callable[..., float]:
     kind, _, name = str(selector).rpartition(".")
     family = SCHEDULES if kind == "t0" else _MESH if kind.startswith("mesh_tensorflow") else {}
     if name not in family:
-        known = [f"t0.{each}" for each in SCHEDULES] + [*_MESH]
+        available = [f"t0.{each}" for each in SCHEDULES] + [*_MESH]
         raise UserError(
             f"run.learning_rate_schedule uses @{selector}, which the PyTorch engine does not have; "
-            f"wanted one of {', '.join(known)}"
+            f"wanted one of {', '.join(available)}"
         )
     return family[name]
 

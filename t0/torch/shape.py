@@ -1,11 +1,11 @@
-"""The model of a run specification: a T5's sizes, rates and loss, as plain numbers.
+"""Reads a T5's sizes, dropout rates and loss parameters from a run specification.
 
     model = t5(spec.model)
     model.sizes.d_model, model.activation, model.dropout.residual
 
 A specification holds the parameters of Mesh TensorFlow's layers as gin sets them. `t5` accepts T5
-1.0, 1.1, LM-adapted and mT5, and refuses every setting that this engine does not compute, by name:
-no parameter is ignored.
+1.0, T5 1.1, LM-adapted models and mT5. It rejects every setting that this engine does not compute,
+and names it: no parameter is ignored.
 """
 
 import dataclasses
@@ -81,9 +81,9 @@ class T5Spec:
 
     Attributes:
       sizes: the sizes of its tensors.
-      activation: "relu", or of a gated layer "gelu" or "silu".
+      activation: "relu"; "gelu" or "silu" for a gated layer.
       dropout: its dropout rates.
-      label_smoothing: the share of the target's probability that all tokens share.
+      label_smoothing: the share of the target's probability that is spread over all tokens.
       z_loss: the factor of the squared logarithm of the softmax's denominator.
       loss_denominator: the divisor of the summed loss; None for the batch's target positions.
       legacy_norms: whether checkpoints of Mesh TensorFlow have the older names of norms.
@@ -122,7 +122,7 @@ def t5(spec: ModelSpec) -> T5Spec:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"the specification's model cannot be read ({type(error).__name__}: {error!s:.200}); "
-            "write it again, by t5_mesh_transformer --save_spec"
+            "write it again with t5_mesh_transformer --save_spec"
         ) from error
     return model
 
@@ -130,27 +130,32 @@ def t5(spec: ModelSpec) -> T5Spec:
 def _read_model(spec: ModelSpec) -> T5Spec:
     stacks = {"encoder": spec.encoder, "decoder": spec.decoder}
     layers = {side: _read_layers(side, stack) for side, stack in stacks.items()}
-    everything = [*layers["encoder"], *layers["decoder"]]
-    attention = [x for x in everything if "num_heads" in x]
-    first = [x for x in everything if "relative_attention_num_buckets" in x and _has_bias(x)]
-    dense = [x for x in everything if "hidden_size" in x]
-    heads, width = _common_value(attention, "num_heads"), _common_value(attention, "key_value_size")
-    activation = dense[0]["activation"]
+    all_layers = [*layers["encoder"], *layers["decoder"]]
+    attention_layers = [x for x in all_layers if "num_heads" in x]
+    biased_layers = [
+        x for x in all_layers if "relative_attention_num_buckets" in x and _has_bias(x)
+    ]
+    dense_layers = [x for x in all_layers if "hidden_size" in x]
+    heads, width = (
+        _common_value(attention_layers, "num_heads"),
+        _common_value(attention_layers, "key_value_size"),
+    )
+    activation = dense_layers[0]["activation"]
     activation = tuple(activation) if isinstance(activation, list) else (activation,)
     if activation not in _ACTIVATIONS or any(
-        x["activation"] != dense[0]["activation"] for x in dense
+        x["activation"] != dense_layers[0]["activation"] for x in dense_layers
     ):
         raise _refusal(
-            "DenseReluDense.activation", dense[0]["activation"], "relu, or gelu * linear"
+            "DenseReluDense.activation", dense_layers[0]["activation"], "relu, or gelu * linear"
         )
     decoder = spec.decoder
     sizes = ModelShape(
         vocabulary=_common_value(stacks.values(), "input_vocab"),
         d_model=_common_value(stacks.values(), "d_model"),
-        d_ff=_common_value(dense, "hidden_size"),
+        d_ff=_common_value(dense_layers, "hidden_size"),
         inner=heads * width,
         heads=heads,
-        buckets=_common_value(first, "relative_attention_num_buckets"),
+        buckets=_common_value(biased_layers, "relative_attention_num_buckets"),
         encoder_layers=len(spec.encoder["layers"]) // len(_BLOCKS["encoder"]),
         decoder_layers=len(decoder["layers"]) // len(_BLOCKS["decoder"]),
         gated=len(activation) == 2,
@@ -162,8 +167,8 @@ def _read_model(spec: ModelSpec) -> T5Spec:
         activation=_ACTIVATIONS[activation],
         dropout=Dropout(
             residual=_common_value(map(_residual_dropout, stacks.values()), "rate"),
-            attention=_common_value(attention, "dropout_rate"),
-            hidden=_common_value(dense, "dropout_rate"),
+            attention=_common_value(attention_layers, "dropout_rate"),
+            hidden=_common_value(dense_layers, "dropout_rate"),
         ),
         label_smoothing=decoder["label_smoothing"],
         z_loss=decoder["z_loss"],
@@ -177,10 +182,10 @@ def _read_layers(side: str, stack: Mapping[str, Any]) -> list[Mapping[str, Any]]
     _check_fixed(side, stack, _STACK)
     _check_sublayers(side, stack["sublayers"])
     kinds = [layer["selector"].rpartition(".")[2] for layer in stack["layers"]]
-    wanted = _BLOCKS[side]
-    if not kinds or kinds != list(wanted) * (len(kinds) // len(wanted)):
+    expected = _BLOCKS[side]
+    if not kinds or kinds != list(expected) * (len(kinds) // len(expected)):
         raise _refusal(
-            f"the {side}'s layers", kinds[: len(wanted)], f"blocks of {', '.join(wanted)}"
+            f"the {side}'s layers", kinds[: len(expected)], f"blocks of {', '.join(expected)}"
         )
     for kind, layer in zip(kinds, stack["layers"], strict=True):
         _check_fixed(kind, layer["parameters"], _FIXED[kind])
@@ -194,30 +199,30 @@ def _has_bias(attention: Mapping[str, Any]) -> bool:
     return attention.get("relative_attention_type") is not None
 
 
-def _check_fixed(owner: str, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+def _check_fixed(owner: str, parameters: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
     for name, value in fixed.items():
-        if name in given and given[name] != value:
-            raise _refusal(f"{owner}.{name}", given[name], repr(value))
+        if name in parameters and parameters[name] != value:
+            raise _refusal(f"{owner}.{name}", parameters[name], repr(value))
 
 
 def _check_sublayers(side: str, sublayers: Mapping[str, Any]) -> None:
-    for place, wanted in _SUBLAYERS.items():
-        found = [x["selector"].rpartition(".")[2] for x in sublayers[place]]
-        kinds = ["norm" if x in _NORMS else "dropout" if x in _DROPOUTS else x for x in found]
-        if kinds not in (list(wanted), [x for x in wanted if x != "dropout"]):
-            raise _refusal(f"{side}'s LayerStack.sublayers_{place}", found, ", ".join(wanted))
-        for one in sublayers[place]:
-            epsilon = one["parameters"].get("epsilon", 1e-6)
+    for group, expected in _SUBLAYERS.items():
+        selectors = [x["selector"].rpartition(".")[2] for x in sublayers[group]]
+        kinds = ["norm" if x in _NORMS else "dropout" if x in _DROPOUTS else x for x in selectors]
+        if kinds not in (list(expected), [x for x in expected if x != "dropout"]):
+            raise _refusal(f"{side}'s LayerStack.sublayers_{group}", selectors, ", ".join(expected))
+        for sublayer in sublayers[group]:
+            epsilon = sublayer["parameters"].get("epsilon", 1e-6)
             if epsilon != 1e-6:
                 raise _refusal("sublayer_rms_norm.epsilon", epsilon, "1e-06")
 
 
 def _residual_dropout(stack: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the one rate of a stack's sublayers."""
+    """Returns the dropout rate that all sublayers of a stack share."""
     rates = [
         sublayer["parameters"].get("dropout_rate", 0.0)
-        for place in stack["sublayers"].values()
-        for sublayer in place
+        for group in stack["sublayers"].values()
+        for sublayer in group
         if sublayer["selector"].rpartition(".")[2] in _DROPOUTS
     ]
     return {
@@ -227,17 +232,17 @@ def _residual_dropout(stack: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _common_value(given: Iterable[Mapping[str, Any]], name: str) -> Any:
+def _common_value(parameter_sets: Iterable[Mapping[str, Any]], name: str) -> Any:
     """Returns the value of a parameter that must be the same wherever it occurs."""
     key = name.rpartition(" ")[2]
-    values = [x[key] for x in given]
+    values = [x[key] for x in parameter_sets]
     if any(value != values[0] for value in values):
         raise _refusal(name, sorted(set(values)), "one value for all layers")
     return values[0]
 
 
-def _refusal(name: str, got: Any, wanted: str) -> UserError:
+def _refusal(name: str, value: Any, expected: str) -> UserError:
     return UserError(
-        f"{name} is {got!r:.100}, which the PyTorch engine does not compute; wanted {wanted}. Mesh "
-        "TensorFlow computes it: t5_mesh_transformer without --engine=torch"
+        f"{name} is {value!r:.100}, which the PyTorch engine does not compute; wanted {expected}. "
+        "Mesh TensorFlow computes it: t5_mesh_transformer without --engine=torch"
     )

@@ -1,12 +1,12 @@
-"""A model whose weights are sharded over the processes (FSDP2), in mixed precision.
+"""Builds a model whose weights are sharded over the processes (FSDP2), in mixed precision.
 
     switches = MemorySwitches(keep=True, recompute=False)
     model = sharded(spec, world, activations=torch.bfloat16, switches=switches)
     weights = trained_weights(model, variable_filter=None)
 
 Each block is a unit of `fully_shard`: its weights are gathered before it computes, in the type of
-activations, and its gradients are summed over the processes in float32. A process keeps the rows of
-each weight that are its own, in float32. With one process nothing is gathered.
+activations, and its gradients are summed over the processes in float32. Each process keeps its own
+rows of each weight, in float32. With one process nothing is gathered.
 """
 
 import functools
@@ -44,9 +44,9 @@ def sharded(
       spec: the model.
       world: the processes.
       activations: the type to compute in.
-      switches: what trades memory for time.
+      switches: the options that trade memory for time.
       compiled: whether PyTorch compiles the blocks and the loss, at the first step.
-      kernel: what computes attention in training; see `t0.torch.attention`.
+      kernel: the attention kernel in training; see `t0.torch.attention`.
     """
     model = unsharded(spec, switches=switches, compiled=compiled, kernel=kernel)
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("rows",))
@@ -55,8 +55,8 @@ def sharded(
     )
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     for module in [*blocks, model]:
-        own = isinstance(module, Block) and not switches.keep
-        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=own)
+        reshards = isinstance(module, Block) and not switches.keep
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # The loss is a sum over all processes, which the loop has divided; gloo only sums.
@@ -76,12 +76,12 @@ def unsharded(
     with torch.device("meta"):
         model = T5(spec)
     model.encoder.recompute = model.decoder.recompute = switches.recompute
-    model.attend_by(kernel)
+    model.set_attention_kernel(kernel)
     if compiled:
         model.loss_sums = torch.compile(model.loss_sums)
         for module in model.modules():
             if isinstance(module, Block):
-                # A batch's shapes stay; with symbols for them kernels are slower.
+                # Shapes do not change between batches, and kernels for dynamic shapes are slower.
                 module.compile(dynamic=False)
     return model
 
@@ -100,22 +100,22 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
       variable_filter: a regular expression of Mesh TensorFlow's names, None for all.
 
     Raises:
-      UserError: if it is no regular expression, or no weight matches.
+      UserError: if it is not a regular expression, or no weight matches.
     """
     try:
-        wanted = re.compile(variable_filter or "")
+        pattern = re.compile(variable_filter or "")
     except re.error as error:
         raise UserError(
             f"run.variable_filter is {variable_filter!r}, which the PyTorch engine cannot read: "
             f"{error}; wanted a regular expression of variables' names"
         ) from error
-    shapes, found = expected_shapes(model.spec.sizes), []
+    shapes, weights = expected_shapes(model.spec.sizes), []
     for name, parameter in names_and_parameters(model).items():
         mesh_name = names.to_mtf(name, legacy_norms=model.spec.legacy_norms)
-        parameter.requires_grad_(wanted.search(mesh_name) is not None)
+        parameter.requires_grad_(pattern.search(mesh_name) is not None)
         if parameter.requires_grad:
             transposed = names.row_of(name).transposed
-            found.append(
+            weights.append(
                 Weight(
                     mesh_name,
                     shapes[name],
@@ -124,9 +124,9 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
                     gradient=_gradient(parameter),
                 )
             )
-    if not found:
+    if not weights:
         raise UserError(f"run.variable_filter is {variable_filter!r}, which matches no variable")
-    return found
+    return weights
 
 
 def own_rows(rows: int, world: World) -> slice:
@@ -142,13 +142,13 @@ def local_rows(parameter: torch.Tensor) -> torch.Tensor:
 
 def _gradient(parameter: nn.Parameter) -> Callable[[], torch.Tensor | None]:
     def gradient() -> torch.Tensor | None:
-        found = parameter.grad
-        return found.to_local() if isinstance(found, DTensor) else found
+        value = parameter.grad
+        return value.to_local() if isinstance(value, DTensor) else value
 
     return gradient
 
 
-def ready(model: T5, *, last: bool, keep: bool) -> None:
+def prepare_pass(model: T5, *, last: bool, keep: bool) -> None:
     """Prepares a forward and a backward pass.
 
     Args:
@@ -161,8 +161,8 @@ def ready(model: T5, *, last: bool, keep: bool) -> None:
     model.set_is_last_backward(last)
 
 
-def give_back(model: T5) -> None:
-    """Leaves each process its own rows after a forward pass without a backward pass."""
+def reshard(model: T5) -> None:
+    """Frees the gathered weights after a forward pass without a backward pass."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

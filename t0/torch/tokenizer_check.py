@@ -3,9 +3,9 @@
     check_within_limits(Path("/models/gpt2"))       # a UserError if that fails
     tokenizer = load_tokenizer(Path("/models/gpt2"))
 
-The library that reads a tokenizer.json ends the whole process if it gets no more memory, and a
-small file can make it use more than there is, or never end. The process loads the tokenizer and
-encodes a short text; only then does the caller load it.
+The library that reads a tokenizer.json ends the whole process if memory runs out, and a small file
+can make it use all memory or run forever. So another process loads the tokenizer first, and encodes
+a short text; only then does the caller load it.
 """
 
 import functools
@@ -34,7 +34,7 @@ def import_transformers() -> Any:
       UserError: if it, or PyTorch, is not installed.
     """
     try:
-        import torch  # noqa: F401 (transformers is imported without it, too)
+        import torch  # noqa: F401 (transformers also imports without it)
         import transformers as package
     except ImportError as error:
         raise UserError(

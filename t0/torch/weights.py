@@ -31,7 +31,8 @@ from t0.torch.sharding import local_rows, names_and_parameters, own_rows
 from t0.torch.world import World
 from t0.training import resume_file, start_report
 
-# The tensors of Mesh TensorFlow's dense layers, which draw again beyond two standard deviations.
+# The tensors of Mesh TensorFlow's dense layers, whose initial values are at most two standard
+# deviations from zero.
 _TRUNCATED = ("DF", "FD", "DV")
 
 
@@ -40,7 +41,7 @@ def find_checkpoints(model_dir: str, checkpoint: str | None, steps: Any) -> dict
 
     Args:
       model_dir: the folder with checkpoints of either engine.
-      checkpoint: a checkpoint to take instead, or None.
+      checkpoint: a checkpoint to use instead, or None.
       steps: a step, a list of steps, "all", or None for the latest.
 
     Raises:
@@ -49,21 +50,21 @@ def find_checkpoints(model_dir: str, checkpoint: str | None, steps: Any) -> dict
     if checkpoint:
         with contextlib.closing(open_source(checkpoint, keep_slots=False)) as source:
             return {source.facts.step or 0: checkpoint}
-    ours = set(checkpointing.steps(model_dir))
+    own_steps = set(checkpointing.steps(model_dir))
     return {
         step: str(checkpointing.folder_of(model_dir, step))
-        if step in ours
+        if step in own_steps
         else checkpoint_files.checkpoint_path(model_dir, step)
-        for step in checkpoint_files.select_steps(model_dir, steps, also=ours)
+        for step in checkpoint_files.select_steps(model_dir, steps, also=own_steps)
     }
 
 
 def fingerprint(path: str) -> str:
     """Returns a hash that changes with a checkpoint's values."""
-    kind, place = conversion.recognise(path)
+    kind, prefix = conversion.recognise(path)
     if kind == "mtf":
-        return checkpoint_files.fingerprint(place)
-    return conversion.fingerprint(kind, Path(place), "")
+        return checkpoint_files.fingerprint(prefix)
+    return conversion.fingerprint(kind, Path(prefix), "")
 
 
 def warm_start(
@@ -96,30 +97,34 @@ def warm_start(
     if kind != "mtf":
         return load(model, optimizer, path, world)
     fill_at_random(model, seed, world)
-    wanted = names_and_parameters(model)
+    parameters = names_and_parameters(model)
     legacy = model.spec.legacy_norms
     with contextlib.closing(BundleReader(prefix)) as reader:
-        there = {names.from_mtf(native): native for native in reader.entries}
-        missing = [names.to_mtf(name, legacy_norms=legacy) for name in wanted if name not in there]
-        left = [name for name in missing if not any(re.search(x, name) for x in unfilled)]
-        if left:
+        native_names = {names.from_mtf(native): native for native in reader.entries}
+        missing = [
+            names.to_mtf(name, legacy_norms=legacy)
+            for name in parameters
+            if name not in native_names
+        ]
+        uncovered = [name for name in missing if not any(re.search(x, name) for x in unfilled)]
+        if uncovered:
             raise UserError(
-                f"the initial checkpoint {path} leaves {len(left)} of the model's {len(wanted)} "
-                f"variables unfilled, such as {left[0]}; to leave them random, name them in "
-                "train_loop.unfilled_variables"
+                f"the initial checkpoint {path} leaves {len(uncovered)} of the model's "
+                f"{len(parameters)} variables unfilled, such as {uncovered[0]}; to leave them "
+                "random, name them in train_loop.unfilled_variables"
             )
         shapes = expected_shapes(model.spec.sizes)
-        for name in wanted.keys() & there.keys():
-            native = there[name]
+        for name in parameters.keys() & native_names.keys():
+            native = native_names[name]
             shape = combined(name, shape_of(reader.entries[native]))
             if tuple(shape) != tuple(shapes[name]):
                 raise UserError(
                     f"checkpoint {path} holds {native} as {list(shape)}, the configured model "
                     f"wants {list(shapes[name])}: the gin files describe another model"
                 )
-            _fill_rows(wanted[name], reader.load(native).reshape(shape), name, world)
+            _fill_rows(parameters[name], reader.load(native).reshape(shape), name, world)
         step = int(reader.load(STEP).item()) if STEP in reader.entries else 0
-    count = len(wanted)
+    count = len(parameters)
     lines = [start_report.restored_line(count - len(missing), count, path, step)]
     lines += [f"left random: {', '.join(missing)}"] if missing else []
     lines.append(
@@ -153,7 +158,7 @@ def load(
       UserError: if there is no such checkpoint, or it is of another model.
     """
     with contextlib.closing(open_source(path, keep_slots=False)) as source:
-        _check(model, source)
+        _check_sizes(model, source)
         for name, parameter in names_and_parameters(model).items():
             array = np.asarray(source.load(name), np.float32)
             if exact:
@@ -178,12 +183,12 @@ def _fill_rows(parameter: torch.Tensor, array: np.ndarray, name: str, world: Wor
     local_rows(parameter).copy_(torch.from_numpy(rows))
 
 
-def _check(model: T5, source: CheckpointSource) -> None:
-    wanted, got = model.spec.sizes, source.model
+def _check_sizes(model: T5, source: CheckpointSource) -> None:
+    expected, actual = model.spec.sizes, source.model
     differing = [
-        f"{field} {getattr(got, field)}, not {getattr(wanted, field)}"
-        for field in vars(wanted)
-        if getattr(got, field) != getattr(wanted, field)
+        f"{field} {getattr(actual, field)}, not {getattr(expected, field)}"
+        for field in vars(expected)
+        if getattr(actual, field) != getattr(expected, field)
     ]
     if differing:
         raise UserError(
@@ -195,8 +200,8 @@ def _check(model: T5, source: CheckpointSource) -> None:
 def _load_slots(optimizer: Optimizer, prefix: str, world: World) -> int:
     """Fills the slots that a checkpoint of Mesh TensorFlow has; returns how many."""
     with contextlib.closing(BundleReader(prefix)) as reader:
-        there = optimizer.slots.keys() & reader.entries.keys()
-        for name in there:
+        stored_names = optimizer.slots.keys() & reader.entries.keys()
+        for name in stored_names:
             slot = optimizer.slots[name]
             array = _to_torch(reader.load(name), slot.weight)
             if array.shape != slot.shape:
@@ -206,23 +211,23 @@ def _load_slots(optimizer: Optimizer, prefix: str, world: World) -> int:
                 )
             rows = array[own_rows(slot.shape[0], world)] if slot.by_rows else array
             slot.value.copy_(torch.from_numpy(rows))
-    return len(there)
+    return len(stored_names)
 
 
 def fill_at_random(model: T5, seed: int, world: World) -> None:
-    """Fills the weights at random, by Mesh TensorFlow's initializers for each kind of tensor.
+    """Fills the weights at random, like Mesh TensorFlow's initializers for each kind of tensor.
 
     The values depend only on the seed, not on the number of processes.
     """
     for name, parameter in names_and_parameters(model).items():
         key = hashlib.sha256(f"{seed} {name}".encode()).digest()
-        draw = torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1)
-        value = _draw_initial(name, tuple(parameter.shape), model, draw)
+        generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1)
+        value = _draw_initial(name, tuple(parameter.shape), model, generator)
         local_rows(parameter).copy_(value[own_rows(parameter.shape[0], world)])
 
 
 def _draw_initial(
-    name: str, shape: tuple[int, ...], model: T5, draw: torch.Generator
+    name: str, shape: tuple[int, ...], model: T5, generator: torch.Generator
 ) -> torch.Tensor:
     """Returns a tensor's initial values, in PyTorch's orientation."""
     row, sizes = names.row_of(name), model.spec.sizes
@@ -231,16 +236,18 @@ def _draw_initial(
     value = torch.empty(shape)
     if row.dims == "HB":  # Glorot and Bengio 2010, TensorFlow's default
         limit = (6 / sum(shape)) ** 0.5
-        return value.uniform_(-limit, limit, generator=draw)
+        return value.uniform_(-limit, limit, generator=generator)
     deviation = {"VD": 1.0, "FD": sizes.d_ff**-0.5, "ID": sizes.inner**-0.5}.get(
         row.dims, sizes.d_model**-0.5
     )
     if name.endswith("/q"):
-        deviation *= sizes.d_kv**-0.5  # which replaces the division of the attention logits
+        deviation *= sizes.d_kv**-0.5  # replaces the division of the attention logits
     if row.dims in _TRUNCATED:
         bound = 2 * deviation
-        return torch.nn.init.trunc_normal_(value, 0.0, deviation, -bound, bound, generator=draw)
-    return value.normal_(0.0, deviation, generator=draw)
+        return torch.nn.init.trunc_normal_(
+            value, 0.0, deviation, -bound, bound, generator=generator
+        )
+    return value.normal_(0.0, deviation, generator=generator)
 
 
 def _to_torch(array: np.ndarray, name: str) -> np.ndarray:

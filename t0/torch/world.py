@@ -106,7 +106,7 @@ class World:
             raise SystemExit(FAILED)  # the first process prints the reason
         return texts[0]
 
-    def check_equal(self, what: str, text: str) -> None:
+    def check_equal(self, label: str, text: str) -> None:
         """Checks that all processes have the same text.
 
         Raises:
@@ -116,7 +116,7 @@ class World:
         others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
         if others:
             raise UserError(
-                f"{what} of process {', '.join(others)} differs from that of process 0: start all "
+                f"{label} of process {', '.join(others)} differs from that of process 0: start all "
                 "processes with the same command, and give every machine the same files"
             )
 
@@ -153,10 +153,10 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
     """
     if not minutes > 0:
         raise UserError(f"--timeout_minutes is {minutes:g}; wanted a number above 0")
-    rank, size, local = (int(os.environ.get(n, d)) for n, d in _VARIABLES.items())
-    found = _find_device(device, local)
-    if found.type == "cuda":
-        torch.cuda.set_device(found)
+    rank, size, local_rank = (int(os.environ.get(n, d)) for n, d in _VARIABLES.items())
+    torch_device = _find_device(device, local_rank)
+    if torch_device.type == "cuda":
+        torch.cuda.set_device(torch_device)
     timeout = datetime.timedelta(minutes=minutes)
     all_starts = store = None
     try:
@@ -165,11 +165,11 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
         # PyTorch would find the addresses of processes that have ended.
         start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"t0/start/{start}", all_starts)
-        backend = "nccl" if found.type == "cuda" else "gloo"
+        backend = "nccl" if torch_device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, store=store)
         if all_starts.check([_MISTAKE]):
             raise SystemExit(FAILED)
-        yield World(rank, size, found)
+        yield World(rank, size, torch_device)
     except (UserError, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != FAILED:
             raise
@@ -217,7 +217,7 @@ def _is_first_to_fail(store: dist.Store | None, rank: int) -> bool:
 def _lost_process(
     store: dist.Store | None, rank: int, size: int, error: Exception
 ) -> BaseException:
-    """Returns how this process ends after it lost another; the first to notice names that one."""
+    """Returns the exception that ends this process; the first to notice names the lost one."""
     # Torchrun ends this process because the other one is lost, but the message has to be printed.
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -228,8 +228,8 @@ def _lost_process(
     who = f"process {', '.join(map(str, silent))}" if silent else "one"
     return UserError(
         f"process {rank} waited for the others, and {who} does not answer ({reason:.200}). See "
-        "what it printed last, and on its machine whether memory was full (dmesg), it hangs "
-        "(py-spy dump), or the network is down; the same command goes on from the last checkpoint"
+        "its last lines, and check on its machine whether memory was full (dmesg), it hangs "
+        "(py-spy dump), or the network is down; the same command resumes from the last checkpoint"
     )
 
 
@@ -244,20 +244,20 @@ def _find_silent(store: dist.Store, size: int) -> list[int]:
     return silent
 
 
-def _find_device(wanted: str, local: int) -> torch.device:
-    if wanted not in DEVICES:
-        raise UserError(f"--device is {wanted!r}; wanted one of {', '.join(DEVICES)}")
-    count = torch.cuda.device_count() if wanted != "cpu" else 0
-    if wanted == "cpu" or (wanted == "auto" and not count):
+def _find_device(name: str, local_rank: int) -> torch.device:
+    if name not in DEVICES:
+        raise UserError(f"--device is {name!r}; wanted one of {', '.join(DEVICES)}")
+    count = torch.cuda.device_count() if name != "cpu" else 0
+    if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu")
     if not count:
         raise UserError(f"--device=cuda: PyTorch {torch.__version__} finds no GPU{_no_gpu()}")
-    if local >= count:
+    if local_rank >= count:
         raise UserError(
-            f"process {local} of this machine has no GPU: there are {count}; start at most as many "
-            f"processes (torchrun --nproc_per_node={count})"
+            f"process {local_rank} of this machine has no GPU: there are {count}; start at most as "
+            f"many processes (torchrun --nproc_per_node={count})"
         )
-    return torch.device("cuda", local)
+    return torch.device("cuda", local_rank)
 
 
 def _no_gpu() -> str:
@@ -271,21 +271,21 @@ def _no_gpu() -> str:
     return ""
 
 
-def choose_activation_type(wanted: str, device: torch.device) -> torch.dtype:
+def choose_activation_type(name: str, device: torch.device) -> torch.dtype:
     """Returns the type of activations; warns of bfloat16 on a processor that emulates it.
 
     Args:
-      wanted: "float32", "bfloat16", or "auto": bfloat16 if the device has instructions for it.
+      name: "float32", "bfloat16", or "auto": bfloat16 if the device has instructions for it.
       device: the device.
     """
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
         fast = multiplies_bfloat16()
-        if wanted == "bfloat16" and not fast:
+        if name == "bfloat16" and not fast:
             _warn_of_bfloat16()
-    if wanted != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
     return torch.bfloat16 if fast else torch.float32
 
 
@@ -294,7 +294,7 @@ def _warn_of_bfloat16() -> None:
     # Without AVX-512 products of large matrices took 2 to 7 times as long in a forward pass, and
     # over 100 times if no operand is transposed, as in a backward pass (2.13.0).
     say(
-        "warning: activations in bfloat16 on a processor without instructions for it: PyTorch "
-        "takes several times as long as in float32, and for training up to a hundred times. "
-        "--activation_dtype=auto takes the faster type"
+        "warning: activations are bfloat16, and this processor has no instructions for it. PyTorch "
+        "takes several times as long as in float32, in training up to a hundred times. "
+        "--activation_dtype=auto chooses the faster type"
     )

@@ -313,7 +313,7 @@ def step_memory(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> Me
     # The update needs memory in addition to the weights, and a narrower type needs a copy of them.
     step = weights * (formulas.FLOAT32_BYTES + (bytes_each if narrow else 0))
     step += weights * bytes_each if graph.microbatches > 1 else 0
-    step += formulas.kept_bytes(shape, share, formulas.TENSORFLOW)
+    step += formulas.stored_bytes(shape, share, formulas.TENSORFLOW)
     devices = spec.mesh_shape.size
     return Memory(devices * formulas.FLOAT32_BYTES * (weights + slots), devices * step)
 

@@ -167,7 +167,7 @@ def test_sweep_ranks_and_says_which_is_best(capsys):
     hours = [float(w[-2]) for w in words[1:5]]
     assert hours == sorted(hours)
     assert all("impossible: the mesh" in line and "1, 2" in line for line in lines[5:7])
-    assert lines[8].startswith("ranked by: what fits, then")
+    assert lines[8].startswith("ranked: runs that fit, then")
     assert lines[11].startswith("best: tpu=v3-32 model_parallelism=")
     rows = json.loads(run(capsys, *SMALL, *axes, "--json"))
     assert len(rows) == 6

@@ -12,7 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from t0.mesh import lowering
-from t0.rehearsal.virtual_pod import as_written
+from t0.rehearsal.virtual_pod import disable_graph_rewrites
 
 ALL = "batch:batch,d_ff:model,heads:model,vocab:model"
 CASES = {
@@ -74,7 +74,7 @@ def loss_and_gradients(shape, layout, tokens, weights=None):
         impl = mtf.placement_mesh_impl.PlacementMeshImpl(shape, layout, devices)
         lowered = mtf.Lowering(graph, {mesh: impl}, autostack=False)
         exported = [lowered.export_to_tf_tensor(g) for g in [loss, *gradients]]
-        config = as_written(tf.ConfigProto(device_count={"CPU": shape.size}))
+        config = disable_graph_rewrites(tf.ConfigProto(device_count={"CPU": shape.size}))
         with tf.Session(config=config) as session:
             planning.initialise(session)
             masters = {v.op.name: v for v in tf.global_variables()}

@@ -13,6 +13,6 @@ def test_collective_ring_bytes_and_einsum_flops():
 
 def test_collective_link_sharing_counts_rings_on_busiest_link():
     shape = (1, 2, 2, 2)  # Z, Y, X, cores: two rows of two chips
-    assert costs.link_sharing([[0, 1], [2, 3]], shape) == 0  # within chips: no link
-    assert costs.link_sharing([[0, 2]], shape) == 1
-    assert costs.link_sharing([[0, 2], [1, 3]], shape) == 2
+    assert costs.rings_on_busiest_link([[0, 1], [2, 3]], shape) == 0  # within chips: no link
+    assert costs.rings_on_busiest_link([[0, 2]], shape) == 1
+    assert costs.rings_on_busiest_link([[0, 2], [1, 3]], shape) == 2

@@ -77,7 +77,7 @@ def test_batch_size_in_tokens_must_be_multiple_of_sequence():
 
 def test_mesh_shape_with_other_core_count_is_refused():
     text = message(*planning.on_slice("v3-8", 1), "run.mesh_shape = 'batch:16,model:2'")
-    assert "batch:16,model:2 has 32 cores, v3-8 has 8" in text
+    assert "batch:16,model:2 has 32 cores, but v3-8 has 8" in text
     assert "@mesh_tensorflow.transformer.utils.tpu_mesh_shape()" in text
 
 

@@ -23,7 +23,7 @@ def test_device_assignment_is_in_order():
     slice_ = topology("v3-32")
     assignment = device_assignment(slice_)
     assert assignment.num_replicas == 32
-    # The order in which costs.link_sharing takes the numbers: Z, Y, X, core.
+    # The order in which costs.rings_on_busiest_link takes the numbers: Z, Y, X, core.
     places = [tuple(assignment.coordinates(n, 0)) for n in (0, 1, 2, 8)]
     assert places == [(0, 0, 0, 0), (0, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, 0)]
 

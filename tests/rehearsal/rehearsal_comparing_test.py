@@ -102,7 +102,7 @@ def test_rehearsal_slices_train_like_one_device(params):
 def real_draws(monkeypatch):
     """Both sides draw as they do outside of a rehearsal."""
     for module in (virtual_pod, one_device):
-        monkeypatch.setattr(module, "draws_by_place", contextlib.nullcontext)
+        monkeypatch.setattr(module, "deterministic_uniform", contextlib.nullcontext)
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_rehearsal_detects_a_wrong_part_of_the_batch(monkeypatch, on_one_device)
     published = simd_mesh_impl.SimdMeshImpl.allsplit
     monkeypatch.setattr(simd_mesh_impl.SimdMeshImpl, "allsplit", first_part)
     found = faults(on_one_device)
-    assert "the parts that the cores took of inputs are not the batch" in found
+    assert "the rows of inputs that the cores took do not make up the batch" in found
     assert "the loss of step 1 differs by" in found
 
 
@@ -183,8 +183,8 @@ def test_rehearsal_detects_a_core_with_another_batch(on_one_device):
         return zip(random_batches(run), random_batches(run, seed=1), strict=False)
 
     found = faults(on_one_device, apart)
-    assert "core 1 is fed other inputs than core 0" in found
-    assert "the parts that the cores took of inputs are not the batch" in found
+    assert "core 1 gets other inputs than core 0" in found
+    assert "the rows of inputs that the cores took do not make up the batch" in found
 
 
 @pytest.mark.slow
@@ -213,7 +213,9 @@ def test_rehearsal_detects_permuted_cores(monkeypatch, on_one_device):
             self._physical_to_logical.reverse()
 
     monkeypatch.setattr(simd_mesh_impl.SimdMeshImpl, "pnum_tensor", property(permuted))
-    assert "the parts that the cores took of inputs are not the batch" in faults(on_one_device)
+    assert "the rows of inputs that the cores took do not make up the batch" in faults(
+        on_one_device
+    )
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ import torch_runs  # noqa: E402
 from t0.inference.methods import DecodingMethod  # noqa: E402
 from t0.torch import attention, loop, rank_evaluation, world  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
-from t0.torch.model import T5, on_device  # noqa: E402
+from t0.torch.model import T5, move_to_device  # noqa: E402
 from t0.torch.shape import Dropout, t5  # noqa: E402
 from t0.training.stepping import LoopOptions  # noqa: E402
 
@@ -80,8 +80,8 @@ def gradients(place, dtype, kernel="auto"):
     """The loss, and name -> gradient of a model with dropout of none."""
     device = torch.device(place)
     model = filled(T5(model_spec())).to(device, dtype).train()
-    model.attend_by(kernel)
-    sums = model(on_device(batch(), device))
+    model.set_attention_kernel(kernel)
+    sums = model(move_to_device(batch(), device))
     (sums[0] + sums[1]).backward()
     return float(sums[0]), {n: p.grad.cpu().float() for n, p in model.named_parameters()}
 

@@ -1,6 +1,6 @@
 """Faults under `torchrun`: signals, lost and hung processes, full disks, machines that differ.
 
-Each ends all processes with one message, and the same command goes on from the last checkpoint.
+Each ends all processes with one message, and the same command resumes from the last checkpoint.
 """
 
 import contextlib

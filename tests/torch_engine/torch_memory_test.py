@@ -17,7 +17,7 @@ ADAFACTOR = ConfiguredSpec(
     {"factored": True, "min_dim_size_to_factor": 128, "beta1": 0.0},
 )
 ADAMW = ConfiguredSpec("t0.AdamWScaleOptimizer")
-PART = memory.Part(rows=2, inputs=64, targets=32, bytes_each=4)
+PART = memory.MicrobatchShare(rows=2, inputs=64, targets=32, bytes_each=4)
 
 
 def needed(shape=SHAPE, part=PART, optimizer=ADAFACTOR, processes=1, parts=1, **switches):
@@ -74,15 +74,15 @@ def test_memory_fit_chooses_fastest_recompute_settings():
 
 def test_microbatch_rows_per_process_do_not_exceed_single_process():
     for rows, alone, processes in ((1024, 512, 8), (64, 4, 2), (64, 1, 4), (60, 7, 4), (8, 3, 8)):
-        parts = memory.parts_of_rows(rows, alone, processes)
+        parts = memory.count_microbatches(rows, alone, processes)
         own = rows // processes
         assert own % parts == 0
         assert own // parts <= math.ceil(rows / alone)
 
 
 def test_gpu_table_finds_gpus_by_short_and_device_name():
-    assert gpus.find("A100-80") is gpus.named("NVIDIA A100 80GB PCIe")
-    assert gpus.named("NVIDIA A10G") is None
+    assert gpus.find("A100-80") is gpus.find_by_device_name("NVIDIA A100 80GB PCIe")
+    assert gpus.find_by_device_name("NVIDIA A10G") is None
     names = [device for gpu in gpus.GPUS for device in gpu.devices]
     assert len(names) == len(set(names))
 
@@ -92,7 +92,7 @@ def test_gpu_table_finds_gpus_by_short_and_device_name():
 def test_memory_activations_formula_equals_pytorch_saved_tensors(gated, name):
     torch = pytest.importorskip("torch")
     dtype, drawn = getattr(torch, name), []
-    part = memory.Part(2, 128, 32, dtype.itemsize, kernel="auto")
+    part = memory.MicrobatchShare(2, 128, 32, dtype.itemsize, kernel="auto")
     for layers in (1, 2):
         shape = dataclasses.replace(
             SHAPE if gated else PLAIN, encoder_layers=layers, decoder_layers=layers

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from t0.checkpoints.shape import ModelShape  # noqa: E402
-from t0.torch.losses import PARTS, sums  # noqa: E402
-from t0.torch.model import T5, bucket, dropped, shifted  # noqa: E402
+from t0.torch.losses import SUM_NAMES, sums  # noqa: E402
+from t0.torch.model import T5, apply_dropout, bucket, shift_right  # noqa: E402
 from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 
 SIZES = ModelShape(
@@ -80,7 +80,7 @@ def test_model_logits_equal_hugging_face(version):
         expected = theirs(
             input_ids=inputs,
             attention_mask=(inputs > 0).long(),
-            decoder_input_ids=shifted(targets, torch.ones_like(targets)),
+            decoder_input_ids=shift_right(targets, torch.ones_like(targets)),
         ).logits
         found = logits(ours, {"inputs": inputs, "targets": targets})
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.std()))
@@ -111,7 +111,7 @@ def test_packing_attention_mask_separates_examples_of_a_row(version):
 def test_packing_decoder_inputs_shift_within_each_example():
     targets = torch.tensor([[5, 6, 1, 7, 1, 0]])
     segments = torch.tensor([[1, 1, 1, 2, 2, 0]])
-    assert shifted(targets, segments).tolist() == [[0, 5, 6, 0, 7, 0]]
+    assert shift_right(targets, segments).tolist() == [[0, 5, 6, 0, 7, 0]]
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -135,7 +135,7 @@ def test_model_gradients_reach_every_weight():
 
 def test_dropout_mask_is_shared_by_all_positions_of_a_row():
     torch.manual_seed(0)
-    drawn = dropped(torch.ones(4, 7, 1000), 0.25, (4, 1, 1000))
+    drawn = apply_dropout(torch.ones(4, 7, 1000), 0.25, (4, 1, 1000))
     assert torch.equal(drawn[:, 0], drawn[:, -1])
     assert drawn.unique().tolist() == pytest.approx([0, 1 / 0.75])
     assert drawn.mean() == pytest.approx(1, abs=0.05)
@@ -156,7 +156,7 @@ def test_loss_sums_with_z_loss_and_label_smoothing():
     wide = torch.randn(6, 50)
     targets = torch.tensor([3, 1, 4, 1, 5, 9])
     wide[2, 4] = 99.0
-    found = dict(zip(PARTS, sums(wide, targets, 0.01, 0.0).tolist(), strict=True))
+    found = dict(zip(SUM_NAMES, sums(wide, targets, 0.01, 0.0).tolist(), strict=True))
     expected = torch.nn.functional.cross_entropy(wide, targets, reduction="sum")
     assert found["nll"] == pytest.approx(float(expected), rel=1e-6)
     assert found["z_loss"] == pytest.approx(0.01 * float(wide.logsumexp(-1).square().sum()))

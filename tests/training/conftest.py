@@ -6,7 +6,7 @@ from t0 import compat
 
 compat.apply()
 
-from t0.rehearsal.virtual_pod import as_written  # noqa: E402
+from t0.rehearsal.virtual_pod import disable_graph_rewrites  # noqa: E402
 from t0.training import loop  # noqa: E402
 
 SESSION_CONFIG = loop.session_config
@@ -24,7 +24,9 @@ def graphs_run_as_written(monkeypatch):
     Tests of whole commands train with it, and those that take `as_in_commands`.
     """
 
-    monkeypatch.setattr(loop, "session_config", lambda devices: as_written(SESSION_CONFIG(devices)))
+    monkeypatch.setattr(
+        loop, "session_config", lambda devices: disable_graph_rewrites(SESSION_CONFIG(devices))
+    )
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from t0.feeding.mixing import MixedStream
 from t0.feeding.reading import ExampleBlock
 from t0.feeding.token_files import Ragged
 from t0.feeding.training_data import TrainingData
-from t0.rehearsal.virtual_pod import as_written
+from t0.rehearsal.virtual_pod import disable_graph_rewrites
 from t0.training import graph
 from t0.training.graph import TrainingSpec
 
@@ -88,7 +88,9 @@ class Steps:
         self.graph = built or graph.build(
             given, features=FEATURES, seed=seed, activations=activations, validates=validates
         )
-        devices = as_written(tf.ConfigProto(device_count={"CPU": given.mesh_shape.size}))
+        devices = disable_graph_rewrites(
+            tf.ConfigProto(device_count={"CPU": given.mesh_shape.size})
+        )
         devices.allow_soft_placement = True
         self.session = tf.Session(graph=self.graph.graph, config=devices)
         with self.graph.graph.as_default():

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 import tiny_training as tiny
 
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.rehearsal.virtual_pod import as_written
+from t0.rehearsal.virtual_pod import disable_graph_rewrites
 from t0.training import loop
 from t0.training.graph import build
 
@@ -39,7 +39,7 @@ def test_step_memory_is_what_tensorflow_allocates(model, lengths):
     bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
     graph = build(spec, features=tiny.FEATURES, seed=0, activations=tf.float32, validates=False)
     expected = loop.step_memory(spec, graph, 4).step
-    config = as_written(tf.ConfigProto(inter_op_parallelism_threads=1))
+    config = disable_graph_rewrites(tf.ConfigProto(inter_op_parallelism_threads=1))
     with tf.Session(graph=graph.graph, config=config) as session:
         with graph.graph.as_default():
             session.run(tf.global_variables_initializer())
