@@ -78,7 +78,7 @@ def run_column(summary: Summary) -> list[ReportColumn]:
     return [_RUN] if len(summary.runs) > 1 else []
 
 
-def _fields(row: Mapping[str, Any]) -> dict[str, str]:
+def _list_fields(row: Mapping[str, Any]) -> dict[str, str]:
     """Returns the fields of rows whose "run" is a position; files use the run's label instead."""
     keys = [key for key in row if key not in (MARK, "run", "label")]
     return {"run": "label"} | {key: key for key in keys}
@@ -113,10 +113,10 @@ def _make_dataset_table(summary: Summary) -> ReportTable:
         "Accuracy (%) over the prompts of each dataset; in small type the "
         f"{_PERCENT} % interval of the mean for other examples and other prompts like these (JSON "
         "also has it for these prompts only). Group: whether T0 held the dataset out or trained on "
-        "it. Majority: always the answer that is right most often. Ties, truncated and excluded "
+        "it. Majority: always giving the most frequent right answer. Ties, truncated and excluded "
         "count examples summed over prompts. Click a heading to sort."
     )
-    fields = _fields(rows[0]) if rows else None
+    fields = _list_fields(rows[0]) if rows else None
     return ReportTable("datasets", "Accuracy (%) over prompts", columns, rows, note, fields=fields)
 
 
@@ -146,7 +146,7 @@ def _excluded_reasons(row: Row) -> str:
     return ", ".join(f"{value} {reason}" for reason, value in row["excluded_reasons"].items())
 
 
-def _marked(rows: Iterable[Row], summary: Summary) -> list[dict[str, Any]]:
+def _add_marks(rows: Iterable[Row], summary: Summary) -> list[dict[str, Any]]:
     """Returns rows of normalizations or clean examples, with their runs' marks and their titles."""
     runs = summary.runs
     return [{**row, MARK: runs[row["run"]].mark, "title": title_of(row["dataset"])} for row in rows]
@@ -156,8 +156,8 @@ _DATASET = ReportColumn("dataset", "Dataset", "dataset", css="t head", kind="nam
 
 
 def _make_clean_table(summary: Summary) -> ReportTable:
-    rows = _marked(summary.clean, summary)
-    of_gaps = (
+    rows = _add_marks(summary.clean, summary)
+    gap_columns = (
         ReportColumn("gap_all", "Difference, all", "diff. all", signed),
         ReportColumn("gap_clean", "Difference, clean", "diff. clean", signed),
         ReportColumn("gap_p_value", "p, clean", "p, clean", p_value),
@@ -169,39 +169,48 @@ def _make_clean_table(summary: Summary) -> ReportTable:
         ReportColumn("overlapping", "Overlapping", "overlapping"),
         ReportColumn("all", "All", "all"),
         ReportColumn("clean", "Clean", "clean"),
-        ReportColumn("difference", "Clean - all", "clean - all", signed, detail=_of("difference")),
+        ReportColumn(
+            "difference",
+            "Clean - all",
+            "clean - all",
+            signed,
+            detail=_interval_formatter("difference"),
+        ),
         ReportColumn("p_value", "p", "p", p_value),
-        *(of_gaps if any(row["gap_all"] is not None for row in rows) else ()),
+        *(gap_columns if any(row["gap_all"] is not None for row in rows) else ()),
     )
     note = (
-        f"{summary.overlap} Clean: accuracy (%) on the others. The test is of clean less all, "
-        "which are of the same examples."
+        f"{summary.overlap} Clean: accuracy (%) on the other examples. The test of clean minus all "
+        "is paired, because both contain the clean examples."
     )
-    fields = _fields(rows[0]) if rows else None
+    fields = _list_fields(rows[0]) if rows else None
     title = "Accuracy (%) without overlapping examples"
     return ReportTable("clean_part", title, columns, rows, note, fields=fields)
 
 
-def _of(kind: str) -> Any:
+def _interval_formatter(kind: str) -> Any:
     return lambda row: interval(row, kind)
 
 
 def _make_normalization_table(summary: Summary) -> ReportTable:
-    rows = _marked(summary.normalizations, summary)
+    rows = _add_marks(summary.normalizations, summary)
     shown = {
         key: head for key, head in NORMALIZATIONS.items() if any(r[key] is not None for r in rows)
     }
     columns = (
         _DATASET,
         *run_column(summary),
-        *(ReportColumn(key, head, head.lower(), detail=_of(key)) for key, head in shown.items()),
+        *(
+            ReportColumn(key, head, head.lower(), detail=_interval_formatter(key))
+            for key, head in shown.items()
+        ),
     )
     note = (
-        "Mean over prompts with its interval. T0’s accuracy is by the plain sum of a choice’s "
-        "log-probabilities; next to it the sum divided by the choice’s tokens, and by its "
+        "Mean over prompts with its interval. T0’s accuracy uses the plain sum of a choice’s "
+        "log-probabilities. Next to it: the sum divided by the choice’s tokens, and by its "
         "characters; and whether the decoded answer is the right choice."
     )
-    fields = _fields(rows[0]) if rows else None
+    fields = _list_fields(rows[0]) if rows else None
     return ReportTable("ways", "Accuracy (%) by normalization", columns, rows, note, fields=fields)
 
 
@@ -215,7 +224,7 @@ def _make_prompt_table(summary: Summary) -> ReportTable:
         ReportColumn("interval_low", "Interval", text=lambda row: interval(row) or "–"),
         ReportColumn("chance", "Chance"),
         ReportColumn("majority", "Majority"),
-        ReportColumn("most_predicted", "Most predicted", "", _share, detail=_most_predicted),
+        ReportColumn("most_predicted", "Most predicted", "", _format_share, detail=_most_predicted),
         ReportColumn("examples", "Examples"),
         ReportColumn("ties", "Ties"),
         ReportColumn("truncated_inputs", "Truncated", text=_truncated),
@@ -244,7 +253,7 @@ def _name_of_prompt(row: Row) -> str:
     return row["prompt"] or row["task"]
 
 
-def _share(value: float) -> str:
+def _format_share(value: float) -> str:
     return f"{value:.0f} %"
 
 
@@ -265,7 +274,7 @@ def _make_metric_table(summary: Summary) -> ReportTable:
     )
     note = (
         "The tasks’ metrics of the decoded text; a dash if a metric is undefined. In small type "
-        f"the {_PERCENT} % interval over other examples, if the evaluation has computed one. Cut: "
+        f"the {_PERCENT} % interval over other examples, if the evaluation computed one. Cut: "
         "texts longer than the limits of the evaluation. Click a heading to sort."
     )
     return ReportTable(

@@ -75,15 +75,15 @@ def _draw_memory(axes: "Axes", plan: Mapping[str, Any]) -> None:
 
 
 def _draw_time(axes: "Axes", time: Mapping[str, Any]) -> None:
-    parts = {"products": time["compute_seconds"]}
-    parts |= {
+    times = {"products": time["compute_seconds"]}
+    times |= {
         f"all-reduce over {axis}": seconds
         for axis, seconds in time["communication_seconds_by_axis"].items()
     }
-    names = list(parts)[::-1]
-    axes.barh(names, [parts[name] for name in names], color=RUN_COLOURS[0], height=0.55)
+    names = list(times)[::-1]
+    axes.barh(names, [times[name] for name in names], color=RUN_COLOURS[0], height=0.55)
     for number, name in enumerate(names):
-        axes.text(parts[name], number, f" {parts[name]:.3f} s", va="center")
+        axes.text(times[name], number, f" {times[name]:.3f} s", va="center")
     axes.margins(x=0.2)
     axes.set_ylim(-0.8, len(names) - 0.2)
     axes.grid(axis="y", visible=False)

@@ -91,7 +91,7 @@ def fact(value: Any) -> str:
     'inputs 1024, targets 256'
     """
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {fact(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {fact(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(fact, value))
     if isinstance(value, bool):
@@ -213,7 +213,7 @@ class ReportTable:
 def _csv_cell(value: object) -> object:
     """Returns numbers unchanged; escapes texts that a spreadsheet would run as a formula."""
     if isinstance(value, Mapping):
-        value = "; ".join(f"{key}: {part}" for key, part in value.items())
+        value = "; ".join(f"{key}: {item}" for key, item in value.items())
     if not isinstance(value, str):
         return value
     # Python's writer does not quote carriage returns, at which spreadsheets end a row.

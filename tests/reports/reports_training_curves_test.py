@@ -51,8 +51,8 @@ def test_evaluations_of_a_training_run_are_drawn_with_their_best(evaluated, tmp_
     assert panels[1].draw(other) == []  # the accuracy did not judge
     paths = write_report([], tmp_path / "out", metrics_paths=[evaluated])
     note = (
-        "Training run evaluated: the best validation_loss of 2.5 was at step 200; none better "
-        "came, and it stopped early at step 400."
+        "Training run evaluated: the best validation_loss of 2.5 was at step 200; nothing "
+        "better followed, and the run stopped early at step 400."
     )
     assert note in paths.html.read_text()
     assert "best validation_loss 2.5, at step 200" in paths.html.read_text()
