@@ -122,7 +122,7 @@ def find(
             "run": _describe_run(request, training, matches, [*training.notes, *notes]),
             "error": _estimate_false_matches(index, matches),
         }
-        return _write(output, facts, outcome, sets)
+        return _write_files(output, facts, outcome, sets)
 
 
 def training_data(request: OverlapSearch, listing: Listing) -> TrainingTexts:
@@ -221,7 +221,7 @@ def _estimate_false_matches(index: Index, matches: Matches) -> dict[str, Any]:
     }
 
 
-def _write(
+def _write_files(
     output: str, facts: dict[str, Any], outcome: OverlapOutcome, sets: Sequence[EvaluationSet]
 ) -> dict[str, Any]:
     result = path_inside(output, RESULT)

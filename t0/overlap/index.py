@@ -105,9 +105,9 @@ class IndexWriter:
         for length in self._settings.ngrams:
             positions, hashes = words.windows(length)
             self._runs.add(hashes[before[positions + length] - before[positions] == length])
-        self._add_whole(words, np.flatnonzero(batch.is_field))
+        self._add_whole_fields(words, np.flatnonzero(batch.is_field))
 
-    def _add_whole(self, words: Words, fields: np.ndarray) -> None:
+    def _add_whole_fields(self, words: Words, fields: np.ndarray) -> None:
         starts, sizes = words.ends[fields], np.diff(words.ends)[fields]
         long_enough = sizes >= self._settings.min_words
         starts, sizes = starts[long_enough], sizes[long_enough]
@@ -150,10 +150,10 @@ def row_words(batch: RowBatch, words: Words) -> np.ndarray:
     for length in range(1, _FIELD_RUN + 1):
         positions, hashes = words.windows(length)
         keys = _mix_in_row(hashes, batch.owner[words.text_of[positions]])
-        of_fields = in_field[positions]
+        is_field = in_field[positions]
         if length < _FIELD_RUN:
-            of_fields = of_fields & (sizes[words.text_of[positions]] == length)
-        matching = positions[np.isin(keys, np.unique(keys[of_fields]))]
+            is_field = is_field & (sizes[words.text_of[positions]] == length)
+        matching = positions[np.isin(keys, np.unique(keys[is_field]))]
         marks[matching] += 1
         marks[matching + length] -= 1
     return in_field | (np.cumsum(marks)[: len(in_field)] > 0)

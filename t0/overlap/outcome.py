@@ -335,7 +335,7 @@ class OverlapOutcome:
             "found": datasets[:_MOST_DATASETS],
         }
         if len(tally.examples) < _EXAMPLES and row_overlaps[ngrams[0]]:
-            tally.examples.append(self._example(chosen, batch, row, texts, overlap))
+            tally.examples.append(self._describe_example(chosen, batch, row, texts, overlap))
         return record
 
     def _locate(self, entries: list[int]) -> list[dict[str, Any]]:
@@ -369,7 +369,7 @@ class OverlapOutcome:
             )
         return records
 
-    def _example(
+    def _describe_example(
         self,
         chosen: EvaluationSet,
         batch: RowBatch,

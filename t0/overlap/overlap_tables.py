@@ -32,8 +32,8 @@ def tables(facts: Mapping[str, Any]) -> Iterator[str]:
     )
     ngrams = [str(n) for n in run["ngrams"][:_MOST_LENGTHS]]
     yield from _wrap(
-        f"A row overlaps if {run['ngrams'][0]} of its words in a row, or a whole field of at least "
-        f"{run['min_words']}, occur in a training text."
+        f"A row overlaps if {run['ngrams'][0]} of its consecutive words, or a whole field of at "
+        f"least {run['min_words']} words, occur in a training text."
     )
     for note in run["notes"]:
         yield from _wrap(f"note: {note}")
@@ -99,8 +99,8 @@ def _format_training_datasets(name: str, counts: Mapping[str, Any]) -> Iterator[
         return
     datasets = [*counts["found_in"].items()]
     words = [f"{dataset} {rows:,}" for dataset, rows in datasets[:_MOST_DATASETS]]
-    more = len(datasets) - _MOST_DATASETS
-    words += [f"and {more} more datasets"] if more > 0 else []
+    omitted = len(datasets) - _MOST_DATASETS
+    words += [f"and {omitted} more datasets"] if omitted > 0 else []
     yield ""
     yield from _wrap(f"{name}, rows found in: {', '.join(words)}")
 
@@ -109,7 +109,8 @@ def _format_example(example: Mapping[str, Any]) -> Iterator[str]:
     where = example["where"]
     location = f"{where['task']}, split {where['split']}, record {where['record']:,}"
     yield from _wrap(
-        f"row {example['row']}, {example['part']}: {example['same']} words in a row in {location}:",
+        f"row {example['row']}, {example['part']}: {example['same']} consecutive words in "
+        f"{location}:",
         "  ",
     )
     yield from _wrap(f"... {example['training_text']} ...", "    ")

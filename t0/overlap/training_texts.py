@@ -204,8 +204,8 @@ def add_cached(
         if split not in splits:
             other_splits[task] = sorted(splits)
             continue
-        listed = listing.tasks.get(task) if listing else None
-        training.add_cache(directory, task, split, listed.task if listed else None)
+        listed_task = listing.tasks.get(task) if listing else None
+        training.add_cache(directory, task, split, listed_task.task if listed_task else None)
     if len(training.jobs) == before:
         available = "; ".join(
             f"{task} has {', '.join(names)}" for task, names in [*other_splits.items()][:3]
@@ -242,12 +242,12 @@ def add_listed(
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = {}
     other_splits = {}
     for name in listing.select(expression):
-        listed = listing.tasks[name]
-        task = listed.task
+        listed_task = listing.tasks[name]
+        task = listed_task.task
         if split not in task.split_mapping:
             other_splits[name] = task.split_mapping
-        elif listed.cache_dir and split in cached_splits(listed.cache_dir):
-            training.add_cache(listed.cache_dir, name, split, task)
+        elif listed_task.cache_dir and split in cached_splits(listed_task.cache_dir):
+            training.add_cache(listed_task.cache_dir, name, split, task)
         else:
             key = (task.dataset, task.subset, task.split_mapping[split])
             groups.setdefault(key, {})[task.name] = task

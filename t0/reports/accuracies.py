@@ -360,9 +360,9 @@ def prompt_gaps(
     """
     rows = []
     for p, task in enumerate(tasks):
-        of_prompt = grid.of_prompts([p])
-        pair = (of_prompt.right[first], of_prompt.right[second])
-        columns = gap(of_prompt, first, second).row()
+        prompt_grid = grid.of_prompts([p])
+        pair = (prompt_grid.right[first], prompt_grid.right[second])
+        columns = gap(prompt_grid, first, second).row()
         keys = ("examples", "difference", "interval_low", "interval_high")
         row = {
             "prompt": task.prompt,

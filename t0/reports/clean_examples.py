@@ -62,8 +62,8 @@ class Overlap:
     def sentence(self) -> str:
         """The definition of an overlap, as a sentence."""
         return (
-            f"Examples overlap that have {self.ngram} words in a row, or a whole field, in the "
-            f"training data {', '.join(self.train)}."
+            f"An example overlaps if {self.ngram} of its consecutive words, or a whole field, are "
+            f"in the training data {', '.join(self.train)}."
         )
 
 
@@ -82,7 +82,7 @@ def read_overlap(path: Path) -> Overlap:
         raise UserError(
             f"{path} does not exist. Give the --output folder of a finished `t0 overlap`"
         )
-    content = json_object(_read(path).decode("utf-8", "replace"), path)
+    content = json_object(_read_bytes(path).decode("utf-8", "replace"), path)
     if content.get("kind") != "overlap" or content.get("schema") != SCHEMA:
         raise UserError(f"{path}: expected the output of this version's `t0 overlap`")
     run = field(content, "run", dict, path)
@@ -98,7 +98,7 @@ def read_overlap(path: Path) -> Overlap:
     }
     rows_record = field(content, "rows", dict, path)
     name = path_inside(str(path.parent), field(rows_record, "file", str, f"{path}: rows"))
-    lines = _read(any_path(name))
+    lines = _read_bytes(any_path(name))
     if hashlib.sha256(lines).hexdigest() != rows_record.get("sha256"):
         raise UserError(f"{name} does not match its checksum in {path}. Run `t0 overlap` again")
     return Overlap(
@@ -118,7 +118,7 @@ def _check_objects(record: Mapping[str, Any], where: object) -> Mapping[str, dic
     return record
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

@@ -179,8 +179,8 @@ def _compare_dataset(
     }
     scored = [i for i, seed_names in task_names.items() if all(seed_names)]
     if len(scored) < 2:
-        listed = ", ".join(runs[i].name for i in scored) or "no run in all its seeds"
-        notes.append(f"{dataset} is left out: only {listed} has scores of it.")
+        names = ", ".join(runs[i].name for i in scored) or "none in all its seeds"
+        notes.append(f"{dataset} is left out: fewer than two runs have scores of it ({names}).")
         return None
     seeds = [runs[i].seeds for i in scored]
     tasks, grid = accuracies.shared_tasks(seeds, dataset, any_texts=any_texts)
@@ -190,8 +190,8 @@ def _compare_dataset(
         return None
     notes += _describe_omitted_examples(dataset, tasks, grid, any_texts=any_texts)
     positions = {run: position for position, run in enumerate(scored)}
-    others = [run for run in scored if run != baseline] if baseline in positions else []
-    pairs_with_baseline = {run: (grid, positions[baseline], positions[run]) for run in others}
+    other_runs = [run for run in scored if run != baseline] if baseline in positions else []
+    pairs_with_baseline = {run: (grid, positions[baseline], positions[run]) for run in other_runs}
     gains = {run: _compute_gains(*pair) for run, pair in pairs_with_baseline.items()}
     gaps = {
         pair: accuracies.gap(grid, *(positions[run] for run in pair))
@@ -228,9 +228,9 @@ def _describe_omitted_prompts(dataset: str, names: Mapping[str, Sequence[set[str
     for run, seed_names in names.items():
         left_out = sorted(set.union(*seed_names) - common)
         if left_out:
-            listed = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
+            examples = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
             notes.append(
-                f"{dataset}: {run} has prompts that not every run has: {listed} "
+                f"{dataset}: {run} has prompts that not every run has: {examples} "
                 f"({len(left_out)} in all). The {len(common)} prompts of all runs are compared."
             )
     return notes

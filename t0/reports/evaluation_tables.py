@@ -92,21 +92,23 @@ def _make_dataset_table(summary: Summary) -> ReportTable:
     references = any(row["dataset"] in held_out_titles() for row in rows)
     columns = (
         ReportColumn("dataset", "", "dataset", css="t"),
-        ReportColumn("title", "Dataset", css="t head", kind="name", detail=_name_of_dataset),
+        ReportColumn("title", "Dataset", css="t head", kind="name", detail=_format_dataset_name),
         *run_column(summary),
         ReportColumn("group", "Group", css="t short"),
         ReportColumn("prompts", "Prompts", "prompts"),
-        ReportColumn("most_examples", "Examples", "examples", text=_examples),
+        ReportColumn("most_examples", "Examples", "examples", text=_format_examples),
         ReportColumn("mean", "Mean", "mean", detail=interval),
         ReportColumn("median", "Median", "median"),
-        ReportColumn("first_quartile", "Quartiles", text=_quartiles),
+        ReportColumn("first_quartile", "Quartiles", text=_format_quartiles),
         ReportColumn("high", "Range", "range", text=lambda row: span(row["low"], row["high"], 1)),
         ReportColumn("chance", "Chance", "chance"),
         ReportColumn("majority", "Majority"),
         *(ReportColumn(model, model, model, css="n ref") for model in MODELS if references),
         ReportColumn("ties", "Ties"),
-        ReportColumn("truncated_inputs", "Truncated", text=_truncated, detail=_truncated_parts),
-        ReportColumn("excluded", "Excluded", css="n long", detail=_excluded_reasons),
+        ReportColumn(
+            "truncated_inputs", "Truncated", text=_format_truncated, detail=_format_truncated_parts
+        ),
+        ReportColumn("excluded", "Excluded", css="n long", detail=_format_excluded_reasons),
     )
     note = (
         "Rank evaluation: the answer choice of the highest log-likelihood is the prediction. "
@@ -120,29 +122,29 @@ def _make_dataset_table(summary: Summary) -> ReportTable:
     return ReportTable("datasets", "Accuracy (%) over prompts", columns, rows, note, fields=fields)
 
 
-def _name_of_dataset(row: Row) -> str:
+def _format_dataset_name(row: Row) -> str:
     return "" if row["title"] == row["dataset"] else row["dataset"]
 
 
-def _examples(row: Row) -> str:
+def _format_examples(row: Row) -> str:
     return span(row["fewest_examples"], row["most_examples"])
 
 
-def _quartiles(row: Row) -> str:
+def _format_quartiles(row: Row) -> str:
     return span(row["first_quartile"], row["third_quartile"], 1)
 
 
-def _truncated(row: Row) -> str:
+def _format_truncated(row: Row) -> str:
     cuts = [row[key] for key in ("truncated_inputs", "truncated_targets") if row[key] is not None]
     return count(sum(cuts) if cuts else None)
 
 
-def _truncated_parts(row: Row) -> str:
+def _format_truncated_parts(row: Row) -> str:
     inputs, targets = row["truncated_inputs"] or 0, row["truncated_targets"] or 0
     return f"{inputs:,} in, {targets:,} out" if inputs + targets else ""
 
 
-def _excluded_reasons(row: Row) -> str:
+def _format_excluded_reasons(row: Row) -> str:
     return ", ".join(f"{value} {reason}" for reason, value in row["excluded_reasons"].items())
 
 
@@ -194,7 +196,7 @@ def _interval_formatter(kind: str) -> Any:
 
 def _make_normalization_table(summary: Summary) -> ReportTable:
     rows = _add_marks(summary.normalizations, summary)
-    shown = {
+    headings = {
         key: head for key, head in NORMALIZATIONS.items() if any(r[key] is not None for r in rows)
     }
     columns = (
@@ -202,7 +204,7 @@ def _make_normalization_table(summary: Summary) -> ReportTable:
         *run_column(summary),
         *(
             ReportColumn(key, head, head.lower(), detail=_interval_formatter(key))
-            for key, head in shown.items()
+            for key, head in headings.items()
         ),
     )
     note = (
@@ -219,15 +221,17 @@ def _make_prompt_table(summary: Summary) -> ReportTable:
     columns = (
         ReportColumn("title", "Dataset", css="t"),
         *run_column(summary),
-        ReportColumn("prompt", "Prompt", css="t head", kind="prompt", text=_name_of_prompt),
+        ReportColumn("prompt", "Prompt", css="t head", kind="prompt", text=_format_prompt_name),
         ReportColumn("accuracy", "Accuracy", css="n strong"),
         ReportColumn("interval_low", "Interval", text=lambda row: interval(row) or "–"),
         ReportColumn("chance", "Chance"),
         ReportColumn("majority", "Majority"),
-        ReportColumn("most_predicted", "Most predicted", "", _format_share, detail=_most_predicted),
+        ReportColumn(
+            "most_predicted", "Most predicted", "", _format_share, detail=_format_most_predicted
+        ),
         ReportColumn("examples", "Examples"),
         ReportColumn("ties", "Ties"),
-        ReportColumn("truncated_inputs", "Truncated", text=_truncated),
+        ReportColumn("truncated_inputs", "Truncated", text=_format_truncated),
         ReportColumn("excluded", "Excluded"),
     )
     note = (
@@ -249,7 +253,7 @@ def _make_prompt_table(summary: Summary) -> ReportTable:
     )
 
 
-def _name_of_prompt(row: Row) -> str:
+def _format_prompt_name(row: Row) -> str:
     return row["prompt"] or row["task"]
 
 
@@ -257,7 +261,7 @@ def _format_share(value: float) -> str:
     return f"{value:.0f} %"
 
 
-def _most_predicted(row: Row) -> str:
+def _format_most_predicted(row: Row) -> str:
     return cut_in_middle(row["most_predicted_answer"] or "", 40)
 
 
@@ -267,7 +271,9 @@ def _make_metric_table(summary: Summary) -> ReportTable:
         ReportColumn("task", "Task", "task", css="t head", kind="name"),
         ReportColumn("metric", "Metric", "metric", axis_label, css="t wide"),
         *run_column(summary),
-        ReportColumn("value", "Value", "value", _two_digits, detail=interval, css="n strong"),
+        ReportColumn(
+            "value", "Value", "value", _format_two_digits, detail=interval, css="n strong"
+        ),
         ReportColumn("examples", "Examples", "examples"),
         ReportColumn("truncated_inputs", "Inputs cut"),
         ReportColumn("truncated_targets", "Targets cut"),
@@ -290,7 +296,7 @@ def _make_metric_table(summary: Summary) -> ReportTable:
     )
 
 
-def _two_digits(value: float) -> str:
+def _format_two_digits(value: float) -> str:
     return number(value, 2)
 
 
@@ -310,7 +316,7 @@ def group_tables(summary: Summary, task: str) -> dict[str, ReportTable]:
             *run_column(summary),
             *(
                 ReportColumn(
-                    f"metric {metric}", axis_label(metric), "", _two_digits, css="n strong"
+                    f"metric {metric}", axis_label(metric), "", _format_two_digits, css="n strong"
                 )
                 for metric in results.metrics
             ),

@@ -284,18 +284,21 @@ def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
 def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...]:
     """Adds the step; if labels are still equal, also the split, then the folder, then a number."""
     labels = [r.name if r.step is None else f"{r.name}, step {r.step:,}" for r in runs]
-    for more in (
+    for suffixes in (
         [f", {run.facts.get('split')}" for run in runs],
         [f" ({printable(run.path.resolve().parent.name)})" for run in runs],
     ):
         ambiguous = {
             label
             for label in labels
-            if len({word for word, other in zip(more, labels, strict=True) if other == label}) > 1
+            if len(
+                {suffix for suffix, other in zip(suffixes, labels, strict=True) if other == label}
+            )
+            > 1
         }
         labels = [
-            label + word if label in ambiguous else label
-            for label, word in zip(labels, more, strict=True)
+            label + suffix if label in ambiguous else label
+            for label, suffix in zip(labels, suffixes, strict=True)
         ]
     return tuple(
         replace(run, label=f"{label} #{labels[: i + 1].count(label)}")

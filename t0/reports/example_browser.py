@@ -120,12 +120,12 @@ def _collect_ranked_rows(
     rows: dict[tuple[Any, ...], list[Any]] = {}
     for run, task in by_run.items():
         for record in task.scores.records():
-            listed, idx, gold = record["choices"], record["idx"], record["gold"]
-            choices = tuple([_add_string(strings, choice["text"]) for choice in listed])
+            scored_choices, idx, gold = record["choices"], record["idx"], record["gold"]
+            choices = tuple([_add_string(strings, choice["text"]) for choice in scored_choices])
             inputs = inputs_of(record)
             input_index = None if inputs is None else _add_string(strings, inputs)
             row = rows.setdefault((idx, gold, choices), [idx, input_index, gold, choices, []])
-            values = [round(float(choice["log_likelihood"]), 3) for choice in listed]
+            values = [round(float(choice["log_likelihood"]), 3) for choice in scored_choices]
             row[4].append([run, record["prediction"], values])
     return [rows[key] for key in sorted(rows)]
 

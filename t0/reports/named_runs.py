@@ -95,7 +95,7 @@ def read_named_runs(
     used: dict[str, object] = {}
     for word, (name, paths) in zip(words, parsed_words, strict=True):
         for path in paths:
-            for model, checkpoints in _models_below(path, runs, alone=bool(name)).items():
+            for model, checkpoints in _group_models(path, runs, alone=bool(name)).items():
                 key = name or model
                 if any(used.get(run.label, key) != key for run in checkpoints) or (
                     name and any(run.label in used for run in checkpoints)
@@ -118,16 +118,16 @@ def _is_run(word: str) -> bool:
 
 
 def _parse_word(word: str) -> tuple[str, list[Path]]:
-    name, equals, rest = word.partition("=")
+    name, equals, run_paths = word.partition("=")
     if not equals or any_path(word).exists():
         return "", [any_path(word)]
-    paths = [any_path(path_text) for path_text in rest.split(",") if path_text]
+    paths = [any_path(path_text) for path_text in run_paths.split(",") if path_text]
     if not name or not paths:
         raise UserError(f"got {word!r}, expected NAME=RUN or, for several seeds, NAME=RUN,RUN.")
     return printable(name), paths
 
 
-def _models_below(
+def _group_models(
     path: Path, runs: Sequence[EvaluatedRun], *, alone: bool
 ) -> dict[object, list[EvaluatedRun]]:
     """Returns model -> its checkpoints, for the result files at a path."""
@@ -210,8 +210,8 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
         values = _collect_values(runs, fact)
         # The part after the colon names the tokens: a decoder-only model's choices may have no EOS.
         if len({value.partition(":")[0] for value in values.values()}) > 1:
-            listed = "; ".join(f"{name} has {value}" for name, value in values.items())
-            raise UserError(f"these runs cannot be compared by '{fact}' ({listed}): {why}.")
+            descriptions = "; ".join(f"{name} has {value}" for name, value in values.items())
+            raise UserError(f"these runs cannot be compared by '{fact}' ({descriptions}): {why}.")
 
 
 def _describe_missing_scores(run: NamedRun) -> str:
@@ -234,8 +234,8 @@ def notes_on(runs: Sequence[NamedRun]) -> list[str]:
     for fact, meaning in _NOTED.items():
         values = _collect_values(runs, fact)
         if len(set(values.values())) > 1:
-            listed = "; ".join(f"{name}: {value[:60]}" for name, value in values.items())
-            notes.append(f"The runs have {meaning} ({listed}).")
+            descriptions = "; ".join(f"{name}: {value[:60]}" for name, value in values.items())
+            notes.append(f"The runs have {meaning} ({descriptions}).")
     return notes
 
 

@@ -105,13 +105,13 @@ class EvaluationReport:
         if comparison:
             lines += legend_lines(comparison)
         else:
-            several = len(summary.runs) > 1
-            letters = [f"{run.mark.letter} " if several else "" for run in summary.runs]
+            has_several_runs = len(summary.runs) > 1
+            letters = [f"{run.mark.letter} " if has_several_runs else "" for run in summary.runs]
             lines += [letter + run.label for letter, run in zip(letters, summary.runs, strict=True)]
         for name, table in self.tables.items():
-            of_values = [column for column in table.columns if column.kind != "run"]
-            shown = any(column.short for column in of_values) and table.shown_rows
-            if shown and not (comparison and name in _REPLACED):
+            value_columns = [column for column in table.columns if column.kind != "run"]
+            is_shown = any(column.short for column in value_columns) and table.shown_rows
+            if is_shown and not (comparison and name in _REPLACED):
                 lines += ["", table.title, *table.lines(width)]
         return lines
 
@@ -124,7 +124,7 @@ class EvaluationReport:
             "notes": list(summary.notes),
             "confidence": CONFIDENCE,
             "power": POWER,
-            "runs": [_run_record(run) for run in summary.runs],
+            "runs": [_make_run_record(run) for run in summary.runs],
             "baseline": comparison and comparison.runs[comparison.baseline].name,
             **{name: table.records() for name, table in self.tables.items()},
             "calibration": [
@@ -223,7 +223,7 @@ def write_report(words: Sequence[str | Path], output_dir: Path, **options: Any) 
     return read_report(words, **options).write(output_dir)
 
 
-def _run_record(run: EvaluatedRun) -> dict[str, Any]:
+def _make_run_record(run: EvaluatedRun) -> dict[str, Any]:
     return {
         "label": run.label,
         "step": run.step,
@@ -287,11 +287,11 @@ def _draw_plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plo
         ),
     ]
     if summary.comparison:
-        plots.append(_difference_plot(summary.comparison))
+        plots.append(_draw_difference_plot(summary.comparison))
     return [plot for plot in plots if plot is not None]
 
 
-def _difference_plot(comparison: RunComparison) -> _Plot | None:
+def _draw_difference_plot(comparison: RunComparison) -> _Plot | None:
     legend = [
         (run.mark.colour, f"{run.mark.letter}  {run.name}")
         for position, run in enumerate(comparison.runs)

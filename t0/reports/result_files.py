@@ -120,7 +120,7 @@ def parsed_json(text: str) -> Any:
     value = untrusted.parsed_json(text)
     # Most texts are plain ASCII; this check finds that twenty times as fast as the pattern.
     plain = text.isascii() and "\\" not in text and "\x7f" not in text
-    return value if plain or not _MAY_BE_UNPRINTABLE.search(text) else _printable(value)
+    return value if plain or not _MAY_BE_UNPRINTABLE.search(text) else _make_printable(value)
 
 
 def json_object(text: str, where: object) -> dict[str, Any]:
@@ -138,13 +138,13 @@ def json_object(text: str, where: object) -> dict[str, Any]:
     return record
 
 
-def _printable(value: Any) -> Any:
+def _make_printable(value: Any) -> Any:
     if isinstance(value, str):
         # A carriage return stays only before a line feed; any other is escaped.
         return "\r\n".join(map(printable, value.split("\r\n")))
     if isinstance(value, dict):
-        return {_printable(key): _printable(element) for key, element in value.items()}
-    return [_printable(element) for element in value] if isinstance(value, list) else value
+        return {_make_printable(key): _make_printable(element) for key, element in value.items()}
+    return [_make_printable(element) for element in value] if isinstance(value, list) else value
 
 
 def field(

@@ -156,7 +156,7 @@ def summarise(
     all_notes = dict.fromkeys(
         [*map(printable, notes), *(note for run in runs for note in run.notes)]
     )
-    warnings = (*_find_warnings(runs), *compared_notes, *_signature_warnings(metrics))
+    warnings = (*_find_warnings(runs), *compared_notes, *_find_signature_warnings(metrics))
     return Summary(
         title=printable(title) if title else _TITLES[bool(datasets), bool(_group_by_task(runs))],
         notes=(*all_notes, *warnings),
@@ -210,14 +210,14 @@ def rank_rows(
                 continue
             names = {"run": position, "label": run.label, MARK: run.mark, "step": run.step}
             names |= {"dataset": dataset, "title": title_of(dataset), "group": group}
-            rows = [_prompt_row(task) for task in tasks]
+            rows = [_make_prompt_row(task) for task in tasks]
             path = printable(str(run.path))
             prompts += [names | row | {"results_file": path} for row in rows]
-            datasets.append(names | _dataset_row(tasks, rows))
+            datasets.append(names | _make_dataset_row(tasks, rows))
     return datasets, prompts
 
 
-def _prompt_row(task: RankedTask) -> dict[str, Any]:
+def _make_prompt_row(task: RankedTask) -> dict[str, Any]:
     scores = scores_of([task])
     accuracy = accuracies.accuracy(accuracies.shared_grid([scores]), 0) if scores else None
     diagnosis = diagnose(scores[0]) if scores else None
@@ -249,7 +249,7 @@ def _prompt_row(task: RankedTask) -> dict[str, Any]:
     }
 
 
-def _dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[str, Any]:
+def _make_dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[str, Any]:
     reasons = sum((Counter(task.excluded) for task in tasks), Counter())
     return {
         "prompts": len(tasks),
@@ -312,7 +312,7 @@ def normalization_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
 
 
 def _normalized_accuracy(scores: Sequence[ExampleScores], name: str) -> Accuracy | None:
-    if any(name not in each.right_by for each in scores):
+    if any(name not in prompt_scores.right_by for prompt_scores in scores):
         return None
     return _mean_accuracy([dataclasses.replace(s, correct=s.right_by[name]) for s in scores])
 
@@ -326,14 +326,14 @@ def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     for tasks in _group_by_task(runs).values():
         metrics = _list_metrics(tasks)
         rows += [
-            _value_row(runs, run, task, metric)
+            _make_value_row(runs, run, task, metric)
             for metric in metrics
             for run, task in tasks.items()
             if metric in task.metrics
         ]
         groups = sorted({group for task in tasks.values() for group in task.groups})
         rows += [
-            _value_row(runs, run, task, metric, group)
+            _make_value_row(runs, run, task, metric, group)
             for group in sorted(groups, key=_classify_group)  # CATEGORY comes before PART
             for run, task in tasks.items()
             if group in task.groups
@@ -342,7 +342,7 @@ def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     return rows
 
 
-def _value_row(
+def _make_value_row(
     runs: Sequence[EvaluatedRun], position: int, task: DecodedTask, metric: str, group: str = ""
 ) -> dict[str, Any]:
     run = runs[position]
@@ -390,7 +390,7 @@ def group_values(
     for row in metrics:
         if (row["task"], row["kind"]) == (task, kind):
             values.setdefault((row["group"], row["run"]), []).append(row["value"])
-    return [(group, run, tuple(of_group)) for (group, run), of_group in values.items()]
+    return [(group, run, tuple(group_row)) for (group, run), group_row in values.items()]
 
 
 def _group_by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:
@@ -459,7 +459,7 @@ def _is_mostly_tied(task: RankedTask) -> bool:
     return task.scores is not None and len(task.scores) > 0 and task.scores.tied.mean() > 0.5
 
 
-def _signature_warnings(metrics: Sequence[Row]) -> list[str]:
+def _find_signature_warnings(metrics: Sequence[Row]) -> list[str]:
     """Returns a warning for each metric whose values are not comparable between runs."""
     signatures: dict[tuple[str, str], set[str]] = {}
     for row in metrics:

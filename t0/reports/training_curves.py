@@ -53,7 +53,7 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("loss_per_token", "NLL", "nats for each target token", "validation_loss_per_token"),
+    Quantity("loss_per_token", "NLL", "nats per target token", "validation_loss_per_token"),
     # Mesh TensorFlow's training loss is a mean over all positions, including padding: the same
     # curve on another scale.
     Quantity("loss", "Training loss", "loss (nats)", "validation_loss", "loss_per_token"),
@@ -108,10 +108,10 @@ class TrainingCurves:
         if self.best:
             metric, step = self.best
             value = self.value(metric, step)
-            of = "" if value is None else f" of {value:.4g}"
+            value_text = "" if value is None else f" of {value:.4g}"
             stop = "; nothing better followed, and the run stopped early at step {:,}"
             end = "" if self.stopped_early is None else stop.format(self.stopped_early)
-            notes.append(f"the best {metric}{of} was at step {step:,}{end}.")
+            notes.append(f"the best {metric}{value_text} was at step {step:,}{end}.")
         return [f"Training run {self.label}: {note}" for note in notes]
 
 
@@ -339,26 +339,26 @@ def smoothed(values: Sequence[float], *, radius: int) -> list[float]:
 
 def training_table(curves: Sequence[TrainingCurves]) -> list[tuple[str, list[str]]]:
     """Returns rows (name, a text for each run) of sizes, final and best values, and time."""
-    columns = [_final_values(run) for run in curves]
+    columns = [_list_final_values(run) for run in curves]
     rows = [(name, [column[name] for column in columns]) for name in (columns or [{}])[0]]
     return [(name, [text or "–" for text in texts]) for name, texts in rows if any(texts)]
 
 
 _FINAL = {
-    "final NLL of training, nats a token": "loss_per_token",
-    "final held-out NLL, nats a token": "validation_loss_per_token",
+    "final training NLL, nats per token": "loss_per_token",
+    "final held-out NLL, nats per token": "validation_loss_per_token",
     "final T5 loss": "loss",
     "final accuracy without EOS": "token_accuracy_without_eos",
-    "learning rate at the end": "learning_rate",
+    "final learning rate": "learning_rate",
 }
 _SIZES = {
     "parameters": "parameters",
-    "sequences a step": "batch_sequences",
-    "tokens a step, padding included": "batch_tokens",
+    "sequences per step": "batch_sequences",
+    "tokens per step, including padding": "batch_tokens",
 }
 
 
-def _final_values(run: TrainingCurves) -> dict[str, str]:
+def _list_final_values(run: TrainingCurves) -> dict[str, str]:
     """Returns name -> text; empty if a value was not recorded."""
     points, best_value = run.points, run.value(*run.best) if run.best else None
     held_out = points.get("validation_loss_per_token", ())
@@ -374,8 +374,8 @@ def _final_values(run: TrainingCurves) -> dict[str, str]:
         "best held-out NLL": f"{least[0]:.4g} at step {least[1]:,}" if least else "",
         "best checkpoint by": f"{run.best[0]}{best} at step {run.best[1]:,}" if run.best else "",
         **{name: f"{run.facts[key]:,}" if key in run.facts else "" for name, key in _SIZES.items()},
-        "tokens a second, median": f"{float(np.median(speeds)):,.0f}" if speeds else "",
-        "time of the steps": _format_duration(run),
+        "tokens per second, median": f"{float(np.median(speeds)):,.0f}" if speeds else "",
+        "time of all steps": _format_duration(run),
     }
 
 

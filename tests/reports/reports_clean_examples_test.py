@@ -116,7 +116,7 @@ def test_a_report_has_the_clean_part(evaluated, tmp_path):
     made = report.write(tmp_path / "report")
     text = made.html.read_text()
     assert "without overlapping examples" in text
-    assert "Examples overlap that have 13 words in a row" in text
+    assert "An example overlaps if 13 of its consecutive words" in text
     rows = json.loads(made.json.read_text())["clean_part"]
     assert [row["overlapping"] for row in rows] == [60, 60]
     lines = report.lines()

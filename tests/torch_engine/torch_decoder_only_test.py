@@ -190,7 +190,7 @@ def test_runs_are_compared(world, evaluated):
     runs = [f"{kind}={folder}" for kind, folder in evaluated.items()]
     done = world.command("compare", *runs, program="t0")
     assert done.returncode == 0, done.stderr
-    assert "other ways to join an input and a choice" in " ".join(done.stdout.split())
+    assert "different ways to join an input and a choice" in " ".join(done.stdout.split())
 
 
 def test_wrong_folders_are_refused(folders, tmp_path):
