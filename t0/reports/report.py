@@ -273,7 +273,7 @@ def _draw_plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plo
             heading="Metrics against step",
             caption="The tasks’ metrics of the decoded text.",
             panels=metric_panels(summary),
-            most=MOST_METRIC_PANELS,
+            limit=MOST_METRIC_PANELS,
             legend=_series_legend([run for run in runs if run.decoded], runs),
         ),
         _draw_plot(
