@@ -26,7 +26,7 @@ PAGE = ROOT / "docs" / "reference.md"
 HEAD = """\
 # Reference
 
-Made by `docs/make_reference.py` from the code: do not change it by hand.
+Generated from the code by `docs/make_reference.py`: do not edit it by hand.
 
 - The commands' flags: [t5_mesh_transformer](#t5_mesh_transformer),
   [seqio_cache_tasks](#seqio_cache_tasks), [t0](#t0)
@@ -37,27 +37,26 @@ Made by `docs/make_reference.py` from the code: do not change it by hand.
 """
 # Environment variable -> its meaning. A test fails if the code reads one that has no row here.
 VARIABLES = {
-    "T0_DATA_DIR": "folders with datasets and prompts of your own, `:` or `,` between them; "
+    "T0_DATA_DIR": "folders with your own datasets and prompts, separated by `:` or `,`; "
     "`--data_dir`",
-    "T0_PORT": "the port at which the machines of `bin/torch_train.slurm` meet (29500)",
-    "T0_PROCESSES": "the processes that `bin/torch_train` starts (one for each GPU)",
-    "T0_PYTHON": "the Python that `bin/setup`, `bin/quickstart` and `bin/torch_train` take",
-    "T0_RESTART_SECONDS": "how long `bin/tpu_train` waits before it starts a run again (30)",
-    "T0_RESTARTS": "how often `bin/torch_train` starts again after a process is lost (3)",
+    "T0_PORT": "the port on which the machines of `bin/torch_train.slurm` connect (29500)",
+    "T0_PROCESSES": "the number of processes that `bin/torch_train` starts (one per GPU)",
+    "T0_PYTHON": "the Python that `bin/setup`, `bin/quickstart` and `bin/torch_train` use",
+    "T0_RESTART_SECONDS": "how long `bin/tpu_train` waits before it restarts a run (30)",
+    "T0_RESTARTS": "how often `bin/torch_train` restarts after losing a process (3)",
     "T0_SAVING_SECONDS": "`bin/torch_train*`: how long a run may take to save after SIGTERM (600)",
-    "T0_SKIP_BAD_ROWS": "1: skip and count rows that hold half of a surrogate pair; "
-    "`--skip_bad_rows`",
-    "T0_TEMPLATE_CHARACTERS": "the most characters that a template may make of a row (20 million)",
-    "T0_TEMPLATE_SECONDS": "the most seconds of the processor that a template may take for a row "
-    "(10)",
-    "T0_TRAIN_COMMAND": "what `bin/tpu_train` runs (`t5_mesh_transformer`)",
+    "T0_SKIP_BAD_ROWS": "1: skip and count rows with half of a surrogate pair; `--skip_bad_rows`",
+    "T0_TEMPLATE_CHARACTERS": "the most characters that a template may produce for a row "
+    "(20 million)",
+    "T0_TEMPLATE_SECONDS": "the most seconds of CPU time that a template may use for a row (10)",
+    "T0_TRAIN_COMMAND": "the command that `bin/tpu_train` runs (`t5_mesh_transformer`)",
     "T0_VOCAB": "a SentencePiece model; `--vocab`",
 }
 # File or printed line -> the module whose header describes it.
 FORMATS = (
     ("A task's cache: COMPLETED", "t0/caching/cache_files.py"),
-    ("metrics.jsonl, and what a line of training says", "t0/training/recorder.py"),
-    ("The lines that training prints at its start", "t0/training/start_report.py"),
+    ("metrics.jsonl, and the log lines of training", "t0/training/recorder.py"),
+    ("The first lines of a training run", "t0/training/start_report.py"),
     (
         "results_STEP.json, scores/TASK_STEP.jsonl, shard-I-of-N/: rank evaluation",
         "t0/scoring/results.py",
@@ -87,22 +86,31 @@ def main() -> None:
 def text() -> str:
     """Returns the page."""
     return (
-        "\n".join([HEAD, *_commands(), *_variables(), *_macros(), *_parameters(), *_formats()])
+        "\n".join(
+            [
+                HEAD,
+                *_format_commands(),
+                *_format_variables(),
+                *_format_macros(),
+                *_format_parameters(),
+                *_format_file_formats(),
+            ]
+        )
         + "\n"
     )
 
 
-def _cell(value: object) -> str:
+def _escape(value: object) -> str:
     """Escapes text for a table cell; between backticks, `<` stays unchanged."""
     pieces = " ".join(str(value).split()).replace("|", "\\|").split("`")
     return "`".join(p if i % 2 else p.replace("<", "&lt;") for i, p in enumerate(pieces))
 
 
-def _code(value: object) -> str:
-    return _cell(f"`{value}`") if str(value) else ""
+def _format_code(value: object) -> str:
+    return _escape(f"`{value}`") if str(value) else ""
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _format_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(names)} |"
     yield "|" + "---|" * len(names)
     for row in rows:
@@ -113,48 +121,61 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 # Flags.
 
 
-def _commands() -> Iterator[str]:
+def _format_commands() -> Iterator[str]:
     from t0.cli.cache_tasks import FLAGS
     from t0.cli.main import VERBS
     from t0.config import flags
 
     yield "## t5_mesh_transformer\n"
-    yield "T5's flags and ours. The last column has the modes that read a flag, where not all do.\n"
+    yield "T5's flags and ours. The last column lists the modes that read a flag, if not all do.\n"
     rows = []
-    for kind, name, default, what, *choices in flags._TABLE:
+    for kind, name, default, description, *choices in flags._TABLE:
         modes = flags.MODE_FLAGS.get(name, {})
         read_by = ", ".join(mode for mode in modes if not mode.startswith("--"))
-        rows.append((_flag(kind, name), _default(default), _meaning(what, choices), read_by))
-    yield from _table(("flag", "default", "what", "modes"), rows)
+        rows.append(
+            (
+                _format_flag(kind, name),
+                _format_default(default),
+                _format_description(description, choices),
+                read_by,
+            )
+        )
+    yield from _format_table(("flag", "default", "description", "modes"), rows)
     yield 'Also `--gin.NAME=VALUE`, which is `--gin_param="NAME = VALUE"`, and absl\'s own flags.\n'
     yield "## seqio_cache_tasks\n"
-    yield from _table(
-        ("flag", "default", "what"),
+    yield from _format_table(
+        ("flag", "default", "description"),
         [
-            (_flag(kind, name), _default(default), _meaning(what, choices))
-            for kind, name, default, what, *choices in FLAGS
+            (
+                _format_flag(kind, name),
+                _format_default(default),
+                _format_description(description, choices),
+            )
+            for kind, name, default, description, *choices in FLAGS
         ],
     )
     yield "## t0\n"
-    for verb, (module, what) in VERBS.items():
+    for verb, (module, description) in VERBS.items():
         yield f"### t0 {verb}\n"
-        yield f"{what[0].upper()}{what[1:]}.\n"
-        yield from _verb(importlib.import_module(module))
+        yield f"{description[0].upper()}{description[1:]}.\n"
+        yield from _format_verb(importlib.import_module(module))
 
 
-def _flag(kind: str, name: str) -> str:
+def _format_flag(kind: str, name: str) -> str:
     return f"`--{'[no]' if kind == 'boolean' else ''}{name}`"
 
 
-def _default(default: Any) -> str:
-    return "" if default is None or default is False or default in ([], "") else _code(default)
+def _format_default(default: Any) -> str:
+    return (
+        "" if default is None or default is False or default in ([], "") else _format_code(default)
+    )
 
 
-def _meaning(what: str, choices: Sequence[Sequence[str]]) -> str:
-    return _cell(what) + (f" ({', '.join(choices[0])})" if choices else "")
+def _format_description(description: str, choices: Sequence[Sequence[str]]) -> str:
+    return _escape(description) + (f" ({', '.join(choices[0])})" if choices else "")
 
 
-def _verb(module: Any) -> Iterator[str]:
+def _format_verb(module: Any) -> Iterator[str]:
     parser = argparse.ArgumentParser(add_help=False)
     module.add_arguments(parser)
     rows = []
@@ -163,11 +184,11 @@ def _verb(module: Any) -> Iterator[str]:
             continue
         name = ", ".join(action.option_strings) or action.metavar or action.dest
         default = None if action.default == argparse.SUPPRESS else action.default
-        what = (action.help or "") % {**vars(action), "prog": "t0"}
+        description = (action.help or "") % {**vars(action), "prog": "t0"}
         if action.choices and "{" not in str(name):
-            what += f" ({', '.join(map(str, action.choices))})"
-        rows.append((_code(name), _default(default), _cell(what)))
-    yield from _table(("argument", "default", "what"), rows)
+            description += f" ({', '.join(map(str, action.choices))})"
+        rows.append((_format_code(name), _format_default(default), _escape(description)))
+    yield from _format_table(("argument", "default", "description"), rows)
 
 
 # Environment variables.
@@ -180,42 +201,42 @@ def variables_of_the_code() -> set[str]:
     return {name for text in texts for name in _VARIABLE.findall(text)}
 
 
-def _variables() -> Iterator[str]:
+def _format_variables() -> Iterator[str]:
     yield "## Environment variables\n"
-    yield "A flag comes before its variable.\n"
+    yield "A flag overrides its variable.\n"
     rows = [(f"`{name}`", VARIABLES[name]) for name in sorted(variables_of_the_code())]
-    yield from _table(("variable", "what"), rows)
+    yield from _format_table(("variable", "description"), rows)
 
 
 # Gin files.
 
 
-def _macros() -> Iterator[str]:
+def _format_macros() -> Iterator[str]:
     yield "## Gin macros\n"
-    yield "`--gin.NAME=VALUE`, or a later gin file, sets a macro. **Bold** ones have to be set.\n"
+    yield "`--gin.NAME=VALUE`, or a later gin file, sets a macro. **Bold** macros must be set.\n"
     for folder, title in (("runs", "Run files"), ("models", "Models"), ("mesh", "Meshes")):
         yield f"### {title}\n"
-        for path in sorted((ROOT / "gin" / folder).glob("*.gin"), key=_in_order):
-            yield from _gin_file(path)
+        for path in sorted((ROOT / "gin" / folder).glob("*.gin"), key=_natural_sort_key):
+            yield from _format_gin_file(path)
         yield ""
 
 
-def _in_order(path: Path) -> list[Any]:
+def _natural_sort_key(path: Path) -> list[Any]:
     """Returns a sort key that orders numbers in names as numbers."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
+    return [int(piece) if piece.isdigit() else piece for piece in re.split(r"(\d+)", path.name)]
 
 
-def _gin_file(path: Path) -> Iterator[str]:
+def _format_gin_file(path: Path) -> Iterator[str]:
     lines = path.read_text(encoding="utf-8").splitlines()
-    title = " ".join(_first_sentence(lines).split())
-    macros = dict(filter(None, map(_macro, lines)))
-    described = dict(_described(lines))
+    title = " ".join(_read_first_sentence(lines).split())
+    macros = dict(filter(None, map(_parse_macro, lines)))
+    descriptions = dict(_read_descriptions(lines))
     includes = re.findall(r"^include ['\"]([^'\"]+)['\"]", "\n".join(lines), re.MULTILINE)
     if path.parent.name == "mesh":
-        yield f"- `mesh/{path.name}`: {_cell(title)}"
+        yield f"- `mesh/{path.name}`: {_escape(title)}"
         return
     yield f"#### {path.parent.name}/{path.name}\n"
-    yield _cell(title) + "\n"
+    yield _escape(title) + "\n"
     if includes:
         yield f"Includes {', '.join(f'`{name}`' for name in includes)}.\n"
     rows = []
@@ -224,15 +245,15 @@ def _gin_file(path: Path) -> Iterator[str]:
         rows.append(
             (
                 f"**`{name}`**" if required else f"`{name}`",
-                "" if required else _code(value),
-                _cell(described.get(name, "")),
+                "" if required else _format_code(value),
+                _escape(descriptions.get(name, "")),
             )
         )
     if rows:
-        yield from _table(("macro", "value", "what"), rows)
+        yield from _format_table(("macro", "value", "description"), rows)
 
 
-def _first_sentence(lines: Sequence[str]) -> str:
+def _read_first_sentence(lines: Sequence[str]) -> str:
     comments = []
     for line in lines[1:]:
         if not line.startswith("# "):
@@ -241,39 +262,39 @@ def _first_sentence(lines: Sequence[str]) -> str:
     return re.split(r"(?<=\.)\s+(?=[A-Z])", " ".join(comments))[0]
 
 
-def _macro(line: str) -> tuple[str, str] | None:
+def _parse_macro(line: str) -> tuple[str, str] | None:
     """Returns a macro and its value without the trailing comment."""
-    found = _MACRO.match(line)
-    return (found[1], re.sub(r"\s+#.*$", "", found[2])) if found else None
+    match = _MACRO.match(line)
+    return (match[1], re.sub(r"\s+#.*$", "", match[2])) if match else None
 
 
-def _described(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _read_descriptions(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yields the macros that a file's header describes, with their descriptions."""
     names, words = [], []
     for line in [*lines, ""]:
-        more = _CONTINUED.match(line) if names else None
-        if more:
-            words.append(more[1])
+        continuation = _CONTINUED.match(line) if names else None
+        if continuation:
+            words.append(continuation[1])
             continue
         for name in names:
             yield name, " ".join(words)
-        begun = _DESCRIBED.match(line)
-        names = re.split(r", | or ", begun[1]) if begun else []
-        words = [begun[2]] if begun and begun[2] else []
+        match = _DESCRIBED.match(line)
+        names = re.split(r", | or ", match[1]) if match else []
+        words = [match[2]] if match and match[2] else []
 
 
 # Names that gin can configure, read from the source.
 
 
-def _parameters() -> Iterator[str]:
+def _format_parameters() -> Iterator[str]:
     yield "## Gin parameters\n"
     yield (
-        "What this project adds to gin; Mesh TensorFlow's and T5's own names stay as they are. "
-        "`NAME.PARAMETER = VALUE` sets one.\n"
+        "The names that this project adds to gin; those of Mesh TensorFlow and T5 are unchanged. "
+        "`NAME.PARAMETER = VALUE` sets a parameter.\n"
     )
     # Registered by `t0.run.configure`.
     schedules = ROOT / "t0" / "training" / "schedules.py"
-    found = {
+    definitions = {
         node.name: (node, schedules)
         for node in ast.parse(schedules.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
@@ -284,24 +305,26 @@ def _parameters() -> Iterator[str]:
             continue
         tree = ast.parse(source)
         for node in tree.body:
-            name = _registered(node)
+            name = _find_registered_name(node)
             if name:
-                found[name] = (node, path)
-        found |= {name: _definition(tree, what) for name, what in _registered_elsewhere(tree)}
-    for name, (node, path) in sorted(found.items()):
+                definitions[name] = (node, path)
+        definitions |= {
+            name: _find_definition(tree, target) for name, target in _find_external_names(tree)
+        }
+    for name, (node, path) in sorted(definitions.items()):
         yield f"### t0.{name}\n"
         docstring = inspect.cleandoc(ast.get_docstring(node) or "")
-        yield f"{_cell(docstring.split(chr(10) + chr(10))[0])} (`{path.relative_to(ROOT)}`)\n"
-        described = dict(_entries(docstring))
+        yield f"{_escape(docstring.split(chr(10) + chr(10))[0])} (`{path.relative_to(ROOT)}`)\n"
+        descriptions = dict(_parse_entries(docstring))
         rows = [
-            (f"`{parameter}`", default, _cell(described.get(parameter, "")))
-            for parameter, default in _defaults(node)
+            (f"`{parameter}`", default, _escape(descriptions.get(parameter, "")))
+            for parameter, default in _list_defaults(node)
         ]
         if rows:
-            yield from _table(("parameter", "default", "what"), rows)
+            yield from _format_table(("parameter", "default", "description"), rows)
 
 
-def _registered(node: ast.stmt) -> str | None:
+def _find_registered_name(node: ast.stmt) -> str | None:
     """Returns the name that `gin.configurable` gives a function or class, or None."""
     for decorator in getattr(node, "decorator_list", ()):
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "gin.configurable":
@@ -309,7 +332,7 @@ def _registered(node: ast.stmt) -> str | None:
     return None
 
 
-def _registered_elsewhere(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def _find_external_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Yields each name that `gin.external_configurable` gives, with its object as MODULE.NAME."""
     for node in tree.body:
         call = getattr(node, "value", None)
@@ -317,8 +340,8 @@ def _registered_elsewhere(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield call.args[1].value, ast.unparse(call.args[0])
 
 
-def _definition(tree: ast.Module, name: str) -> tuple[ast.stmt, Path]:
-    """Returns the definition of MODULE.NAME, where the file imports MODULE, and its file."""
+def _find_definition(tree: ast.Module, name: str) -> tuple[ast.stmt, Path]:
+    """Returns the definition of MODULE.NAME, if the file imports MODULE, and its file."""
     module, _, name = name.partition(".")
     (folder,) = (
         node.module
@@ -330,18 +353,23 @@ def _definition(tree: ast.Module, name: str) -> tuple[ast.stmt, Path]:
     return next(node for node in body if getattr(node, "name", None) == name), path
 
 
-def _defaults(node: ast.stmt) -> Iterator[tuple[str, str]]:
+def _list_defaults(node: ast.stmt) -> Iterator[tuple[str, str]]:
     """Yields the parameters of a function, or of a class (fields or __init__), with defaults."""
     if isinstance(node, ast.ClassDef):
-        own = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
-        if not own:
+        constructors = [
+            n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"
+        ]
+        if not constructors:
             for field in node.body:
                 if isinstance(field, ast.AnnAssign) and "field(init=False)" not in ast.unparse(
                     field
                 ):
-                    yield field.target.id, _code(ast.unparse(field.value)) if field.value else ""
+                    yield (
+                        field.target.id,
+                        _format_code(ast.unparse(field.value)) if field.value else "",
+                    )
             return
-        node = own[0]
+        node = constructors[0]
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     missing = [None] * (len(positional) - len(arguments.defaults))
@@ -349,10 +377,10 @@ def _defaults(node: ast.stmt) -> Iterator[tuple[str, str]]:
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     for argument, default in pairs:
         if argument.arg != "self":
-            yield argument.arg, _code(ast.unparse(default)) if default is not None else ""
+            yield argument.arg, _format_code(ast.unparse(default)) if default is not None else ""
 
 
-def _entries(docstring: str) -> Iterator[tuple[str, str]]:
+def _parse_entries(docstring: str) -> Iterator[tuple[str, str]]:
     """Yields the entries of Attributes and Args with their descriptions."""
     inside, names, words = False, (), []
     for line in [*docstring.splitlines(), "Raises:"]:
@@ -369,9 +397,9 @@ def _entries(docstring: str) -> Iterator[tuple[str, str]]:
             words.append(line.strip())
 
 
-def _formats() -> Iterator[str]:
+def _format_file_formats() -> Iterator[str]:
     yield "## File formats\n"
-    yield "What the modules that write or read a file say of it.\n"
+    yield "Each section is the header of the module that writes or reads the file.\n"
     for title, path in FORMATS:
         docstring = ast.get_docstring(ast.parse((ROOT / path).read_text(encoding="utf-8")))
         yield f"### {title}\n"

@@ -1,6 +1,6 @@
 """Searches the training data on Apache Beam, on the runner that `--runner=...` names.
 
-    for found in search_on_beam(
+    for matches in search_on_beam(
         jobs, scanner, pipeline_options=["--runner=FlinkRunner"], run_dir="gs://b/overlap/run",
     ):
         ...
@@ -42,7 +42,7 @@ def search_on_beam(
       run_dir: an empty or missing directory that all workers can write to; removed at the end.
 
     Raises:
-      UserError: if data cannot be read, or the pipeline left no result for a job.
+      UserError: if data cannot be read, or the pipeline has no result for a job.
     """
     with writing(run_dir):
         paths.make_folder(run_dir)
@@ -50,10 +50,10 @@ def search_on_beam(
             paths.copy(posixpath.join(scanner.index, name), posixpath.join(run_dir, name))
     try:
         with beam.Pipeline(options=PipelineOptions(list(pipeline_options))) as pipeline:
-            numbered = pipeline | "jobs" >> beam.Create(list(enumerate(jobs)))
-            _ = numbered | beam.Reshuffle() | "search" >> beam.ParDo(_Search(scanner, run_dir))
+            numbered_jobs = pipeline | "jobs" >> beam.Create(list(enumerate(jobs)))
+            _ = numbered_jobs | beam.Reshuffle() | "search" >> beam.ParDo(_Search(scanner, run_dir))
         for number, job in enumerate(jobs):
-            yield _read(posixpath.join(run_dir, str(number)), job)
+            yield _read_matches(posixpath.join(run_dir, str(number)), job)
     finally:
         paths.remove(run_dir)
 
@@ -75,22 +75,22 @@ class _Search(beam.DoFn):
 
     def process(self, element: tuple[int, Job]) -> None:
         number, job = element
-        found = self._execute(job, lambda report: None)
+        result = self._execute(job, lambda report: None)
         path = posixpath.join(self._run_dir, str(number))
-        if isinstance(found, str):
-            write_whole(f"{path}.mistake", found)
+        if isinstance(result, str):
+            write_whole(f"{path}.mistake", result)
             return
         content = io.BytesIO()
-        arrays = (found.keys, found.first, found.counts, np.array([found.texts, found.words]))
+        arrays = (result.keys, result.first, result.counts, np.array([result.texts, result.words]))
         np.savez(content, **dict(zip(_ARRAYS, arrays, strict=True)))
         write_whole(path, content.getvalue())
 
 
-def _read(path: str, job: Job) -> Matches:
+def _read_matches(path: str, job: Job) -> Matches:
     if paths.exists(f"{path}.mistake"):
         raise UserError(paths.read_text(f"{path}.mistake"))
     if not paths.exists(path):
-        raise UserError(f"the pipeline left no result for {job}; see the runner's log")
+        raise UserError(f"the pipeline has no result for {job}; see the runner's log")
     with reading(path, ValueError, KeyError):
         arrays = np.load(io.BytesIO(paths.read_bytes(path)), allow_pickle=False)
         keys, first, counts, totals = (arrays[name] for name in _ARRAYS)

@@ -2,7 +2,7 @@
 
     chosen = evaluation_sets(read_listing(), ["reviews_.*"], "validation")
     for batch in chosen[0].batches():
-        batch.texts[0], batch.parts[0]     # "A fine film.", "review": a field of row batch.rows[0]
+        batch.texts[0], batch.origins[0]   # "A fine film.", "review": a field of row batch.rows[0]
 
 A set is a split of a dataset with the selected prompts; plain and rank-evaluation tasks are
 combined. Its rows are read once for all prompts. The fields are the texts in all columns that at
@@ -32,7 +32,7 @@ class RowBatch:
       rows: the rows' numbers in the split.
       texts: the texts of all rows.
       owner: for each text, the index in `rows` of its row, int64 [texts].
-      parts: for each text, its column's name or its prompt's index.
+      origins: for each text, its column's name or its prompt's index.
       is_field: whether each text is a field, bool [texts].
       numbers: for each prompted text, the number of the example, which equals `idx` in the scores;
         -1 for fields.
@@ -41,7 +41,7 @@ class RowBatch:
     rows: list[int]
     texts: list[str]
     owner: np.ndarray
-    parts: list[Any]
+    origins: list[Any]
     is_field: np.ndarray
     numbers: list[int]
 
@@ -54,16 +54,16 @@ class EvaluationSet:
       name: the dataset's name, with its subset.
       split: the dataset's name of the split.
       prompts: the tasks.
-      of_task: the tasks' name of the split.
+      task_split: the tasks' name of the split.
     """
 
     name: str
     split: str
     prompts: tuple[PromptedTask, ...]
-    of_task: str
+    task_split: str
 
     @property
-    def place(self) -> tuple[str, str | None, str]:
+    def split_id(self) -> tuple[str, str | None, str]:
         """The dataset, subset and split."""
         return self.prompts[0].dataset, self.prompts[0].subset, self.split
 
@@ -78,36 +78,38 @@ class EvaluationSet:
         Raises:
           UserError: if the rows cannot be read, or a template fails on a row.
         """
-        rows = enumerate(self.prompts[0].open(self.of_task).rows())
+        rows = enumerate(self.prompts[0].open(self.task_split).rows())
         columns = self.columns
-        kept = [0] * len(self.prompts)
-        while some := list(itertools.islice(rows, ROWS_AT_ONCE)):
-            yield self._batch(some, columns, kept)
+        example_counts = [0] * len(self.prompts)
+        while batch_rows := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            yield self._make_batch(batch_rows, columns, example_counts)
 
-    def _batch(
+    def _make_batch(
         self,
         rows: Sequence[tuple[int, Mapping[str, Any]]],
         columns: frozenset[str],
-        kept: list[int],
+        example_counts: list[int],
     ) -> RowBatch:
-        found: list[tuple[int, Any, int, str]] = []
-        for place, (index, row) in enumerate(rows):
+        entries: list[tuple[int, Any, int, str]] = []
+        for position, (index, row) in enumerate(rows):
             for column, value in row.items():
                 if (name := column.replace("-", "_")) in columns:
-                    found += ((place, part, -1, text) for part, text in texts_in(name, value))
+                    entries += (
+                        (position, field, -1, text) for field, text in texts_in(name, value)
+                    )
             for number, prompt in enumerate(self.prompts):
                 example = prompt.compiled.example(row, index)
                 if example is not None:
-                    found.append((place, number, kept[number], example.inputs))
-                    kept[number] += 1
-        owner, parts, numbers, texts = (
-            ([*column] for column in zip(*found, strict=True)) if (found) else ([], [], [], [])
+                    entries.append((position, number, example_counts[number], example.inputs))
+                    example_counts[number] += 1
+        owner, origins, numbers, texts = (
+            ([*column] for column in zip(*entries, strict=True)) if entries else ([], [], [], [])
         )
         return RowBatch(
             rows=[index for index, _ in rows],
             texts=texts,
             owner=np.array(owner, np.int64),
-            parts=parts,
+            origins=origins,
             is_field=np.array([number < 0 for number in numbers], bool),
             numbers=numbers,
         )
@@ -122,11 +124,11 @@ def texts_in(name: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from texts_in(f"{name}.{key}", part)
+        for key, element in value.items():
+            yield from texts_in(f"{name}.{key}", element)
     elif isinstance(value, list | tuple):
-        for part in value:
-            yield from texts_in(name, part)
+        for element in value:
+            yield from texts_in(name, element)
 
 
 def evaluation_sets(
@@ -146,25 +148,25 @@ def evaluation_sets(
     Raises:
       UserError: if a name is unknown, no task has the split, or its data is missing.
     """
-    names = dict.fromkeys(name for one in expressions for name in listing.select(one))
+    names = dict.fromkeys(name for expression in expressions for name in listing.select(expression))
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = collections.defaultdict(dict)
-    without: dict[str, tuple[str, ...]] = {}
+    other_splits: dict[str, tuple[str, ...]] = {}
     for name in names:
         task = listing.tasks[name].task
         if split not in task.split_mapping:
-            without[name.removesuffix(SCORE_EVAL)] = tuple(task.split_mapping)
+            other_splits[name.removesuffix(SCORE_EVAL)] = tuple(task.split_mapping)
             continue
         key = (task.dataset, task.subset or "", task.suffix, task.split_mapping[split])
         groups[key][task.name] = task
     if not groups:
-        name, splits = next(iter(without.items()))
+        name, splits = next(iter(other_splits.items()))
         raise UserError(
             f"no task of {', '.join(expressions)} has a split '{split}'; {name} has: "
-            f"{', '.join(splits)}. Name one of them by --eval_split"
+            f"{', '.join(splits)}. Choose one of them with --eval_split"
         )
-    notes = [f"{name}: left out, it has no split '{split}'" for name in without]
+    notes = [f"{name}: left out, it has no split '{split}'" for name in other_splits]
     sets = []
-    for (dataset, subset, suffix, of_dataset), tasks in sorted(groups.items()):
+    for (dataset, subset, suffix, dataset_split), tasks in sorted(groups.items()):
         title = "/".join(filter(None, (dataset, subset))) + suffix
         prompts = tuple(tasks[name] for name in sorted(tasks))
         try:
@@ -172,13 +174,13 @@ def evaluation_sets(
                 prompt.open(split)
         except AbsentData as error:
             if not skip_absent:
-                raise UserError(f"{error}\nOr leave it out by --skip_absent_splits.") from error
-            notes.append(f"{title}, split '{of_dataset}': left out, its data is absent")
+                raise UserError(f"{error}\nOr leave it out with --skip_absent_splits.") from error
+            notes.append(f"{title}, split '{dataset_split}': left out, its data is missing")
             continue
-        sets.append(EvaluationSet(title, of_dataset, prompts, split))
+        sets.append(EvaluationSet(title, dataset_split, prompts, split))
     if not sets:
         raise UserError(
-            f"the data of no task of {', '.join(expressions)} is here: name its folder by "
-            "--data_dir"
+            f"found no data for the tasks of {', '.join(expressions)}. Name the folder of the data "
+            "with --data_dir"
         )
     return sets, notes

@@ -30,7 +30,7 @@ from t0.overlap.evaluation_rows import EvaluationSet, evaluation_sets
 from t0.overlap.index import Index, IndexWriter, OverlapCriteria
 from t0.overlap.outcome import OverlapOutcome, dataset_names
 from t0.overlap.overlap_tables import tables
-from t0.overlap.scanning import Matches, MatchTable, Scanner, processor, search
+from t0.overlap.scanning import Matches, MatchTable, Scanner, load_processor, search
 from t0.overlap.training_texts import TrainingTexts, add_cached, add_listed
 from t0.progress import ProgressLine
 from t0.sources import data_dirs
@@ -93,14 +93,14 @@ def find(
     sets, notes = evaluation_sets(
         listing, request.evaluation, request.eval_split, skip_absent=request.skip_absent
     )
-    _refuse_itself(sets, training)
+    _refuse_same_split(sets, training)
     publishing.check_writable(output)
     publishing.remove_leftovers([output])
     with (
         interruptible("nothing was written"),
         tempfile.TemporaryDirectory(prefix="t0_overlap_") as folder,
     ):
-        index = _indexed(sets, folder, request.settings)
+        index = _build_index(sets, folder, request.settings)
         scanner = Scanner(
             folder, tuple(dataset_names(training)[1]), vocabulary, tuple(map(str, data_dirs()))
         )
@@ -108,21 +108,21 @@ def find(
             from t0.overlap.beam_search import search_on_beam
 
             run_dir = posixpath.join(output, f"beam.{publishing.unfinished_tag()}")
-            found = _joined(
+            matches = _collect_matches(
                 search_on_beam(
                     training.jobs, scanner, pipeline_options=pipeline_options, run_dir=run_dir
                 )
             )
         else:
-            found = _searched(training, scanner, _workers(training, workers))
-        outcome = OverlapOutcome(index, found, training, processor(vocabulary))
+            matches = _search_locally(training, scanner, _count_workers(training, workers))
+        outcome = OverlapOutcome(index, matches, training, load_processor(vocabulary))
         facts = {
             "schema": SCHEMA,
             "kind": "overlap",
-            "run": _run(request, training, found, [*training.notes, *notes]),
-            "error": _error(index, found),
+            "run": _describe_run(request, training, matches, [*training.notes, *notes]),
+            "error": _estimate_false_matches(index, matches),
         }
-        return _write(output, facts, outcome, sets)
+        return _write_files(output, facts, outcome, sets)
 
 
 def training_data(request: OverlapSearch, listing: Listing) -> TrainingTexts:
@@ -139,39 +139,39 @@ def training_data(request: OverlapSearch, listing: Listing) -> TrainingTexts:
     return training
 
 
-def _refuse_itself(sets: Sequence[EvaluationSet], training: TrainingTexts) -> None:
-    for one in sets:
-        if one.place in training.places:
+def _refuse_same_split(sets: Sequence[EvaluationSet], training: TrainingTexts) -> None:
+    for evaluation_set in sets:
+        if evaluation_set.split_id in training.split_ids:
             raise UserError(
-                f"--train and --eval both have the split '{one.split}' of {one.name}: every row "
-                "would be found in itself. Name another split by --train_split or --eval_split, or "
-                "tasks of other datasets"
+                f"--train and --eval both have the split '{evaluation_set.split}' of "
+                f"{evaluation_set.name}, so every row would match itself. Choose another split "
+                "with --train_split or --eval_split, or tasks of other datasets"
             )
 
 
-def _indexed(sets: Sequence[EvaluationSet], folder: str, settings: OverlapCriteria) -> Index:
+def _build_index(sets: Sequence[EvaluationSet], folder: str, settings: OverlapCriteria) -> Index:
     rows = 0
     with (
         ProgressLine(None, unit="row", doing="indexing") as progress,
         IndexWriter(folder, settings) as writer,
     ):
-        for one in sets:
-            for batch in one.batches():
+        for chosen in sets:
+            for batch in chosen.batches():
                 writer.add(batch)
                 rows += len(batch.rows)
-                progress.count(len(batch.rows), note=one.name)
+                progress.count(len(batch.rows), note=chosen.name)
     index = Index(folder)
     if not len(index):
         shortest = min(*settings.ngrams, settings.min_words)
         raise UserError(
-            f"the {rows:,} evaluation rows of {', '.join(one.name for one in sets)} hold no text "
-            f"of {shortest} words or more, so nothing can be searched for. Is the text in columns "
-            "that the prompts read? Shorter fields are searched for by --min_words"
+            f"the {rows:,} evaluation rows of {', '.join(chosen.name for chosen in sets)} have "
+            f"no text of {shortest} words or more to search for. Check that the text is in columns "
+            "that the prompts read. To search for shorter fields, lower --min_words"
         )
     return index
 
 
-def _workers(training: TrainingTexts, workers: int | None) -> int:
+def _count_workers(training: TrainingTexts, workers: int | None) -> int:
     if workers is not None:
         return workers
     if training.texts is not None and training.texts <= _SMALL_TEXTS:
@@ -179,26 +179,28 @@ def _workers(training: TrainingTexts, workers: int | None) -> int:
     return min(len(os.sched_getaffinity(0)), len(training.jobs))
 
 
-def _searched(training: TrainingTexts, scanner: Scanner, workers: int) -> Matches:
+def _search_locally(training: TrainingTexts, scanner: Scanner, workers: int) -> Matches:
     with ProgressLine(training.texts, unit="text", doing="searching") as progress:
-        return _joined(search(training.jobs, scanner, workers=workers, on_texts=progress.count))
+        return _collect_matches(
+            search(training.jobs, scanner, workers=workers, on_texts=progress.count)
+        )
 
 
-def _joined(several: Iterable[Matches]) -> Matches:
+def _collect_matches(results: Iterable[Matches]) -> Matches:
     table = MatchTable()
-    for found in several:
-        table.add(found)
-    return table.all()
+    for matches in results:
+        table.add(matches)
+    return table.merge()
 
 
-def _run(
-    request: OverlapSearch, training: TrainingTexts, found: Matches, notes: Sequence[str]
+def _describe_run(
+    request: OverlapSearch, training: TrainingTexts, matches: Matches, notes: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "train": list(request.train),
         "train_split": request.train_split,
-        "train_texts": found.texts,
-        "train_words": found.words,
+        "train_texts": matches.texts,
+        "train_words": matches.words,
         "train_tasks": sorted({source.task for source in training.sources}),
         "eval": list(request.evaluation),
         "eval_split": request.eval_split,
@@ -209,8 +211,8 @@ def _run(
     }
 
 
-def _error(index: Index, found: Matches) -> dict[str, Any]:
-    runs = found.words * len(index.lengths)
+def _estimate_false_matches(index: Index, matches: Matches) -> dict[str, Any]:
+    runs = matches.words * len(index.lengths)
     return {
         "hash_bits": 64,
         "hashes": len(index),
@@ -219,7 +221,7 @@ def _error(index: Index, found: Matches) -> dict[str, Any]:
     }
 
 
-def _write(
+def _write_files(
     output: str, facts: dict[str, Any], outcome: OverlapOutcome, sets: Sequence[EvaluationSet]
 ) -> dict[str, Any]:
     result = path_inside(output, RESULT)
@@ -227,18 +229,18 @@ def _write(
         paths.remove(result)
     digest, lines = hashlib.sha256(), 0
 
-    def encoded() -> Iterator[str]:
+    def encode_rows() -> Iterator[str]:
         nonlocal lines
-        for one in sets:
-            for record in outcome.rows(one):
+        for chosen in sets:
+            for record in outcome.rows(chosen):
                 line = json.dumps(record, ensure_ascii=False) + "\n"
                 line = line.encode("utf-8", "backslashreplace").decode()
                 digest.update(line.encode())
                 lines += 1
                 yield line
 
-    publishing.write_whole(path_inside(output, ROWS), encoded())
-    facts["datasets"] = {one.name: outcome.datasets[one.name].record() for one in sets}
+    publishing.write_whole(path_inside(output, ROWS), encode_rows())
+    facts["datasets"] = {chosen.name: outcome.datasets[chosen.name].record() for chosen in sets}
     facts["rows"] = {"file": ROWS, "lines": lines, "sha256": digest.hexdigest()}
     text = json.dumps(facts, indent=1, ensure_ascii=False)
     facts = {**facts}

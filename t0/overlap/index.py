@@ -37,7 +37,7 @@ _PENDING = 2**19
 _FILTER_SHARE, _LARGEST_FILTER_BITS = 16, 26
 FILES = ("hashes", "anchors", "index.json")
 # Words of a prompted text come from the row if this many in sequence are in one of its fields.
-_RUN_OF_FIELD = 3
+_FIELD_RUN = 3
 _HASH = np.dtype("<u8")
 _ANCHOR = np.dtype([("hash", "<u8"), ("words", "<i8")])
 
@@ -95,7 +95,7 @@ class IndexWriter:
     def __enter__(self) -> "IndexWriter":
         self._runs = _DistinctRecords(_HASH)
         self._anchors = _DistinctRecords(_ANCHOR)
-        self._short: set[int] = set()
+        self._short_lengths: set[int] = set()
         return self
 
     def add(self, batch: RowBatch) -> None:
@@ -105,19 +105,22 @@ class IndexWriter:
         for length in self._settings.ngrams:
             positions, hashes = words.windows(length)
             self._runs.add(hashes[before[positions + length] - before[positions] == length])
-        self._add_whole(words, np.flatnonzero(batch.is_field))
+        self._add_whole_fields(words, np.flatnonzero(batch.is_field))
 
-    def _add_whole(self, words: Words, fields: np.ndarray) -> None:
+    def _add_whole_fields(self, words: Words, fields: np.ndarray) -> None:
         starts, sizes = words.ends[fields], np.diff(words.ends)[fields]
         long_enough = sizes >= self._settings.min_words
         starts, sizes = starts[long_enough], sizes[long_enough]
-        self._runs.add(words.at(starts, sizes))
-        anchor = self._settings.anchor_words
-        self._short |= set(sizes[sizes < anchor].tolist())
-        longer = sizes > anchor
-        found = np.zeros(longer.sum(), _ANCHOR)
-        found["hash"], found["words"] = words.at(starts[longer], anchor), sizes[longer]
-        self._anchors.add(found)
+        self._runs.add(words.hash_sequences(starts, sizes))
+        anchor_words = self._settings.anchor_words
+        self._short_lengths |= set(sizes[sizes < anchor_words].tolist())
+        longer = sizes > anchor_words
+        anchors = np.zeros(longer.sum(), _ANCHOR)
+        anchors["hash"], anchors["words"] = (
+            words.hash_sequences(starts[longer], anchor_words),
+            sizes[longer],
+        )
+        self._anchors.add(anchors)
 
     def __exit__(self, kind: object, *error: object) -> None:
         if kind is not None:
@@ -125,7 +128,7 @@ class IndexWriter:
         hashes = self._runs.merge()
         hashes.tofile(self._folder / "hashes")
         self._anchors.merge().tofile(self._folder / "anchors")
-        lengths = sorted({*self._settings.ngrams, *self._short})
+        lengths = sorted({*self._settings.ngrams, *self._short_lengths})
         facts = {"size": len(hashes), "lengths": lengths, **dataclasses.asdict(self._settings)}
         (self._folder / "index.json").write_text(json.dumps(facts), encoding="utf-8")
 
@@ -142,21 +145,21 @@ def row_words(batch: RowBatch, words: Words) -> np.ndarray:
       words: the words of the batch's texts.
     """
     in_field = batch.is_field[words.text_of]
-    marks = np.zeros(len(in_field) + _RUN_OF_FIELD + 1, np.int64)
+    marks = np.zeros(len(in_field) + _FIELD_RUN + 1, np.int64)
     sizes = np.diff(words.ends)
-    for length in range(1, _RUN_OF_FIELD + 1):
+    for length in range(1, _FIELD_RUN + 1):
         positions, hashes = words.windows(length)
-        keys = _with_row(hashes, batch.owner[words.text_of[positions]])
-        of_fields = in_field[positions]
-        if length < _RUN_OF_FIELD:
-            of_fields = of_fields & (sizes[words.text_of[positions]] == length)
-        found = positions[np.isin(keys, np.unique(keys[of_fields]))]
-        marks[found] += 1
-        marks[found + length] -= 1
+        keys = _mix_in_row(hashes, batch.owner[words.text_of[positions]])
+        is_field = in_field[positions]
+        if length < _FIELD_RUN:
+            is_field = is_field & (sizes[words.text_of[positions]] == length)
+        matching = positions[np.isin(keys, np.unique(keys[is_field]))]
+        marks[matching] += 1
+        marks[matching + length] -= 1
     return in_field | (np.cumsum(marks)[: len(in_field)] > 0)
 
 
-def _with_row(hashes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _mix_in_row(hashes: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return hashes ^ ((rows + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
 
 
@@ -174,7 +177,7 @@ class Index:
         facts = parsed_json((Path(folder) / "index.json").read_bytes())
         self.settings = OverlapCriteria(tuple(facts["ngrams"]), facts["min_words"])
         self.lengths: list[int] = facts["lengths"]
-        self.hashes = _mapped(posixpath.join(folder, "hashes"), "<u8", facts["size"])
+        self.hashes = _map_file(posixpath.join(folder, "hashes"), "<u8", facts["size"])
         anchors = np.fromfile(posixpath.join(folder, "anchors"), _ANCHOR)
         self._anchor_hashes, self._anchor_words = anchors["hash"].copy(), anchors["words"].copy()
         bits = min(max(16, (len(self.hashes) * _FILTER_SHARE).bit_length()), _LARGEST_FILTER_BITS)
@@ -188,17 +191,17 @@ class Index:
 
     def lookup(self, hashes: np.ndarray) -> np.ndarray:
         """Returns the position of each hash in the index, int64; -1 for hashes that are missing."""
-        places = np.full(len(hashes), -1, np.int64)
-        maybe = np.flatnonzero(self._filter.take((hashes >> self._shift).astype(np.int64)))
-        if maybe.size and len(self.hashes):
-            wanted = hashes[maybe]
-            found = np.searchsorted(self.hashes, wanted)
-            found[found == len(self.hashes)] = 0
-            same = self.hashes[found] == wanted
-            places[maybe[same]] = found[same]
-        return places
+        entries = np.full(len(hashes), -1, np.int64)
+        candidates = np.flatnonzero(self._filter.take((hashes >> self._shift).astype(np.int64)))
+        if candidates.size and len(self.hashes):
+            candidate_hashes = hashes[candidates]
+            nearest = np.searchsorted(self.hashes, candidate_hashes)
+            nearest[nearest == len(self.hashes)] = 0
+            equal = self.hashes[nearest] == candidate_hashes
+            entries[candidates[equal]] = nearest[equal]
+        return entries
 
-    def found_in(self, words: Words) -> tuple[np.ndarray, np.ndarray]:
+    def find_matches(self, words: Words) -> tuple[np.ndarray, np.ndarray]:
         """Finds the word sequences of the index in texts.
 
         Args:
@@ -207,41 +210,41 @@ class Index:
         Returns:
           for each match, the position of its first word, and its position in the index.
         """
-        starts, places = [], []
+        starts, entries = [], []
         for length in self.lengths:
             positions, hashes = words.windows(length)
-            found = self.lookup(hashes)
-            there = np.flatnonzero(found >= 0)
-            starts.append(positions[there])
-            places.append(found[there])
+            found_entries = self.lookup(hashes)
+            hits = np.flatnonzero(found_entries >= 0)
+            starts.append(positions[hits])
+            entries.append(found_entries[hits])
             if length == self.settings.anchor_words:
-                more = self._whole_from(words, positions[there], hashes[there])
-                starts.append(more[0])
-                places.append(more[1])
-        return np.concatenate(starts), np.concatenate(places)
+                long_fields = self._match_long_fields(words, positions[hits], hashes[hits])
+                starts.append(long_fields[0])
+                entries.append(long_fields[1])
+        return np.concatenate(starts), np.concatenate(entries)
 
-    def _whole_from(
+    def _match_long_fields(
         self, words: Words, positions: np.ndarray, hashes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Finds the longer fields that begin at anchors; returns them in the form of `found_in`."""
+        """Finds the longer fields that begin at anchors; returns them like `find_matches`."""
         first = np.searchsorted(self._anchor_hashes, hashes)
         counts = np.searchsorted(self._anchor_hashes, hashes, "right") - first
         starts = np.repeat(positions, counts)
         ends = np.cumsum(counts)
         numbers = np.repeat(first - np.append(0, ends[:-1])[: len(first)], counts)
         lengths = self._anchor_words[numbers + np.arange(len(starts))]
-        fit = words.fits(starts, lengths)
-        starts = starts[fit]
-        places = self.lookup(words.at(starts, lengths[fit]))
-        return starts[places >= 0], places[places >= 0]
+        within_text = words.stay_within_text(starts, lengths)
+        starts = starts[within_text]
+        entries = self.lookup(words.hash_sequences(starts, lengths[within_text]))
+        return starts[entries >= 0], entries[entries >= 0]
 
 
-def _mapped(path: str, kind: str, size: int) -> np.ndarray:
+def _map_file(path: str, kind: str, size: int) -> np.ndarray:
     # Mapping an empty file fails.
     return np.memmap(path, kind, "r", shape=(size,)) if size else np.zeros(0, kind)
 
 
-def whole_hashes(words: Words, texts: Sequence[int] | np.ndarray) -> np.ndarray:
+def hash_whole_texts(words: Words, texts: Sequence[int] | np.ndarray) -> np.ndarray:
     """Returns the hash of all words of each selected text, uint64."""
     chosen = np.asarray(texts, np.int64)
-    return words.at(words.ends[chosen], np.diff(words.ends)[chosen])
+    return words.hash_sequences(words.ends[chosen], np.diff(words.ends)[chosen])

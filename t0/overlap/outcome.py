@@ -1,6 +1,6 @@
 """Computes the overlap by row, prompt and dataset: shares of words, whole fields, examples.
 
-    outcome = OverlapOutcome(index, found, training, vocabulary=None)
+    outcome = OverlapOutcome(index, matches, training, vocabulary=None)
     for record in outcome.rows(chosen_set):      # a record of each row that overlaps
         ...
     outcome.datasets[chosen_set.name]            # the counts over all rows of the set
@@ -21,17 +21,17 @@ from typing import Any
 import numpy as np
 
 from t0.overlap.evaluation_rows import EvaluationSet, RowBatch
-from t0.overlap.index import Index, OverlapCriteria, row_words, whole_hashes
-from t0.overlap.scanning import Matches, place_of, places_and_datasets
+from t0.overlap.index import Index, OverlapCriteria, hash_whole_texts, row_words
+from t0.overlap.scanning import Matches, unpack_keys, unpack_location
 from t0.overlap.training_texts import TrainingTexts, text_at
 from t0.overlap.words import Words, split_words, word_list
 
 # Texts are counted if their share of overlapping words is at least one of these.
 SHARES = (0.2, 0.5, 0.8, 1.0)
 _EXAMPLES = 5
-_WORDS_SHOWN, _WORDS_BESIDE = 60, 8
+_WORDS_SHOWN, _CONTEXT_WORDS = 60, 8
 # The maximum number of training datasets in a row's record, those with the most matches first.
-_PLACES = 20
+_MOST_DATASETS = 20
 
 
 @dataclasses.dataclass
@@ -60,21 +60,23 @@ class TextCounts:
             self.overlapping[n] = self.overlapping_words[n] = 0
             self.at_least[n] = [0] * len(SHARES)
 
-    def add(self, words: int, covered: Mapping[int, int], overlaps: Mapping[int, bool]) -> None:
+    def add(
+        self, words: int, overlapping_words: Mapping[int, int], overlaps: Mapping[int, bool]
+    ) -> None:
         """Counts a text: its words, its overlapping words by n, and whether it overlaps by n."""
         self.texts += 1
         self.words += words
-        for n, some in covered.items():
+        for n, count in overlapping_words.items():
             self.overlapping[n] += overlaps[n]
-            self.overlapping_words[n] += some
+            self.overlapping_words[n] += count
             for number, share in enumerate(SHARES):
-                self.at_least[n][number] += words > 0 and some >= share * words
+                self.at_least[n][number] += words > 0 and count >= share * words
 
     def record(self) -> dict[str, Any]:
         """Returns the counts as a JSON value."""
         share = {
-            str(n): round(some / self.words, 6) if self.words else 0.0
-            for n, some in self.overlapping_words.items()
+            str(n): round(count / self.words, 6) if self.words else 0.0
+            for n, count in self.overlapping_words.items()
         }
         at_least = {
             str(n): dict(zip(map(str, SHARES), counts, strict=True))
@@ -124,26 +126,26 @@ class SetCounts:
             "overlapping": _by_n(self.overlapping),
             "fields": fields,
             "prompts": {name: tally.record() for name, tally in self.prompts.items()},
-            "found_in": dict(sorted(self.found_in.items(), key=lambda one: (-one[1], one[0]))),
+            "found_in": dict(sorted(self.found_in.items(), key=lambda item: (-item[1], item[0]))),
             "examples": self.examples,
         }
 
 
 @dataclasses.dataclass(frozen=True)
-class _Covered:
+class _OverlappingWords:
     """The overlapping words of a batch's texts.
 
     Attributes:
       words: the number of words of each text, int64 [texts].
       by_n: n -> the number of overlapping words of each text, int64 [texts].
       whole: whether each text is a field that occurs as a whole, bool [texts].
-      places: text -> the index positions of the matches in it.
+      entries: text -> the positions in the index of the matches in it.
     """
 
     words: np.ndarray
     by_n: dict[int, np.ndarray]
     whole: np.ndarray
-    places: dict[int, list[int]]
+    entries: dict[int, list[int]]
 
 
 class OverlapOutcome:
@@ -151,7 +153,7 @@ class OverlapOutcome:
 
     Args:
       index: the index of the evaluation rows.
-      found: the matches of the search.
+      matches: the matches of the search.
       training: the training data.
       vocabulary: the SentencePiece processor for records without texts, or None.
 
@@ -160,14 +162,14 @@ class OverlapOutcome:
     """
 
     def __init__(
-        self, index: Index, found: Matches, training: TrainingTexts, vocabulary: Any | None
+        self, index: Index, matches: Matches, training: TrainingTexts, vocabulary: Any | None
     ) -> None:
         self._index, self._training, self._vocabulary = index, training, vocabulary
-        self._found = found
-        self._places, self._dataset_of = places_and_datasets(found.keys)
+        self._matches = matches
+        self._entries, self._dataset_of = unpack_keys(matches.keys)
         self._names = dataset_names(training)[0]
-        self._hit = np.zeros(len(index) + 1, bool)
-        self._hit[self._places] = True
+        self._is_hit = np.zeros(len(index) + 1, bool)
+        self._is_hit[self._entries] = True
         self._text_at = functools.lru_cache(maxsize=64)(
             lambda source, record: text_at(training, source, record, vocabulary)
         )
@@ -189,31 +191,33 @@ class OverlapOutcome:
             examples=[],
         )
         for batch in chosen.batches():
-            covered = self._covered(batch, split_words(batch.texts))
-            of_row: list[list[int]] = [[] for _ in batch.rows]
-            for text, place in enumerate(batch.owner.tolist()):
-                of_row[place].append(text)
-            for row, texts in zip(batch.rows, of_row, strict=True):
-                record = self._row(chosen, batch, row, texts, covered, tally)
+            overlap = self._find_overlapping_words(batch, split_words(batch.texts))
+            texts_of_row: list[list[int]] = [[] for _ in batch.rows]
+            for text, row_index in enumerate(batch.owner.tolist()):
+                texts_of_row[row_index].append(text)
+            for row, texts in zip(batch.rows, texts_of_row, strict=True):
+                record = self._count_row(chosen, batch, row, texts, overlap, tally)
                 if record is not None:
                     yield record
         self.datasets[chosen.name] = tally
 
-    def _covered(self, batch: RowBatch, words: Words) -> _Covered:
+    def _find_overlapping_words(self, batch: RowBatch, words: Words) -> _OverlappingWords:
         """Finds the overlapping words of a batch's texts."""
         index, sizes = self._index, np.diff(words.ends)
         whole = np.zeros(len(batch.texts), bool)
-        places: dict[int, list[int]] = collections.defaultdict(list)
+        entries: dict[int, list[int]] = collections.defaultdict(list)
         fields = np.flatnonzero(batch.is_field & (sizes >= index.settings.min_words))
-        at = index.lookup(whole_hashes(words, fields))
-        hit = (at >= 0) & self._hit[at]
+        field_entries = index.lookup(hash_whole_texts(words, fields))
+        hit = (field_entries >= 0) & self._is_hit[field_entries]
         whole[fields[hit]] = True
-        for text, place in zip(fields[hit].tolist(), at[hit].tolist(), strict=True):
-            places[text].append(place)
+        for text, entry in zip(fields[hit].tolist(), field_entries[hit].tolist(), strict=True):
+            entries[text].append(entry)
         by_n = {}
-        for n, (positions, found) in self._found_runs(batch, words).items():
-            for text, place in zip(words.text_of[positions].tolist(), found.tolist(), strict=True):
-                places[text].append(place)
+        for n, (positions, ngram_entries) in self._find_ngrams(batch, words).items():
+            for text, entry in zip(
+                words.text_of[positions].tolist(), ngram_entries.tolist(), strict=True
+            ):
+                entries[text].append(entry)
             marks = np.zeros(len(words.hashes) + 1, np.int64)
             np.add.at(marks, positions, 1)
             np.add.at(marks, positions + n, -1)
@@ -221,9 +225,9 @@ class OverlapOutcome:
             self._mark_whole(batch, words, np.flatnonzero(whole), n, inside)
             sums = np.append(0, np.cumsum(inside))
             by_n[n] = np.diff(sums[words.ends])
-        return _Covered(sizes, by_n, whole, places)
+        return _OverlappingWords(sizes, by_n, whole, entries)
 
-    def _found_runs(
+    def _find_ngrams(
         self, batch: RowBatch, words: Words
     ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """Finds the n-grams that occur in the training data.
@@ -234,16 +238,16 @@ class OverlapOutcome:
         runs = {}
         for n in self._index.settings.ngrams:
             positions, hashes = words.windows(n)
-            found = self._index.lookup(hashes)
-            hit = (found >= 0) & self._hit[found]
-            runs[n] = positions[hit], found[hit]
+            entries = self._index.lookup(hashes)
+            hit = (entries >= 0) & self._is_hit[entries]
+            runs[n] = positions[hit], entries[hit]
         if not any(len(positions) for positions, _ in runs.values()):
             return runs
-        # A prompt's own words may equal another row's field, which is not an overlap of this row.
+        # If a prompt's own words equal another row's field, that is not an overlap of this row.
         before = np.append(0, np.cumsum(row_words(batch, words)))
-        for n, (positions, found) in runs.items():
-            own = before[positions + n] - before[positions] == n
-            runs[n] = positions[own], found[own]
+        for n, (positions, entries) in runs.items():
+            from_row = before[positions + n] - before[positions] == n
+            runs[n] = positions[from_row], entries[from_row]
         return runs
 
     def _mark_whole(
@@ -255,103 +259,107 @@ class OverlapOutcome:
             inside[words.ends[text] : words.ends[text + 1]] = True
             if sizes[text] >= n:
                 continue
-            wanted = whole_hashes(words, [text])[0]
-            for other in np.flatnonzero(
+            field_hash = hash_whole_texts(words, [text])[0]
+            for prompted in np.flatnonzero(
                 ~batch.is_field & (batch.owner == batch.owner[text])
             ).tolist():
-                starts = np.arange(words.ends[other], words.ends[other + 1] - sizes[text] + 1)
-                for start in starts[words.at(starts, sizes[text]) == wanted].tolist():
+                starts = np.arange(words.ends[prompted], words.ends[prompted + 1] - sizes[text] + 1)
+                for start in starts[
+                    words.hash_sequences(starts, sizes[text]) == field_hash
+                ].tolist():
                     inside[start : start + sizes[text]] = True
 
-    def _row(
+    def _count_row(
         self,
         chosen: EvaluationSet,
         batch: RowBatch,
         row: int,
         texts: list[int],
-        covered: _Covered,
+        overlap: _OverlappingWords,
         tally: SetCounts,
     ) -> dict[str, Any] | None:
         """Counts a row, and returns its record if it overlaps."""
         ngrams = self._index.settings.ngrams
         fields, prompts = {}, {}
-        in_fields: dict[str, dict[int, bool]] = {}
+        overlaps_by_column: dict[str, dict[int, bool]] = {}
         for text in texts:
-            some = {n: int(covered.by_n[n][text]) for n in ngrams}
-            overlaps = {n: count > 0 for n, count in some.items()}
-            size = int(covered.words[text])
-            shown = {"words": size, "overlapping_words": _by_n(some)}
+            word_counts = {n: int(overlap.by_n[n][text]) for n in ngrams}
+            overlaps = {n: count > 0 for n, count in word_counts.items()}
+            size = int(overlap.words[text])
+            counts_record = {"words": size, "overlapping_words": _by_n(word_counts)}
             if batch.is_field[text]:
-                name = batch.parts[text]
+                name = batch.origins[text]
                 counts = tally.fields.setdefault(name, TextCounts(self._index.settings))
-                counts.whole += bool(covered.whole[text])
-                counts.add(size, some, overlaps)
-                known = in_fields.setdefault(name.partition(".")[0], dict.fromkeys(ngrams, False))
+                counts.whole += bool(overlap.whole[text])
+                counts.add(size, word_counts, overlaps)
+                column_overlaps = overlaps_by_column.setdefault(
+                    name.partition(".")[0], dict.fromkeys(ngrams, False)
+                )
                 for n in ngrams:
-                    known[n] |= overlaps[n]
+                    column_overlaps[n] |= overlaps[n]
                 if any(overlaps.values()):
                     fields.setdefault(name, []).append(
-                        {**shown, "whole": bool(covered.whole[text])}
+                        {**counts_record, "whole": bool(overlap.whole[text])}
                     )
                 continue
-            prompt = chosen.prompts[batch.parts[text]]
-            for name in prompt.compiled.columns & in_fields.keys():
+            prompt = chosen.prompts[batch.origins[text]]
+            for name in prompt.compiled.columns & overlaps_by_column.keys():
                 for n in ngrams:
-                    overlaps[n] |= in_fields[name][n]
-            tally.prompts[prompt.name].add(size, some, overlaps)
+                    overlaps[n] |= overlaps_by_column[name][n]
+            tally.prompts[prompt.name].add(size, word_counts, overlaps)
             prompts[prompt.name] = {
                 "idx": batch.numbers[text],
-                **shown,
+                **counts_record,
                 "overlaps": _by_n(overlaps),
             }
-        found = {
-            n: any(one[n] for one in in_fields.values())
-            or any(one["overlaps"][str(n)] for one in prompts.values())
+        row_overlaps = {
+            n: any(item[n] for item in overlaps_by_column.values())
+            or any(item["overlaps"][str(n)] for item in prompts.values())
             for n in ngrams
         }
         tally.rows += 1
         for n in ngrams:
-            tally.overlapping[n] += found[n]
-        if not any(found.values()):
+            tally.overlapping[n] += row_overlaps[n]
+        if not any(row_overlaps.values()):
             return None
-        places = sorted({place for text in texts for place in covered.places.get(text, ())})
-        where = self._where(places)
-        tally.found_in.update(one["dataset"] for one in where)
+        entries = sorted({entry for text in texts for entry in overlap.entries.get(text, ())})
+        datasets = self._locate(entries)
+        tally.found_in.update(item["dataset"] for item in datasets)
         record = {
             "dataset": chosen.name,
             "split": chosen.split,
             "row": row,
-            "overlaps": _by_n(found),
+            "overlaps": _by_n(row_overlaps),
             "fields": fields,
             "prompts": {name: p for name, p in prompts.items() if any(p["overlaps"].values())},
-            "found": where[:_PLACES],
+            "found": datasets[:_MOST_DATASETS],
         }
-        if len(tally.examples) < _EXAMPLES and found[ngrams[0]]:
-            tally.examples.append(self._example(chosen, batch, row, texts, covered))
+        if len(tally.examples) < _EXAMPLES and row_overlaps[ngrams[0]]:
+            tally.examples.append(self._describe_example(chosen, batch, row, texts, overlap))
         return record
 
-    def _where(self, places: list[int]) -> list[dict[str, Any]]:
+    def _locate(self, entries: list[int]) -> list[dict[str, Any]]:
         """Returns the training datasets with these matches, each with an example location."""
-        wanted = np.array(places, np.int64)
-        lows = np.searchsorted(self._places, wanted)
-        highs = np.searchsorted(self._places, wanted, "right")
+        wanted_entries = np.array(entries, np.int64)
+        lows = np.searchsorted(self._entries, wanted_entries)
+        highs = np.searchsorted(self._entries, wanted_entries, "right")
         firsts: dict[int, collections.Counter[int]] = {}
         runs: collections.Counter[int] = collections.Counter()
         times: collections.Counter[int] = collections.Counter()
         for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
             for number in range(low, high):
-                dataset, first = int(self._dataset_of[number]), int(self._found.first[number])
+                dataset, first = int(self._dataset_of[number]), int(self._matches.first[number])
                 firsts.setdefault(dataset, collections.Counter())[first] += 1
                 runs[dataset] += 1
-                times[dataset] += int(self._found.counts[number])
-        found = []
-        for dataset in sorted(firsts, key=lambda one: (-runs[one], self._names[one])):
-            # Of all first locations of the matches, choose the one that most matches share.
-            place = min(firsts[dataset].items(), key=lambda one: (-one[1], one[0]))[0]
-            number, record = place_of(place)
+                times[dataset] += int(self._matches.counts[number])
+        records = []
+        for dataset in sorted(firsts, key=lambda number: (-runs[number], self._names[number])):
+            # Choose the first location that most matches share.
+            location = min(firsts[dataset].items(), key=lambda item: (-item[1], item[0]))[0]
+            number, record = unpack_location(location)
             source = self._training.sources[number]
             where = {"task": source.task, "split": source.split, "file": source.file}
-            found.append(
+            records.append(
                 {
                     "dataset": self._names[dataset],
                     "runs": runs[dataset],
@@ -359,33 +367,35 @@ class OverlapOutcome:
                     "where": {**where, "record": record, "source": number},
                 }
             )
-        return found
+        return records
 
-    def _example(
+    def _describe_example(
         self,
         chosen: EvaluationSet,
         batch: RowBatch,
         row: int,
         texts: list[int],
-        covered: _Covered,
+        overlap: _OverlappingWords,
     ) -> dict[str, Any]:
         """Returns the row's text with the most overlap, and the training text that contains it."""
         n = self._index.settings.ngrams[0]
-        found = [one for one in texts if covered.places.get(one)]
-        text = max(found, key=lambda one: (covered.by_n[n][one], bool(batch.is_field[one])))
-        part = batch.parts[text]
-        where = self._where(sorted(set(covered.places[text])))[0]["where"]
-        trained = self._text_at(where["source"], where["record"]) or ""
-        mine, theirs = word_list(batch.texts[text]), word_list(trained)
-        begin, other, length = longest_common(mine, theirs)
+        matched = [index for index in texts if overlap.entries.get(index)]
+        text = max(matched, key=lambda index: (overlap.by_n[n][index], bool(batch.is_field[index])))
+        origin = batch.origins[text]
+        where = self._locate(sorted(set(overlap.entries[text])))[0]["where"]
+        training_text = self._text_at(where["source"], where["record"]) or ""
+        evaluation_words, training_words = word_list(batch.texts[text]), word_list(training_text)
+        start, training_start, length = longest_common(evaluation_words, training_words)
         return {
             "row": row,
-            "part": part if batch.is_field[text] else chosen.prompts[part].name,
-            "text": " ".join(mine[:_WORDS_SHOWN]),
-            "same_words": " ".join(mine[begin : begin + length][:_WORDS_SHOWN]),
+            "part": origin if batch.is_field[text] else chosen.prompts[origin].name,
+            "text": " ".join(evaluation_words[:_WORDS_SHOWN]),
+            "same_words": " ".join(evaluation_words[start : start + length][:_WORDS_SHOWN]),
             "same": length,
             "training_text": " ".join(
-                theirs[max(0, other - _WORDS_BESIDE) :][: length + 2 * _WORDS_BESIDE][:_WORDS_SHOWN]
+                training_words[max(0, training_start - _CONTEXT_WORDS) :][
+                    : length + 2 * _CONTEXT_WORDS
+                ][:_WORDS_SHOWN]
             ),
             "where": where,
         }
@@ -398,12 +408,12 @@ def dataset_names(training: TrainingTexts) -> tuple[list[str], list[int]]:
     return names, [numbers[source.dataset] for source in training.sources]
 
 
-def longest_common(one: list[str], other: list[str]) -> tuple[int, int, int]:
+def longest_common(first: list[str], second: list[str]) -> tuple[int, int, int]:
     """Finds the longest word sequence that two lists share: its start in each, and its length.
 
     >>> longest_common("a b c d".split(), "x b c y".split())
     (1, 1, 2)
     """
-    matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
+    matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
     match = matcher.find_longest_match()
     return match.a, match.b, match.size

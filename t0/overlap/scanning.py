@@ -1,9 +1,10 @@
 """Searches the training data for the n-grams and fields in the index, one job at a time.
 
     table = MatchTable()
-    for found in search(jobs, Scanner(folder, (0, 0, 1)), workers=2, on_texts=progress.count):
-        table.add(found)
-    table.all().keys, table.all().first      # the matches, and the first location of each
+    for matches in search(jobs, Scanner(folder, (0, 0, 1)), workers=2, on_texts=progress.count):
+        table.add(matches)
+    merged = table.merge()
+    merged.keys, merged.first                # the matches, and the first location of each
 
 For each match, the result is the number of occurrences per dataset and the first location, by
 source and record. Neither depends on the order of the jobs, so local processes and Apache Beam's
@@ -35,8 +36,8 @@ class Matches:
 
     Attributes:
       keys: the match's position in the index and the dataset's number, packed in one integer,
-        ascending and unique, uint64 [M]; see `key_of`.
-      first: the first location, see `place_of`, uint64 [M].
+        ascending and unique, uint64 [M]; see `pack_keys`.
+      first: the first location, see `unpack_location`, uint64 [M].
       counts: the number of occurrences, int64 [M].
       texts: the number of texts that were searched.
       words: the number of words in them.
@@ -52,28 +53,28 @@ class Matches:
 _DATASET_BITS = 16
 
 
-def key_of(places: np.ndarray, dataset: int | np.ndarray) -> np.ndarray:
+def pack_keys(entries: np.ndarray, dataset: int | np.ndarray) -> np.ndarray:
     """Packs index positions, which must be below 2**48, and a dataset's number into keys."""
-    shifted = np.asarray(places).astype(np.uint64) << np.uint64(_DATASET_BITS)
+    shifted = np.asarray(entries).astype(np.uint64) << np.uint64(_DATASET_BITS)
     return shifted | np.asarray(dataset, np.uint64)
 
 
-def places_and_datasets(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def unpack_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Unpacks keys into index positions and dataset numbers, both int64."""
     low = np.uint64(2**_DATASET_BITS - 1)
     return (keys >> np.uint64(_DATASET_BITS)).astype(np.int64), (keys & low).astype(np.int64)
 
 
-def place_of(first: int) -> tuple[int, int]:
+def unpack_location(first: int) -> tuple[int, int]:
     """Unpacks a first location into the numbers of its source and record."""
     return int(first) >> _RECORD_BITS, int(first) & (2**_RECORD_BITS - 1)
 
 
-def joined(several: Sequence[Matches]) -> Matches:
+def merge_matches(results: Sequence[Matches]) -> Matches:
     """Merges the matches of several searches."""
-    keys = np.concatenate([np.zeros(0, np.uint64), *(one.keys for one in several)])
-    first = np.concatenate([np.zeros(0, np.uint64), *(one.first for one in several)])
-    counts = np.concatenate([np.zeros(0, np.int64), *(one.counts for one in several)])
+    keys = np.concatenate([np.zeros(0, np.uint64), *(matches.keys for matches in results)])
+    first = np.concatenate([np.zeros(0, np.uint64), *(matches.first for matches in results)])
+    counts = np.concatenate([np.zeros(0, np.int64), *(matches.counts for matches in results)])
     order = np.lexsort((first, keys))
     keys, first, counts = keys[order], first[order], counts[order]
     begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
@@ -81,8 +82,8 @@ def joined(several: Sequence[Matches]) -> Matches:
         keys[begins],
         first[begins],
         np.add.reduceat(counts, begins) if len(begins) else counts,
-        sum(one.texts for one in several),
-        sum(one.words for one in several),
+        sum(matches.texts for matches in results),
+        sum(matches.words for matches in results),
     )
 
 
@@ -90,22 +91,22 @@ class MatchTable:
     """Merges the matches of jobs. Its memory grows with the distinct matches, not with the jobs."""
 
     def __init__(self) -> None:
-        self._joined = joined([])
+        self._merged = merge_matches([])
         self._pending: list[Matches] = []
         self._count = 0
 
-    def add(self, found: Matches) -> None:
+    def add(self, matches: Matches) -> None:
         """Adds the matches of another job."""
-        self._pending.append(found)
-        self._count += len(found.keys) + 1
+        self._pending.append(matches)
+        self._count += len(matches.keys) + 1
         if self._count >= _PENDING:
-            self.all()
+            self.merge()
 
-    def all(self) -> Matches:
+    def merge(self) -> Matches:
         """Returns all matches so far."""
-        self._joined = joined([self._joined, *self._pending])
+        self._merged = merge_matches([self._merged, *self._pending])
         self._pending, self._count = [], 0
-        return self._joined
+        return self._merged
 
 
 def scan(
@@ -128,17 +129,17 @@ def scan(
       UserError: if the data cannot be read.
     """
     table, texts_seen, words_seen = MatchTable(), 0, 0
-    of_source = np.asarray(datasets, np.int64)
+    dataset_of_source = np.asarray(datasets, np.int64)
     for texts, sources, records in text_batches(job, vocabulary):
         words = split_words(texts)
-        starts, places = index.found_in(words)
-        number = words.text_of[starts]
-        first = (sources[number] << _RECORD_BITS | records[number]).astype(np.uint64)
-        keys = key_of(places, of_source[sources[number]])
-        table.add(joined([Matches(keys, first, np.ones(len(keys), np.int64))]))
+        starts, entries = index.find_matches(words)
+        text_number = words.text_of[starts]
+        first = (sources[text_number] << _RECORD_BITS | records[text_number]).astype(np.uint64)
+        keys = pack_keys(entries, dataset_of_source[sources[text_number]])
+        table.add(merge_matches([Matches(keys, first, np.ones(len(keys), np.int64))]))
         texts_seen, words_seen = texts_seen + len(texts), words_seen + len(words.hashes)
         report(len(texts))
-    return dataclasses.replace(table.all(), texts=texts_seen, words=words_seen)
+    return dataclasses.replace(table.merge(), texts=texts_seen, words=words_seen)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +167,7 @@ class Scanner:
 
         if self.data_dirs:
             sources.set_data_dirs(list(self.data_dirs))
-        index, vocabulary = Index(self.index), processor(self.vocabulary)
+        index, vocabulary = Index(self.index), load_processor(self.vocabulary)
 
         def execute(job: Job, report: Callable[[Any], None]) -> Matches | str:
             try:
@@ -177,7 +178,7 @@ class Scanner:
         return execute
 
 
-def processor(model: bytes | None) -> Any | None:
+def load_processor(model: bytes | None) -> Any | None:
     """Loads the SentencePiece processor of a model; None for None."""
     if model is None:
         return None
@@ -217,7 +218,7 @@ def search(
     else:
         execute = scanner()
         done = ((job, execute(job, lambda report: on_report(None, report))) for job in jobs)
-    for _, found in done:
-        if isinstance(found, str):
-            raise UserError(found)
-        yield found
+    for _, result in done:
+        if isinstance(result, str):
+            raise UserError(result)
+        yield result

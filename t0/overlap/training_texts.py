@@ -81,19 +81,19 @@ class RowsJob:
     """A range of rows of a dataset's split, and the prompts that render them.
 
     Attributes:
-      place: the dataset, subset and split.
+      split_id: the dataset, subset and split.
       start: the first row.
       stop: the row after the last.
       prompts: for each prompt, its source's number, its template, and the name that seeds it.
     """
 
-    place: tuple[str, str | None, str]
+    split_id: tuple[str, str | None, str]
     start: int
     stop: int
     prompts: tuple[tuple[int, Template, str], ...]
 
     def __str__(self) -> str:
-        dataset, subset, split = self.place
+        dataset, subset, split = self.split_id
         name = f"{dataset}/{subset}" if subset else dataset
         return f"{name} split '{split}', rows {self.start} to {self.stop}"
 
@@ -109,14 +109,14 @@ class TrainingTexts:
       sources: the sources; a source's number is its index here.
       jobs: the jobs.
       texts: the number of texts; None if unknown for any of them.
-      places: the dataset, subset and split of the rows, if known.
+      split_ids: the dataset, subset and split of the rows, if known.
       notes: the tasks that were left out.
     """
 
     sources: list[TrainingSource] = dataclasses.field(default_factory=list)
     jobs: list[Job] = dataclasses.field(default_factory=list)
     texts: int | None = 0
-    places: set[tuple[str, str | None, str]] = dataclasses.field(default_factory=set)
+    split_ids: set[tuple[str, str | None, str]] = dataclasses.field(default_factory=set)
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def add_cache(
@@ -126,51 +126,51 @@ class TrainingTexts:
         dataset = name
         if task is not None:
             dataset = "/".join(filter(None, (task.dataset, task.subset)))
-            self.places.add((task.dataset, task.subset, task.split_mapping.get(split, split)))
-        for file in _shards(directory, split):
+            self.split_ids.add((task.dataset, task.subset, task.split_mapping.get(split, split)))
+        for file in _list_shards(directory, split):
             path = posixpath.join(directory, file)
             self.jobs.append(FileJob(len(self.sources), path))
             self.sources.append(TrainingSource(dataset, name, split, path))
-        self._count(_examples(directory, split))
+        self._add_count(_read_example_count(directory, split))
 
     def add_rows(self, tasks: Sequence[PromptedTask], split: str) -> None:
         """Adds the rows of a split, rendered by all given tasks, which must share the dataset."""
         rows, first = tasks[0].open(split), tasks[0]
-        of_dataset = first.split_mapping[split]
-        place = (first.dataset, first.subset, of_dataset)
+        dataset_split = first.split_mapping[split]
+        split_id = (first.dataset, first.subset, dataset_split)
         name = "/".join(filter(None, (first.dataset, first.subset)))
         prompts = []
         for task in tasks:
             prompts.append((len(self.sources), task.template, task.name))
-            self.sources.append(TrainingSource(name, task.name, of_dataset))
+            self.sources.append(TrainingSource(name, task.name, dataset_split))
         for start in range(0, rows.num_rows, ROWS_OF_A_JOB):
             stop = min(start + ROWS_OF_A_JOB, rows.num_rows)
-            self.jobs.append(RowsJob(place, start, stop, tuple(prompts)))
-        self.places.add(place)
-        self._count(rows.num_rows * len(tasks))
+            self.jobs.append(RowsJob(split_id, start, stop, tuple(prompts)))
+        self.split_ids.add(split_id)
+        self._add_count(rows.num_rows * len(tasks))
 
-    def _count(self, texts: int | None) -> None:
+    def _add_count(self, texts: int | None) -> None:
         self.texts = None if texts is None or self.texts is None else self.texts + texts
 
 
-def _shards(directory: str, split: str) -> list[str]:
+def _list_shards(directory: str, split: str) -> list[str]:
     """Returns the names of a split's files.
 
     Raises:
       UserError: if files are missing according to the count in the names.
     """
-    found = [match for name in paths.list_names(directory) if (match := _SHARD.fullmatch(name))]
-    files = [match[0] for match in found if match["split"] == split]
-    promised = {int(match["count"]) for match in found if match["split"] == split}
-    if files and promised != {len(files)}:
+    matches = [match for name in paths.list_names(directory) if (match := _SHARD.fullmatch(name))]
+    files = [match[0] for match in matches if match["split"] == split]
+    shard_counts = {int(match["count"]) for match in matches if match["split"] == split}
+    if files and shard_counts != {len(files)}:
         raise UserError(
-            f"{directory}: {len(files)} of {max(promised)} files of the split '{split}' are there. "
-            f"All that is damaged is found by: t0 verify {directory}"
+            f"{directory} has {len(files)} of {max(shard_counts)} files of the split '{split}'. "
+            f"To find all damage, run: t0 verify {directory}"
         )
     return files
 
 
-def _examples(directory: str, split: str) -> int | None:
+def _read_example_count(directory: str, split: str) -> int | None:
     path = posixpath.join(directory, f"stats.{split}.json")
     try:
         count = parsed_json(paths.read_bytes(path)).get("examples")
@@ -192,27 +192,31 @@ def add_cached(
     Raises:
       UserError: if there is no cache, a cache is unfinished, or none has the split.
     """
-    before, others = len(training.jobs), {}
+    before, other_splits = len(training.jobs), {}
     for directory in find_caches(folder):
         if not is_finished(directory):
             raise UserError(
-                f"{directory} is not a finished cache: it has no {COMPLETED}. Write it to its end "
-                "by the seqio_cache_tasks command that began it, or name the finished ones"
+                f"{directory} is not a finished cache: it has no {COMPLETED}. Finish it with the "
+                "seqio_cache_tasks command that started it, or name only finished caches"
             )
         task = posixpath.basename(directory.rstrip("/"))
         splits = cached_splits(directory)
         if split not in splits:
-            others[task] = sorted(splits)
+            other_splits[task] = sorted(splits)
             continue
-        known = listing.tasks.get(task) if listing else None
-        training.add_cache(directory, task, split, known.task if known else None)
+        listed_task = listing.tasks.get(task) if listing else None
+        training.add_cache(directory, task, split, listed_task.task if listed_task else None)
     if len(training.jobs) == before:
-        had = "; ".join(f"{task} has {', '.join(names)}" for task, names in [*others.items()][:3])
-        raise UserError(
-            f"no cache in {folder} has records of a split '{split}': {had or 'they are empty'}. "
-            "Name another by --train_split"
+        available = "; ".join(
+            f"{task} has {', '.join(names)}" for task, names in [*other_splits.items()][:3]
         )
-    training.notes += [f"{task}: left out, its cache has no split '{split}'" for task in others]
+        raise UserError(
+            f"no cache in {folder} has records of a split '{split}': "
+            f"{available or 'they are empty'}. Choose another with --train_split"
+        )
+    training.notes += [
+        f"{task}: left out, its cache has no split '{split}'" for task in other_splits
+    ]
 
 
 def add_listed(
@@ -236,14 +240,14 @@ def add_listed(
     """
     before = len(training.jobs)
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = {}
-    others = {}
+    other_splits = {}
     for name in listing.select(expression):
-        listed = listing.tasks[name]
-        task = listed.task
+        listed_task = listing.tasks[name]
+        task = listed_task.task
         if split not in task.split_mapping:
-            others[name] = task.split_mapping
-        elif listed.cache_dir and split in cached_splits(listed.cache_dir):
-            training.add_cache(listed.cache_dir, name, split, task)
+            other_splits[name] = task.split_mapping
+        elif listed_task.cache_dir and split in cached_splits(listed_task.cache_dir):
+            training.add_cache(listed_task.cache_dir, name, split, task)
         else:
             key = (task.dataset, task.subset, task.split_mapping[split])
             groups.setdefault(key, {})[task.name] = task
@@ -253,17 +257,20 @@ def add_listed(
         except AbsentData as error:
             if not skip_absent:
                 raise UserError(
-                    f"{error}\nOr name a folder with the task's cache by --cache_dirs, or leave it "
-                    "out by --skip_absent_splits."
+                    f"{error}\nOr name a folder with the task's cache with --cache_dirs, or leave "
+                    "it out with --skip_absent_splits."
                 ) from error
-            training.notes.append(f"{next(iter(tasks))}: left out, its data is absent")
+            training.notes.append(f"{next(iter(tasks))}: left out, its data is missing")
     if len(training.jobs) == before:
-        had = next((f"{name} has: {', '.join(splits)}" for name, splits in others.items()), "")
-        raise UserError(
-            f"no task of {expression} has rows of a split '{split}'{had and f'; {had}'}. Name "
-            "another by --train_split, or a folder with data by --data_dir"
+        available = next(
+            (f"{name} has: {', '.join(splits)}" for name, splits in other_splits.items()), ""
         )
-    training.notes += [f"{name}: left out, it has no split '{split}'" for name in others]
+        raise UserError(
+            f"no task of {expression} has rows of a split '{split}'"
+            f"{available and f'; {available}'}. "
+            "Choose another with --train_split, or name a folder with data with --data_dir"
+        )
+    training.notes += [f"{name}: left out, it has no split '{split}'" for name in other_splits]
 
 
 # Texts, and for each text the numbers of its source and record.
@@ -283,46 +290,48 @@ def text_batches(job: Job, vocabulary: Any | None) -> Iterator[TextBatch]:
     Raises:
       UserError: if the data cannot be read, or needs a vocabulary that was not given.
     """
-    found = _of_file(job, vocabulary) if isinstance(job, FileJob) else _of_rows(job)
+    records = _read_file_texts(job, vocabulary) if isinstance(job, FileJob) else _render_rows(job)
     texts: list[str] = []
-    places: list[tuple[int, int]] = []
+    locations: list[tuple[int, int]] = []
     size = 0
-    for text, source, record in found:
+    for text, source, record in records:
         texts.append(text)
-        places.append((source, record))
+        locations.append((source, record))
         size += len(text)
         if size >= _CHARACTERS_AT_ONCE:
-            yield texts, *np.array(places, np.int64).T
-            texts, places, size = [], [], 0
+            yield texts, *np.array(locations, np.int64).T
+            texts, locations, size = [], [], 0
     if texts:
-        yield texts, *np.array(places, np.int64).T
+        yield texts, *np.array(locations, np.int64).T
 
 
-def _of_file(job: FileJob, vocabulary: Any | None) -> Iterator[tuple[str, int, int]]:
+def _read_file_texts(job: FileJob, vocabulary: Any | None) -> Iterator[tuple[str, int, int]]:
     number = itertools.count()
     for records in record_batches(job.path):
         with reading(job.path, ValueError):
             inputs, targets = texts_of(records, _TEXTS).values()
             if not any(inputs) and not any(targets):
-                inputs, targets = _decoded(records, job.path, vocabulary)
-            for one, other in zip(inputs, targets, strict=True):
-                text = b" ".join(filter(None, (one, other)))
+                inputs, targets = _decode_ids(records, job.path, vocabulary)
+            for input_text, target_text in zip(inputs, targets, strict=True):
+                text = b" ".join(filter(None, (input_text, target_text)))
                 yield text.decode("utf-8", "replace"), job.source, next(number)
 
 
-def _decoded(records: Sequence[bytes], path: str, vocabulary: Any | None) -> Iterator[list[bytes]]:
+def _decode_ids(
+    records: Sequence[bytes], path: str, vocabulary: Any | None
+) -> Iterator[list[bytes]]:
     """Decodes the texts of the inputs, then of the targets, from their token ids."""
     if vocabulary is None:
         raise UserError(
-            f"{path}: its records hold no text, but token ids. Name the vocabulary that they were "
+            f"{path}: its records have token ids and no text. Name the vocabulary that they were "
             "made with: --vocab=FILE or T0_VOCAB=FILE"
         )
     for ids in ids_of(records, _NAMES).values():
         largest, size = int(ids.values.max(initial=0)), vocabulary.vocab_size()
         if largest >= size:
             raise UserError(
-                f"{path}: has the token id {largest:,}, and the vocabulary {size:,} pieces: the "
-                "cache was made with another one. Name that by --vocab=FILE"
+                f"{path}: has the token id {largest:,}, but the vocabulary has {size:,} pieces. "
+                "The cache was made with another one; name that with --vocab=FILE"
             )
         rows = [
             ids.values[start:stop].tolist() for start, stop in itertools.pairwise(ids.ends.tolist())
@@ -330,8 +339,8 @@ def _decoded(records: Sequence[bytes], path: str, vocabulary: Any | None) -> Ite
         yield [text.encode() for text in vocabulary.decode(rows)]
 
 
-def _of_rows(job: RowsJob) -> Iterator[tuple[str, int, int]]:
-    dataset, subset, split = job.place
+def _render_rows(job: RowsJob) -> Iterator[tuple[str, int, int]]:
+    dataset, subset, split = job.split_id
     compiled = [
         (number, CompiledTemplate(template, seed)) for number, template, seed in job.prompts
     ]
@@ -362,6 +371,6 @@ def text_at(
         else:
             prompts = tuple(prompt for prompt in job.prompts if prompt[0] == source)
             job = dataclasses.replace(job, start=record, stop=record + 1, prompts=prompts)
-        found = _of_file(job, vocabulary) if isinstance(job, FileJob) else _of_rows(job)
-        return next((text for text, _, number in found if number == record), None)
+        texts = _read_file_texts(job, vocabulary) if isinstance(job, FileJob) else _render_rows(job)
+        return next((text for text, _, number in texts if number == record), None)
     return None

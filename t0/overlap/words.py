@@ -23,18 +23,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_SEPARATOR, _LETTER, _OWN_WORD, _REMOVED = range(4)
+_SEPARATOR, _LETTER, _CHARACTER_WORD, _REMOVED = range(4)
 _APOSTROPHES = "'`\u2018\u2019\u201b\u02bb\u02bc\u2032"
 # Scripts without spaces between words: first and last code point.
-_OWN_WORDS = (
+_SCRIPTS_WITHOUT_SPACES = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF),
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
 )  # fmt: skip
 _BASE = 2**64
-_IN_TABLE = 0x2100  # Latin, Greek, Cyrillic and most punctuation: 66 kB
+_TABLE_SIZE = 0x2100  # Latin, Greek, Cyrillic and most punctuation: 66 kB
 # Bases of the polynomials over a word's characters and an n-gram's words. They are odd, and so
 # invertible modulo 2**64.
-_OF_LETTERS, _OF_WORDS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+_LETTER_BASE, _WORD_BASE = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
 
 class Words:
@@ -50,8 +50,8 @@ class Words:
         self.hashes, self.ends = hashes, ends
         sizes = np.diff(ends)
         self.text_of = np.repeat(np.arange(len(sizes)), sizes)
-        self._left = np.repeat(ends[1:], sizes) - np.arange(len(hashes))
-        self._sums = _sums(hashes, _OF_WORDS)
+        self._words_left = np.repeat(ends[1:], sizes) - np.arange(len(hashes))
+        self._sums = _prefix_sums(hashes, _WORD_BASE)
 
     def windows(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns all sequences of `length` words within one text.
@@ -59,46 +59,46 @@ class Words:
         Returns:
           the positions of the first words, int64 [N], and the hashes of the sequences, uint64 [N].
         """
-        positions = np.flatnonzero(self._left >= length)
-        return positions, self.at(positions, length)
+        positions = np.flatnonzero(self._words_left >= length)
+        return positions, self.hash_sequences(positions, length)
 
-    def at(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
+    def hash_sequences(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
         """Returns the hashes of the sequences of `lengths` words that begin at `positions`."""
-        inverses = _powers(pow(_OF_WORDS, -1, _BASE), len(self.hashes) + 1)
+        inverses = _powers(pow(_WORD_BASE, -1, _BASE), len(self.hashes) + 1)
         plain = (self._sums[positions + lengths] - self._sums[positions]) * inverses[positions]
-        return _mixed(plain + np.asarray(lengths, np.uint64) * np.uint64(_OF_LETTERS))
+        return _mix_bits(plain + np.asarray(lengths, np.uint64) * np.uint64(_LETTER_BASE))
 
-    def fits(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
+    def stay_within_text(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
         """Returns whether the sequences of `lengths` words at `positions` stay within one text."""
-        return self._left[positions] >= lengths
+        return self._words_left[positions] >= lengths
 
 
 def split_words(texts: Sequence[str]) -> Words:
     """Splits texts into words; for memory, pass at most a few million characters per call."""
-    normal = [text.lower() if text.isascii() else _normal(text) for text in texts]
-    joined = "\n".join([*normal, ""])
+    normal = [text.lower() if text.isascii() else _normalize(text) for text in texts]
+    combined = "\n".join([*normal, ""])
     ends = np.cumsum([0, *(len(text) + 1 for text in normal)])
-    if joined.isascii():
-        data = np.frombuffer(joined.encode("ascii"), np.uint8)
+    if combined.isascii():
+        data = np.frombuffer(combined.encode("ascii"), np.uint8)
     else:
-        data = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)
-    kinds = _kinds().take(data)
+        data = np.frombuffer(combined.encode("utf-32-le", "surrogatepass"), np.uint32)
+    kinds = _kind_table().take(data)
     removed = np.flatnonzero(kinds == _REMOVED)
     if removed.size:
         data, kinds = np.delete(data, removed), np.delete(kinds, removed)
         ends = ends - np.searchsorted(removed, ends)
-    values = _values(data)
+    values = _character_values(data)
     starts, stops = _word_bounds(kinds)
-    sums = _sums(values, _OF_LETTERS)
-    inverses = _powers(pow(_OF_LETTERS, -1, _BASE), len(values) + 1)
-    hashes = _mixed((sums[stops] - sums[starts]) * inverses[starts])
+    sums = _prefix_sums(values, _LETTER_BASE)
+    inverses = _powers(pow(_LETTER_BASE, -1, _BASE), len(values) + 1)
+    hashes = _mix_bits((sums[stops] - sums[starts]) * inverses[starts])
     return Words(hashes, np.searchsorted(starts, ends))
 
 
 def word_list(text: str) -> list[str]:
     """Returns a text's words as strings: the same words as `split_words`, but slower."""
-    kinds, words, inside = _kinds(), [], False
-    for letter in _normal(text):
+    kinds, words, inside = _kind_table(), [], False
+    for letter in _normalize(text):
         kind = kinds[ord(letter)]
         if kind == _REMOVED:
             continue
@@ -110,80 +110,80 @@ def word_list(text: str) -> list[str]:
     return words
 
 
-def _normal(text: str) -> str:
+def _normalize(text: str) -> str:
     folded = unicodedata.normalize("NFKC", text).casefold()
     return unicodedata.normalize("NFKC", folded)
 
 
 def _word_bounds(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the positions where words start and where they end, from the characters' kinds."""
-    inside, own = kinds != _SEPARATOR, kinds == _OWN_WORD
+    inside, is_single = kinds != _SEPARATOR, kinds == _CHARACTER_WORD
     # For each pair of neighbouring characters: whether they belong to the same word.
-    goes_on = inside[:-1] & inside[1:] & ~own[:-1] & ~own[1:]
+    continues = inside[:-1] & inside[1:] & ~is_single[:-1] & ~is_single[1:]
     starts, stops = inside.copy(), inside.copy()
-    starts[1:] &= ~goes_on
-    stops[:-1] &= ~goes_on
+    starts[1:] &= ~continues
+    stops[:-1] &= ~continues
     return np.flatnonzero(starts), np.flatnonzero(stops) + 1
 
 
-def _sums(values: np.ndarray, base: int) -> np.ndarray:
+def _prefix_sums(values: np.ndarray, base: int) -> np.ndarray:
     """Returns prefix sums of the values, each times its power of the base, uint64 [values + 1]."""
     sums = np.zeros(len(values) + 1, np.uint64)
     np.cumsum(values * _powers(base, len(values)), out=sums[1:])
     return sums
 
 
-_known_powers: dict[int, np.ndarray] = {}
+_powers_cache: dict[int, np.ndarray] = {}
 
 
 def _powers(base: int, count: int) -> np.ndarray:
     """Returns the first `count` powers of a base modulo 2**64, uint64 [count]."""
-    known = _known_powers.get(base)
-    if known is None or len(known) < count:
+    powers = _powers_cache.get(base)
+    if powers is None or len(powers) < count:
         factors = np.full(max(2 * count, 2**16), base, np.uint64)
         factors[0] = 1
-        known = _known_powers[base] = np.cumprod(factors, dtype=np.uint64)
-    return known[:count]
+        powers = _powers_cache[base] = np.cumprod(factors, dtype=np.uint64)
+    return powers[:count]
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
+def _mix_bits(values: np.ndarray) -> np.ndarray:
     """Mixes the bits of each number with the finaliser of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
-def _values(code_points: np.ndarray) -> np.ndarray:
+def _character_values(code_points: np.ndarray) -> np.ndarray:
     """Returns a pseudorandom number for each character, uint64."""
-    if code_points.max(initial=0) < _IN_TABLE:
+    if code_points.max(initial=0) < _TABLE_SIZE:
         return _value_table().take(code_points)
     # A table of all code points would not fit in the processor's cache.
     values = _value_table().take(code_points, mode="clip")
-    others = np.flatnonzero(code_points >= _IN_TABLE)
-    values[others] = _mixed(code_points[others].astype(np.uint64) + np.uint64(_OF_WORDS))
+    others = np.flatnonzero(code_points >= _TABLE_SIZE)
+    values[others] = _mix_bits(code_points[others].astype(np.uint64) + np.uint64(_WORD_BASE))
     return values
 
 
 @functools.cache
 def _value_table() -> np.ndarray:
-    return _mixed(np.arange(_IN_TABLE, dtype=np.uint64) + np.uint64(_OF_WORDS))
+    return _mix_bits(np.arange(_TABLE_SIZE, dtype=np.uint64) + np.uint64(_WORD_BASE))
 
 
 @functools.cache
-def _kinds() -> np.ndarray:
+def _kind_table() -> np.ndarray:
     """Returns the kind of every code point, uint8 [0x110000]."""
     kinds = np.full(0x110000, _SEPARATOR, np.uint8)
     # Above these two planes there are only ideographs, and invisible tags and selectors.
-    kinds[:0x20000] = [_kind(chr(code)) for code in range(0x20000)]
+    kinds[:0x20000] = [_classify(chr(code)) for code in range(0x20000)]
     kinds[0x20000:0x40000] = _LETTER
     kinds[0xE0000:0xE1000] = _REMOVED
-    for first, last in _OWN_WORDS:
-        part = kinds[first : last + 1]
-        part[part == _LETTER] = _OWN_WORD
+    for first, last in _SCRIPTS_WITHOUT_SPACES:
+        block = kinds[first : last + 1]
+        block[block == _LETTER] = _CHARACTER_WORD
     return kinds
 
 
-def _kind(character: str) -> int:
+def _classify(character: str) -> int:
     if character in _APOSTROPHES:
         return _REMOVED
     category = unicodedata.category(character)

@@ -6,7 +6,7 @@
     difference.difference, difference.p_value            # (0.0, 1.0)
     [row["mid_p_value"] for row in prompt_gaps(tasks, grid, 0, 1)]          # [1.0]
 
-    >>> s = spread([50.0, 60.0, 90.0])
+    >>> s = summarize_spread([50.0, 60.0, 90.0])
     >>> s.mean, s.median, s.first_quartile, s.third_quartile
     (66.66666666666667, 60.0, 55.0, 75.0)
 
@@ -68,18 +68,18 @@ class Grid:
     left_out: tuple[int, ...]
     other_texts: tuple[int, ...]
 
-    def of_prompts(self, wanted: Sequence[int]) -> "Grid":
+    def of_prompts(self, prompts: Sequence[int]) -> "Grid":
         """Returns the grid restricted to some prompts."""
-        wanted = list(wanted)
-        present = self.present[wanted]
-        kept = present.any(axis=0)
+        prompts = list(prompts)
+        present = self.present[prompts]
+        has_example = present.any(axis=0)
         return Grid(
-            rows=self.rows[kept],
-            right=tuple(right[:, wanted][:, :, kept] for right in self.right),
-            present=present[:, kept],
-            documents=None if self.documents is None else self.documents[kept],
-            left_out=tuple(self.left_out[p] for p in wanted),
-            other_texts=tuple(self.other_texts[p] for p in wanted),
+            rows=self.rows[has_example],
+            right=tuple(right[:, prompts][:, :, has_example] for right in self.right),
+            present=present[:, has_example],
+            documents=None if self.documents is None else self.documents[has_example],
+            left_out=tuple(self.left_out[p] for p in prompts),
+            other_texts=tuple(self.other_texts[p] for p in prompts),
         )
 
 
@@ -128,7 +128,7 @@ class Gap:
         return {key: value for key, value in vars(self).items() if key != "estimates"}
 
 
-def spread(accuracies: Sequence[float]) -> Spread:
+def summarize_spread(accuracies: Sequence[float]) -> Spread:
     """Summarizes at least one accuracy."""
     values = np.asarray(accuracies, float)
     low, first, median, third, high = np.percentile(values, (0, 25, 50, 75, 100))
@@ -148,19 +148,22 @@ def shared_grid(
       any_texts: whether examples count as the same even if their texts differ.
     """
     seeds = [[run] if isinstance(run[0], ExampleScores) else list(run) for run in runs]
-    every = [scores for of_run in seeds for scores in of_run]
-    prompts = [_share(scores, any_texts=any_texts) for scores in zip(*every, strict=True)]
+    all_scores = [scores for run_scores in seeds for scores in run_scores]
+    prompts = [
+        _find_shared_examples(scores, any_texts=any_texts)
+        for scores in zip(*all_scores, strict=True)
+    ]
     rows = np.unique(np.concatenate([shared.idx for shared in prompts]))
     present = np.zeros((len(prompts), len(rows)), bool)
-    right = [np.zeros((len(of_run), *present.shape), bool) for of_run in seeds]
+    right = [np.zeros((len(run_scores), *present.shape), bool) for run_scores in seeds]
     documents: np.ndarray | None = None
     for p, shared in enumerate(prompts):
         columns = np.searchsorted(rows, shared.idx)
         present[p, columns] = True
         correct = iter(shared.correct)
-        for of_run in right:
-            for s in range(len(of_run)):
-                of_run[s, p, columns] = next(correct)
+        for run_scores in right:
+            for s in range(len(run_scores)):
+                run_scores[s, p, columns] = next(correct)
         if shared.documents is not None:
             if documents is None:
                 documents = rows.astype(str).astype(object)
@@ -186,28 +189,33 @@ class _SharedExamples:
     other_texts: int
 
 
-def _share(scores: Sequence[ExampleScores], *, any_texts: bool) -> _SharedExamples:
+def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -> _SharedExamples:
     rows = scores[0].idx
     for other in scores[1:]:
         rows = np.intersect1d(rows, other.idx, assume_unique=True)
-    every = np.unique(np.concatenate([of_run.idx for of_run in scores]))
-    order = [np.argsort(of_run.idx) for of_run in scores]
-    places = [o[np.searchsorted(s.idx[o], rows)] for o, s in zip(order, scores, strict=True)]
-    same = np.ones(len(rows), bool)
-    for of_run, at in zip(scores[1:], places[1:], strict=True):
-        same &= of_run.gold[at] == scores[0].gold[places[0]]
-        same &= of_run.choices[at] == scores[0].choices[places[0]]
-    texts = np.stack([of_run.texts[at] for of_run, at in zip(scores, places, strict=True)])
+    all_rows = np.unique(np.concatenate([evaluation.idx for evaluation in scores]))
+    order = [np.argsort(evaluation.idx) for evaluation in scores]
+    positions = [o[np.searchsorted(s.idx[o], rows)] for o, s in zip(order, scores, strict=True)]
+    same_answer = np.ones(len(rows), bool)
+    for evaluation, indices in zip(scores[1:], positions[1:], strict=True):
+        same_answer &= evaluation.gold[indices] == scores[0].gold[positions[0]]
+        same_answer &= evaluation.choices[indices] == scores[0].choices[positions[0]]
+    texts = np.stack(
+        [evaluation.texts[indices] for evaluation, indices in zip(scores, positions, strict=True)]
+    )
     texts = np.where(texts == 0, texts.max(axis=0), texts)
-    alike = (texts == texts[0]).all(axis=0)
-    shared = same if any_texts else same & alike
+    same_texts = (texts == texts[0]).all(axis=0)
+    shared = same_answer if any_texts else same_answer & same_texts
     documents = scores[0].documents
     return _SharedExamples(
         idx=rows[shared],
-        correct=[of_run.correct[at[shared]] for of_run, at in zip(scores, places, strict=True)],
-        documents=None if documents is None else documents[places[0][shared]],
-        left_out=len(every) - int(same.sum()),
-        other_texts=int((same & ~alike).sum()),
+        correct=[
+            evaluation.correct[indices[shared]]
+            for evaluation, indices in zip(scores, positions, strict=True)
+        ],
+        documents=None if documents is None else documents[positions[0][shared]],
+        left_out=len(all_rows) - int(same_answer.sum()),
+        other_texts=int((same_answer & ~same_texts).sum()),
     )
 
 
@@ -227,14 +235,14 @@ def shared_tasks(
       any_texts: see `shared_grid`.
     """
     scored = [[scored_tasks(seed, dataset) for seed in seeds] for seeds in runs]
-    every = [tasks for seeds in scored for tasks in seeds]
-    names = [name for name in every[0] if all(name in tasks for tasks in every)]
+    all_tasks = [tasks for seeds in scored for tasks in seeds]
+    names = [name for name in all_tasks[0] if all(name in tasks for tasks in all_tasks)]
     if not names:
         return [], None
     scores = [[[tasks[name].scores for name in names] for tasks in seeds] for seeds in scored]
     grid = shared_grid(scores, any_texts=any_texts)
     used = [p for p, present in enumerate(grid.present) if present.any()] or range(len(names))
-    tasks = [every[0][names[p]] for p in used]
+    tasks = [all_tasks[0][names[p]] for p in used]
     return tasks, grid.of_prompts(used) if grid.present.any() else None
 
 
@@ -247,9 +255,9 @@ def accuracy(grid: Grid, run: int) -> Accuracy:
     """Returns the mean accuracy of a run with its intervals."""
     means = [crossed_accuracy(grid, run, prompts) for prompts in (RANDOM, FIXED)]
     if grid.documents is None and grid.right[run].shape[:2] == (1, 1):
-        interval = _wilson(grid.right[run][0, 0])
-        return _accuracy(means, [interval, interval])
-    return _accuracy(means, [statistics.interval_of_share(mean) for mean in means])
+        interval = _wilson_interval(grid.right[run][0, 0])
+        return _make_accuracy(means, [interval, interval])
+    return _make_accuracy(means, [statistics.interval_of_share(mean) for mean in means])
 
 
 def crossed_accuracy(grid: Grid, run: int, prompts: str) -> CrossedMean:
@@ -259,11 +267,13 @@ def crossed_accuracy(grid: Grid, run: int, prompts: str) -> CrossedMean:
     )
 
 
-def _accuracy(means: Sequence[CrossedMean], intervals: Sequence[Interval]) -> Accuracy:
-    return Accuracy(100 * float(means[0].value), *(end for i in intervals for end in _percent(i)))
+def _make_accuracy(means: Sequence[CrossedMean], intervals: Sequence[Interval]) -> Accuracy:
+    return Accuracy(
+        100 * float(means[0].value), *(end for i in intervals for end in _to_percent(i))
+    )
 
 
-def _wilson(right: np.ndarray) -> Interval:
+def _wilson_interval(right: np.ndarray) -> Interval:
     """Returns Wilson's interval for one prompt's accuracy on independent examples [E]."""
     from scipy import stats
 
@@ -277,7 +287,7 @@ def mean_accuracy(grids: Sequence[Grid], run: int) -> Accuracy:
         statistics.mean_of_means([crossed_accuracy(grid, run, prompts) for grid in grids])
         for prompts in (RANDOM, FIXED)
     ]
-    return _accuracy(means, [statistics.interval_of_share(mean) for mean in means])
+    return _make_accuracy(means, [statistics.interval_of_share(mean) for mean in means])
 
 
 def gap(grid: Grid, first: int, second: int) -> Gap:
@@ -291,7 +301,7 @@ def gap(grid: Grid, first: int, second: int) -> Gap:
     )
     weights = grid.present.sum(axis=0)
     by_example = [right.mean(axis=0).sum(axis=0) / weights for right in pair]
-    return _gap(
+    return _make_gap(
         *estimates,
         examples=len(grid.rows),
         prompts=len(grid.present),
@@ -301,15 +311,15 @@ def gap(grid: Grid, first: int, second: int) -> Gap:
 
 def mean_gap(gaps: Sequence[Gap]) -> Gap:
     """Returns the unweighted mean of the gaps of several datasets, which are fixed."""
-    of_kinds = zip(*(each.estimates for each in gaps), strict=True)
-    return _gap(
-        *map(statistics.mean_of_means, of_kinds),
-        examples=sum(each.examples for each in gaps),
-        prompts=sum(each.prompts for each in gaps),
+    estimates_by_kind = zip(*(dataset_gap.estimates for dataset_gap in gaps), strict=True)
+    return _make_gap(
+        *map(statistics.mean_of_means, estimates_by_kind),
+        examples=sum(dataset_gap.examples for dataset_gap in gaps),
+        prompts=sum(dataset_gap.prompts for dataset_gap in gaps),
     )
 
 
-def _gap(
+def _make_gap(
     random: CrossedMean,
     fixed: CrossedMean,
     *,
@@ -318,8 +328,8 @@ def _gap(
     correlation: float | None = None,
 ) -> Gap:
     """Makes a gap from the difference with random prompts and with fixed prompts."""
-    low, high = _percent(statistics.interval_of_difference(random))
-    fixed_low, fixed_high = _percent(statistics.interval_of_difference(fixed))
+    low, high = _to_percent(statistics.interval_of_difference(random))
+    fixed_low, fixed_high = _to_percent(statistics.interval_of_difference(fixed))
     return Gap(
         examples=examples,
         difference=100 * float(random.value),
@@ -336,7 +346,7 @@ def _gap(
     )
 
 
-def _percent(interval: Interval) -> tuple[float, float]:
+def _to_percent(interval: Interval) -> tuple[float, float]:
     return 100 * float(interval.low), 100 * float(interval.high)
 
 
@@ -350,9 +360,9 @@ def prompt_gaps(
     """
     rows = []
     for p, task in enumerate(tasks):
-        of_prompt = grid.of_prompts([p])
-        pair = (of_prompt.right[first], of_prompt.right[second])
-        columns = gap(of_prompt, first, second).row()
+        prompt_grid = grid.of_prompts([p])
+        pair = (prompt_grid.right[first], prompt_grid.right[second])
+        columns = gap(prompt_grid, first, second).row()
         keys = ("examples", "difference", "interval_low", "interval_high")
         row = {
             "prompt": task.prompt,

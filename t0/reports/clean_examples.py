@@ -62,8 +62,8 @@ class Overlap:
     def sentence(self) -> str:
         """The definition of an overlap, as a sentence."""
         return (
-            f"Examples overlap that have {self.ngram} words in a row, or a whole field, in the "
-            f"training data {', '.join(self.train)}."
+            f"An example overlaps if {self.ngram} of its consecutive words, or a whole field, are "
+            f"in the training data {', '.join(self.train)}."
         )
 
 
@@ -80,58 +80,60 @@ def read_overlap(path: Path) -> Overlap:
     path = path / RESULT if path.is_dir() else path
     if not path.is_file():
         raise UserError(
-            f"{path} does not exist: no finished result of `t0 overlap`. Name its --output"
+            f"{path} does not exist. Give the --output folder of a finished `t0 overlap`"
         )
-    content = json_object(_read(path).decode("utf-8", "replace"), path)
+    content = json_object(_read_bytes(path).decode("utf-8", "replace"), path)
     if content.get("kind") != "overlap" or content.get("schema") != SCHEMA:
-        raise UserError(f"{path}: wanted what `t0 overlap` of this version writes")
+        raise UserError(f"{path}: expected the output of this version's `t0 overlap`")
     run = field(content, "run", dict, path)
     ngrams = field(run, "ngrams", list, f"{path}: run")
     if not ngrams or not all(map(is_integer, ngrams)):
         raise UserError(f"{path}: 'ngrams' must be lengths in words, got {ngrams!r:.80}")
     examples = {
         task: field(tally, "texts", int, f"{path}: {task}")
-        for found in _objects(field(content, "datasets", dict, path), path).values()
-        for task, tally in _objects(field(found, "prompts", dict, path), path).items()
+        for dataset_counts in _check_objects(field(content, "datasets", dict, path), path).values()
+        for task, tally in _check_objects(
+            field(dataset_counts, "prompts", dict, path), path
+        ).items()
     }
-    listed = field(content, "rows", dict, path)
-    name = path_inside(str(path.parent), field(listed, "file", str, f"{path}: rows"))
-    lines = _read(any_path(name))
-    if hashlib.sha256(lines).hexdigest() != listed.get("sha256"):
-        raise UserError(f"{name} is not what {path} was written with. Run `t0 overlap` again")
+    rows_record = field(content, "rows", dict, path)
+    name = path_inside(str(path.parent), field(rows_record, "file", str, f"{path}: rows"))
+    lines = _read_bytes(any_path(name))
+    if hashlib.sha256(lines).hexdigest() != rows_record.get("sha256"):
+        raise UserError(f"{name} does not match its checksum in {path}. Run `t0 overlap` again")
     return Overlap(
         path=path,
         split=field(run, "eval_split", str, f"{path}: run"),
         ngram=ngrams[0],
         train=tuple(map(str, field(run, "train", list, f"{path}: run"))),
         examples=examples,
-        rows=_overlapping(lines, str(ngrams[0]), path),
+        rows=_parse_overlapping_rows(lines, str(ngrams[0]), path),
     )
 
 
-def _objects(record: Mapping[str, Any], where: object) -> Mapping[str, dict[str, Any]]:
+def _check_objects(record: Mapping[str, Any], where: object) -> Mapping[str, dict[str, Any]]:
     for key, value in record.items():
         if not isinstance(value, dict):
             raise UserError(f"{where}: '{key}' must be an object, got {value!r:.80}.")
     return record
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
 
 
-def _overlapping(lines: bytes, ngram: str, path: Path) -> dict[str, frozenset[int]]:
-    found: dict[str, set[int]] = {}
+def _parse_overlapping_rows(lines: bytes, ngram: str, path: Path) -> dict[str, frozenset[int]]:
+    rows_by_task: dict[str, set[int]] = {}
     for number, line in enumerate(lines.decode("utf-8", "replace").splitlines(), start=1):
         where = f"{path.parent}, line {number} of the rows"
         prompts = field(json_object(line, where), "prompts", dict, where)
-        for task, example in _objects(prompts, where).items():
+        for task, example in _check_objects(prompts, where).items():
             if field(example, "overlaps", dict, where).get(ngram):
-                found.setdefault(task, set()).add(field(example, "idx", int, where))
-    return {task: frozenset(rows) for task, rows in found.items()}
+                rows_by_task.setdefault(task, set()).add(field(example, "idx", int, where))
+    return {task: frozenset(rows) for task, rows in rows_by_task.items()}
 
 
 def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str, Any]]:
@@ -151,19 +153,19 @@ def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str,
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
         baseline = None
         for position, run in enumerate(runs):
-            tasks, grid = _covered([run], dataset, overlap)
+            tasks, grid = _find_covered([run], dataset, overlap)
             if grid is None:
                 continue
-            _check(run, tasks, overlap)
+            _check_same_rows(run, tasks, overlap)
             row = {"dataset": dataset, "run": position, "label": run.label}
             row |= _compare_clean(grid, _is_clean(grid, tasks, overlap))
             row |= dict.fromkeys(("gap_all", "gap_clean", "gap_p_value"))
-            row |= _gaps([baseline, run], dataset, overlap) if baseline else {}
+            row |= _compute_gaps([baseline, run], dataset, overlap) if baseline else {}
             baseline = baseline or run
             rows.append(row)
     if not rows:
         raise UserError(
-            f"{overlap.path} is of none of the tasks that were scored here; it is of "
+            f"{overlap.path} has none of the tasks that were scored; it has "
             f"{', '.join([*overlap.examples][:3])} ... Run `t0 overlap --eval` with the mixture "
             "that was evaluated"
         )
@@ -174,7 +176,7 @@ def _plain_name(task: RankedTask) -> str:
     return task.name.removesuffix(_SCORE_EVAL)
 
 
-def _covered(
+def _find_covered(
     runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap
 ) -> tuple[list[RankedTask], Grid | None]:
     """Returns the prompts of the overlap that all runs scored, and the grid of shared examples."""
@@ -190,38 +192,38 @@ def _is_clean(grid: Grid, tasks: Sequence[RankedTask], overlap: Overlap) -> np.n
     return ~np.isin(grid.rows, np.array(sorted(overlapping), np.int64))
 
 
-def _clean_part(grid: Grid, clean: np.ndarray) -> Grid | None:
+def _restrict_to_clean(grid: Grid, clean: np.ndarray) -> Grid | None:
     """Returns the grid of the clean examples; None if there are none."""
     present = grid.present & clean
     prompts = np.flatnonzero(present.any(axis=1)).tolist()
     return dataclasses.replace(grid, present=present).of_prompts(prompts) if prompts else None
 
 
-def _gaps(runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap) -> dict[str, float]:
-    tasks, grid = _covered(runs, dataset, overlap)
+def _compute_gaps(runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap) -> dict[str, float]:
+    tasks, grid = _find_covered(runs, dataset, overlap)
     if grid is None:
         return {}
     columns = {"gap_all": accuracies.gap(grid, 0, 1).difference}
-    part = _clean_part(grid, _is_clean(grid, tasks, overlap))
-    if part is not None:
-        gap = accuracies.gap(part, 0, 1)
+    clean_grid = _restrict_to_clean(grid, _is_clean(grid, tasks, overlap))
+    if clean_grid is not None:
+        gap = accuracies.gap(clean_grid, 0, 1)
         columns |= {"gap_clean": gap.difference, "gap_p_value": gap.p_value}
     return columns
 
 
-def _check(run: EvaluatedRun, tasks: Sequence[RankedTask], overlap: Overlap) -> None:
+def _check_same_rows(run: EvaluatedRun, tasks: Sequence[RankedTask], overlap: Overlap) -> None:
     split = run.facts.get("split")
     if split is not None and split != overlap.split:
         raise UserError(
-            f"{overlap.path} is of the split '{overlap.split}', {run.path} of '{split}'. Run "
-            f"`t0 overlap --eval_split={split}`"
+            f"{overlap.path} is for the split '{overlap.split}', but {run.path} is for '{split}'. "
+            f"Run `t0 overlap --eval_split={split}`"
         )
     for task in tasks:
         count = overlap.examples[_plain_name(task)]
         if task.scores is not None and len(task.scores) and task.scores.idx.max() >= count:
             raise UserError(
-                f"{overlap.path} has {count:,} examples of {_plain_name(task)}, and {run.path} has "
-                f"idx {task.scores.idx.max():,}: they are of other rows. Run `t0 overlap` on the "
+                f"{overlap.path} has {count:,} examples of {_plain_name(task)}, but {run.path} has "
+                f"idx {task.scores.idx.max():,}, so their rows differ. Run `t0 overlap` on the "
                 "data that was evaluated"
             )
 
@@ -235,35 +237,43 @@ def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
         "overlapping": int((~clean).sum()),
         "all": accuracies.accuracy(grid, 0).mean,
     }
-    part = _clean_part(grid, clean)
-    if part is None:
+    clean_grid = _restrict_to_clean(grid, clean)
+    if clean_grid is None:
         return row
-    of_clean = accuracies.accuracy(part, 0)
-    row |= {"clean": of_clean.mean, "clean_low": of_clean.low, "clean_high": of_clean.high}
-    of_all_prompts = len(part.present) == len(grid.present)
-    if of_all_prompts and min(clean.sum(), (~clean).sum()) >= FEWEST:
-        moved = _clean_less_all(grid, clean)
-        interval = interval_of_difference(moved)
+    clean_accuracy = accuracies.accuracy(clean_grid, 0)
+    row |= {
+        "clean": clean_accuracy.mean,
+        "clean_low": clean_accuracy.low,
+        "clean_high": clean_accuracy.high,
+    }
+    has_all_prompts = len(clean_grid.present) == len(grid.present)
+    if has_all_prompts and min(clean.sum(), (~clean).sum()) >= FEWEST:
+        difference = _clean_minus_all(grid, clean)
+        interval = interval_of_difference(difference)
         row |= {
-            "difference": 100 * float(moved.value),
+            "difference": 100 * float(difference.value),
             "difference_low": 100 * float(interval.low),
             "difference_high": 100 * float(interval.high),
-            "p_value": float(p_value(moved)),
+            "p_value": float(p_value(difference)),
         }
     return row
 
 
-def _clean_less_all(grid: Grid, clean: np.ndarray) -> Any:
+def _clean_minus_all(grid: Grid, clean: np.ndarray) -> Any:
     """Returns clean accuracy minus all accuracy, averaged over prompts, with its variance.
 
     The variance sums each example's influence on both means, as in the linearized variance of a
     ratio estimator (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 6).
     """
     right = grid.right[0].astype(float)
-    present, part = grid.present.astype(float), (grid.present & clean).astype(float)
-    count, clean_count = present.sum(axis=1)[:, None], part.sum(axis=1)[:, None]
+    present, clean_present = grid.present.astype(float), (grid.present & clean).astype(float)
+    count, clean_count = present.sum(axis=1)[:, None], clean_present.sum(axis=1)[:, None]
     mean = (right * present).sum(axis=2)[..., None] / count
-    clean_mean = (right * part).sum(axis=2)[..., None] / clean_count
-    influence = part * count / clean_count * (right - clean_mean) - present * (right - mean)
-    moved = crossed_mean(influence, prompts=FIXED, present=grid.present, clusters=grid.documents)
-    return dataclasses.replace(moved, value=np.asarray((clean_mean - mean).mean()))
+    clean_mean = (right * clean_present).sum(axis=2)[..., None] / clean_count
+    influence = clean_present * count / clean_count * (right - clean_mean) - present * (
+        right - mean
+    )
+    difference = crossed_mean(
+        influence, prompts=FIXED, present=grid.present, clusters=grid.documents
+    )
+    return dataclasses.replace(difference, value=np.asarray((clean_mean - mean).mean()))

@@ -49,8 +49,8 @@ _DATASET = ReportColumn("title", "Dataset", "dataset", css="t head", kind="name"
 _RUN = ReportColumn("run", "Run", "run", css="t short", kind="run")
 _LEGEND = (
     "diff.: run minus {baseline}, points; interval: for other examples and prompts; adj. p: over "
-    "all datasets and runs (Benjamini and Hochberg), of the mean over runs; detect.: the least "
-    "true difference found in 4 of 5 evaluations; +/−: prompts better and worse by McNemar's "
+    "all datasets and runs (Benjamini and Hochberg), of the mean over runs; detect.: the smallest "
+    "true difference that 4 of 5 evaluations find; +/−: prompts better and worse by McNemar's "
     "test, not adjusted; won/lost: examples right under more and fewer prompts"
 )
 
@@ -64,7 +64,7 @@ class BaselineDifference:
     adjusted: float
 
     @property
-    def clear(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the difference is significant."""
         return self.adjusted < SIGNIFICANT
 
@@ -173,72 +173,76 @@ def _compare_dataset(
     notes: list[str],
 ) -> ComparedDataset | None:
     """Compares the runs on one dataset, or returns None; notes say what was left out."""
-    names = {
+    task_names = {
         i: [set(accuracies.scored_tasks(seed, dataset)) for seed in run.seeds]
         for i, run in enumerate(runs)
     }
-    having = [i for i, of_seeds in names.items() if all(of_seeds)]
-    if len(having) < 2:
-        listed = ", ".join(runs[i].name for i in having) or "no run in all its seeds"
-        notes.append(f"{dataset} is left out: only {listed} has scores of it.")
+    scored = [i for i, seed_names in task_names.items() if all(seed_names)]
+    if len(scored) < 2:
+        names = ", ".join(runs[i].name for i in scored) or "none in all its seeds"
+        notes.append(f"{dataset} is left out: fewer than two runs have scores of it ({names}).")
         return None
-    seeds = [runs[i].seeds for i in having]
+    seeds = [runs[i].seeds for i in scored]
     tasks, grid = accuracies.shared_tasks(seeds, dataset, any_texts=any_texts)
-    notes += _prompts_left_out(dataset, {runs[i].name: names[i] for i in having})
+    notes += _describe_omitted_prompts(dataset, {runs[i].name: task_names[i] for i in scored})
     if grid is None:
         notes.append(f"{dataset} is left out: its runs share no example of the same prompt.")
         return None
-    notes += _examples_left_out(dataset, tasks, grid, any_texts=any_texts)
-    places = {run: place for place, run in enumerate(having)}
-    others = [run for run in having if run != baseline] if baseline in places else []
-    between = {run: (grid, places[baseline], places[run]) for run in others}
-    gains = {run: _gains(*pair) for run, pair in between.items()}
+    notes += _describe_omitted_examples(dataset, tasks, grid, any_texts=any_texts)
+    positions = {run: position for position, run in enumerate(scored)}
+    other_runs = [run for run in scored if run != baseline] if baseline in positions else []
+    pairs_with_baseline = {run: (grid, positions[baseline], positions[run]) for run in other_runs}
+    gains = {run: _compute_gains(*pair) for run, pair in pairs_with_baseline.items()}
     gaps = {
-        pair: accuracies.gap(grid, *(places[run] for run in pair))
-        for pair in itertools.combinations(having, 2)
+        pair: accuracies.gap(grid, *(positions[run] for run in pair))
+        for pair in itertools.combinations(scored, 2)
     }
     return ComparedDataset(
         dataset=dataset,
         title=title_of(dataset),
         group=group,
-        runs=tuple(having),
-        accuracies={run: accuracies.accuracy(grid, place) for run, place in places.items()},
+        runs=tuple(scored),
+        accuracies={
+            run: accuracies.accuracy(grid, position) for run, position in positions.items()
+        },
         gaps=gaps,
         differences=tuple(
             BaselineDifference(run, gaps.get((baseline, run)) or accuracies.gap(*pair), 1.0)
-            for run, pair in between.items()
+            for run, pair in pairs_with_baseline.items()
         ),
         number_of_prompts=len(tasks),
         number_of_examples=len(grid.rows),
         tasks=tasks,
         grid=grid,
-        prompts={run: accuracies.prompt_gaps(tasks, *pair) for run, pair in between.items()},
+        prompts={
+            run: accuracies.prompt_gaps(tasks, *pair) for run, pair in pairs_with_baseline.items()
+        },
         won={run: int((gain > 0).sum()) for run, gain in gains.items()},
         lost={run: int((gain < 0).sum()) for run, gain in gains.items()},
     )
 
 
-def _prompts_left_out(dataset: str, names: Mapping[str, Sequence[set[str]]]) -> list[str]:
-    common = set.intersection(*(tasks for of_seeds in names.values() for tasks in of_seeds))
+def _describe_omitted_prompts(dataset: str, names: Mapping[str, Sequence[set[str]]]) -> list[str]:
+    common = set.intersection(*(tasks for seed_names in names.values() for tasks in seed_names))
     notes = []
-    for run, of_seeds in names.items():
-        left_out = sorted(set.union(*of_seeds) - common)
+    for run, seed_names in names.items():
+        left_out = sorted(set.union(*seed_names) - common)
         if left_out:
-            listed = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
+            examples = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
             notes.append(
-                f"{dataset}: {run} has prompts that not every run has: {listed} "
-                f"({len(left_out)} in all). Compared are {len(common)}."
+                f"{dataset}: {run} has prompts that not every run has: {examples} "
+                f"({len(left_out)} in all). The {len(common)} prompts of all runs are compared."
             )
     return notes
 
 
-def _examples_left_out(
+def _describe_omitted_examples(
     dataset: str, tasks: Sequence[RankedTask], grid: Grid, *, any_texts: bool
 ) -> list[str]:
-    done = "are compared nonetheless" if any_texts else "are left out"
+    treatment = "are compared nonetheless" if any_texts else "are left out"
     notes = [
-        f"{task.name}: {count:,} examples have other inputs or choices in one run than in another "
-        f"and {done}: another version of the prompt, or of the rows."
+        f"{task.name}: {count:,} examples have different inputs or choices in the runs and "
+        f"{treatment}. The runs had different versions of the prompt or of the rows."
         for task, count in zip(tasks, grid.other_texts, strict=True)
         if count
     ]
@@ -246,17 +250,19 @@ def _examples_left_out(
     if rows:
         notes.append(
             f"{dataset}: {rows:,} of {rows + int(grid.present.sum()):,} examples (summed over "
-            "prompts) were not scored by all runs, or have another right answer there, and are "
-            "left out."
+            "prompts) are left out: not all runs scored them, or the runs have different right "
+            "answers."
         )
     return notes
 
 
-def _gains(grid: Grid, first: int, second: int) -> np.ndarray:
+def _compute_gains(grid: Grid, first: int, second: int) -> np.ndarray:
     """Returns for each example [E] the second run's share of correct prompts minus the first's."""
     weights = grid.present.sum(axis=0)
-    one, other = (grid.right[run].mean(axis=0).sum(axis=0) / weights for run in (first, second))
-    return other - one
+    first_mean, second_mean = (
+        grid.right[run].mean(axis=0).sum(axis=0) / weights for run in (first, second)
+    )
+    return second_mean - first_mean
 
 
 def _mean_over_datasets(rows: Sequence[ComparedDataset], baseline: int) -> ComparedDataset:
@@ -267,13 +273,15 @@ def _mean_over_datasets(rows: Sequence[ComparedDataset], baseline: int) -> Compa
         group="",
         runs=rows[0].runs,
         accuracies={
-            run: accuracies.mean_accuracy([row.grid for row in rows], place)
-            for place, run in enumerate(rows[0].runs)
+            run: accuracies.mean_accuracy([row.grid for row in rows], position)
+            for position, run in enumerate(rows[0].runs)
         },
         gaps={pair: accuracies.mean_gap([row.gaps[pair] for row in rows]) for pair in rows[0].gaps},
         differences=tuple(
-            BaselineDifference(of_run[0].run, accuracies.mean_gap([d.gap for d in of_run]), 1.0)
-            for of_run in differences
+            BaselineDifference(
+                run_differences[0].run, accuracies.mean_gap([d.gap for d in run_differences]), 1.0
+            )
+            for run_differences in differences
         ),
         number_of_prompts=sum(row.number_of_prompts for row in rows),
         number_of_examples=sum(row.number_of_examples for row in rows),
@@ -282,15 +290,15 @@ def _mean_over_datasets(rows: Sequence[ComparedDataset], baseline: int) -> Compa
 
 def _with_adjusted_p_values(rows: Sequence[ComparedDataset]) -> tuple[ComparedDataset, ...]:
     """Returns the rows with tied sets, and with p-values adjusted over all rows."""
-    of_baseline = iter(_adjust([d.gap.p_value for row in rows for d in row.differences]))
-    of_pairs = iter(_adjust([gap.p_value for row in rows for gap in row.gaps.values()]))
+    baseline_p_values = iter(_adjust([d.gap.p_value for row in rows for d in row.differences]))
+    pair_p_values = iter(_adjust([gap.p_value for row in rows for gap in row.gaps.values()]))
     return tuple(
         dataclasses.replace(
             row,
             differences=tuple(
-                dataclasses.replace(d, adjusted=next(of_baseline)) for d in row.differences
+                dataclasses.replace(d, adjusted=next(baseline_p_values)) for d in row.differences
             ),
-            tied=_tied(row.runs, {pair: next(of_pairs) for pair in row.gaps}),
+            tied=_find_tied_sets(row.runs, {pair: next(pair_p_values) for pair in row.gaps}),
         )
         for row in rows
     )
@@ -303,14 +311,14 @@ def _adjust(p_values: Sequence[float]) -> list[float]:
     return stats.false_discovery_control(p_values).tolist() if p_values else []
 
 
-def _tied(
+def _find_tied_sets(
     runs: Sequence[int], p_values: Mapping[tuple[int, int], float]
 ) -> tuple[tuple[int, ...], ...]:
     different = {
         tuple(runs.index(run) for run in pair) for pair, p in p_values.items() if p < SIGNIFICANT
     }
     groups = tied_sets(len(runs), different=different)
-    return tuple(tuple(runs[place] for place in group) for group in groups)
+    return tuple(tuple(runs[position] for position in group) for group in groups)
 
 
 # Tables.
@@ -334,9 +342,9 @@ def legend_lines(comparison: RunComparison) -> list[str]:
         base = " (baseline)" if position == comparison.baseline else ""
         lines.append(f"{run.mark.letter} {run.name}{seeds}{base}")
     if any(len(row.tied) > 1 for row in comparison.rows):
-        lines.append("small letters: runs with a letter in common cannot be told apart there")
+        lines.append("small letters: runs that share a letter do not differ significantly there")
     elif comparison.datasets:
-        lines.append("no two runs can be told apart on any dataset")
+        lines.append("no two runs differ significantly on any dataset")
     return [*lines, _LEGEND.format(baseline=comparison.baseline_letter)]
 
 
@@ -348,10 +356,10 @@ def tied_letters(row: ComparedDataset, run: int) -> str:
     sets = sorted(row.tied, key=lambda group: -max(row.accuracies[member].mean for member in group))
     if len(sets) < 2:
         return ""
-    return "".join(chr(ord("a") + place) for place, group in enumerate(sets) if run in group)
+    return "".join(chr(ord("a") + position) for position, group in enumerate(sets) if run in group)
 
 
-def _names(row: ComparedDataset) -> dict[str, str]:
+def _dataset_columns(row: ComparedDataset) -> dict[str, str]:
     return {"dataset": row.dataset or row.title, "title": row.title}
 
 
@@ -361,7 +369,7 @@ def _make_accuracy_table(comparison: RunComparison) -> ReportTable:
         names = {run: comparison.runs[run].name for run in row.runs}
         rows.append(
             {
-                **_names(row),
+                **_dataset_columns(row),
                 "group": row.group,
                 "prompts": row.number_of_prompts,
                 "examples": row.number_of_examples,
@@ -379,18 +387,22 @@ def _make_accuracy_table(comparison: RunComparison) -> ReportTable:
         letter = run.mark.letter
         columns.append(
             ReportColumn(
-                "title", letter, letter, text=_accuracy(run.name), detail=_interval(run.name)
+                "title",
+                letter,
+                letter,
+                text=_accuracy_formatter(run.name),
+                detail=_interval_formatter(run.name),
             )
         )
     note = (
         "Mean over prompts, on the prompts and examples that all runs of a row scored; in small "
-        f"type the {_PERCENT} % interval for other examples and prompts. Runs with a small letter "
-        "in common cannot be told apart on that dataset; if there are no letters, no two can."
+        f"type the {_PERCENT} % interval for other examples and prompts. Runs that share a small "
+        "letter do not differ significantly on that dataset; without letters, no two runs do."
     )
     return ReportTable("accuracies", "Compared accuracy (%)", columns, rows, note)
 
 
-def _accuracy(name: str) -> Callable[[Row], str]:
+def _accuracy_formatter(name: str) -> Callable[[Row], str]:
     def text(row: Row) -> str:
         accuracy = row["accuracies"].get(name)
         return f"{number(accuracy['mean'])} {row['letters'][name]}".strip() if accuracy else "–"
@@ -398,7 +410,7 @@ def _accuracy(name: str) -> Callable[[Row], str]:
     return text
 
 
-def _interval(name: str) -> Callable[[Row], str]:
+def _interval_formatter(name: str) -> Callable[[Row], str]:
     def text(row: Row) -> str:
         accuracy = row["accuracies"].get(name)
         return f"{number(accuracy['low'])} to {number(accuracy['high'])}" if accuracy else ""
@@ -413,12 +425,12 @@ def _make_difference_table(comparison: RunComparison) -> ReportTable:
             run = comparison.runs[difference.run]
             rows.append(
                 {
-                    **_names(row),
+                    **_dataset_columns(row),
                     "run": run.name,
                     MARK: run.mark,
                     **difference.gap.row(),
                     "adjusted_p_value": difference.adjusted,
-                    **_count_clear_prompts(row.prompts.get(difference.run)),
+                    **_count_significant_prompts(row.prompts.get(difference.run)),
                     "won": row.won.get(difference.run),
                     "lost": row.lost.get(difference.run),
                 }
@@ -433,32 +445,37 @@ def _make_difference_table(comparison: RunComparison) -> ReportTable:
         ReportColumn("adjusted_p_value", "Adjusted p", "adj. p", p_value),
         ReportColumn("detectable", "Detectable", "detect."),
         ReportColumn("correlation", "Correlation", "", lambda value: number(value, 2)),
-        ReportColumn("better", "Better / worse prompts", "+/−", text=_pair("better", "worse")),
-        ReportColumn("won", "Won / lost", "won/lost", text=_pair("won", "lost")),
+        ReportColumn(
+            "better", "Better / worse prompts", "+/−", text=_pair_formatter("better", "worse")
+        ),
+        ReportColumn("won", "Won / lost", "won/lost", text=_pair_formatter("won", "lost")),
         ReportColumn("examples", "Examples"),
     )
     note = (
         "In percentage points, paired by prompt and example; in small type the interval for other "
         "examples and prompts, under “These prompts” for other examples only. Adjusted p: by "
-        "Benjamini and Hochberg over this table. Detectable: the least true difference that an "
-        "evaluation like this finds in four of five cases. Correlation: of the two runs’ means by "
-        "example, which is what pairing uses. Better and worse: prompts with McNemar’s p below "
-        "0.05, before any correction. Won and lost: examples that the run has right under more, "
-        "and under fewer, prompts."
+        "Benjamini and Hochberg over this table. Detectable: the smallest true difference that an "
+        "evaluation like this finds in four of five cases. Correlation: between the two runs’ "
+        "means by example; pairing makes use of it. Better and worse: prompts with McNemar’s p "
+        "below 0.05, before any correction. Won and lost: examples that the run has right under "
+        "more, and under fewer, prompts."
     )
     title = f"Difference from {letter}"
     return ReportTable("differences", title, columns, rows, note, file="report_differences.csv")
 
 
-def _count_clear_prompts(prompts: Sequence[Row] | None) -> dict[str, int | None]:
+def _count_significant_prompts(prompts: Sequence[Row] | None) -> dict[str, int | None]:
     """Counts the prompts on which a run is significantly better and worse, without correction."""
     if not prompts:
         return {"better": None, "worse": None}
-    clear = [prompt["difference"] for prompt in prompts if prompt["p_value"] < SIGNIFICANT]
-    return {"better": sum(gap > 0 for gap in clear), "worse": sum(gap < 0 for gap in clear)}
+    significant = [prompt["difference"] for prompt in prompts if prompt["p_value"] < SIGNIFICANT]
+    return {
+        "better": sum(gap > 0 for gap in significant),
+        "worse": sum(gap < 0 for gap in significant),
+    }
 
 
-def _pair(first: str, second: str) -> Callable[[Row], str]:
+def _pair_formatter(first: str, second: str) -> Callable[[Row], str]:
     return lambda row: "–" if row[first] is None else f"{row[first]}/{row[second]}"
 
 
@@ -474,13 +491,13 @@ def _make_prompt_table(comparison: RunComparison) -> ReportTable:
     columns = (
         ReportColumn("title", "Dataset", css="t"),
         _RUN,
-        ReportColumn("prompt", "Prompt", css="t head", text=_prompt),
+        ReportColumn("prompt", "Prompt", css="t head", text=_format_prompt_name),
         ReportColumn("first_accuracy", "Baseline"),
         ReportColumn("second_accuracy", "Run’s"),
         ReportColumn("difference", "Difference", "", signed, detail=interval),
         ReportColumn("first_only", "Only baseline right"),
         ReportColumn("second_only", "Only run right"),
-        ReportColumn("p_value", "McNemar p", "", p_value, detail=_mid_p),
+        ReportColumn("p_value", "McNemar p", "", p_value, detail=_format_mid_p),
     )
     note = (
         "Each prompt by itself, with McNemar’s exact test, which rejects too rarely, and mid-p; "
@@ -491,9 +508,9 @@ def _make_prompt_table(comparison: RunComparison) -> ReportTable:
     return ReportTable("prompt_differences", title, columns, rows, note, file=file, long=True)
 
 
-def _mid_p(row: Row) -> str:
+def _format_mid_p(row: Row) -> str:
     return f"mid-p {p_value(row['mid_p_value'])}"
 
 
-def _prompt(row: Row) -> str:
+def _format_prompt_name(row: Row) -> str:
     return row["prompt"] or row["task"]

@@ -68,12 +68,12 @@ def calibrate(
     confidence: np.ndarray, correct: np.ndarray, *, clusters: np.ndarray | None = None
 ) -> Calibration:
     """Computes the calibration of predictions; see `statistics.calibration_interval`."""
-    places = statistics.calibration_bins(confidence)
+    bin_numbers = statistics.calibration_bins(confidence)
     bins = []
-    for place in np.unique(places).tolist():
-        inside = places == place
-        mean, accuracy = float(confidence[inside].mean()), 100 * float(correct[inside].mean())
-        bins.append((round(mean, 4), round(accuracy, 4), int(inside.sum())))
+    for number in np.unique(bin_numbers).tolist():
+        in_bin = bin_numbers == number
+        mean, accuracy = float(confidence[in_bin].mean()), 100 * float(correct[in_bin].mean())
+        bins.append((round(mean, 4), round(accuracy, 4), int(in_bin.sum())))
     interval = statistics.calibration_interval(confidence, correct, clusters=clusters)
     error = statistics.calibration_error(confidence, correct)
     return Calibration(tuple(bins), 100 * error, 100 * interval.low, 100 * interval.high)
@@ -198,11 +198,11 @@ def _reliability_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
 
 
 def _draw_reliability(axes: "Axes", row: Mapping[str, Any], tooltips: list[str]) -> None:
-    colour, most = row[MARK].colour, max(count for *_, count in row["bins"])
-    places = [(100 * confidence, accuracy) for confidence, accuracy, _ in row["bins"]]
-    axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.4)
-    for (x, y), (_, _, count) in zip(places, row["bins"], strict=True):
-        size = max(2.5, _LARGEST_POINT * (count / most) ** 0.5)
+    colour, largest = row[MARK].colour, max(count for *_, count in row["bins"])
+    points = [(100 * confidence, accuracy) for confidence, accuracy, _ in row["bins"]]
+    axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.4)
+    for (x, y), (_, _, count) in zip(points, row["bins"], strict=True):
+        size = max(2.5, _LARGEST_POINT * (count / largest) ** 0.5)
         gid = tooltip_id(len(tooltips))
         point = {"markersize": size, "color": colour, "alpha": 0.8, "clip_on": False}
         axes.plot([x], [y], "o", gid=gid, **point)

@@ -74,13 +74,13 @@ def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
 
 def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
     """Returns (colour, text) for each series of checkpoints, with the colour of its first run."""
-    found: dict[str, tuple[str, str]] = {}
+    entries: dict[str, tuple[str, str]] = {}
     for run in runs:
-        found.setdefault(run.series, (run.mark.colour, run.name))
-    names = [name for _, name in found.values()]
+        entries.setdefault(run.series, (run.mark.colour, run.name))
+    names = [name for _, name in entries.values()]
     return {
         series: (colour, f"{name} ({Path(series).name})" if names.count(name) > 1 else name)
-        for series, (colour, name) in found.items()
+        for series, (colour, name) in entries.items()
     }
 
 
@@ -98,8 +98,8 @@ def box_panels(summary: Summary) -> list[Panel]:
         prompts.setdefault((prompt["dataset"], prompt["run"]), []).append(prompt)
     rows = [row for row in summary.datasets if row["run"] in boxed]
     return [
-        _box_panel([(row, prompts[dataset, row["run"]]) for row in of_dataset])
-        for dataset, of_dataset in itertools.groupby(rows, key=itemgetter("dataset"))
+        _box_panel([(row, prompts[dataset, row["run"]]) for row in dataset_rows])
+        for dataset, dataset_rows in itertools.groupby(rows, key=itemgetter("dataset"))
     ]
 
 
@@ -108,8 +108,8 @@ def _box_panel(boxes: Sequence[tuple[Row, Sequence[Row]]]) -> Panel:
 
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
-        for place, (row, prompts) in enumerate(boxes):
-            _draw_box(axes, place, row, prompts, tooltips)
+        for position, (row, prompts) in enumerate(boxes):
+            _draw_box(axes, position, row, prompts, tooltips)
         references = reference_lines(rows)
         limit_percent(axes, whole=True)
         axes.set_xlim(-0.6, len(rows) - 0.4)
@@ -117,7 +117,7 @@ def _box_panel(boxes: Sequence[tuple[Row, Sequence[Row]]]) -> Panel:
         axes.set_xticks(range(len(rows)), [row[MARK].letter for row in rows])
         if len(rows) == 1:
             axes.set_xticks([])
-        axes.set_xlabel(_counts_label(rows))
+        axes.set_xlabel(_describe_counts(rows))
         return tooltips
 
     title = rows[0]["title"]
@@ -126,7 +126,7 @@ def _box_panel(boxes: Sequence[tuple[Row, Sequence[Row]]]) -> Panel:
 
 
 def _draw_box(
-    axes: "Axes", place: int, row: Row, prompts: Sequence[Row], tooltips: list[str]
+    axes: "Axes", position: int, row: Row, prompts: Sequence[Row], tooltips: list[str]
 ) -> None:
     colour = row[MARK].colour
     line = {"color": colour, "linewidth": 1.2}
@@ -134,7 +134,7 @@ def _draw_box(
     box |= {"whislo": "low", "whishi": "high"}
     axes.bxp(
         [{name: row[key] for name, key in box.items()} | {"fliers": []}],
-        positions=[place],
+        positions=[position],
         widths=0.52,
         showfliers=False,
         patch_artist=True,
@@ -146,7 +146,7 @@ def _draw_box(
     prompts = sorted(prompts, key=itemgetter("accuracy"))
     for prompt, offset in zip(prompts, itertools.cycle(_OFFSETS), strict=False):
         axes.plot(
-            [place + offset],
+            [position + offset],
             [prompt["accuracy"]],
             "o",
             markersize=4.2,
@@ -159,7 +159,7 @@ def _draw_box(
         )
         tooltips.append(f"{prompt['prompt']}: {prompt['accuracy']:.1f} % ({row['label']})")
     axes.plot(
-        [place],
+        [position],
         [row["mean"]],
         "D",
         markersize=5.5,
@@ -172,7 +172,7 @@ def _draw_box(
     tooltips.append(f"mean over {len(prompts)} prompts: {row['mean']:.1f} % ({row['label']})")
 
 
-def _counts_label(rows: Sequence[Row]) -> str:
+def _describe_counts(rows: Sequence[Row]) -> str:
     prompts = [row["prompts"] for row in rows]
     examples = span(
         min(row["fewest_examples"] for row in rows), max(row["most_examples"] for row in rows)
@@ -210,10 +210,10 @@ def step_panels(summary: Summary) -> list[Panel]:
         draw_references(axes, reference_lines(rows))
 
     panels = []
-    for rows in _with_two_steps(summary.datasets, summary.runs, "dataset"):
+    for rows in _group_with_two_steps(summary.datasets, summary.runs, "dataset"):
         title = rows[0]["title"]
         description = f"Mean accuracy on {title} against training step"
-        draw = _series_drawing(rows, "mean", "mean {:.1f} %", draw_axis, draw_quartiles)
+        draw = _make_series_drawing(rows, "mean", "mean {:.1f} %", draw_axis, draw_quartiles)
         panels.append(Panel(title, description, draw))
     return panels
 
@@ -229,14 +229,14 @@ def metric_panels(summary: Summary) -> list[Panel]:
 
     panels = []
     values = [r for r in summary.metrics if r["kind"] == WHOLE and r["value"] is not None]
-    for rows in _with_two_steps(values, summary.runs, "task", "metric"):
+    for rows in _group_with_two_steps(values, summary.runs, "task", "metric"):
         task, metric = rows[0]["task"], rows[0]["metric"]
-        draw = _series_drawing(rows, "value", metric + " {:.4g}", draw_axis)
+        draw = _make_series_drawing(rows, "value", metric + " {:.4g}", draw_axis)
         panels.append(Panel(f"{task}: {metric}", f"{metric} of {task} against training step", draw))
     return panels
 
 
-def _with_two_steps(
+def _group_with_two_steps(
     rows: Sequence[Row], runs: Sequence[EvaluatedRun], *keys: str
 ) -> list[list[Row]]:
     """Groups rows by keys, with series' colours; keeps groups where a series has two steps."""
@@ -248,14 +248,14 @@ def _with_two_steps(
             added = {"series": series, "colour": legend[series][0]}
             groups.setdefault(itemgetter(*keys)(row), []).append({**row, **added})
     return [
-        of_group
-        for of_group in groups.values()
-        if len({(row["series"], row["step"]) for row in of_group})
-        > len({row["series"] for row in of_group})
+        group_rows
+        for group_rows in groups.values()
+        if len({(row["series"], row["step"]) for row in group_rows})
+        > len({row["series"] for row in group_rows})
     ]
 
 
-def _series_drawing(
+def _make_series_drawing(
     rows: Sequence[Row],
     key: str,
     tooltip: str,
@@ -288,34 +288,34 @@ def difference_panels(comparison: RunComparison) -> list[Panel]:
     panels = []
     for run in range(len(comparison.runs)):
         rows = [row for row in comparison.rows if any(gap.run == run for gap in row.differences)]
-        parts = [
+        chunks = [
             rows[start : start + _DIFFERENCES_OF_A_PANEL]
             for start in range(0, len(rows), _DIFFERENCES_OF_A_PANEL)
         ]
-        panels += [_difference_panel(comparison, run, part) for part in parts]
+        panels += [_difference_panel(comparison, run, chunk) for chunk in chunks]
     return panels
 
 
 def _difference_panel(comparison: RunComparison, run: int, rows: list[ComparedDataset]) -> Panel:
-    names = [comparison.runs[one].name for one in (run, comparison.baseline)]
-    gaps = [gap for row in rows for gap in row.differences if gap.run == run]
+    names = [comparison.runs[index].name for index in (run, comparison.baseline)]
+    differences = [gap for row in rows for gap in row.differences if gap.run == run]
 
     def draw(axes: "Axes") -> list[str]:
         tooltips = []
         colour = comparison.runs[run].mark.colour
         axes.axvline(0, color="#555555", linewidth=1, linestyle=(0, (1, 2)), zorder=1)
-        for place, (row, one) in enumerate(zip(rows, gaps, strict=True)):
-            gap = one.gap
+        for position, (row, difference) in enumerate(zip(rows, differences, strict=True)):
+            gap = difference.gap
             axes.plot(
-                [gap.interval_low, gap.interval_high], [place] * 2, color=colour, linewidth=1.1
+                [gap.interval_low, gap.interval_high], [position] * 2, color=colour, linewidth=1.1
             )
-            axes.plot([gap.fixed_low, gap.fixed_high], [place] * 2, color=colour, linewidth=3)
+            axes.plot([gap.fixed_low, gap.fixed_high], [position] * 2, color=colour, linewidth=3)
             axes.plot(
                 [gap.difference],
-                [place],
+                [position],
                 "o",
                 markersize=5.5,
-                color=colour if one.clear else "white",
+                color=colour if difference.is_significant else "white",
                 markeredgecolor=colour,
                 markeredgewidth=1.4,
                 gid=tooltip_id(len(tooltips)),
@@ -323,26 +323,26 @@ def _difference_panel(comparison: RunComparison, run: int, rows: list[ComparedDa
             )
             tooltips.append(
                 f"{row.title}: {gap.difference:+.1f} points, {gap.interval_low:.1f} to "
-                f"{gap.interval_high:.1f}, adjusted p {one.adjusted:.2g}"
+                f"{gap.interval_high:.1f}, adjusted p {difference.adjusted:.2g}"
             )
-        axes.set_yticks(range(len(rows)), [_label(row.title) for row in rows])
+        axes.set_yticks(range(len(rows)), [_shorten_title(row.title) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlim(*_limits(comparison))
+        axes.set_xlim(*_find_axis_limits(comparison))
         axes.grid(visible=True, axis="x")
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("difference (points)")
         return tooltips
 
     title = f"{comparison.runs[run].mark.letter} minus {comparison.baseline_letter}"
-    described = "; ".join(
-        f"{r.title}: {g.gap.difference:+.1f}" for r, g in zip(rows, gaps, strict=True)
+    summary = "; ".join(
+        f"{r.title}: {g.gap.difference:+.1f}" for r, g in zip(rows, differences, strict=True)
     )
-    return Panel(title, f"{names[0]} minus {names[1]}, in points. {described}", draw)
+    return Panel(title, f"{names[0]} minus {names[1]}, in points. {summary}", draw)
 
 
-def _limits(comparison: RunComparison) -> tuple[float, float]:
+def _find_axis_limits(comparison: RunComparison) -> tuple[float, float]:
     """Returns the same axis limits for all panels, so that they can be compared."""
-    gaps = [one.gap for row in comparison.datasets for one in row.differences]
+    gaps = [difference.gap for row in comparison.datasets for difference in row.differences]
     ends = [
         end
         for gap in gaps
@@ -353,5 +353,5 @@ def _limits(comparison: RunComparison) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def _label(title: str) -> str:
+def _shorten_title(title: str) -> str:
     return title if len(title) <= _LABEL_CHARACTERS else f"{title[: _LABEL_CHARACTERS - 1]}…"

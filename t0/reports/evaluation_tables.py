@@ -78,7 +78,7 @@ def run_column(summary: Summary) -> list[ReportColumn]:
     return [_RUN] if len(summary.runs) > 1 else []
 
 
-def _fields(row: Mapping[str, Any]) -> dict[str, str]:
+def _list_fields(row: Mapping[str, Any]) -> dict[str, str]:
     """Returns the fields of rows whose "run" is a position; files use the run's label instead."""
     keys = [key for key in row if key not in (MARK, "run", "label")]
     return {"run": "label"} | {key: key for key in keys}
@@ -92,61 +92,63 @@ def _make_dataset_table(summary: Summary) -> ReportTable:
     references = any(row["dataset"] in held_out_titles() for row in rows)
     columns = (
         ReportColumn("dataset", "", "dataset", css="t"),
-        ReportColumn("title", "Dataset", css="t head", kind="name", detail=_name_of_dataset),
+        ReportColumn("title", "Dataset", css="t head", kind="name", detail=_format_dataset_name),
         *run_column(summary),
         ReportColumn("group", "Group", css="t short"),
         ReportColumn("prompts", "Prompts", "prompts"),
-        ReportColumn("most_examples", "Examples", "examples", text=_examples),
+        ReportColumn("most_examples", "Examples", "examples", text=_format_examples),
         ReportColumn("mean", "Mean", "mean", detail=interval),
         ReportColumn("median", "Median", "median"),
-        ReportColumn("first_quartile", "Quartiles", text=_quartiles),
+        ReportColumn("first_quartile", "Quartiles", text=_format_quartiles),
         ReportColumn("high", "Range", "range", text=lambda row: span(row["low"], row["high"], 1)),
         ReportColumn("chance", "Chance", "chance"),
         ReportColumn("majority", "Majority"),
         *(ReportColumn(model, model, model, css="n ref") for model in MODELS if references),
         ReportColumn("ties", "Ties"),
-        ReportColumn("truncated_inputs", "Truncated", text=_truncated, detail=_truncated_parts),
-        ReportColumn("excluded", "Excluded", css="n long", detail=_excluded_reasons),
+        ReportColumn(
+            "truncated_inputs", "Truncated", text=_format_truncated, detail=_format_truncated_parts
+        ),
+        ReportColumn("excluded", "Excluded", css="n long", detail=_format_excluded_reasons),
     )
     note = (
         "Rank evaluation: the answer choice of the highest log-likelihood is the prediction. "
         "Accuracy (%) over the prompts of each dataset; in small type the "
         f"{_PERCENT} % interval of the mean for other examples and other prompts like these (JSON "
         "also has it for these prompts only). Group: whether T0 held the dataset out or trained on "
-        "it. Majority: always the answer that is right most often. Ties, truncated and excluded "
+        "it. Majority: always giving the most frequent right answer. Ties, truncated and excluded "
         "count examples summed over prompts. Click a heading to sort."
     )
-    fields = _fields(rows[0]) if rows else None
+    fields = _list_fields(rows[0]) if rows else None
     return ReportTable("datasets", "Accuracy (%) over prompts", columns, rows, note, fields=fields)
 
 
-def _name_of_dataset(row: Row) -> str:
+def _format_dataset_name(row: Row) -> str:
     return "" if row["title"] == row["dataset"] else row["dataset"]
 
 
-def _examples(row: Row) -> str:
+def _format_examples(row: Row) -> str:
     return span(row["fewest_examples"], row["most_examples"])
 
 
-def _quartiles(row: Row) -> str:
+def _format_quartiles(row: Row) -> str:
     return span(row["first_quartile"], row["third_quartile"], 1)
 
 
-def _truncated(row: Row) -> str:
+def _format_truncated(row: Row) -> str:
     cuts = [row[key] for key in ("truncated_inputs", "truncated_targets") if row[key] is not None]
     return count(sum(cuts) if cuts else None)
 
 
-def _truncated_parts(row: Row) -> str:
+def _format_truncated_parts(row: Row) -> str:
     inputs, targets = row["truncated_inputs"] or 0, row["truncated_targets"] or 0
     return f"{inputs:,} in, {targets:,} out" if inputs + targets else ""
 
 
-def _excluded_reasons(row: Row) -> str:
+def _format_excluded_reasons(row: Row) -> str:
     return ", ".join(f"{value} {reason}" for reason, value in row["excluded_reasons"].items())
 
 
-def _marked(rows: Iterable[Row], summary: Summary) -> list[dict[str, Any]]:
+def _add_marks(rows: Iterable[Row], summary: Summary) -> list[dict[str, Any]]:
     """Returns rows of normalizations or clean examples, with their runs' marks and their titles."""
     runs = summary.runs
     return [{**row, MARK: runs[row["run"]].mark, "title": title_of(row["dataset"])} for row in rows]
@@ -156,8 +158,8 @@ _DATASET = ReportColumn("dataset", "Dataset", "dataset", css="t head", kind="nam
 
 
 def _make_clean_table(summary: Summary) -> ReportTable:
-    rows = _marked(summary.clean, summary)
-    of_gaps = (
+    rows = _add_marks(summary.clean, summary)
+    gap_columns = (
         ReportColumn("gap_all", "Difference, all", "diff. all", signed),
         ReportColumn("gap_clean", "Difference, clean", "diff. clean", signed),
         ReportColumn("gap_p_value", "p, clean", "p, clean", p_value),
@@ -169,39 +171,48 @@ def _make_clean_table(summary: Summary) -> ReportTable:
         ReportColumn("overlapping", "Overlapping", "overlapping"),
         ReportColumn("all", "All", "all"),
         ReportColumn("clean", "Clean", "clean"),
-        ReportColumn("difference", "Clean - all", "clean - all", signed, detail=_of("difference")),
+        ReportColumn(
+            "difference",
+            "Clean - all",
+            "clean - all",
+            signed,
+            detail=_interval_formatter("difference"),
+        ),
         ReportColumn("p_value", "p", "p", p_value),
-        *(of_gaps if any(row["gap_all"] is not None for row in rows) else ()),
+        *(gap_columns if any(row["gap_all"] is not None for row in rows) else ()),
     )
     note = (
-        f"{summary.overlap} Clean: accuracy (%) on the others. The test is of clean less all, "
-        "which are of the same examples."
+        f"{summary.overlap} Clean: accuracy (%) on the other examples. The test of clean minus all "
+        "is paired, because both contain the clean examples."
     )
-    fields = _fields(rows[0]) if rows else None
+    fields = _list_fields(rows[0]) if rows else None
     title = "Accuracy (%) without overlapping examples"
     return ReportTable("clean_part", title, columns, rows, note, fields=fields)
 
 
-def _of(kind: str) -> Any:
+def _interval_formatter(kind: str) -> Any:
     return lambda row: interval(row, kind)
 
 
 def _make_normalization_table(summary: Summary) -> ReportTable:
-    rows = _marked(summary.normalizations, summary)
-    shown = {
+    rows = _add_marks(summary.normalizations, summary)
+    headings = {
         key: head for key, head in NORMALIZATIONS.items() if any(r[key] is not None for r in rows)
     }
     columns = (
         _DATASET,
         *run_column(summary),
-        *(ReportColumn(key, head, head.lower(), detail=_of(key)) for key, head in shown.items()),
+        *(
+            ReportColumn(key, head, head.lower(), detail=_interval_formatter(key))
+            for key, head in headings.items()
+        ),
     )
     note = (
-        "Mean over prompts with its interval. T0’s accuracy is by the plain sum of a choice’s "
-        "log-probabilities; next to it the sum divided by the choice’s tokens, and by its "
+        "Mean over prompts with its interval. T0’s accuracy uses the plain sum of a choice’s "
+        "log-probabilities. Next to it: the sum divided by the choice’s tokens, and by its "
         "characters; and whether the decoded answer is the right choice."
     )
-    fields = _fields(rows[0]) if rows else None
+    fields = _list_fields(rows[0]) if rows else None
     return ReportTable("ways", "Accuracy (%) by normalization", columns, rows, note, fields=fields)
 
 
@@ -210,15 +221,17 @@ def _make_prompt_table(summary: Summary) -> ReportTable:
     columns = (
         ReportColumn("title", "Dataset", css="t"),
         *run_column(summary),
-        ReportColumn("prompt", "Prompt", css="t head", kind="prompt", text=_name_of_prompt),
+        ReportColumn("prompt", "Prompt", css="t head", kind="prompt", text=_format_prompt_name),
         ReportColumn("accuracy", "Accuracy", css="n strong"),
         ReportColumn("interval_low", "Interval", text=lambda row: interval(row) or "–"),
         ReportColumn("chance", "Chance"),
         ReportColumn("majority", "Majority"),
-        ReportColumn("most_predicted", "Most predicted", "", _share, detail=_most_predicted),
+        ReportColumn(
+            "most_predicted", "Most predicted", "", _format_share, detail=_format_most_predicted
+        ),
         ReportColumn("examples", "Examples"),
         ReportColumn("ties", "Ties"),
-        ReportColumn("truncated_inputs", "Truncated", text=_truncated),
+        ReportColumn("truncated_inputs", "Truncated", text=_format_truncated),
         ReportColumn("excluded", "Excluded"),
     )
     note = (
@@ -240,15 +253,15 @@ def _make_prompt_table(summary: Summary) -> ReportTable:
     )
 
 
-def _name_of_prompt(row: Row) -> str:
+def _format_prompt_name(row: Row) -> str:
     return row["prompt"] or row["task"]
 
 
-def _share(value: float) -> str:
+def _format_share(value: float) -> str:
     return f"{value:.0f} %"
 
 
-def _most_predicted(row: Row) -> str:
+def _format_most_predicted(row: Row) -> str:
     return cut_in_middle(row["most_predicted_answer"] or "", 40)
 
 
@@ -258,14 +271,16 @@ def _make_metric_table(summary: Summary) -> ReportTable:
         ReportColumn("task", "Task", "task", css="t head", kind="name"),
         ReportColumn("metric", "Metric", "metric", axis_label, css="t wide"),
         *run_column(summary),
-        ReportColumn("value", "Value", "value", _two_digits, detail=interval, css="n strong"),
+        ReportColumn(
+            "value", "Value", "value", _format_two_digits, detail=interval, css="n strong"
+        ),
         ReportColumn("examples", "Examples", "examples"),
         ReportColumn("truncated_inputs", "Inputs cut"),
         ReportColumn("truncated_targets", "Targets cut"),
     )
     note = (
         "The tasks’ metrics of the decoded text; a dash if a metric is undefined. In small type "
-        f"the {_PERCENT} % interval over other examples, if the evaluation has computed one. Cut: "
+        f"the {_PERCENT} % interval over other examples, if the evaluation computed one. Cut: "
         "texts longer than the limits of the evaluation. Click a heading to sort."
     )
     return ReportTable(
@@ -281,7 +296,7 @@ def _make_metric_table(summary: Summary) -> ReportTable:
     )
 
 
-def _two_digits(value: float) -> str:
+def _format_two_digits(value: float) -> str:
     return number(value, 2)
 
 
@@ -301,7 +316,7 @@ def group_tables(summary: Summary, task: str) -> dict[str, ReportTable]:
             *run_column(summary),
             *(
                 ReportColumn(
-                    f"metric {metric}", axis_label(metric), "", _two_digits, css="n strong"
+                    f"metric {metric}", axis_label(metric), "", _format_two_digits, css="n strong"
                 )
                 for metric in results.metrics
             ),

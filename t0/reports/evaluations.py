@@ -170,7 +170,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
     """
     runs: list[EvaluatedRun] = []
     for path in find_results(paths):
-        _join(runs, _read_run(path))
+        _merge_run(runs, _read_run(path))
     if not any(run.tasks or run.decoded for run in runs):
         raise UserError(
             f"no task with an accuracy in {', '.join(str(run.path) for run in runs)}. "
@@ -189,7 +189,9 @@ def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
     for run in runs:
         for task in run.tasks:
             groups.setdefault(task.dataset, set()).add(task.group)
-    names = {name: " / ".join(sorted(filter(None, found))) for name, found in groups.items()}
+    names = {
+        name: " / ".join(sorted(filter(None, task_groups))) for name, task_groups in groups.items()
+    }
     ordered = sorted(names, key=lambda name: (_GROUP_ORDER.get(names[name], 2), names[name], name))
     return {name: names[name] for name in ordered}
 
@@ -204,14 +206,14 @@ def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tu
     return tuple(sorted(last.values()))
 
 
-def _join(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
+def _merge_run(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
     """Adds a run, and merges it with another evaluation of the same checkpoint."""
     for i, run in enumerate(runs):
-        same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
-        same = same and run.facts.get("split") == new.facts.get("split")
-        known = {task.name for task in run.decoded}
-        same = same and not (run.ranked and new.ranked)
-        if same and not any(task.name in known for task in new.decoded):
+        is_same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
+        is_same = is_same and run.facts.get("split") == new.facts.get("split")
+        decoded_names = {task.name for task in run.decoded}
+        is_same = is_same and not (run.ranked and new.ranked)
+        if is_same and not any(task.name in decoded_names for task in new.decoded):
             first, other = (new, run) if new.ranked else (run, new)
             others = {k: v for k, v in other.facts.items() if k not in first.facts}
             runs[i] = replace(
@@ -240,7 +242,7 @@ def _read_run(path: Path) -> EvaluatedRun:
         facts.pop("mode")
     tasks, skipped = ((), ()) if decoded else _read_ranked_tasks(content, path, step)
     return EvaluatedRun(
-        name=_name(path, facts),
+        name=_find_name(path, facts),
         label="",
         series=printable(str(path.parent.resolve())),
         step=step,
@@ -254,7 +256,7 @@ def _read_run(path: Path) -> EvaluatedRun:
     )
 
 
-def _name(path: Path, facts: Mapping[str, Any]) -> str:
+def _find_name(path: Path, facts: Mapping[str, Any]) -> str:
     for key in ("name", "model_dir"):
         value = facts.get(key)
         if isinstance(value, str) and PurePosixPath(value).name:
@@ -266,28 +268,37 @@ def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     """Gives longer names to models with equal directory names: `sni/model`, `qa/model`."""
     folders = [PurePosixPath(str(run.facts.get("model_dir", ""))) for run in runs]
     by_folder = [run.name == folder.name for run, folder in zip(runs, folders, strict=True)]
-    names = distinct_names([folder for folder, so in zip(folders, by_folder, strict=True) if so])
+    names = distinct_names(
+        [
+            folder
+            for folder, is_folder_name in zip(folders, by_folder, strict=True)
+            if is_folder_name
+        ]
+    )
     return [
-        replace(run, name=names[folder]) if so else run
-        for run, folder, so in zip(runs, folders, by_folder, strict=True)
+        replace(run, name=names[folder]) if is_folder_name else run
+        for run, folder, is_folder_name in zip(runs, folders, by_folder, strict=True)
     ]
 
 
 def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...]:
     """Adds the step; if labels are still equal, also the split, then the folder, then a number."""
     labels = [r.name if r.step is None else f"{r.name}, step {r.step:,}" for r in runs]
-    for more in (
+    for suffixes in (
         [f", {run.facts.get('split')}" for run in runs],
         [f" ({printable(run.path.resolve().parent.name)})" for run in runs],
     ):
-        helped = {
+        ambiguous = {
             label
             for label in labels
-            if len({word for word, other in zip(more, labels, strict=True) if other == label}) > 1
+            if len(
+                {suffix for suffix, other in zip(suffixes, labels, strict=True) if other == label}
+            )
+            > 1
         }
         labels = [
-            label + word if label in helped else label
-            for label, word in zip(labels, more, strict=True)
+            label + suffix if label in ambiguous else label
+            for label, suffix in zip(labels, suffixes, strict=True)
         ]
     return tuple(
         replace(run, label=f"{label} #{labels[: i + 1].count(label)}")
@@ -311,7 +322,7 @@ def _read_ranked_tasks(
             if not isinstance(record, dict):
                 raise UserError(f"{path}: task '{name}' must be an object, got {record!r:.80}.")
             scores = _read_task_scores(path, name, step, decoded="decoded" in record)
-            task = _ranked_task(name, record, where=f"{path}: task '{name}'", scores=scores)
+            task = _make_ranked_task(name, record, where=f"{path}: task '{name}'", scores=scores)
             if task is None:
                 skipped.append(name)
             else:
@@ -333,7 +344,7 @@ def _read_task_scores(
     return with_answers(scores, answers) if decoded and answers.is_file() else scores
 
 
-def _ranked_task(
+def _make_ranked_task(
     name: str, record: Mapping[str, Any], *, where: str, scores: ExampleScores | None
 ) -> RankedTask | None:
     """Returns the task; None if neither metrics nor scores give an accuracy."""
@@ -341,7 +352,7 @@ def _ranked_task(
     excluded = counts(field(record, "excluded", dict, where, default={}), f"{where}: excluded")
     examples = field(record, "examples", int, where)
     if examples < 0:
-        raise UserError(f"{where}: examples is {examples}, wanted a count.")
+        raise UserError(f"{where}: 'examples' must be a count, got {examples}.")
     accuracy = percentage(metrics, "accuracy", f"{where}: metrics")
     chance = percentage(record, "chance", where)
     if scores is not None and len(scores):
@@ -355,7 +366,7 @@ def _ranked_task(
         name=name,
         dataset=dataset,
         prompt=field(record, "prompt", str, where, default=name),
-        group=field(record, "group", str, where, default="") or _group(dataset),
+        group=field(record, "group", str, where, default="") or _default_group(dataset),
         examples=examples,
         accuracy=accuracy,
         chance=chance,
@@ -367,7 +378,7 @@ def _ranked_task(
     )
 
 
-def _group(dataset: str) -> str:
+def _default_group(dataset: str) -> str:
     """Returns the group of a dataset if the results do not name it."""
     return "held-out" if dataset in held_out_titles() else ""
 
@@ -378,13 +389,14 @@ def _check_agreement(
     """Checks that scores and results come from the same evaluation."""
     if len(scores) not in (examples, examples - excluded):
         raise UserError(
-            f"{where}: {examples} examples, but its scores file {scores.path} holds {len(scores)}. "
-            "The two are of different evaluations, or one is incomplete: evaluate again."
+            f"{where} has {examples} examples, but its scores file {scores.path} has "
+            f"{len(scores)}. The files are from different evaluations, or one is incomplete: "
+            "evaluate again."
         )
     if accuracy is not None and abs(accuracy - scores.accuracy) > _ACCURACY_TOLERANCE:
         raise UserError(
-            f"{where}: accuracy {accuracy:g} %, but its scores file {scores.path} gives "
-            f"{scores.accuracy:g} %. The two are of different evaluations: evaluate again."
+            f"{where} has accuracy {accuracy:g} %, but its scores file {scores.path} gives "
+            f"{scores.accuracy:g} %. The files are from different evaluations: evaluate again."
         )
 
 
@@ -396,8 +408,8 @@ def _dataset_key(dataset: str, task: str) -> str:
     """
     dataset = dataset.removesuffix("/default")
     if dataset.split("/")[0] == "anli":
-        found = _ANLI_ROUND.search(dataset) or _ANLI_ROUND.search(task)
-        return f"anli/r{found[1]}" if found else dataset
+        match = _ANLI_ROUND.search(dataset) or _ANLI_ROUND.search(task)
+        return f"anli/r{match[1]}" if match else dataset
     return dataset
 
 
@@ -406,26 +418,26 @@ def _dataset_key(dataset: str, task: str) -> str:
 
 def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
     tasks: dict[str, RankedTask] = {}
-    read: list[str] = []
-    others: dict[str, UserError] = {}
+    tasks_read: list[str] = []
+    skipped: dict[str, UserError] = {}
     with_eos: set[bool] = set()
     for name, file in lm_eval_samples.sample_files(content, path).items():
         try:
             samples = read_samples(file, name)
         except lm_eval_samples.OtherTask as error:
-            others[name] = error
+            skipped[name] = error
             continue
         lm_eval_samples.check_count(content, name, samples.lines, file)
-        read.append(name)
+        tasks_read.append(name)
         with_eos |= samples.with_eos
         # A prompt may also have been evaluated on its own, with the same scores.
         for prompt, scores in samples.prompts.items():
-            tasks.setdefault(prompt.name, _task_of_samples(prompt, scores))
-    if not tasks and others:
-        raise next(iter(others.values()))
-    facts = lm_eval_samples.facts(content, path, read, with_eos)
+            tasks.setdefault(prompt.name, _make_harness_task(prompt, scores))
+    if not tasks and skipped:
+        raise next(iter(skipped.values()))
+    facts = lm_eval_samples.facts(content, path, tasks_read, with_eos)
     return EvaluatedRun(
-        name=_name(path, facts),
+        name=_find_name(path, facts),
         label="",
         series=printable(str(path.parent.resolve())),
         step=None,
@@ -433,17 +445,17 @@ def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
         facts=facts,
         notes=tuple(lm_eval_samples.cautions(content)),
         tasks=tuple(tasks[name] for name in sorted(tasks)),
-        skipped=tuple(others),
+        skipped=tuple(skipped),
     )
 
 
-def _task_of_samples(prompt: lm_eval_samples.HarnessPrompt, scores: ExampleScores) -> RankedTask:
+def _make_harness_task(prompt: lm_eval_samples.HarnessPrompt, scores: ExampleScores) -> RankedTask:
     dataset = _dataset_key(prompt.dataset, prompt.name)
     return RankedTask(
         name=prompt.name,
         dataset=dataset,
         prompt=prompt.prompt,
-        group=_group(dataset),
+        group=_default_group(dataset),
         examples=len(scores),
         accuracy=scores.accuracy,
         chance=scores.chance,
@@ -460,22 +472,23 @@ def _task_of_samples(prompt: lm_eval_samples.HarnessPrompt, scores: ExampleScore
 
 def _read_decoded_tasks(content: Mapping[str, Any], path: Path) -> tuple[DecodedTask, ...]:
     return tuple(
-        _decoded_task(name, record, f"{path}: task '{name}'", path)
+        _make_decoded_task(name, record, f"{path}: task '{name}'", path)
         for name, record in field(content, "tasks", dict, path).items()
     )
 
 
-def _decoded_task(name: str, record: object, where: str, path: Path) -> DecodedTask:
+def _make_decoded_task(name: str, record: object, where: str, path: Path) -> DecodedTask:
     if not isinstance(record, dict):
         raise UserError(f"{where} must be an object, got {record!r:.80}.")
-    found = field(record, "metrics", dict, where, default={})
+    raw_metrics = field(record, "metrics", dict, where, default={})
     values = {
-        metric: _metric_value(value, f"{where}: '{metric}'") for metric, value in found.items()
+        metric: _parse_metric(value, f"{where}: '{metric}'")
+        for metric, value in raw_metrics.items()
     }
     signatures = field(record, "signatures", dict, where, default={})
     examples = field(record, "examples", int, where)
-    file = _predictions_file(record, path, where)
-    whole, groups = _by_group(values)
+    file = _find_predictions_file(record, path, where)
+    whole, groups = _split_by_group(values)
     return DecodedTask(
         name=name,
         metrics=whole,
@@ -491,25 +504,26 @@ def _decoded_task(name: str, record: object, where: str, path: Path) -> DecodedT
 
 
 def _read_intervals(record: Mapping[str, Any], where: str) -> dict[str, tuple[float, float]]:
-    found = {}
+    intervals = {}
     for metric, ends in field(record, "intervals", dict, where, default={}).items():
-        listed = ends if isinstance(ends, list) else []
-        low, high = [finite(end) for end in listed] if len(listed) == 2 else (None, None)
+        pair = ends if isinstance(ends, list) else []
+        low, high = [finite(end) for end in pair] if len(pair) == 2 else (None, None)
         if low is None or high is None or low > high:
             raise UserError(
-                f"{where}: the interval of '{metric}' is {ends!r:.80}, wanted two ends."
+                f"{where}: the interval of '{metric}' must be two numbers, the lower first, "
+                f"got {ends!r:.80}."
             )
-        found[metric] = (low, high)
-    return found
+        intervals[metric] = (low, high)
+    return intervals
 
 
-def _metric_value(value: object, where: str) -> float | None:
+def _parse_metric(value: object, where: str) -> float | None:
     if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
         raise UserError(f"{where} must be a number, got {value!r:.80}.")
     return finite(value)
 
 
-def _by_group(
+def _split_by_group(
     values: Mapping[str, float | None],
 ) -> tuple[dict[str, float | None], dict[str, dict[str, float | None]]]:
     """Splits metrics into those of the whole task and those of each group."""
@@ -524,16 +538,17 @@ def _by_group(
     return whole, groups
 
 
-def _predictions_file(record: Mapping[str, Any], path: Path, where: str) -> Path | None:
-    given = field(record, "predictions", str, where, default=None)
-    if given is None:
+def _find_predictions_file(record: Mapping[str, Any], path: Path, where: str) -> Path | None:
+    relative_path = field(record, "predictions", str, where, default=None)
+    if relative_path is None:
         return None
-    parts = PurePosixPath(given).parts
-    if PurePosixPath(given).is_absolute() or ".." in parts or "\\" in given:
+    path_parts = PurePosixPath(relative_path).parts
+    if PurePosixPath(relative_path).is_absolute() or ".." in path_parts or "\\" in relative_path:
         raise UserError(
-            f"{where}: predictions must be a file below the results, got {given!r:.80}."
+            f"{where}: 'predictions' must be a path below the folder of the results, "
+            f"got {relative_path!r:.80}."
         )
-    return path.parent.joinpath(*parts)
+    return path.parent.joinpath(*path_parts)
 
 
 def read_predictions(file: Path) -> Iterator[Prediction]:
@@ -546,41 +561,52 @@ def read_predictions(file: Path) -> Iterator[Prediction]:
     try:
         with file.open(encoding="utf-8") as lines:
             if file.suffix == ".json":
-                yield from _predictions_of_questions(lines.read(), file)
+                yield from _parse_questions(lines.read(), file)
                 return
             for number, line in enumerate(lines, start=1):
                 where = f"{file}, line {number}"
-                yield _prediction(json_object(line, where), where)
+                yield _parse_prediction(json_object(line, where), where)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {file}: {error}.") from error
 
 
-def _predictions_of_questions(text: str, file: Path) -> Iterator[Prediction]:
+def _parse_questions(text: str, file: Path) -> Iterator[Prediction]:
     examples = json_object(text, file).get("examples", [])
     if not isinstance(examples, list):
         raise UserError(f"{file}: 'examples' must be a list, got {examples!r:.80}.")
     for number, example in enumerate(examples):
-        yield _prediction(example, f"{file}: example {number}")
+        yield _parse_prediction(example, f"{file}: example {number}")
 
 
-def _prediction(record: object, where: str) -> Prediction:
+def _parse_prediction(record: object, where: str) -> Prediction:
     """Parses a prediction from a record in one of the three formats of `predictions/`."""
     if not isinstance(record, dict) or not isinstance(record.get("prediction"), str):
-        raise UserError(f"{where}: wanted an object with the text 'prediction'.")
+        raise UserError(f"{where}: expected an object with the text 'prediction'.")
     if isinstance(record.get("Instance"), dict):  # Tk-Instruct's
         instance = record["Instance"]
-        parts = [*_texts(record.get("Definition")), *_texts(instance.get("input"))]
-        heading, targets = _texts(record.get("Task")), _texts(instance.get("output"))
+        input_texts = [
+            *_collect_texts(record.get("Definition")),
+            *_collect_texts(instance.get("input")),
+        ]
+        heading, targets = (
+            _collect_texts(record.get("Task")),
+            _collect_texts(instance.get("output")),
+        )
     elif "question" in record:
-        parts = [*_texts(record["question"]), *_texts(record.get("context"))]
-        heading, targets = _texts(record.get("id")), _texts(record.get("answers"))
+        input_texts = [*_collect_texts(record["question"]), *_collect_texts(record.get("context"))]
+        heading, targets = _collect_texts(record.get("id")), _collect_texts(record.get("answers"))
     else:
-        parts, targets = _texts(record.get("inputs")), _texts(record.get("targets"))
+        input_texts, targets = (
+            _collect_texts(record.get("inputs")),
+            _collect_texts(record.get("targets")),
+        )
         heading = ()
-    return Prediction("".join(heading), "\n\n".join(parts), tuple(targets), record["prediction"])
+    return Prediction(
+        "".join(heading), "\n\n".join(input_texts), tuple(targets), record["prediction"]
+    )
 
 
-def _texts(value: object) -> Sequence[str]:
+def _collect_texts(value: object) -> Sequence[str]:
     """Returns a text, or the texts in a list, as a list; empty for any other value."""
-    listed = value if isinstance(value, list) else [value]
-    return [text for text in listed if isinstance(text, str)]
+    values = value if isinstance(value, list) else [value]
+    return [text for text in values if isinstance(text, str)]

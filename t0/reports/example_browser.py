@@ -46,14 +46,20 @@ def collect_examples(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]]
     """
     index: list[dict[str, Any]] = []
     scripts: dict[str, str] = {}
-    groups = _groups(runs)
+    groups = _group_tasks(runs)
     total = sum(len(tasks) for _, _, tasks in groups)
     with ProgressLine(total, unit="task", doing="collecting examples") as progress:
         for number, (name, kind, tasks) in enumerate(groups):
             strings, entries, rows = {}, [], []
             for prompt, by_run in tasks.items():
-                rows.append((_ranked_rows if kind == "rank" else _decoded_rows)(by_run, strings))
-                entries.append(_index_entry(prompt, by_run, runs) | {"examples": len(rows[-1])})
+                rows.append(
+                    (_collect_ranked_rows if kind == "rank" else _collect_decoded_rows)(
+                        by_run, strings
+                    )
+                )
+                entries.append(
+                    _make_index_entry(prompt, by_run, runs) | {"examples": len(rows[-1])}
+                )
                 progress.count(1)
             index.append({"name": name, "kind": kind, "tasks": entries})
             script = script_json({"strings": [*strings], "tasks": rows})
@@ -72,15 +78,15 @@ def script_json(content: object) -> str:
 Tasks = Mapping[str, Mapping[int, Any]]
 
 
-def _groups(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str, Tasks]]:
+def _group_tasks(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str, Tasks]]:
     """Returns (name, kind, prompt -> run -> task) for each dataset and each decoded task."""
     ranked: dict[str, dict[str, dict[int, RankedTask]]] = {}
     decoded: dict[str, dict[str, dict[int, DecodedTask]]] = {}
     for position, run in enumerate(runs):
         for task in run.tasks:
             if accuracies.scores_of([task]):
-                found = ranked.setdefault(task.dataset, {})
-                found.setdefault(task.name, {})[position] = task
+                prompts = ranked.setdefault(task.dataset, {})
+                prompts.setdefault(task.name, {})[position] = task
         for task in run.decoded:
             if task.predictions_file is not None and task.predictions_file.is_file():
                 decoded.setdefault(task.name, {}).setdefault(task.name, {})[position] = task
@@ -91,7 +97,7 @@ def _groups(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str, Tasks]]:
     ]
 
 
-def _place(strings: dict[str, int], text: str) -> int:
+def _add_string(strings: dict[str, int], text: str) -> int:
     """Returns the index of a text in `strings`; equal texts are stored once."""
     return strings.setdefault(cut_in_middle(text), len(strings))
 
@@ -108,43 +114,49 @@ def cut_in_middle(text: str, limit: int = TEXT_LIMIT) -> str:
     return f"{text[:half]} … [{len(text) - 2 * half:,} characters left out] … {text[-half:]}"
 
 
-def _ranked_rows(by_run: Mapping[int, RankedTask], strings: dict[str, int]) -> list[list[Any]]:
+def _collect_ranked_rows(
+    by_run: Mapping[int, RankedTask], strings: dict[str, int]
+) -> list[list[Any]]:
     rows: dict[tuple[Any, ...], list[Any]] = {}
     for run, task in by_run.items():
         for record in task.scores.records():
-            listed, idx, gold = record["choices"], record["idx"], record["gold"]
-            choices = tuple([_place(strings, choice["text"]) for choice in listed])
+            scored_choices, idx, gold = record["choices"], record["idx"], record["gold"]
+            choices = tuple([_add_string(strings, choice["text"]) for choice in scored_choices])
             inputs = inputs_of(record)
-            place = None if inputs is None else _place(strings, inputs)
-            row = rows.setdefault((idx, gold, choices), [idx, place, gold, choices, []])
-            values = [round(float(choice["log_likelihood"]), 3) for choice in listed]
+            input_index = None if inputs is None else _add_string(strings, inputs)
+            row = rows.setdefault((idx, gold, choices), [idx, input_index, gold, choices, []])
+            values = [round(float(choice["log_likelihood"]), 3) for choice in scored_choices]
             row[4].append([run, record["prediction"], values])
     return [rows[key] for key in sorted(rows)]
 
 
-def _decoded_rows(by_run: Mapping[int, DecodedTask], strings: dict[str, int]) -> list[list[Any]]:
+def _collect_decoded_rows(
+    by_run: Mapping[int, DecodedTask], strings: dict[str, int]
+) -> list[list[Any]]:
     rows: dict[tuple[Any, ...], list[Any]] = {}
     for run, task in by_run.items():
         seen: dict[tuple[Any, ...], int] = {}
         for example in read_predictions(task.predictions_file):
-            same = (example.heading, example.inputs, example.targets)
-            seen[same] = seen.get(same, 0) + 1
-            targets = [_place(strings, target) for target in example.targets]
+            key = (example.heading, example.inputs, example.targets)
+            seen[key] = seen.get(key, 0) + 1
+            targets = [_add_string(strings, target) for target in example.targets]
             row = rows.setdefault(
-                (*same, seen[same]),
-                [example.heading, _place(strings, example.inputs), targets, []],
+                (*key, seen[key]),
+                [example.heading, _add_string(strings, example.inputs), targets, []],
             )
-            row[3].append([run, _place(strings, example.prediction)])
+            row[3].append([run, _add_string(strings, example.prediction)])
     return list(rows.values())
 
 
-def _index_entry(
+def _make_index_entry(
     name: str, by_run: Mapping[int, Any], runs: Sequence[EvaluatedRun]
 ) -> dict[str, Any]:
     task = next(iter(by_run.values()))
     ranked = isinstance(task, RankedTask)
     diagnoses = {
-        run: diagnosis_record(diagnose(found.scores)) for run, found in by_run.items() if ranked
+        run: diagnosis_record(diagnose(ranked_task.scores))
+        for run, ranked_task in by_run.items()
+        if ranked
     }
     return {
         "task": name,
@@ -166,7 +178,7 @@ def diagnosis_record(diagnosis: Diagnosis | None) -> dict[str, Any] | None:
         "majority": round(diagnosis.majority, 4),
         "most_predicted": round(diagnosis.most_predicted, 4),
         "most_predicted_answer": cut_in_middle(diagnosis.most_predicted_answer, 120),
-        "calibration": [list(place) for place in calibration.bins],
+        "calibration": [list(bin_values) for bin_values in calibration.bins],
         "calibration_error": round(calibration.error, 4),
         "calibration_interval": [round(calibration.low, 4), round(calibration.high, 4)],
         "accuracy_without_ties": diagnosis.without_ties and round(diagnosis.without_ties, 4),

@@ -93,7 +93,7 @@ class ExampleScores:
         Raises:
           UserError: if the file cannot be read again.
         """
-        for where, record in _lines(self.path):
+        for where, record in _read_records(self.path):
             if is_sample(record):
                 prompt, record, _ = exported_sample(record, where, self.path.stem)
                 if prompt.name != self.task:
@@ -123,7 +123,7 @@ def read_scores(path: Path) -> ExampleScores:
         line.
     """
     columns = _ScoreColumns()
-    for where, record in _lines(path):
+    for where, record in _read_records(path):
         columns.add(record, where)
     return columns.scores(path)
 
@@ -155,16 +155,18 @@ def read_samples(path: Path, task: str) -> HarnessSamples:
       UserError: if the file cannot be read, or a line is malformed; the message names file and
         line.
     """
-    found: dict[HarnessPrompt, _ScoreColumns] = {}
+    columns_by_prompt: dict[HarnessPrompt, _ScoreColumns] = {}
     with_eos, lines = set(), 0
-    for where, sample in _lines(path):
+    for where, sample in _read_records(path):
         prompt, record, eos = exported_sample(sample, where, task)
-        columns = found.get(prompt) or _ScoreColumns()
+        columns = columns_by_prompt.get(prompt) or _ScoreColumns()
         if columns.add(record, where):
-            found[prompt] = columns
+            columns_by_prompt[prompt] = columns
         with_eos.add(eos)
         lines += 1
-    prompts = {prompt: columns.scores(path, prompt.name) for prompt, columns in found.items()}
+    prompts = {
+        prompt: columns.scores(path, prompt.name) for prompt, columns in columns_by_prompt.items()
+    }
     return HarnessSamples(prompts, lines, frozenset(with_eos))
 
 
@@ -189,15 +191,15 @@ class _ScoreColumns:
             return False
         checked = [_check_choice(choice, where) for choice in choices]
         texts, likelihoods, tokens, characters = zip(*checked, strict=True)
-        idx = _integer(record, "idx", where)
+        idx = _read_integer(record, "idx", where)
         gold, prediction = (
-            _integer(record, key, where, below=len(choices)) for key in ("gold", "prediction")
+            _read_integer(record, key, where, below=len(choices)) for key in ("gold", "prediction")
         )
         best = max(likelihoods)
         if likelihoods[prediction] < best - _ROUNDING_NATS:
             raise UserError(
                 f"{where}: prediction {prediction} is not the choice of the highest "
-                f"log-likelihood ({best:g} nats). The file does not fit its scores: evaluate again."
+                f"log-likelihood ({best:g} nats). The file contradicts itself: evaluate again."
             )
         if idx in self._seen:
             raise UserError(f"{where}: idx {idx} occurs twice. Evaluate this task again.")
@@ -205,7 +207,7 @@ class _ScoreColumns:
         tied = likelihoods.count(best) > 1
         share = 1 / sum([math.exp(value - best) for value in likelihoods])
         numbers = (idx, gold, prediction, prediction == gold)
-        checksum = _checksum(inputs_of(record), texts)
+        checksum = _compute_checksum(inputs_of(record), texts)
         self._rows.append((*numbers, share, len(choices), tied, checksum))
         document = record.get("document")
         self._documents.append(None if document is None else str(document))
@@ -257,31 +259,31 @@ def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
     Raises:
       UserError: if the file is malformed, or an example of the scores is missing.
     """
-    found = {}
-    for where, record in _lines(path):
+    correct_by_idx = {}
+    for where, record in _read_records(path):
         right = record.get("exact_match")
         if not isinstance(right, bool):
             raise UserError(f"{where}: 'exact_match' must be true or false, got {right!r:.80}.")
-        found[_integer(record, "idx", where)] = right
-    missing = [idx for idx in scores.idx.tolist() if idx not in found]
+        correct_by_idx[_read_integer(record, "idx", where)] = right
+    missing = [idx for idx in scores.idx.tolist() if idx not in correct_by_idx]
     if missing:
         raise UserError(
-            f"{path} has no answer for idx {missing[0]}, which {scores.path} has. The two are of "
-            "different evaluations, or one is incomplete: evaluate again."
+            f"{path} has no answer for idx {missing[0]}, which {scores.path} has. The files are "
+            "from different evaluations, or one is incomplete: evaluate again."
         )
-    decoded = np.array([found[idx] for idx in scores.idx.tolist()], bool)
+    decoded = np.array([correct_by_idx[idx] for idx in scores.idx.tolist()], bool)
     return replace(scores, right_by={**scores.right_by, "decoded": decoded})
 
 
-def _checksum(inputs: str | None, texts: tuple[str, ...]) -> int:
+def _compute_checksum(inputs: str | None, texts: tuple[str, ...]) -> int:
     if inputs is None:
         return 0
-    text = " ".join(inputs.split()) + _joined_choices(texts)
+    text = " ".join(inputs.split()) + _join_choices(texts)
     return max(1, zlib.crc32(text.encode(errors="surrogatepass")))
 
 
 @functools.lru_cache(maxsize=256)  # most examples of a task have the same choices
-def _joined_choices(texts: tuple[str, ...]) -> str:
+def _join_choices(texts: tuple[str, ...]) -> str:
     return "".join(["\0" + " ".join(text.split()) for text in texts])
 
 
@@ -289,7 +291,7 @@ def _has_gold(record: Mapping[str, Any]) -> bool:
     return record.get("gold") not in (None, -1)
 
 
-def _lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _read_records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
         name = str(path)
         with path.open(encoding="utf-8") as file:
@@ -333,7 +335,9 @@ def _check_choice(choice: object, where: str) -> tuple[str, float, int | None, i
     return text, log_likelihood, tokens, characters
 
 
-def _integer(record: Mapping[str, Any], key: str, where: str, *, below: int | None = None) -> int:
+def _read_integer(
+    record: Mapping[str, Any], key: str, where: str, *, below: int | None = None
+) -> int:
     value = record.get(key)
     if not is_integer(value) or value < 0:
         raise UserError(f"{where}: '{key}' must be a whole number from 0, got {value!r:.80}.")

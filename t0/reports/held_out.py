@@ -115,11 +115,11 @@ def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
       published `value`, the run's `difference` from it, and whether it is `within` the interval.
     """
     groups = dict.fromkeys((row.datasets, row.titles) for row in published_accuracies())
-    rows = [_row(run, datasets, ", ".join(titles)) for datasets, titles in groups]
-    evaluated = _evaluated(run)
+    rows = [_make_row(run, datasets, ", ".join(titles)) for datasets, titles in groups]
+    evaluated = _list_evaluated(run)
     if len(evaluated) > 1:
         title = f"mean of {len(evaluated)} of {len(held_out_titles())}"
-        rows.append(_row(run, evaluated, title))
+        rows.append(_make_row(run, evaluated, title))
     return rows
 
 
@@ -127,8 +127,8 @@ def held_out_means(
     runs: Sequence["EvaluatedRun"],
 ) -> list[tuple["EvaluatedRun", dict[str, Any]]]:
     """Returns each checkpoint with held-out datasets, and its mean as a row of `reproduction`."""
-    evaluated = [(run, _evaluated(run)) for run in runs]
-    return [(run, _row(run, datasets, "")) for run, datasets in evaluated if datasets]
+    evaluated = [(run, _list_evaluated(run)) for run in runs]
+    return [(run, _make_row(run, datasets, "")) for run, datasets in evaluated if datasets]
 
 
 def headlines(runs: Sequence["EvaluatedRun"]) -> list[str]:
@@ -137,32 +137,36 @@ def headlines(runs: Sequence["EvaluatedRun"]) -> list[str]:
     for run, row in held_out_means(runs):
         words = [f"mean {row['mean']:.1f}"]
         words += [] if row["chance"] is None else [f"chance {row['chance']:.1f}"]
-        words += [f"{model} {found['value']:.1f}" for model, found in row["models"].items()]
+        words += [f"{model} {published['value']:.1f}" for model, published in row["models"].items()]
         name = f"{run.label}: " if len(runs) > 1 else ""
-        many = f"{len(row['datasets'])} of T0's {len(held_out_titles())} datasets"
-        lines.append(f"{name}held out, {many}: " + "   ".join(words))
+        coverage = f"{len(row['datasets'])} of T0's {len(held_out_titles())} datasets"
+        lines.append(f"{name}held out, {coverage}: " + "   ".join(words))
     return lines
 
 
-def _evaluated(run: "EvaluatedRun") -> list[str]:
+def _list_evaluated(run: "EvaluatedRun") -> list[str]:
     datasets = {task.dataset for task in run.tasks}
     return [dataset for dataset in held_out_titles() if dataset in datasets]
 
 
-def _row(run: "EvaluatedRun", datasets: Sequence[str], title: str) -> dict[str, Any]:
-    of_datasets = [[task for task in run.tasks if task.dataset == name] for name in datasets]
+def _make_row(run: "EvaluatedRun", datasets: Sequence[str], title: str) -> dict[str, Any]:
+    tasks_by_dataset = [[task for task in run.tasks if task.dataset == name] for name in datasets]
     row: dict[str, Any] = {
         "datasets": list(datasets),
         "title": title,
-        "prompts": sum(map(len, of_datasets)),
-        "examples": sum(max((task.examples for task in tasks), default=0) for tasks in of_datasets),
+        "prompts": sum(map(len, tasks_by_dataset)),
+        "examples": sum(
+            max((task.examples for task in tasks), default=0) for tasks in tasks_by_dataset
+        ),
         **dict.fromkeys(("mean", "low", "high", "chance")),
     }
-    if all(of_datasets):
-        row["mean"] = _mean_of_means([[task.accuracy for task in tasks] for tasks in of_datasets])
-        chances = [[t.chance for t in tasks if t.chance is not None] for tasks in of_datasets]
+    if all(tasks_by_dataset):
+        row["mean"] = _mean_of_means(
+            [[task.accuracy for task in tasks] for tasks in tasks_by_dataset]
+        )
+        chances = [[t.chance for t in tasks if t.chance is not None] for tasks in tasks_by_dataset]
         row["chance"] = _mean_of_means(chances) if all(chances) else None
-    crossed = [_crossed_mean(tasks) for tasks in of_datasets]
+    crossed = [_crossed_mean(tasks) for tasks in tasks_by_dataset]
     if None not in crossed:
         interval = interval_of_share(crossed[0] if len(crossed) == 1 else mean_of_means(crossed))
         row |= {"low": 100 * float(interval.low), "high": 100 * float(interval.high)}
@@ -177,8 +181,8 @@ def _row(run: "EvaluatedRun", datasets: Sequence[str], title: str) -> dict[str, 
     return row
 
 
-def _mean_of_means(several: Sequence[Sequence[float]]) -> float:
-    return float(np.mean([np.mean(values) for values in several]))
+def _mean_of_means(groups: Sequence[Sequence[float]]) -> float:
+    return float(np.mean([np.mean(values) for values in groups]))
 
 
 def _crossed_mean(tasks: Sequence["RankedTask"]) -> CrossedMean | None:
@@ -196,28 +200,30 @@ def reproduction_table(rows: Sequence[Mapping[str, Any]]) -> ReportTable:
         ReportColumn("prompts", "", "prompts"),
         ReportColumn("examples", "", "examples"),
         ReportColumn("mean", "", "mean"),
-        ReportColumn("low", "", "interval", text=_interval),
+        ReportColumn("low", "", "interval", text=_format_interval),
     ]
     for model in MODELS:
         columns += [
-            ReportColumn(model, "", model, text=_published(model, "value", "{:.1f}")),
-            ReportColumn(model, "", "difference", text=_published(model, "difference", "{:+.1f}")),
-            ReportColumn(model, "", "within", text=_published(model, "within", "{}")),
+            ReportColumn(model, "", model, text=_published_formatter(model, "value", "{:.1f}")),
+            ReportColumn(
+                model, "", "difference", text=_published_formatter(model, "difference", "{:+.1f}")
+            ),
+            ReportColumn(model, "", "within", text=_published_formatter(model, "within", "{}")),
         ]
     return ReportTable("reproduction", "Reproduction", columns, rows)
 
 
-def _interval(row: Row) -> str:
+def _format_interval(row: Row) -> str:
     if row["mean"] is None:
         return "not evaluated"
     return "–" if row["low"] is None else f"{row['low']:.1f} to {row['high']:.1f}"
 
 
-def _published(model: str, key: str, form: str) -> Callable[[Row], str]:
+def _published_formatter(model: str, key: str, template: str) -> Callable[[Row], str]:
     words = {True: "within", False: "OUTSIDE"}
 
     def text(row: Row) -> str:
         value = row["models"].get(model, {}).get(key)
-        return "–" if value is None else form.format(words[value] if key == "within" else value)
+        return "–" if value is None else template.format(words[value] if key == "within" else value)
 
     return text

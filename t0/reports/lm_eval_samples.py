@@ -62,15 +62,14 @@ def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
     files = {
         name: path.parent / f"samples_{name}_{date}.jsonl" for name in names if "/" not in name
     }
-    found = {name: file for name, file in files.items() if file.is_file()}
-    if not found:
-        wanted = path.parent / f"samples_<task>_{date}.jsonl"
+    existing = {name: file for name, file in files.items() if file.is_file()}
+    if not existing:
+        expected = path.parent / f"samples_<task>_{date}.jsonl"
         raise UserError(
-            f"{path} is of lm-evaluation-harness, and has no samples: wanted {wanted} for one of "
-            f"its {len(names)} tasks. Run lm_eval again with --log_samples, or copy these files "
-            "to there."
+            f"{path} of lm-evaluation-harness has no samples: expected {expected} for one of its "
+            f"{len(names)} tasks. Run lm_eval again with --log_samples, or copy these files there."
         )
-    return found
+    return existing
 
 
 def facts(
@@ -89,26 +88,26 @@ def facts(
     if isinstance(arguments, dict):
         arguments = ",".join(f"{name}={value}" for name, value in arguments.items())
     version = content.get("lm_eval_version")
-    found = {
+    settings = {
         "engine": f"lm-evaluation-harness {version}" if version else None,
         "model": config.get("model"),
         "model_args": arguments,
         "model_dir": content.get("model_name"),
         "dtype": str(config.get("model_dtype") or "").removeprefix("torch.") or None,
-        "split": _split_of(content, tasks),
+        "split": _find_split(content, tasks),
         "normalisation": {(True,): WITH_EOS, (False,): WITHOUT_EOS}.get(tuple(with_eos)),
         "transformers": content.get("transformers_version"),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
-def _split_of(content: Mapping[str, Any], tasks: Collection[str]) -> str | None:
+def _find_split(content: Mapping[str, Any], tasks: Collection[str]) -> str | None:
     keys = ("test_split", "validation_split", "training_split")
     configs = [content["configs"].get(task) for task in tasks]
     configs = [config for config in configs if isinstance(config, dict)]
     splits = {next((config[key] for key in keys if config.get(key)), None) for config in configs}
-    found = splits.pop() if len(splits) == 1 else None
-    return found if isinstance(found, str) else None
+    split = splits.pop() if len(splits) == 1 else None
+    return split if isinstance(split, str) else None
 
 
 def cautions(content: Mapping[str, Any]) -> list[str]:
@@ -117,9 +116,9 @@ def cautions(content: Mapping[str, Any]) -> list[str]:
     if release is None or int(release[0]) < _TYING:
         return []
     return [
-        f"lm-evaluation-harness ran with transformers {content['transformers_version']}: of a T5 "
-        "whose output matrix is not its embedding (T5 1.1, mT5, T0) it scored another model, with "
-        "the embedding in its place. Such models need transformers 4."
+        f"lm-evaluation-harness ran with transformers {content['transformers_version']}. If a "
+        "T5's output matrix is not its embedding (T5 1.1, mT5, T0), it scored the wrong model, "
+        "with the embedding as output matrix. Such models need transformers 4."
     ]
 
 
@@ -145,13 +144,13 @@ def exported_sample(
     doc = field(record, "doc", dict, where)
     if any(doc.get(key) is None for key in _ROW):
         raise OtherTask(
-            f"{where}: task '{task}' of lm-evaluation-harness is not one that t0 exported: its "
-            f"rows have {', '.join(map(str, doc))[:120] or 'no fields'}; wanted "
-            f"{', '.join(_ROW)}. Evaluate with {_EXPORT}."
+            f"{where}: t0 did not export task '{task}' of lm-evaluation-harness. Its rows have "
+            f"{', '.join(map(str, doc))[:120] or 'no fields'}; expected {', '.join(_ROW)}. "
+            f"Evaluate with {_EXPORT}."
         )
     prompt = HarnessPrompt(*(field(doc, key, str, where) for key in ("task", "dataset", "prompt")))
     texts = field(doc, "choices", list, where)
-    values = _likelihoods(record, len(texts), where)
+    values = _read_likelihoods(record, len(texts), where)
     line = {
         "idx": doc["idx"],
         "inputs": doc["inputs"],
@@ -165,21 +164,21 @@ def exported_sample(
     return prompt, line, doc.get("continuations") != texts
 
 
-def _likelihoods(record: Mapping[str, Any], wanted: int, where: str) -> list[float]:
+def _read_likelihoods(record: Mapping[str, Any], count: int, where: str) -> list[float]:
     pairs = record.get("filtered_resps")
     pairs = pairs if isinstance(pairs, list) else []
-    values = [_number(pair[0]) for pair in pairs if isinstance(pair, list) and pair]
-    found = [value for value in values if value is not None]
-    if len(found) != wanted or len(pairs) != wanted:
+    values = [_parse_number(pair[0]) for pair in pairs if isinstance(pair, list) and pair]
+    finite_values = [value for value in values if value is not None]
+    if len(finite_values) != count or len(pairs) != count:
         raise UserError(
-            f"{where}: 'filtered_resps' must have a log-likelihood for each of the {wanted} "
-            f"choices, got {record.get('filtered_resps')!r:.80}. Run lm_eval again on the tasks as "
-            "t0 exported them (output_type: multiple_choice), with a model that scores text."
+            f"{where}: 'filtered_resps' must have a log-likelihood for each of the {count} "
+            f"choices, got {record.get('filtered_resps')!r:.80}. Run lm_eval again on the exported "
+            "tasks (output_type: multiple_choice), with a model that scores text."
         )
-    return found
+    return finite_values
 
 
-def _number(value: object) -> float | None:
+def _parse_number(value: object) -> float | None:
     if isinstance(value, str):
         try:
             return finite(float(value))
@@ -195,10 +194,10 @@ def check_count(content: Mapping[str, Any], task: str, lines: int, file: Path) -
       UserError: if the numbers differ.
     """
     counts = content.get("n-samples")
-    wanted = counts.get(task, {}) if isinstance(counts, dict) else {}
-    effective = wanted.get("effective") if isinstance(wanted, dict) else None
+    task_counts = counts.get(task, {}) if isinstance(counts, dict) else {}
+    effective = task_counts.get("effective") if isinstance(task_counts, dict) else None
     if is_integer(effective) and effective != lines:
         raise UserError(
-            f"{file} has {lines:,} samples, lm-evaluation-harness evaluated {effective:,}: the "
-            "file is incomplete, or of another run. Copy it again, or run lm_eval again."
+            f"{file} has {lines:,} samples, but lm-evaluation-harness evaluated {effective:,}. The "
+            "file is incomplete, or from another run. Copy it again, or run lm_eval again."
         )

@@ -26,20 +26,21 @@ from t0.reports.result_files import find_results
 
 # Fact -> why runs that differ in it cannot be compared.
 _REFUSED = {
-    "split": "they scored other rows. Evaluate both on one split",
-    "normalisation": "their choices are ranked in other ways. Evaluate both with one normalisation",
+    "split": "they scored different rows. Evaluate both on the same split",
+    "normalisation": "they rank choices in different ways. Evaluate both with the same "
+    "normalisation",
 }
 # Fact -> the note about runs that differ in it.
 _NOTED = {
-    "vocabulary_sha256": "other vocabularies: accuracies are compared; log-likelihoods, which are "
-    "of other tokens, cannot be",
-    "normalisation": "other sums for a choice, with its EOS or without",
-    "joined": "other ways to join an input and a choice",
-    "template_version": "prompts of other versions: examples whose texts differ are left out",
-    "sequence_length": "other lengths: what one of them cut, the other may have read",
-    "activation_dtype": "other types of activations, which round in other ways",
-    "dtype": "other types, which round in other ways",
-    "examples": "another number of examples for each task",
+    "vocabulary_sha256": "different vocabularies, so their log-likelihoods are for different "
+    "tokens and only accuracies can be compared",
+    "normalisation": "different sums for a choice, with its EOS or without",
+    "joined": "different ways to join an input and a choice",
+    "template_version": "different prompt versions: examples whose texts differ are left out",
+    "sequence_length": "different lengths: one run may have truncated text that another read",
+    "activation_dtype": "different types of activations, which round differently",
+    "dtype": "different types, which round differently",
+    "examples": "different numbers of examples for each task",
 }
 
 
@@ -87,46 +88,46 @@ def read_named_runs(
     names = [word.partition("=")[0] for word in words]
     if baseline and baseline not in (*words, *names) and _is_run(baseline):
         words.insert(0, baseline)
-    given = [_split(word) for word in words]
-    runs = read_runs([path for _, paths in given for path in paths])
+    parsed_words = [_parse_word(word) for word in words]
+    runs = read_runs([path for _, paths in parsed_words for path in paths])
     groups: dict[object, list[list[EvaluatedRun]]] = {}
     first_of_word: dict[str, object] = {}
     used: dict[str, object] = {}
-    for word, (name, paths) in zip(words, given, strict=True):
+    for word, (name, paths) in zip(words, parsed_words, strict=True):
         for path in paths:
-            for model, checkpoints in _models_below(path, runs, alone=bool(name)).items():
+            for model, checkpoints in _group_models(path, runs, alone=bool(name)).items():
                 key = name or model
                 if any(used.get(run.label, key) != key for run in checkpoints) or (
                     name and any(run.label in used for run in checkpoints)
                 ):
-                    raise UserError(f"{path} is given twice. Each run is compared once.")
+                    raise UserError(f"{path} is given twice. Name each run only once.")
                 used |= {run.label: key for run in checkpoints}
                 first_of_word.setdefault(word, key)
                 seeds = groups.setdefault(key, [])
                 if name or not seeds:
                     seeds.append([])
                 seeds[-1] += [run for run in checkpoints if run not in seeds[-1]]
-    named = [_named(key, seeds, i) for i, (key, seeds) in enumerate(groups.items())]
-    _check_names(given, named)
+    named = [_make_named_run(key, seeds, i) for i, (key, seeds) in enumerate(groups.items())]
+    _check_names(parsed_words, named)
     positions = {word: [*groups].index(key) for word, key in first_of_word.items()}
-    return tuple(named), _position_of(baseline, named, positions) if baseline else 0
+    return tuple(named), _find_position(baseline, named, positions) if baseline else 0
 
 
 def _is_run(word: str) -> bool:
     return "=" in word or any_path(word).exists()
 
 
-def _split(word: str) -> tuple[str, list[Path]]:
-    name, equals, rest = word.partition("=")
+def _parse_word(word: str) -> tuple[str, list[Path]]:
+    name, equals, run_paths = word.partition("=")
     if not equals or any_path(word).exists():
         return "", [any_path(word)]
-    paths = [any_path(part) for part in rest.split(",") if part]
+    paths = [any_path(path_text) for path_text in run_paths.split(",") if path_text]
     if not name or not paths:
-        raise UserError(f"got {word!r}, wanted NAME=RUN or, for several seeds, NAME=RUN,RUN.")
+        raise UserError(f"got {word!r}, expected NAME=RUN or, for several seeds, NAME=RUN,RUN.")
     return printable(name), paths
 
 
-def _models_below(
+def _group_models(
     path: Path, runs: Sequence[EvaluatedRun], *, alone: bool
 ) -> dict[object, list[EvaluatedRun]]:
     """Returns model -> its checkpoints, for the result files at a path."""
@@ -139,23 +140,25 @@ def _models_below(
     if alone and len(models) > 1:
         labels = "; ".join(run.label for checkpoints in models.values() for run in checkpoints[:1])
         raise UserError(
-            f"{path} has {len(models)} models: {labels:.300}. A name is for one model: name one of "
-            "its folders or files; several seeds are NAME=RUN,RUN."
+            f"{path} has {len(models)} models: {labels:.300}. A name is for one model, so give the "
+            "folder or file of one of them, or NAME=RUN,RUN for several seeds."
         )
     return models
 
 
-def _named(key: object, seeds: Sequence[Sequence[EvaluatedRun]], position: int) -> NamedRun:
+def _make_named_run(
+    key: object, seeds: Sequence[Sequence[EvaluatedRun]], position: int
+) -> NamedRun:
     """Builds a run with its marks; `key` is its name if the user gave one."""
-    compared = tuple(_last(checkpoints) for checkpoints in seeds)
-    checkpoints = [run for of_seed in seeds for run in of_seed]
+    compared = tuple(_find_last(checkpoints) for checkpoints in seeds)
+    checkpoints = [run for seed_checkpoints in seeds for run in seed_checkpoints]
     name = key if isinstance(key, str) else compared[0].label
     letter = run_letter(position)
     marked = {}
     for number, run in enumerate(checkpoints, start=1):
         label = name if len(checkpoints) == 1 else run.label
-        own = letter if len(checkpoints) == 1 else f"{letter}.{number}"
-        mark = Mark(own, position, label)
+        checkpoint_letter = letter if len(checkpoints) == 1 else f"{letter}.{number}"
+        mark = Mark(checkpoint_letter, position, label)
         marked[run.label] = dataclasses.replace(run, label=label, mark=mark)
     return NamedRun(
         name=name,
@@ -165,25 +168,25 @@ def _named(key: object, seeds: Sequence[Sequence[EvaluatedRun]], position: int) 
     )
 
 
-def _last(checkpoints: Sequence[EvaluatedRun]) -> EvaluatedRun:
+def _find_last(checkpoints: Sequence[EvaluatedRun]) -> EvaluatedRun:
     ranked = [run for run in checkpoints if run.tasks] or list(checkpoints)
     return max(ranked, key=lambda run: -1 if run.step is None else run.step)
 
 
-def _check_names(given: Sequence[tuple[str, list[Path]]], named: Sequence[NamedRun]) -> None:
-    names = [*filter(None, (name for name, _ in given))]
+def _check_names(parsed_words: Sequence[tuple[str, list[Path]]], named: Sequence[NamedRun]) -> None:
+    names = [*filter(None, (name for name, _ in parsed_words))]
     names += [run.name for run in named if run.name not in names]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"two runs have the name '{name}'. Give each its own name: NAME=RUN.")
+            raise UserError(f"two runs are named '{name}'. Give each its own name: NAME=RUN.")
 
 
-def _position_of(word: str, runs: Sequence[NamedRun], positions: Mapping[str, int]) -> int:
+def _find_position(word: str, runs: Sequence[NamedRun], positions: Mapping[str, int]) -> int:
     for position, run in enumerate(runs):
         if word == run.name:
             return position
-    for given, position in positions.items():
-        if word in (given, given.partition("=")[0]):
+    for run_word, position in positions.items():
+        if word in (run_word, run_word.partition("=")[0]):
             return position
     names = [run.name for run in runs]
     raise unknown_name("run", word, names, f"The runs are {'; '.join(names)}.")
@@ -197,31 +200,31 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
     """
     if len(runs) < 2:
         raise UserError(
-            f"got one run, {runs[0].name}; wanted two or more to compare. Steps and files of one "
-            "model are one run: name them to compare them, FIRST=FILE SECOND=FILE"
+            f"got one run, {runs[0].name}; expected two or more to compare. Steps and files of one "
+            "model are one run. To compare them, name them: FIRST=FILE SECOND=FILE"
         )
     for run in runs:
         if not run.has_scores:
-            raise UserError(_without_scores(run))
+            raise UserError(_describe_missing_scores(run))
     for fact, why in _REFUSED.items():
-        values = _values(runs, fact)
+        values = _collect_values(runs, fact)
         # The part after the colon names the tokens: a decoder-only model's choices may have no EOS.
         if len({value.partition(":")[0] for value in values.values()}) > 1:
-            listed = "; ".join(f"{name} has {value}" for name, value in values.items())
-            raise UserError(f"these runs cannot be compared by '{fact}' ({listed}): {why}.")
+            descriptions = "; ".join(f"{name} has {value}" for name, value in values.items())
+            raise UserError(f"these runs cannot be compared by '{fact}' ({descriptions}): {why}.")
 
 
-def _without_scores(run: NamedRun) -> str:
+def _describe_missing_scores(run: NamedRun) -> str:
     checkpoint = run.seeds[0]
     if not checkpoint.ranked:
         return (
-            f"{checkpoint.path} has no rank evaluation. A comparison needs results_<step>.json of "
-            "tasks with answer choices, and the folder scores/ next to it."
+            f"{checkpoint.path} has no rank evaluation. A comparison needs the results_<step>.json "
+            "of tasks with answer choices, and the folder scores/ next to it."
         )
-    wanted = checkpoint.path.parent / "scores" / f"<task>_{checkpoint.step}.jsonl"
+    expected = checkpoint.path.parent / "scores" / f"<task>_{checkpoint.step}.jsonl"
     return (
         f"{checkpoint.path} has no per-example scores: none of its {len(checkpoint.tasks)} tasks "
-        f"has a file {wanted}. Copy the folder scores/ of that evaluation there, or evaluate again."
+        f"has a file {expected}. Copy that evaluation's folder scores/ there, or evaluate again."
     )
 
 
@@ -229,18 +232,18 @@ def notes_on(runs: Sequence[NamedRun]) -> list[str]:
     """Returns notes about differences in how the runs were made."""
     notes = []
     for fact, meaning in _NOTED.items():
-        values = _values(runs, fact)
+        values = _collect_values(runs, fact)
         if len(set(values.values())) > 1:
-            listed = "; ".join(f"{name}: {value[:60]}" for name, value in values.items())
-            notes.append(f"The runs have {meaning} ({listed}).")
+            descriptions = "; ".join(f"{name}: {value[:60]}" for name, value in values.items())
+            notes.append(f"The runs have {meaning} ({descriptions}).")
     return notes
 
 
-def _values(runs: Sequence[NamedRun], fact: str) -> Mapping[str, str]:
+def _collect_values(runs: Sequence[NamedRun], fact: str) -> Mapping[str, str]:
     """Returns run -> its value of a fact, for the runs whose files have it."""
-    found: dict[str, str] = {}
+    values_by_run: dict[str, str] = {}
     for run in runs:
         values: list[Any] = [seed.facts[fact] for seed in run.seeds if fact in seed.facts]
         if values:
-            found[run.name] = " and ".join(sorted({str(value) for value in values}))
-    return found
+            values_by_run[run.name] = " and ".join(sorted({str(value) for value in values}))
+    return values_by_run

@@ -127,8 +127,8 @@ def breakable(name: str, signs: str = "/_|") -> Any:
     """Escapes a name for HTML and allows line breaks after each of the `signs`."""
     from markupsafe import Markup, escape
 
-    parts = re.split(f"(?<=[{re.escape(signs)}])", name)
-    return Markup("<wbr>").join(escape(part) for part in parts)
+    pieces = re.split(f"(?<=[{re.escape(signs)}])", name)
+    return Markup("<wbr>").join(escape(piece) for piece in pieces)
 
 
 @functools.cache

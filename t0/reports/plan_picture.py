@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Kind of memory -> the label of its part of the column.
 _KINDS = {
     "weights": "weights",
-    "optimizer": "optimizer's slots",
+    "optimizer": "optimizer slots",
     "weight_copies": "copies of weights",
     "gradients": "gradients",
     "activations": "activations",
@@ -65,27 +65,27 @@ def _draw_memory(axes: "Axes", plan: Mapping[str, Any]) -> None:
         bottom += height
     usable, least = gibibytes(sizes["usable"]), gibibytes(sizes["total_recomputed"])
     handles += [axes.axhline(usable, color=INK, label=f"usable: {usable:.2f}")]
-    words = f"with values recomputed: {least:.2f}"
+    words = f"with recomputation: {least:.2f}"
     handles += [axes.axhline(least, color=MUTED, linestyle=":", label=words)]
     axes.set_xticks([])
     axes.set_xlim(-0.4, 1.5)
-    axes.set_ylabel("GiB of a core")
+    axes.set_ylabel("GiB per core")
     axes.set_title(f"Memory: {plan['verdict']['word']}")
     axes.legend(handles=handles[::-1], loc="center right", fontsize=7.5, borderaxespad=0.2)
 
 
 def _draw_time(axes: "Axes", time: Mapping[str, Any]) -> None:
-    parts = {"products": time["compute_seconds"]}
-    parts |= {
+    times = {"products": time["compute_seconds"]}
+    times |= {
         f"all-reduce over {axis}": seconds
         for axis, seconds in time["communication_seconds_by_axis"].items()
     }
-    names = list(parts)[::-1]
-    axes.barh(names, [parts[name] for name in names], color=RUN_COLOURS[0], height=0.55)
+    names = list(times)[::-1]
+    axes.barh(names, [times[name] for name in names], color=RUN_COLOURS[0], height=0.55)
     for number, name in enumerate(names):
-        axes.text(parts[name], number, f" {parts[name]:.3f} s", va="center")
+        axes.text(times[name], number, f" {times[name]:.3f} s", va="center")
     axes.margins(x=0.2)
     axes.set_ylim(-0.8, len(names) - 0.2)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("seconds of a step (estimate)")
+    axes.set_xlabel("seconds per step (estimate)")
     axes.set_title(f"Time: bound by {time['bound_by']}")

@@ -198,14 +198,14 @@ def name_lines(axes: "Axes", lines: Sequence[tuple[float, str, str]]) -> None:
     """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = sorted((float(to_axes.transform((0, value))[1]), *rest) for value, *rest in lines)
-    places: list[float] = []
+    positions: list[float] = []
     for height, _, _ in heights:
-        places.append(max(height, places[-1] + _LINE_HEIGHT) if places else height)
-    excess = max(0.0, places[-1] - 1.0) if places else 0.0
-    for place, (_, name, colour) in zip(places, heights, strict=True):
+        positions.append(max(height, positions[-1] + _LINE_HEIGHT) if positions else height)
+    excess = max(0.0, positions[-1] - 1.0) if positions else 0.0
+    for position, (_, name, colour) in zip(positions, heights, strict=True):
         axes.annotate(
             name,
-            (1.015, place - excess),
+            (1.015, position - excess),
             annotation_clip=False,
             xycoords="axes fraction",
             va="center",
@@ -235,8 +235,8 @@ def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
     ['super_glue/', 'wsc.fixed']
     """
     lines = [""]
-    for part in re.findall(r"[^\s/_:.-]*[\s/_:.-]?", text):
-        for piece in (part[i : i + width] for i in range(0, len(part), width)):
+    for word in re.findall(r"[^\s/_:.-]*[\s/_:.-]?", text):
+        for piece in (word[i : i + width] for i in range(0, len(word), width)):
             if len(lines[-1]) + len(piece.rstrip()) > width:
                 lines.append("")
             lines[-1] += piece
@@ -332,7 +332,7 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
             title.text = text
             target.insert(0, title)
             target.set("class", "tip")
-    _remove(root, "metadata")
+    _remove_elements(root, "metadata")
     for size in ("width", "height"):
         root.attrib.pop(size, None)  # the viewBox sets the proportions, the page the width
     root.set("role", "img")
@@ -358,10 +358,10 @@ def _make_plain(element: ElementTree.Element, name: str) -> None:
 
 def themed(style: str) -> str:
     """Replaces the colours in a style by the page's variables, which also have dark values."""
-    return _COLOUR.sub(lambda found: _VARIABLES.get(found[0].lower(), found[0]), style)
+    return _COLOUR.sub(lambda match: _VARIABLES.get(match[0].lower(), match[0]), style)
 
 
-def _remove(root: ElementTree.Element, tag: str) -> None:
+def _remove_elements(root: ElementTree.Element, tag: str) -> None:
     for parent in root.iter():
         for child in [child for child in parent if child.tag == tag]:
             parent.remove(child)

@@ -105,13 +105,13 @@ class EvaluationReport:
         if comparison:
             lines += legend_lines(comparison)
         else:
-            several = len(summary.runs) > 1
-            letters = [f"{run.mark.letter} " if several else "" for run in summary.runs]
+            has_several_runs = len(summary.runs) > 1
+            letters = [f"{run.mark.letter} " if has_several_runs else "" for run in summary.runs]
             lines += [letter + run.label for letter, run in zip(letters, summary.runs, strict=True)]
         for name, table in self.tables.items():
-            of_values = [column for column in table.columns if column.kind != "run"]
-            shown = any(column.short for column in of_values) and table.shown_rows
-            if shown and not (comparison and name in _REPLACED):
+            value_columns = [column for column in table.columns if column.kind != "run"]
+            is_shown = any(column.short for column in value_columns) and table.shown_rows
+            if is_shown and not (comparison and name in _REPLACED):
                 lines += ["", table.title, *table.lines(width)]
         return lines
 
@@ -124,7 +124,7 @@ class EvaluationReport:
             "notes": list(summary.notes),
             "confidence": CONFIDENCE,
             "power": POWER,
-            "runs": [_run_record(run) for run in summary.runs],
+            "runs": [_make_run_record(run) for run in summary.runs],
             "baseline": comparison and comparison.runs[comparison.baseline].name,
             **{name: table.records() for name, table in self.tables.items()},
             "calibration": [
@@ -145,21 +145,21 @@ class EvaluationReport:
           UserError: if a file of scores or predictions cannot be read, or the output cannot be
             written.
         """
-        drawn = _plots(self.summary, self.curves)
+        plots = _draw_plots(self.summary, self.curves)
         texts = {"report.json": json.dumps(self.data(), indent=1, allow_nan=False) + "\n"}
         texts |= {table.file: table.csv() for table in self.tables.values() if table.file}
         index, scripts = collect_examples(self.summary.runs)
         page = render_page(
             self.summary,
             self.tables,
-            [plot.figure for plot in drawn],
+            [plot.figure for plot in plots],
             index=index,
             scripts=scripts,
             links=[(n, text) for n, text in _LINKS.items() if n in texts and self.summary.runs],
             curves=self.curves,
         )
         texts |= {} if are_embedded(scripts) else scripts
-        files = {plot.file: plot.png for plot in drawn}
+        files = {plot.file: plot.png for plot in plots}
         files |= {name: text.encode() for name, text in texts.items()}
         files["report.html"] = page.encode()  # written last
         folder = any_path(output_dir)
@@ -168,7 +168,7 @@ class EvaluationReport:
             html=folder / "report.html",
             json=folder / "report.json",
             csv=tuple(folder / name for name in texts if name.endswith(".csv")),
-            plots=tuple(folder / plot.file for plot in drawn),
+            plots=tuple(folder / plot.file for plot in plots),
         )
 
 
@@ -223,7 +223,7 @@ def write_report(words: Sequence[str | Path], output_dir: Path, **options: Any) 
     return read_report(words, **options).write(output_dir)
 
 
-def _run_record(run: EvaluatedRun) -> dict[str, Any]:
+def _make_run_record(run: EvaluatedRun) -> dict[str, Any]:
     return {
         "label": run.label,
         "step": run.step,
@@ -233,75 +233,75 @@ def _run_record(run: EvaluatedRun) -> dict[str, Any]:
     }
 
 
-def _plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
+def _draw_plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
     runs = summary.runs
     boxed = boxed_runs(runs)
     all_boxed = len(boxed) == sum(bool(run.tasks) for run in runs)
     last = "" if all_boxed else " Only the last checkpoint of each series is shown."
     legend = run_legend(runs)
-    of_curves = curve_legend(curves, runs)
-    found = [
-        _plot(
+    training_legend = curve_legend(curves, runs)
+    plots = [
+        _draw_plot(
             _BOXES,
             heading="Accuracy over prompts",
             caption="Each point is one prompt: point at it, tap it, or choose a panel with "
-            "the tab key and go from point to point with the arrow keys. The box has "
+            "the tab key and move between points with the arrow keys. The box shows "
             "quartiles and median, the diamond the mean. Dotted: chance. Dashed: published means "
             f"over prompts of T0-3B and T0-11B.{last}",
             panels=box_panels(summary),
             legend=[legend[i] for i in boxed],
         ),
-        _plot(
+        _draw_plot(
             _RELIABILITY,
             heading="Calibration",
             caption="Accuracy against confidence, the predicted choice’s share of the probability "
             "of all choices, in ten bins over all prompts; a larger point has more examples. Below "
-            "the diagonal a model is too sure. ECE: the mean distance from it, with its interval, "
-            f"in which an example under all of its prompts is drawn as one.{last}",
+            "the diagonal, a model is overconfident. ECE: the mean distance from the diagonal, "
+            f"with an interval that resamples each example together with all its prompts.{last}",
             panels=reliability_panels(summary.reliabilities, boxed),
             legend=[legend[i] for i in boxed],
         ),
-        _plot(
+        _draw_plot(
             _STEPS,
             heading="Accuracy against step",
             caption="Mean over prompts, with the band between the quartiles.",
             panels=step_panels(summary),
             legend=_series_legend([run for run in runs if run.tasks], runs),
         ),
-        _plot(
+        _draw_plot(
             _METRICS,
             heading="Metrics against step",
-            caption="What the tasks’ metrics say of the decoded text.",
+            caption="The tasks’ metrics of the decoded text.",
             panels=metric_panels(summary),
-            most=MOST_METRIC_PANELS,
+            limit=MOST_METRIC_PANELS,
             legend=_series_legend([run for run in runs if run.decoded], runs),
         ),
-        _plot(
+        _draw_plot(
             _CURVES,
             heading="Training curves",
-            caption="As the training logged them; long curves are smoothed, the raw values pale. "
+            caption="As logged during training; long curves are smoothed, the raw values pale. "
             "With dots: on held-out examples. Star: the best evaluation. Dotted line: the run was "
-            "stopped early. An axis of losses is logarithmic where they fall far.",
-            panels=curve_panels(curves, [colour for colour, _ in of_curves]),
-            legend=of_curves,
+            "stopped early. An axis of losses is logarithmic if they fall far.",
+            panels=curve_panels(curves, [colour for colour, _ in training_legend]),
+            legend=training_legend,
         ),
     ]
     if summary.comparison:
-        found.append(_difference_plot(summary.comparison))
-    return [plot for plot in found if plot is not None]
+        plots.append(_draw_difference_plot(summary.comparison))
+    return [plot for plot in plots if plot is not None]
 
 
-def _difference_plot(comparison: RunComparison) -> _Plot | None:
+def _draw_difference_plot(comparison: RunComparison) -> _Plot | None:
     legend = [
         (run.mark.colour, f"{run.mark.letter}  {run.name}")
         for position, run in enumerate(comparison.runs)
         if position != comparison.baseline
     ]
-    return _plot(
+    return _draw_plot(
         _DIFFERENCES,
         heading=f"Intervals of the differences from {comparison.baseline_letter}",
         caption="Thin: the 95 % interval for other examples and prompts; thick: for these "
-        "prompts only. A filled point is told apart from no difference, adjusted for the table.",
+        "prompts only. A filled point is significant after adjustment over the table.",
         panels=difference_panels(comparison),
         legend=legend,
         compares=True,
@@ -316,23 +316,23 @@ def _series_legend(
     return [entry for name, entry in series_legend(runs).items() if name in series]
 
 
-def _plot(
+def _draw_plot(
     file: str,
     *,
     heading: str,
     caption: str,
     panels: Sequence[Panel],
     legend: Sequence[tuple[str, str]],
-    most: int = MOST_PANELS,
+    limit: int = MOST_PANELS,
     compares: bool = False,
 ) -> _Plot | None:
     from markupsafe import Markup
 
     if not panels:
         return None
-    if len(panels) > most:
-        caption += f" The first {most} of {len(panels)}; the tables hold all."
-        panels = panels[:most]
+    if len(panels) > limit:
+        caption += f" The first {limit} of {len(panels)}; the tables have all."
+        panels = panels[:limit]
     anchor = file.removesuffix(".png").replace("_", "-")
     svgs = tuple(Markup(panel_svg(panel, f"{anchor}-{i}")) for i, panel in enumerate(panels))
     figure = PageFigure(anchor, heading, caption, svgs, tuple(legend), compares)

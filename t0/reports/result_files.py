@@ -47,40 +47,40 @@ def find_results(paths: Iterable[Path]) -> list[Path]:
     Raises:
       UserError: if no path is given, a path does not exist, or a folder has no results.
     """
-    found: dict[Path, Path] = {}
+    files: dict[Path, Path] = {}
     for path in map(any_path, paths):
         if path.is_dir():
-            below = [file for pattern in PATTERNS for file in path.rglob(pattern)]
-            below.sort(key=lambda file: (file.parent, file_step(file) or -1, file.name))
-            if not below:
+            candidates = [file for pattern in PATTERNS for file in path.rglob(pattern)]
+            candidates.sort(key=lambda file: (file.parent, file_step(file) or -1, file.name))
+            if not candidates:
                 raise UserError(
                     f"no {' or '.join(PATTERNS)} below the folder {path}. Run an evaluation first."
                 )
         elif path.is_file():
-            below = [path]
+            candidates = [path]
         else:
             raise UserError(
                 f"results file {path} does not exist. Give a results_<step>.json, "
                 "decoded_<step>.json or perplexity_<step>.json file, or a folder of them."
             )
-        for file in below:
-            found.setdefault(file.resolve(), file)
-    if not found:
+        for file in candidates:
+            files.setdefault(file.resolve(), file)
+    if not files:
         raise UserError("no results given. Name at least one results_<step>.json or a folder.")
-    return list(found.values())
+    return list(files.values())
 
 
 def file_step(path: Path) -> int | None:
     """Returns the step in a file's name; None if it has none."""
-    found = _STEP.match(path.stem)
-    return int(found[1]) if found else None
+    match = _STEP.match(path.stem)
+    return int(match[1]) if match else None
 
 
 def load_results(path: Path) -> dict[str, Any]:
     """Loads a result file of a known schema, or of lm-evaluation-harness.
 
     Raises:
-      UserError: if the file cannot be read, or does not hold such an object.
+      UserError: if the file cannot be read, or is not such an object.
     """
     try:
         content = parsed_json(path.read_text(encoding="utf-8"))
@@ -89,7 +89,7 @@ def load_results(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}. Evaluate that step again.") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} must hold one JSON object, got {type(content).__name__}.")
+        raise UserError(f"{path} must be one JSON object, got {type(content).__name__}.")
     if is_harness(content):
         return content
     schema = field(content, "schema", int, path)
@@ -120,7 +120,7 @@ def parsed_json(text: str) -> Any:
     value = untrusted.parsed_json(text)
     # Most texts are plain ASCII; this check finds that twenty times as fast as the pattern.
     plain = text.isascii() and "\\" not in text and "\x7f" not in text
-    return value if plain or not _MAY_BE_UNPRINTABLE.search(text) else _printable(value)
+    return value if plain or not _MAY_BE_UNPRINTABLE.search(text) else _make_printable(value)
 
 
 def json_object(text: str, where: object) -> dict[str, Any]:
@@ -134,17 +134,17 @@ def json_object(text: str, where: object) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{where}: not valid JSON ({error}).") from error
     if not isinstance(record, dict):
-        raise UserError(f"{where}: wanted an object, got {record!r:.80}.")
+        raise UserError(f"{where}: expected an object, got {record!r:.80}.")
     return record
 
 
-def _printable(value: Any) -> Any:
+def _make_printable(value: Any) -> Any:
     if isinstance(value, str):
         # A carriage return stays only before a line feed; any other is escaped.
         return "\r\n".join(map(printable, value.split("\r\n")))
     if isinstance(value, dict):
-        return {_printable(key): _printable(part) for key, part in value.items()}
-    return [_printable(part) for part in value] if isinstance(value, list) else value
+        return {_make_printable(key): _make_printable(element) for key, element in value.items()}
+    return [_make_printable(element) for element in value] if isinstance(value, list) else value
 
 
 def field(
@@ -184,11 +184,11 @@ def finite(value: object) -> float | None:
 
 def numbers(record: Mapping[str, Any], where: str) -> dict[str, float]:
     """Returns the record after checking that all values are finite numbers."""
-    found = {key: finite(value) for key, value in record.items()}
-    for key, value in found.items():
+    values = {key: finite(value) for key, value in record.items()}
+    for key, value in values.items():
         if value is None:
             raise UserError(f"{where}: '{key}' must be a finite number, got {record[key]!r:.80}.")
-    return found
+    return values
 
 
 def percentage(record: Mapping[str, Any], key: str, where: str) -> float | None:
@@ -227,7 +227,7 @@ def _distinct_name(folder: PurePath, folders: Collection[PurePath]) -> str:
     return str(folder)
 
 
-def ends_alike(one: PurePath, other: PurePath) -> bool:
+def ends_alike(first: PurePath, second: PurePath) -> bool:
     """Returns whether one path is the end of the other, so that both may be the same folder."""
-    count = min(len(one.parts), len(other.parts))
-    return one.parts[len(one.parts) - count :] == other.parts[len(other.parts) - count :]
+    count = min(len(first.parts), len(second.parts))
+    return first.parts[len(first.parts) - count :] == second.parts[len(second.parts) - count :]

@@ -7,8 +7,8 @@
     >>> gap = crossed_difference(right, ~right, prompts=RANDOM)
     >>> float(p_value(gap)) < 0.001, round(float(minimum_detectable(gap)), 3)
     (True, 0.067)
-    >>> found = mcnemar(np.array([True, True, False]), np.array([False, False, False]))
-    >>> float(found.p_value), float(found.mid_p_value)
+    >>> test = mcnemar(np.array([True, True, False]), np.array([False, False, False]))
+    >>> float(test.p_value), float(test.mid_p_value)
     (0.5, 0.25)
     >>> confidence, correct = np.array([0.9, 0.6, 0.8, 0.7]), np.array([True, False, True, True])
     >>> round(calibration_error(confidence, correct), 3)
@@ -108,7 +108,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _VarianceTerm:
     """The variance from one level, or from several crossed levels; `sign` is 1 or -1."""
 
     sign: int
@@ -133,7 +133,7 @@ def crossed_mean(
       clusters: [E], the document of each example; None if each example is its own document.
     """
     cells = _Cells.of(values, present, clusters)
-    return _mean(cells.value, cells, cells.parts(prompts, seeds=True))
+    return _mean(cells.value, cells, cells.variance_terms(prompts, seeds=True))
 
 
 def crossed_difference(
@@ -155,20 +155,20 @@ def crossed_difference(
       present: see `crossed_mean`.
       clusters: see `crossed_mean`.
     """
-    one, two = (_Cells.of(values, present, clusters) for values in (first, second))
+    first_cells, second_cells = (_Cells.of(values, present, clusters) for values in (first, second))
     averaged = [np.mean(values, axis=_SEEDS, keepdims=True) for values in (first, second)]
     gains = _Cells.of(averaged[1] - averaged[0], present, clusters)
-    parts = gains.parts(prompts, seeds=False)
-    for run in (one, two):
-        parts += run.parts(prompts, seeds=True, only_seeds=True)
-    return _mean(two.value - one.value, gains, parts)
+    terms = gains.variance_terms(prompts, seeds=False)
+    for run in (first_cells, second_cells):
+        terms += run.variance_terms(prompts, seeds=True, only_seeds=True)
+    return _mean(second_cells.value - first_cells.value, gains, terms)
 
 
 def mean_of_means(means: Sequence[CrossedMean]) -> CrossedMean:
     """Returns the unweighted mean of independent means, such as those of several datasets."""
     count = len(means)
-    parts = [_Part(1, m.variance / count**2, float(m.degrees), single=True) for m in means]
-    variance, degrees = _total(parts)
+    terms = [_VarianceTerm(1, m.variance / count**2, float(m.degrees), single=True) for m in means]
+    variance, degrees = _sum_terms(terms)
     return CrossedMean(
         value=np.mean([m.value for m in means], axis=0),
         variance=variance,
@@ -181,13 +181,15 @@ def mean_of_means(means: Sequence[CrossedMean]) -> CrossedMean:
 def interval_of_share(mean: CrossedMean) -> Interval:
     """Returns the interval of a mean of values from 0 to 1; (0, 1) if the variance is NaN."""
     share = np.clip(mean.value, 0.0, 1.0)
-    spread = share * (1 - share)
+    unit_variance = share * (1 - share)
     with np.errstate(divide="ignore", invalid="ignore"):
-        effective = np.where(mean.variance > 0, spread / mean.variance, mean.clusters)
+        effective = np.where(mean.variance > 0, unit_variance / mean.variance, mean.clusters)
     degrees = np.where(mean.variance > 0, mean.degrees, mean.clusters - 1)
-    found = score_interval(share, np.minimum(effective, mean.cells), _quantile(degrees))
-    known = ~np.isnan(mean.variance)
-    return Interval(np.where(known, found.low, 0.0), np.where(known, found.high, 1.0))
+    interval = score_interval(share, np.minimum(effective, mean.cells), _quantile(degrees))
+    has_variance = ~np.isnan(mean.variance)
+    return Interval(
+        np.where(has_variance, interval.low, 0.0), np.where(has_variance, interval.high, 1.0)
+    )
 
 
 def score_interval(share: np.ndarray, effective: np.ndarray, quantile: np.ndarray) -> Interval:
@@ -201,9 +203,9 @@ def score_interval(share: np.ndarray, effective: np.ndarray, quantile: np.ndarra
 def interval_of_difference(mean: CrossedMean) -> Interval:
     """Returns the interval of a difference of shares; (-1, 1) if the variance is NaN."""
     reach = _quantile(mean.degrees) * mean.standard_error
-    known = ~np.isnan(mean.variance)
+    has_variance = ~np.isnan(mean.variance)
     low, high = (np.clip(mean.value + sign * reach, -1.0, 1.0) for sign in (-1, 1))
-    return Interval(np.where(known, low, -1.0), np.where(known, high, 1.0))
+    return Interval(np.where(has_variance, low, -1.0), np.where(has_variance, high, 1.0))
 
 
 def p_value(mean: CrossedMean) -> np.ndarray:
@@ -216,9 +218,9 @@ def p_value(mean: CrossedMean) -> np.ndarray:
 
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.abs(mean.value) / mean.standard_error
-        found = 2 * stdtr(mean.degrees, -t)
-    found = np.where(mean.variance > 0, found, np.minimum(1.0, 2.0 * 0.5**mean.clusters))
-    return np.where((mean.value == 0) | np.isnan(mean.variance), 1.0, found)
+        p = 2 * stdtr(mean.degrees, -t)
+    p = np.where(mean.variance > 0, p, np.minimum(1.0, 2.0 * 0.5**mean.clusters))
+    return np.where((mean.value == 0) | np.isnan(mean.variance), 1.0, p)
 
 
 def minimum_detectable(mean: CrossedMean, power: float = POWER) -> np.ndarray:
@@ -271,9 +273,9 @@ class _Cells:
             sums = (values - means[..., None]) * weights
             sizes = weights.sum(axis=0)
         if clusters is not None:
-            _, places = np.unique(clusters, return_inverse=True)
-            of_cluster = np.eye(places.max() + 1)[places]
-            sums, sizes = sums @ of_cluster, sizes @ of_cluster
+            _, cluster_numbers = np.unique(clusters, return_inverse=True)
+            indicator = np.eye(cluster_numbers.max() + 1)[cluster_numbers]
+            sums, sizes = sums @ indicator, sizes @ indicator
         shares = sizes / sizes.sum()
         count = seeds * (prompts * examples if present is None else int(present.sum()))
         if len(shares) == 1:
@@ -288,19 +290,21 @@ class _Cells:
     def value(self) -> np.ndarray:
         return self.means.sum(axis=(-2, -1))
 
-    def parts(self, prompts: str, *, seeds: bool, only_seeds: bool = False) -> list[_Part]:
+    def variance_terms(
+        self, prompts: str, *, seeds: bool, only_seeds: bool = False
+    ) -> list[_VarianceTerm]:
         """Returns all terms of the variance, or only the terms with seeds."""
         levels = [_EXAMPLES]
         levels += [_PROMPTS] if prompts == RANDOM and self.means.shape[-1] > 1 else []
         levels += [_SEEDS] if seeds and self.means.shape[-2] > 1 else []
-        found = []
+        terms = []
         for size in range(1, len(levels) + 1):
             for chosen in itertools.combinations(levels, size):
                 if not only_seeds or _SEEDS in chosen:
-                    found.append(self._part(chosen))
-        return found
+                    terms.append(self._make_term(chosen))
+        return terms
 
-    def _part(self, chosen: Sequence[int]) -> _Part:
+    def _make_term(self, chosen: Sequence[int]) -> _VarianceTerm:
         # `means` has one axis fewer than `sums`.
         axes = [a for a in chosen if a != _EXAMPLES]
         table = self.sums if _EXAMPLES in chosen else self.means[..., None]
@@ -312,7 +316,7 @@ class _Cells:
             count = table.shape[axis]
             factor, degrees = factor * count / (count - 1), degrees * (count - 1)
         variance = factor * np.einsum("...ijk,...ijk->...", table, table, dtype=np.float64)
-        return _Part(1 if len(chosen) % 2 else -1, variance, degrees, len(chosen) == 1)
+        return _VarianceTerm(1 if len(chosen) % 2 else -1, variance, degrees, len(chosen) == 1)
 
 
 def bell_mccaffrey(shares: np.ndarray) -> float:
@@ -328,20 +332,20 @@ def bell_mccaffrey(shares: np.ndarray) -> float:
     return float(1 / ((shares**2).sum() + between.sum() ** 2 - (between**2).sum()))
 
 
-def _mean(value: np.ndarray, cells: _Cells, parts: Iterable[_Part]) -> CrossedMean:
-    variance, degrees = _total(list(parts))
+def _mean(value: np.ndarray, cells: _Cells, terms: Iterable[_VarianceTerm]) -> CrossedMean:
+    variance, degrees = _sum_terms(list(terms))
     return CrossedMean(value, variance, degrees, cells.sums.shape[-1], cells.count)
 
 
-def _total(parts: Sequence[_Part]) -> tuple[np.ndarray, np.ndarray]:
+def _sum_terms(terms: Sequence[_VarianceTerm]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the variance and Satterthwaite's degrees; neither is below that of a single level."""
-    raw = sum(part.sign * part.variance for part in parts)
-    single = [part for part in parts if part.single]
-    variance = np.maximum(raw, np.max([part.variance for part in single], axis=0))
+    raw = sum(term.sign * term.variance for term in terms)
+    single = [term for term in terms if term.single]
+    variance = np.maximum(raw, np.max([term.variance for term in single], axis=0))
     variance = np.where(variance < _ROUNDING, 0.0, variance)
     with np.errstate(divide="ignore", invalid="ignore"):
-        degrees = raw**2 / sum(part.variance**2 / part.degrees for part in parts)
-    fewest = min(part.degrees for part in single)
+        degrees = raw**2 / sum(term.variance**2 / term.degrees for term in terms)
+    fewest = min(term.degrees for term in single)
     return variance, np.where(degrees > fewest, degrees, fewest)
 
 
@@ -371,9 +375,9 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
     second_only = (second & ~first).sum(axis=-1)
     fewer, total = np.minimum(first_only, second_only), first_only + second_only
     exact = np.minimum(1.0, 2 * bdtr(fewer, total, 0.5))
-    ways = gammaln(total + 1) - gammaln(fewer + 1) - gammaln(total - fewer + 1)
-    seen = np.exp(ways - total * np.log(2))
-    mid = np.where(first_only == second_only, 1 - seen / 2, exact - seen)
+    log_ways = gammaln(total + 1) - gammaln(fewer + 1) - gammaln(total - fewer + 1)
+    probability = np.exp(log_ways - total * np.log(2))
+    mid = np.where(first_only == second_only, 1 - probability / 2, exact - probability)
     return McNemar(first_only, second_only, exact, np.where(total == 0, 1.0, mid))
 
 
@@ -384,15 +388,15 @@ def tied_sets(count: int, *, different: Collection[tuple[int, int]]) -> list[tup
       count: the number of runs.
       different: the pairs (first < second) that differ.
     """
-    found: list[set[int]] = [set(range(count))]
+    groups: list[set[int]] = [set(range(count))]
     for pair in sorted(different):
-        split = [group - {one} for group in found if group.issuperset(pair) for one in pair]
-        kept = [group for group in found if not group.issuperset(pair)]
+        split = [group - {member} for group in groups if group.issuperset(pair) for member in pair]
+        remaining = [group for group in groups if not group.issuperset(pair)]
         for group in split:
-            if not any(group <= other for other in kept):
-                kept = [other for other in kept if not other < group] + [group]
-        found = kept
-    return sorted(tuple(sorted(group)) for group in found)
+            if not any(group <= other for other in remaining):
+                remaining = [other for other in remaining if not other < group] + [group]
+        groups = remaining
+    return sorted(tuple(sorted(group)) for group in groups)
 
 
 def correlation(first: np.ndarray, second: np.ndarray) -> float | None:
@@ -435,12 +439,12 @@ def calibration_interval(
     excess = np.zeros((examples, BINS))
     excess[np.arange(examples), calibration_bins(confidence)] = confidence - right
     sums = excess.mean(axis=0)
-    moved = excess - sums
+    centred = excess - sums
     if clusters is not None:
-        together = np.zeros((int(clusters.max()) + 1, BINS))
-        np.add.at(together, clusters, moved)
-        moved = together
-    covariance = moved.T @ moved / examples**2
+        cluster_sums = np.zeros((int(clusters.max()) + 1, BINS))
+        np.add.at(cluster_sums, clusters, centred)
+        centred = cluster_sums
+    covariance = centred.T @ centred / examples**2
     rng = np.random.default_rng(seed)
     noise = rng.multivariate_normal(np.zeros(BINS), covariance, resamples, method="eigh")
     observed = calibration_error(confidence, right)

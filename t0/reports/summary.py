@@ -150,21 +150,23 @@ def summarise(
     runs = tuple(run for model in named for run in model.checkpoints)
     datasets, prompts = rank_rows(runs)
     metrics = metric_rows(runs)
-    comparison, compared_notes = _comparison(
+    comparison, compared_notes = _compare_runs(
         named, baseline, any_texts=any_texts, must_compare=must_compare
     )
-    given = dict.fromkeys([*map(printable, notes), *(note for run in runs for note in run.notes)])
-    warnings = (*_warnings(runs), *compared_notes, *_signature_warnings(metrics))
+    all_notes = dict.fromkeys(
+        [*map(printable, notes), *(note for run in runs for note in run.notes)]
+    )
+    warnings = (*_find_warnings(runs), *compared_notes, *_find_signature_warnings(metrics))
     return Summary(
-        title=printable(title) if title else _TITLES[bool(datasets), bool(_by_task(runs))],
-        notes=(*given, *warnings),
+        title=printable(title) if title else _TITLES[bool(datasets), bool(_group_by_task(runs))],
+        notes=(*all_notes, *warnings),
         runs=runs,
         named=tuple(named),
         comparison=comparison,
         datasets=datasets,
         prompts=prompts,
         metrics=metrics,
-        decoded=_decoded_results(runs),
+        decoded=_collect_decoded_results(runs),
         clean=clean_rows(runs, overlap) if overlap else (),
         overlap=printable(overlap.sentence) if overlap else None,
         normalizations=normalization_rows(runs),
@@ -172,7 +174,7 @@ def summarise(
     )
 
 
-def _comparison(
+def _compare_runs(
     named: Sequence[NamedRun], baseline: int, *, any_texts: bool, must_compare: bool
 ) -> tuple[RunComparison | None, tuple[str, ...]]:
     """Returns the comparison of the runs with scores, and the notes about it."""
@@ -181,7 +183,7 @@ def _comparison(
         return None, ()
     chosen = named[baseline]
     try:
-        found = compare(
+        comparison = compare(
             compared,
             baseline=compared.index(chosen) if chosen in compared else 0,
             any_texts=any_texts,
@@ -190,7 +192,7 @@ def _comparison(
         if must_compare:
             raise
         return None, (f"The runs are not compared: {error}",)
-    return found, found.notes
+    return comparison, comparison.notes
 
 
 # Rank evaluation.
@@ -208,14 +210,14 @@ def rank_rows(
                 continue
             names = {"run": position, "label": run.label, MARK: run.mark, "step": run.step}
             names |= {"dataset": dataset, "title": title_of(dataset), "group": group}
-            rows = [_prompt_row(task) for task in tasks]
+            rows = [_make_prompt_row(task) for task in tasks]
             path = printable(str(run.path))
             prompts += [names | row | {"results_file": path} for row in rows]
-            datasets.append(names | _dataset_row(tasks, rows))
+            datasets.append(names | _make_dataset_row(tasks, rows))
     return datasets, prompts
 
 
-def _prompt_row(task: RankedTask) -> dict[str, Any]:
+def _make_prompt_row(task: RankedTask) -> dict[str, Any]:
     scores = scores_of([task])
     accuracy = accuracies.accuracy(accuracies.shared_grid([scores]), 0) if scores else None
     diagnosis = diagnose(scores[0]) if scores else None
@@ -247,16 +249,16 @@ def _prompt_row(task: RankedTask) -> dict[str, Any]:
     }
 
 
-def _dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[str, Any]:
+def _make_dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[str, Any]:
     reasons = sum((Counter(task.excluded) for task in tasks), Counter())
     return {
         "prompts": len(tasks),
         "fewest_examples": min(task.examples for task in tasks),
         "most_examples": max(task.examples for task in tasks),
-        **asdict(accuracies.spread([task.accuracy for task in tasks])),
+        **asdict(accuracies.summarize_spread([task.accuracy for task in tasks])),
         **bounds(_mean_accuracy([task.scores for task in tasks]), fixed=True),
-        **{name: _mean(row[name] for row in rows) for name in _MEANS},
-        **{name: _total(row[name] for row in rows) for name in _TOTALS},
+        **{name: _mean_or_none(row[name] for row in rows) for name in _MEANS},
+        **{name: _sum_or_none(row[name] for row in rows) for name in _TOTALS},
         "excluded": reasons.total(),
         "excluded_reasons": dict(sorted(reasons.items())),
     }
@@ -268,19 +270,21 @@ _TOTALS = ("ties", "truncated_inputs", "truncated_targets")
 
 def _mean_accuracy(scores: Sequence[ExampleScores | None]) -> Accuracy | None:
     """Returns the mean over prompts; None if a prompt has no scores."""
-    if not scores or any(each is None or not len(each) for each in scores):
+    if not scores or any(
+        prompt_scores is None or not len(prompt_scores) for prompt_scores in scores
+    ):
         return None
     return accuracies.accuracy(accuracies.shared_grid([scores]), 0)
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _mean_or_none(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
-def _total(counts: Iterable[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+def _sum_or_none(counts: Iterable[int | None]) -> int | None:
+    numbers = [count for count in counts if count is not None]
+    return sum(numbers) if numbers else None
 
 
 def normalization_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
@@ -308,7 +312,7 @@ def normalization_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
 
 
 def _normalized_accuracy(scores: Sequence[ExampleScores], name: str) -> Accuracy | None:
-    if any(name not in each.right_by for each in scores):
+    if any(name not in prompt_scores.right_by for prompt_scores in scores):
         return None
     return _mean_accuracy([dataclasses.replace(s, correct=s.right_by[name]) for s in scores])
 
@@ -319,18 +323,18 @@ def _normalized_accuracy(scores: Sequence[ExampleScores], name: str) -> Accuracy
 def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     """Returns the rows of the table `metrics`."""
     rows = []
-    for tasks in _by_task(runs).values():
-        metrics = _metrics_of(tasks)
+    for tasks in _group_by_task(runs).values():
+        metrics = _list_metrics(tasks)
         rows += [
-            _value_row(runs, run, task, metric)
+            _make_value_row(runs, run, task, metric)
             for metric in metrics
             for run, task in tasks.items()
             if metric in task.metrics
         ]
         groups = sorted({group for task in tasks.values() for group in task.groups})
         rows += [
-            _value_row(runs, run, task, metric, group)
-            for group in sorted(groups, key=_kind)  # CATEGORY comes before PART
+            _make_value_row(runs, run, task, metric, group)
+            for group in sorted(groups, key=_classify_group)  # CATEGORY comes before PART
             for run, task in tasks.items()
             if group in task.groups
             for metric in metrics
@@ -338,7 +342,7 @@ def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     return rows
 
 
-def _value_row(
+def _make_value_row(
     runs: Sequence[EvaluatedRun], position: int, task: DecodedTask, metric: str, group: str = ""
 ) -> dict[str, Any]:
     run = runs[position]
@@ -350,7 +354,7 @@ def _value_row(
         MARK: run.mark,
         "step": run.step,
         "task": task.name,
-        "kind": _kind(group) if group else WHOLE,
+        "kind": _classify_group(group) if group else WHOLE,
         "group": group,
         "metric": metric,
         "value": values.get(metric),
@@ -368,7 +372,7 @@ def _metric_interval(task: DecodedTask, metric: str) -> Interval | None:
     return Interval(*ends) if ends else None
 
 
-def _kind(group: str) -> str:
+def _classify_group(group: str) -> str:
     return PART if _INSTRUCTION_TASK.match(group) else CATEGORY
 
 
@@ -386,10 +390,10 @@ def group_values(
     for row in metrics:
         if (row["task"], row["kind"]) == (task, kind):
             values.setdefault((row["group"], row["run"]), []).append(row["value"])
-    return [(group, run, tuple(of_group)) for (group, run), of_group in values.items()]
+    return [(group, run, tuple(group_row)) for (group, run), group_row in values.items()]
 
 
-def _by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:
+def _group_by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:
     """Returns task -> position of a run -> the run's results for that task."""
     by_task: dict[str, dict[int, DecodedTask]] = {}
     for position, run in enumerate(runs):
@@ -398,21 +402,21 @@ def _by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:
     return by_task
 
 
-def _metrics_of(tasks: Mapping[int, DecodedTask]) -> tuple[str, ...]:
+def _list_metrics(tasks: Mapping[int, DecodedTask]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(metric for task in tasks.values() for metric in task.metrics))
 
 
-def _decoded_results(runs: Sequence[EvaluatedRun]) -> tuple[DecodedResults, ...]:
+def _collect_decoded_results(runs: Sequence[EvaluatedRun]) -> tuple[DecodedResults, ...]:
     last = last_of_series(runs, [i for i, run in enumerate(runs) if run.decoded])
     results = []
-    for name, tasks in _by_task(runs).items():
+    for name, tasks in _group_by_task(runs).items():
         shown = {run: task for run, task in tasks.items() if run in last}
         computed = [task.signatures.items() for task in tasks.values() if task.metrics]
         files = [task.predictions_file for task in shown.values() if task.predictions_file]
         results.append(
             DecodedResults(
                 task=name,
-                metrics=_metrics_of(tasks),
+                metrics=_list_metrics(tasks),
                 signatures=tuple(dict.fromkeys(pair for pairs in computed for pair in pairs)),
                 files=tuple(printable(str(file)) for file in files),
             )
@@ -423,39 +427,39 @@ def _decoded_results(runs: Sequence[EvaluatedRun]) -> tuple[DecodedResults, ...]
 # Warnings about the data.
 
 
-def _warnings(runs: Sequence[EvaluatedRun]) -> list[str]:
-    found = []
-    tied = [task.name for run in runs for task in run.tasks if _mostly_tied(task)]
+def _find_warnings(runs: Sequence[EvaluatedRun]) -> list[str]:
+    warnings = []
+    tied = [task.name for run in runs for task in run.tasks if _is_mostly_tied(task)]
     if tied:
-        found.append(
-            f"In {len(tied)} of {sum(len(run.tasks) for run in runs)} evaluations of a task "
-            "most examples have several choices of the same highest score, so the accuracy says "
-            f"little: {_first_five(list(dict.fromkeys(tied)))}."
+        warnings.append(
+            f"In {len(tied)} of {sum(len(run.tasks) for run in runs)} evaluations of a task, "
+            "several choices tie for the highest score in most examples, so the accuracy means "
+            f"little: {_format_first_five(list(dict.fromkeys(tied)))}."
         )
     for run in runs:
-        bare = sum(task.scores is None for task in run.tasks)
-        if bare:
-            found.append(
-                f"{run.label}: {bare} of {len(run.tasks)} tasks have no per-example scores "
-                "next to the results; they show no intervals, ties or examples."
+        without_scores = sum(task.scores is None for task in run.tasks)
+        if without_scores:
+            warnings.append(
+                f"{run.label}: {without_scores} of {len(run.tasks)} tasks have no per-example "
+                "scores next to the results, so they have no intervals, ties or examples."
             )
         if run.skipped:
-            found.append(
-                f"{run.label}: {len(run.skipped)} tasks state no accuracy and are left out: "
-                f"{_first_five(run.skipped)}."
+            warnings.append(
+                f"{run.label}: {len(run.skipped)} tasks have no accuracy and are left out: "
+                f"{_format_first_five(run.skipped)}."
             )
-    return found
+    return warnings
 
 
-def _first_five(names: Sequence[str]) -> str:
+def _format_first_five(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
 
 
-def _mostly_tied(task: RankedTask) -> bool:
+def _is_mostly_tied(task: RankedTask) -> bool:
     return task.scores is not None and len(task.scores) > 0 and task.scores.tied.mean() > 0.5
 
 
-def _signature_warnings(metrics: Sequence[Row]) -> list[str]:
+def _find_signature_warnings(metrics: Sequence[Row]) -> list[str]:
     """Returns a warning for each metric whose values are not comparable between runs."""
     signatures: dict[tuple[str, str], set[str]] = {}
     for row in metrics:
@@ -463,7 +467,7 @@ def _signature_warnings(metrics: Sequence[Row]) -> list[str]:
             signatures.setdefault((row["task"], row["metric"]), set()).add(str(row["signature"]))
     return [
         f"{task}: {metric} was computed in different ways "
-        f"({'; '.join(sorted(several))}): do not compare its values."
-        for (task, metric), several in signatures.items()
-        if len(several) > 1
+        f"({'; '.join(sorted(distinct))}): do not compare its values."
+        for (task, metric), distinct in signatures.items()
+        if len(distinct) > 1
     ]

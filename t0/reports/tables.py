@@ -91,7 +91,7 @@ def fact(value: Any) -> str:
     'inputs 1024, targets 256'
     """
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {fact(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {fact(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(fact, value))
     if isinstance(value, bool):
@@ -184,36 +184,40 @@ class ReportTable:
 
     def records(self) -> list[dict[str, Any]]:
         """Returns the rows as JSON objects."""
-        return [{name: row[key] for name, key in self._fields(row).items()} for row in self.rows]
+        return [
+            {name: row[key] for name, key in self._list_fields(row).items()} for row in self.rows
+        ]
 
     def csv(self) -> str:
         """Formats the rows as CSV, with a header."""
-        names = [name for name in self._fields((self.rows or [{}])[0]) if name not in self.nested]
+        names = [
+            name for name in self._list_fields((self.rows or [{}])[0]) if name not in self.nested
+        ]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(names)
         for record in self.records():
-            writer.writerow([_csv_cell(record[name]) for name in names])
+            writer.writerow([_escape_csv(record[name]) for name in names])
         return text.getvalue()
 
     def lines(self, width: int | None = None) -> Iterator[str]:
         """Yields the lines of the table for a terminal of the given width; None for no limit."""
-        shown = [column for column in self.columns if column.short]
+        columns = [column for column in self.columns if column.short]
         yield from table_lines(
-            [column.short for column in shown],
-            [[column.cell(row) for column in shown] for row in self.shown_rows],
-            right=[column.short for column in shown if not column.is_text],
+            [column.short for column in columns],
+            [[column.cell(row) for column in columns] for row in self.shown_rows],
+            right=[column.short for column in columns if not column.is_text],
             width=width,
         )
 
-    def _fields(self, row: Row) -> Mapping[str, str]:
+    def _list_fields(self, row: Row) -> Mapping[str, str]:
         return self.fields or {key: key for key in row if key != MARK}
 
 
-def _csv_cell(value: object) -> object:
+def _escape_csv(value: object) -> object:
     """Returns numbers unchanged; escapes texts that a spreadsheet would run as a formula."""
     if isinstance(value, Mapping):
-        value = "; ".join(f"{key}: {part}" for key, part in value.items())
+        value = "; ".join(f"{key}: {item}" for key, item in value.items())
     if not isinstance(value, str):
         return value
     # Python's writer does not quote carriage returns, at which spreadsheets end a row.

@@ -53,7 +53,7 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("loss_per_token", "NLL", "nats for each target token", "validation_loss_per_token"),
+    Quantity("loss_per_token", "NLL", "nats per target token", "validation_loss_per_token"),
     # Mesh TensorFlow's training loss is a mean over all positions, including padding: the same
     # curve on another scale.
     Quantity("loss", "Training loss", "loss (nats)", "validation_loss", "loss_per_token"),
@@ -108,10 +108,10 @@ class TrainingCurves:
         if self.best:
             metric, step = self.best
             value = self.value(metric, step)
-            of = "" if value is None else f" of {value:.4g}"
-            stop = "; none better came, and it stopped early at step {:,}"
+            value_text = "" if value is None else f" of {value:.4g}"
+            stop = "; nothing better followed, and the run stopped early at step {:,}"
             end = "" if self.stopped_early is None else stop.format(self.stopped_early)
-            notes.append(f"the best {metric}{of} was at step {step:,}{end}.")
+            notes.append(f"the best {metric}{value_text} was at step {step:,}{end}.")
         return [f"Training run {self.label}: {note}" for note in notes]
 
 
@@ -130,19 +130,19 @@ def read_curves(paths: Sequence[Path]) -> tuple[TrainingCurves, ...]:
     for file in files:
         label = names[file.resolve().parent]
         number = sum(t == label or t.startswith(f"{label} #") for t in (c.label for c in curves))
-        curves.append(_read(file, label=f"{label} #{number + 1}" if number else label))
+        curves.append(_read_run(file, label=f"{label} #{number + 1}" if number else label))
     return tuple(curves)
 
 
-def _read(path: Path, *, label: str) -> TrainingCurves:
+def _read_run(path: Path, *, label: str) -> TrainingCurves:
     values: dict[str, dict[int, float]] = {}
     not_finite = 0
     best: tuple[str, int] | None = None
     stopped_early: int | None = None
     facts: dict[str, int] = {}
-    for step, record in _records(path):
-        given = {key: record.pop(key) for key in _FACTS if key in record}
-        facts |= {key: value for key, value in given.items() if is_integer(value)}
+    for step, record in _read_records(path):
+        fact_values = {key: record.pop(key) for key in _FACTS if key in record}
+        facts |= {key: value for key, value in fact_values.items() if is_integer(value)}
         best_step = record.pop("best_step", None)
         if is_integer(best_step) and isinstance(record.get("best_by"), str):
             best = record["best_by"], best_step
@@ -157,7 +157,7 @@ def _read(path: Path, *, label: str) -> TrainingCurves:
             else:
                 values.setdefault(key, {})[step] = number
     if not values:
-        raise UserError(f"{path} holds no numbers by step. Was the training stopped immediately?")
+        raise UserError(f"{path} has no numbers by step. Was the training stopped immediately?")
     return TrainingCurves(
         label=label,
         path=path,
@@ -166,21 +166,21 @@ def _read(path: Path, *, label: str) -> TrainingCurves:
         best=best,
         stopped_early=stopped_early,
         facts=facts,
-        configuration=_configuration(path.parent / "configuration.json"),
+        configuration=_read_configuration(path.parent / "configuration.json"),
     )
 
 
-def _configuration(path: Path) -> dict[str, str]:
+def _read_configuration(path: Path) -> dict[str, str]:
     """Returns gin's values; an empty dict if the file is missing or not one of ours."""
     try:
         content = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    found = content if isinstance(content, dict) else {}
-    return {key: value for key, value in found.items() if isinstance(value, str)}
+    values = content if isinstance(content, dict) else {}
+    return {key: value for key, value in values.items() if isinstance(value, str)}
 
 
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the step and the fields of each complete line."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -198,7 +198,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             raise UserError(f"{path}, line {number}: not valid JSON ({error}).") from error
         step = record.get("step") if isinstance(record, dict) else None
         if not is_integer(step):
-            raise UserError(f"{path}, line {number}: wanted an object with a whole 'step'.")
+            raise UserError(f"{path}, line {number}: expected an object with an integer 'step'.")
         yield step, record
 
 
@@ -206,11 +206,11 @@ def curve_legend(
     curves: Sequence[TrainingCurves], runs: Sequence[EvaluatedRun]
 ) -> list[tuple[str, str]]:
     """Returns (colour, text) for each training run, with the colour of its checkpoints if known."""
-    known = {name: colour for colour, name in series_legend(runs).values()}
-    spare = [colour for colour in RUN_COLOURS if colour not in known.values()]
+    colours = {name: colour for colour, name in series_legend(runs).values()}
+    spare = [colour for colour in RUN_COLOURS if colour not in colours.values()]
     legend = []
     for run in curves:
-        colour = known.get(run.label) or _find_colour(run.path.resolve().parent, known)
+        colour = colours.get(run.label) or _find_colour(run.path.resolve().parent, colours)
         colour = colour or (spare.pop(0) if spare else INK)
         legend.append((colour, run.label))
     return legend
@@ -243,11 +243,11 @@ def curve_panels(curves: Sequence[TrainingCurves], colours: Sequence[str]) -> li
         _curve_panel(quantity, drawn)
         for quantity in (*losses, *tasks, *others)
         if quantity.key in recorded and quantity.instead not in recorded
-        if quantity.key not in _SETTINGS or any(_changes(run, quantity.key) for run in curves)
+        if quantity.key not in _SETTINGS or any(_is_changing(run, quantity.key) for run in curves)
     ]
 
 
-def _changes(run: TrainingCurves, key: str) -> bool:
+def _is_changing(run: TrainingCurves, key: str) -> bool:
     values = [value for _, value in run.points.get(key, ())]
     return bool(values) and max(values) - min(values) > 1e-3 * abs(max(values))
 
@@ -264,7 +264,7 @@ def _curve_panel(quantity: Quantity, curves: Sequence[tuple[str, TrainingCurves]
             if run.stopped_early is not None:
                 axes.axvline(run.stopped_early, color=colour, linewidth=0.9, linestyle=":")
             tooltips += _mark_best(axes, run, keys, colour, gid=tooltip_id(len(tooltips)))
-        _scale(axes, logarithmic="loss" in quantity.key)
+        _scale_axis(axes, logarithmic="loss" in quantity.key)
         axes.set_ylabel(quantity.label)
         step_axis(axes)
         if len({name for _, name, _ in ends}) > 1:
@@ -274,7 +274,7 @@ def _curve_panel(quantity: Quantity, curves: Sequence[tuple[str, TrainingCurves]
     return Panel(quantity.title, f"{quantity.title} against training step", draw)
 
 
-def _scale(axes: "Axes", *, logarithmic: bool) -> None:
+def _scale_axis(axes: "Axes", *, logarithmic: bool) -> None:
     """Starts the axis at 0, or makes it logarithmic if values are far apart."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -331,34 +331,34 @@ def smoothed(values: Sequence[float], *, radius: int) -> list[float]:
     [1.0, 3.0, 5.0, 7.0]
     """
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    places = np.arange(len(values))
-    reach = np.minimum(radius, np.minimum(places, places[::-1]))
-    means = (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
+    positions = np.arange(len(values))
+    reach = np.minimum(radius, np.minimum(positions, positions[::-1]))
+    means = (sums[positions + reach + 1] - sums[positions - reach]) / (2 * reach + 1)
     return means.tolist()
 
 
 def training_table(curves: Sequence[TrainingCurves]) -> list[tuple[str, list[str]]]:
     """Returns rows (name, a text for each run) of sizes, final and best values, and time."""
-    columns = [_final_values(run) for run in curves]
+    columns = [_list_final_values(run) for run in curves]
     rows = [(name, [column[name] for column in columns]) for name in (columns or [{}])[0]]
     return [(name, [text or "–" for text in texts]) for name, texts in rows if any(texts)]
 
 
 _FINAL = {
-    "final NLL of training, nats a token": "loss_per_token",
-    "final held-out NLL, nats a token": "validation_loss_per_token",
+    "final training NLL, nats per token": "loss_per_token",
+    "final held-out NLL, nats per token": "validation_loss_per_token",
     "final T5 loss": "loss",
     "final accuracy without EOS": "token_accuracy_without_eos",
-    "learning rate at the end": "learning_rate",
+    "final learning rate": "learning_rate",
 }
 _SIZES = {
     "parameters": "parameters",
-    "sequences a step": "batch_sequences",
-    "tokens a step, padding included": "batch_tokens",
+    "sequences per step": "batch_sequences",
+    "tokens per step, including padding": "batch_tokens",
 }
 
 
-def _final_values(run: TrainingCurves) -> dict[str, str]:
+def _list_final_values(run: TrainingCurves) -> dict[str, str]:
     """Returns name -> text; empty if a value was not recorded."""
     points, best_value = run.points, run.value(*run.best) if run.best else None
     held_out = points.get("validation_loss_per_token", ())
@@ -366,7 +366,7 @@ def _final_values(run: TrainingCurves) -> dict[str, str]:
     best = "" if best_value is None else f" {best_value:.4g}"
     speeds = [value for _, value in points.get("tokens_per_second", ())]
     return {
-        "steps": f"{max(of_key[-1][0] for of_key in points.values()):,}",
+        "steps": f"{max(key_points[-1][0] for key_points in points.values()):,}",
         **{
             name: f"{points[key][-1][1]:.4g}" if key in points else ""
             for name, key in _FINAL.items()
@@ -374,12 +374,12 @@ def _final_values(run: TrainingCurves) -> dict[str, str]:
         "best held-out NLL": f"{least[0]:.4g} at step {least[1]:,}" if least else "",
         "best checkpoint by": f"{run.best[0]}{best} at step {run.best[1]:,}" if run.best else "",
         **{name: f"{run.facts[key]:,}" if key in run.facts else "" for name, key in _SIZES.items()},
-        "tokens a second, median": f"{float(np.median(speeds)):,.0f}" if speeds else "",
-        "time of the steps": _duration(run),
+        "tokens per second, median": f"{float(np.median(speeds)):,.0f}" if speeds else "",
+        "time of all steps": _format_duration(run),
     }
 
 
-def _duration(run: TrainingCurves) -> str:
+def _format_duration(run: TrainingCurves) -> str:
     """Returns the time of the logged steps; each pace covers the steps since the line before."""
     points = run.points.get("seconds_per_step", ())
     if len(points) < 2:

@@ -65,7 +65,7 @@ def test_a_baseline_that_is_not_among_the_runs_and_seeds(folders, tmp_path, caps
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["{0}"], "wanted two or more to compare"),
+        (["{0}"], "expected two or more to compare"),
         (["{0}", "{1}", "--baseline=nothing"], "unknown run 'nothing'"),
         (["{0}", "/no"], "/no does not exist"),
         (["{0}", "{1}", "--output=/proc/x"], "cannot write"),

@@ -64,7 +64,7 @@ def test_other_lengths(overlap, tmp_path):
         (["--vocab=/no/such.model"], {}, "vocabulary not found: /no/such.model"),
         ([], {"train": "/no/such/cache"}, "/no/such/cache holds no cache"),
         ([], {"evaluation": "quizzz"}, "unknown task or mixture 'quizzz'"),
-        ([], {"evaluation": "quiz_blind"}, "hold no text of 5 words or more"),
+        ([], {"evaluation": "quiz_blind"}, "have no text of 5 words or more"),
     ],
 )
 def test_mistakes(overlap, tmp_path, words, given, part):

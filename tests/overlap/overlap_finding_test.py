@@ -169,7 +169,7 @@ def test_data_overlap_index_equals_a_plain_loop(tmp_path_factory, fields, traini
         rows=[*range(count)],
         texts=fields,
         owner=np.arange(count),
-        parts=["text"] * count,
+        origins=["text"] * count,
         is_field=np.ones(count, bool),
         numbers=[-1] * count,
     )
@@ -177,7 +177,7 @@ def test_data_overlap_index_equals_a_plain_loop(tmp_path_factory, fields, traini
         writer.add(batch)
     opened = Index(str(folder))
     words = split_words(training)
-    starts, places = opened.found_in(words)
+    starts, places = opened.find_matches(words)
     lists = [text.split() for text in training]
     runs = {}
     for field in (text.split() for text in fields):
@@ -193,7 +193,9 @@ def test_data_overlap_index_equals_a_plain_loop(tmp_path_factory, fields, traini
         for start in range(len(some) - len(run) + 1)
         if tuple(some[start : start + len(run)]) == run
     )
-    hashes = {run: split_words([" ".join(run)]).at(np.array([0]), len(run))[0] for run in runs}
+    hashes = {
+        run: split_words([" ".join(run)]).hash_sequences(np.array([0]), len(run))[0] for run in runs
+    }
     by_hash = {int(value): run for run, value in hashes.items()}
     begins = words.ends[words.text_of[starts]]
     got = sorted(
@@ -316,7 +318,7 @@ def test_data_overlap_cache_without_text_is_decoded(with_planted, tmp_path):
     before = files(tmp_path / "out")
     # All but the one that a prompt put together.
     assert facts["datasets"]["quiz"]["overlapping"] == {"13": 5, "8": 5}
-    with pytest.raises(UserError, match="hold no text, but token ids. Name the vocabulary"):
+    with pytest.raises(UserError, match="have token ids and no text. Name the vocabulary"):
         find(request, str(tmp_path / "out"))
     other = train_vocabulary(tmp_path / "small.model", ["ab ba"] * 20, size=8)
     with pytest.raises(UserError, match="made with another one"):
@@ -381,7 +383,7 @@ def mistakes(folder):
     yield OverlapSearch((empty,), ("quiz_.*",)), "holds no cache"
     yield (
         OverlapSearch((str(folder / "lacking"),), ("quiz_.*",)),
-        "1 of 2 files of the split 'train' are",
+        "has 1 of 2 files of the split 'train'",
     )
     yield OverlapSearch((f"{empty}/none",), ("quiz_.*",)), "holds no cache"
     yield (
@@ -395,12 +397,12 @@ def mistakes(folder):
     )
     yield (
         OverlapSearch(("books_read",), ("quiz_.*",), eval_split="dev"),
-        "has a split 'dev'; quiz_blind has: validation. Name one of them by --eval_split",
+        "has a split 'dev'; quiz_blind has: validation. Choose one of them with --eval_split",
     )
-    yield OverlapSearch(("books_read",), ("quiz_blind",)), "hold no text of 5 words or more"
+    yield OverlapSearch(("books_read",), ("quiz_blind",)), "have no text of 5 words or more"
     yield (
         OverlapSearch(("books_read",), ("super_glue_rte_.*",)),
-        "Or leave it out by --skip_absent_splits",
+        "Or leave it out with --skip_absent_splits",
     )
 
 

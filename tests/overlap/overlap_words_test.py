@@ -68,7 +68,7 @@ def test_overlap_word_hashes_are_equal_where_words_are(texts, length):
         of_run[run].add(value)
     assert all(len(values) == 1 for values in of_run.values())
     assert len(set(itertools.chain.from_iterable(of_run.values()))) == len(of_run)
-    assert words.at(positions, length).tolist() == hashes.tolist()
+    assert words.hash_sequences(positions, length).tolist() == hashes.tolist()
 
 
 @settings(max_examples=30)

@@ -28,7 +28,7 @@ def scores(correct, idx=None, gold=None, choices=2, texts=None, documents=None):
 
 
 def test_spread_by_hand():
-    s = accuracies.spread([40.0, 50.0, 60.0, 90.0])
+    s = accuracies.summarize_spread([40.0, 50.0, 60.0, 90.0])
     assert (s.mean, s.median, s.low, s.high) == (60.0, 55.0, 40.0, 90.0)
     assert (s.first_quartile, s.third_quartile) == (47.5, 67.5)
 
@@ -110,7 +110,7 @@ def test_a_report_says_what_it_left_out_and_adjusts(evaluation):
     assert [one.adjusted for one in found] == pytest.approx(
         stats.false_discovery_control([one.gap.p_value for one in found])
     )
-    assert any("rte_1: 3 examples have other inputs" in note for note in summary.notes)
+    assert any("rte_1: 3 examples have different inputs" in note for note in summary.notes)
 
 
 def test_documents_and_texts_are_read(evaluation):

@@ -60,7 +60,7 @@ def test_clean_accuracy_and_its_test(evaluated, tmp_path):
 def test_the_test_is_quiet_under_the_null():
     """Two hundred evaluations in which overlap changes nothing: few differ."""
     from t0.reports.accuracies import Grid
-    from t0.reports.clean_examples import _clean_less_all
+    from t0.reports.clean_examples import _clean_minus_all
     from t0.reports.statistics import p_value
 
     rng = np.random.default_rng(5)
@@ -71,7 +71,7 @@ def test_the_test_is_quiet_under_the_null():
         right = rng.random((1, 4, 150)) < skill
         present = np.ones((4, 150), bool)
         grid = Grid(np.arange(150), (right,), present, None, (0,) * 4, (0,) * 4)
-        small += p_value(_clean_less_all(grid, clean)) < 0.05
+        small += p_value(_clean_minus_all(grid, clean)) < 0.05
     assert small <= 27  # of 300; with 5% true rejections more in one of 1,000
 
 
@@ -116,7 +116,7 @@ def test_a_report_has_the_clean_part(evaluated, tmp_path):
     made = report.write(tmp_path / "report")
     text = made.html.read_text()
     assert "without overlapping examples" in text
-    assert "Examples overlap that have 13 words in a row" in text
+    assert "An example overlaps if 13 of its consecutive words" in text
     rows = json.loads(made.json.read_text())["clean_part"]
     assert [row["overlapping"] for row in rows] == [60, 60]
     lines = report.lines()
@@ -150,9 +150,9 @@ def no_object(folder):
     ("change", "message"),
     [
         (no_object, "'x' must be an object, got 3"),
-        (unfinished, "no finished result of `t0 overlap`"),
-        (damaged_rows, "is not what .* was written with"),
-        (other_schema, "wanted what `t0 overlap` of this version writes"),
+        (unfinished, "does not exist. Give the --output folder of a finished `t0 overlap`"),
+        (damaged_rows, "does not match its checksum in "),
+        (other_schema, "expected the output of this version's `t0 overlap`"),
     ],
 )
 def test_files_that_are_no_result(tmp_path, change, message):
@@ -165,7 +165,7 @@ def test_files_that_are_no_result(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("given", "run", "message"),
     [
-        ({"examples": 100}, {}, "idx 199: they are of other rows"),
+        ({"examples": 100}, {}, "idx 199, so their rows differ"),
         ({"split": "test"}, {"split": "validation"}, "Run `t0 overlap --eval_split=validation`"),
     ],
 )
@@ -179,7 +179,7 @@ def test_an_overlap_of_other_rows(evaluated, tmp_path, given, run, message):
 def test_an_overlap_of_other_tasks(evaluation, tmp_path):
     lines = lines_of([True, False])
     made = evaluation().add("copa_best_score_eval", "super_glue/copa", "best", lines).write()
-    with pytest.raises(UserError, match="is of none of the tasks"):
+    with pytest.raises(UserError, match="has none of the tasks that were scored"):
         clean_rows(
             read_runs([made]), read_overlap(write_overlap(tmp_path / "o", prompts=PROMPTS, rows={}))
         )

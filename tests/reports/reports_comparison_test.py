@@ -38,7 +38,7 @@ def test_a_clear_difference_and_two_runs_that_are_tied(evaluation):
     for row in (*found.datasets, found.mean):
         assert row.tied == ((0,), (1, 2))
         assert [tied_letters(row, run) for run in range(3)] == ["b", "a", "a"]
-        assert all(one.clear and one.gap.difference > 20 for one in row.differences)
+        assert all(one.is_significant and one.gap.difference > 20 for one in row.differences)
     gaps = [one for row in found.datasets for one in row.differences]
     assert [one.adjusted for one in gaps] == pytest.approx(
         stats.false_discovery_control([one.gap.p_value for one in gaps])
@@ -50,7 +50,7 @@ def test_a_clear_difference_and_two_runs_that_are_tied(evaluation):
     other = compare(words, baseline=2)
     assert other.datasets[0].tied == found.datasets[0].tied
     assert other.datasets[0].differences[0].gap.difference < -20
-    assert not other.datasets[0].differences[1].clear
+    assert not other.datasets[0].differences[1].is_significant
 
 
 def test_equal_runs_are_not_told_apart(evaluation):
@@ -58,7 +58,7 @@ def test_equal_runs_are_not_told_apart(evaluation):
     found = compare(words)
     gaps = [one.gap for row in found.datasets for one in row.differences]
     assert all(gap.p_value == 1 and gap.difference == 0 for gap in gaps)
-    assert "no two runs can be told apart on any dataset" in legend_lines(found)
+    assert "no two runs differ significantly on any dataset" in legend_lines(found)
 
 
 def test_seeds_are_averaged(evaluation):
@@ -95,8 +95,11 @@ def test_what_is_not_shared_is_left_out_and_said(evaluation):
     (rte,) = found.datasets
     assert (rte.number_of_prompts, rte.number_of_examples) == (1, 39) and found.mean is None
     said = "\n".join(found.notes)
-    assert "other vocabularies" in said and "(first, step 100: a; second, step 100: b)" in said
-    assert "super_glue/cb is left out: only first, step 100 has scores of it." in said
+    assert "different vocabularies" in said and "(first, step 100: a; second, step 100: b)" in said
+    assert (
+        "super_glue/cb is left out: fewer than two runs have scores of it (first, step 100)."
+        in said
+    )
     assert "first, step 100 has prompts that not every run has: rte_1 (1 in all)" in said
     assert "11 of 50 examples" in said
 
@@ -110,7 +113,7 @@ def test_prompts_of_another_version(evaluation):
         paths.append(str(evaluation(name).add("rte_0", "super_glue/rte", "0", lines).write()))
     found = compare(paths)
     assert found.datasets[0].number_of_examples == 20
-    assert any("rte_0: 10 examples have other inputs" in note for note in found.notes)
+    assert any("rte_0: 10 examples have different inputs" in note for note in found.notes)
     every = compare(paths, any_texts=True)
     assert every.datasets[0].number_of_examples == 30
     assert any("compared nonetheless" in note for note in every.notes)
@@ -144,14 +147,14 @@ def test_what_cannot_be_compared_is_refused(evaluation, tmp_path):
     )
     by_tokens = model(evaluation, "c", 1.0, split="validation", normalisation="tokens")
     plain = model(evaluation, "d", 1.0, normalisation="none")
-    assert "other ways" in refused([by_tokens, plain])
+    assert "different ways" in refused([by_tokens, plain])
     assert "is given twice" in refused([first, f"again={first}"])
     assert "does not exist" in refused([first, str(tmp_path / "nowhere")])
-    assert "wanted NAME=RUN" in refused([first, "name="])
-    assert "have the name 'a'" in refused([f"a={first}", f"a={plain}"])
+    assert "expected NAME=RUN" in refused([first, "name="])
+    assert "are named 'a'" in refused([f"a={first}", f"a={plain}"])
     # Steps of one model are one run, of which the last is compared; names make two of them.
     second = model(evaluation, "first", 2.0, step=200, split="validation")
-    assert "got one run, first, step 200; wanted two or more" in refused([first, second])
+    assert "got one run, first, step 200; expected two or more" in refused([first, second])
     assert len(compare([f"early={first}", f"late={second}"]).runs) == 2
     assert "has 4 models" in refused([f"both={tmp_path}", plain])
     other = evaluation("other").add("x", "sciq", "x", random_lines(9, [2], 1)).write()

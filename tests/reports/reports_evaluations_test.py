@@ -170,8 +170,14 @@ BAD_DECODED = {
     "metric as text": (lambda t: t["mt_en_de"]["metrics"].update(bleu="21"), "must be a number"),
     "no examples": (lambda t: t["mt_en_de"].pop("examples"), "'examples' is missing"),
     "not an object": (lambda t: t.update(mt_en_de=3), "must be an object"),
-    "elsewhere": (lambda t: t["mt_en_de"].update(predictions="../x.jsonl"), "below the results"),
-    "from the root": (lambda t: t["mt_en_de"].update(predictions="/etc/x"), "below the results"),
+    "elsewhere": (
+        lambda t: t["mt_en_de"].update(predictions="../x.jsonl"),
+        "below the folder of the results",
+    ),
+    "from the root": (
+        lambda t: t["mt_en_de"].update(predictions="/etc/x"),
+        "below the folder of the results",
+    ),
     "signatures as a list": (lambda t: t["mt_en_de"].update(signatures=[]), "must be dict"),
 }
 
@@ -185,7 +191,8 @@ def test_bad_decoded_results_are_refused_by_name(decoded, name):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [('{"pred', "not valid JSON"), ("[1]", "wanted an object"), ("{}", "text")]
+    ("line", "message"),
+    [('{"pred', "not valid JSON"), ("[1]", "expected an object"), ("{}", "text")],
 )
 def test_bad_predictions_name_file_and_line(folder, line, message):
     path = Decoded(folder).add("x", {"accuracy": 1.0}, [{"prediction": "a"}]).write()

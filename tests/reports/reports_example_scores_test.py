@@ -50,7 +50,7 @@ BAD_LINES = {
     "no idx": ({**example_line(1, [-1.0], 0), "idx": None}, "'idx'"),
     "idx twice": (example_line(0, [-1.0, -2.0], 0), "twice"),
     "cut short": ('{"idx": 1, "choi', "not valid JSON"),
-    "not an object": ("[1]", "wanted an object"),
+    "not an object": ("[1]", "expected an object"),
 }
 
 

@@ -108,7 +108,7 @@ def test_a_comparison_with_a_run_without_eos_says_so(theirs):
     for path in theirs.glob("samples_*"):
         edited(path, without_eos)
     notes = notes_on(read_named_runs([RECORDED / "ours", theirs])[0])
-    assert any("other sums for a choice, with its EOS or without" in note for note in notes)
+    assert any("different sums for a choice, with its EOS or without" in note for note in notes)
 
 
 def other_task(record):
@@ -135,7 +135,7 @@ def without_row(record):
     ("edit", "told"),
     [
         (without_likelihoods, "must have a log-likelihood for each of the 2 choices, got ['rain']"),
-        (one_missing, "Run lm_eval again on the tasks as t0 exported them"),
+        (one_missing, "Run lm_eval again on the exported tasks"),
         (not_a_number, "'filtered_resps' must have a log-likelihood"),
         (without_row, "'idx' must be a whole number from 0, got -2"),
     ],
@@ -157,8 +157,8 @@ def test_another_task_is_skipped_and_alone_refused(theirs):
     with pytest.raises(UserError) as raised:
         read_runs([theirs])
     assert (
-        "task 'weather_score_eval' of lm-evaluation-harness is not one that t0 exported: its rows "
-        "have question, answer; wanted idx, dataset, prompt, task, inputs, choices, gold"
+        "t0 did not export task 'weather_score_eval' of lm-evaluation-harness. Its rows "
+        "have question, answer; expected idx, dataset, prompt, task, inputs, choices, gold"
     ) in str(raised.value)
     assert "export-eval" in str(raised.value)
 
@@ -170,7 +170,7 @@ def test_cut_samples_and_broken_lines(theirs):
     with pytest.raises(UserError, match=r"line \d+: not valid JSON"):
         read_runs([theirs])
     path.write_text("".join(whole.splitlines(keepends=True)[:-1]))
-    with pytest.raises(UserError, match="has 13 samples, lm-evaluation-harness evaluated 14"):
+    with pytest.raises(UserError, match="has 13 samples, but lm-evaluation-harness evaluated 14"):
         read_runs([theirs])
 
 

@@ -194,7 +194,7 @@ def test_a_plot_has_the_first_panels_of_too_many(evaluation, tmp_path, monkeypat
     for plot in report.write_report([tmp_path / "tiny"], tmp_path / "out").plots:
         assert plot.read_bytes() == b"%d" % MOST_PANELS
     page = (tmp_path / "out" / "report.html").read_text()
-    assert f"The first {MOST_PANELS} of {MOST_PANELS + 1}; the tables hold all." in page
+    assert f"The first {MOST_PANELS} of {MOST_PANELS + 1}; the tables have all." in page
     assert f"data/d{MOST_PANELS:03}" in (tmp_path / "out" / "report.csv").read_text()
 
 

@@ -131,7 +131,7 @@ def test_accuracy_of_ties_is_warned_of_once(evaluation, tmp_path):
         for model in ("one", "two")
     ]
     text = table_texts(write_report(paths, tmp_path / "out").html.read_text())
-    assert text.count("most examples have several choices of the same highest score") == 1
+    assert text.count("several choices tie for the highest score in most examples") == 1
     assert "In 2 of 4 evaluations of a task" in text
 
 

@@ -51,8 +51,8 @@ def test_evaluations_of_a_training_run_are_drawn_with_their_best(evaluated, tmp_
     assert panels[1].draw(other) == []  # the accuracy did not judge
     paths = write_report([], tmp_path / "out", metrics_paths=[evaluated])
     note = (
-        "Training run evaluated: the best validation_loss of 2.5 was at step 200; none better "
-        "came, and it stopped early at step 400."
+        "Training run evaluated: the best validation_loss of 2.5 was at step 200; nothing "
+        "better followed, and the run stopped early at step 400."
     )
     assert note in paths.html.read_text()
     assert "best validation_loss 2.5, at step 200" in paths.html.read_text()
@@ -81,10 +81,10 @@ def test_one_panel_of_nll_with_a_logarithmic_axis_where_it_falls_far(tmp_path):
     assert axes.get_yscale() == "log"
     table = dict(training_table([curves]))
     assert table["parameters"] == ["1,234"]
-    assert table["tokens a step, padding included"] == ["704"]
-    assert table["final NLL of training, nats a token"] == ["2"]
+    assert table["tokens per step, including padding"] == ["704"]
+    assert table["final training NLL, nats per token"] == ["2"]
     assert table["best held-out NLL"] == ["4.5 at step 2"]
-    assert table["time of the steps"] == ["0:00:02"]
+    assert table["time of all steps"] == ["0:00:02"]
     html = write_report([], tmp_path / "out", metrics_paths=[path]).html.read_text()
     assert "8 &lt;b&gt;" in html
 

@@ -190,7 +190,7 @@ def test_decoder_only_compare_warns_about_different_joins(world, evaluated):
     runs = [f"{kind}={folder}" for kind, folder in evaluated.items()]
     done = world.command("compare", *runs, program="t0")
     assert done.returncode == 0, done.stderr
-    assert "other ways to join an input and a choice" in " ".join(done.stdout.split())
+    assert "different ways to join an input and a choice" in " ".join(done.stdout.split())
 
 
 def test_decoder_only_unusable_model_folder_is_refused(folders, tmp_path):
