@@ -135,6 +135,7 @@ class _Case:
             switches,
             processes=gpus,
             microbatches=parts,
+            replays=gpus == 1 and not switches.recompute,
         )
 
 

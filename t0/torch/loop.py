@@ -246,9 +246,7 @@ class TorchEngine:
         )
         trained = sharding.trained_weights(self.model, spec.variable_filter)
         local = None
-        # Recomputing restores the random number generator's state, which a CUDA graph cannot do.
-        replays = compute.replays and not self.switches.recompute
-        if world.size == 1 and replays and world.device.type in replayed.DEVICES:
+        if self._replays(self.switches):
             local = sharding.unsharded(
                 shape, switches=self.switches, compiled=compute.compiled, kernel=self.kernel
             )
@@ -284,6 +282,12 @@ class TorchEngine:
             clip_norm=spec.clip_gradient_norm,
         )
 
+    def _replays(self, switches: memory.MemorySwitches) -> bool:
+        """Returns whether steps are replayed as CUDA graphs."""
+        # Recomputing restores the random number generator's state, which a CUDA graph cannot do.
+        allowed = self._compute.replays and not switches.recompute
+        return allowed and self._world.size == 1 and self._world.device.type in replayed.DEVICES
+
     def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
         """Chooses the options that trade memory for time; also returns a process's memory."""
         spec, world = self._spec, self._world
@@ -302,6 +306,7 @@ class TorchEngine:
                 each,
                 processes=world.size,
                 microbatches=self._microbatches,
+                replays=self._replays(each),
             )
             for each in choices
         ]

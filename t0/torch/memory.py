@@ -67,7 +67,8 @@ class Needed:
       weights: float32 weights, this process's rows.
       slots: the optimizer's state, this process's rows.
       gradients: float32 gradients of this process's rows; of all rows with several microbatches.
-      gathered: the weights gathered from other processes, and their gradients.
+      gathered: the weights gathered from other processes, and their gradients; of replayed steps
+        the copy of the weights that computes.
       activations: the tensors kept for the backward pass.
       logits: the logits and their gradients.
       update: the optimizer's temporary tensors, when gathered, activations and logits are freed.
@@ -123,6 +124,7 @@ def needed(
     *,
     processes: int,
     microbatches: int,
+    replays: bool = False,
 ) -> Needed:
     """Returns the memory of each process.
 
@@ -133,6 +135,7 @@ def needed(
       switches: the options that trade memory for time.
       processes: the number of processes, over which weights and slots are divided.
       microbatches: the microbatches of each process.
+      replays: whether steps are replayed as CUDA graphs (`t0.torch.replayed`).
     """
     shapes = expected_shapes(shape)
     count = formulas.parameters(shape)
@@ -142,17 +145,24 @@ def needed(
     block = sum(math.prod(s) for name, s in shapes.items() if name.startswith("decoder/block_000/"))
     largest = max(map(math.prod, shapes.values()))
     adafactor = optimizer.selector == _ADAFACTOR
+    # Adafactor updates one weight at a time; AdamW computes all updates before the first.
+    update = FLOAT32_BYTES * (4 * largest if adafactor else count + 2 * largest) // processes
+    gradients = FLOAT32_BYTES * count // (processes if microbatches == 1 else 1)
+    gathered = a * (count if switches.keep else root + block)
+    gathered += a * (root + block) + FLOAT32_BYTES * max(root, block)
+    if replays:
+        gathered = a * count
+        update += gathered
+        if microbatches == 1:  # gradients appear, in the activations' type, while those are freed
+            gradients, update = 0, update + a * count
     return Needed(
         weights=FLOAT32_BYTES * count // processes,
         slots=FLOAT32_BYTES * _slots(shape, optimizer) // processes,
-        gradients=FLOAT32_BYTES * count // (processes if microbatches == 1 else 1),
-        gathered=a * (count if switches.keep else root + block)
-        + a * (root + block)
-        + FLOAT32_BYTES * max(root, block),
+        gradients=gradients,
+        gathered=gathered,
         activations=_activations(shape, share, stored, recompute=switches.recompute),
         logits=formulas.logit_bytes(shape, share, stored),
-        # Adafactor updates one weight at a time; AdamW computes all updates before the first.
-        update=FLOAT32_BYTES * (4 * largest if adafactor else count + 2 * largest) // processes,
+        update=update,
     )
 
 
