@@ -37,7 +37,7 @@ def folders(tmp_path):
     return [evaluation(tmp_path / name, skill) for name, skill in (("a", 0.0), ("b", 2.0))]
 
 
-def test_tables_and_files(folders, tmp_path, capsys):
+def test_compare_prints_tables_and_writes_report_files(folders, tmp_path, capsys):
     out = tmp_path / "out"
     assert cli.main(["compare", *folders, f"--output={out}", "--title=Mine"]) == 0
     printed = capsys.readouterr().out
@@ -46,14 +46,14 @@ def test_tables_and_files(folders, tmp_path, capsys):
     assert "<title>Mine</title>" in (out / "report.html").read_text()
 
 
-def test_report_compares_with_the_same_words_without_output(folders, capsys):
+def test_report_and_compare_take_the_same_baseline_argument(folders, capsys):
     for verb in ("report", "compare"):
         assert cli.main([verb, *folders, "--baseline", folders[1]]) == 0
     first, second = capsys.readouterr().out.split("Difference from B")[:2]
     assert "B b, step 10 (baseline)" in first and "B b, step 10 (baseline)" in second
 
 
-def test_a_baseline_that_is_not_among_the_runs_and_seeds(folders, tmp_path, capsys):
+def test_compare_baseline_outside_the_runs_and_mean_of_seeds(folders, tmp_path, capsys):
     third = evaluation(tmp_path / "c", 2.1)
     assert cli.main(["compare", f"ours={folders[1]},{third}", f"--baseline={folders[0]}"]) == 0
     printed = capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_a_baseline_that_is_not_among_the_runs_and_seeds(folders, tmp_path, caps
         (["{0}", "{1}", "--output=/proc/x"], "cannot write"),
     ],
 )
-def test_mistakes_are_one_message(words, wanted, folders, capsys):
+def test_compare_user_error_is_one_message(words, wanted, folders, capsys):
     with pytest.raises(SystemExit):
         cli.main(["compare", *(word.format(*folders) for word in words)])
     said = capsys.readouterr().err

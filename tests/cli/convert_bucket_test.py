@@ -13,7 +13,7 @@ def run(*words):
 
 
 @pytest.mark.slow
-def test_there_and_back_in_every_format(source, bucket, tmp_path, capsys):
+def test_checkpoint_conversion_round_trip_in_a_bucket(source, bucket, tmp_path, capsys):
     assert run(source, "gs://b/hf", "--to", "hf") == 0
     assert run(source, "gs://b/t5x", "--to", "t5x") == 0
     assert run("gs://b/t5x", "gs://b/mtf", "--to", "mtf") == 0
@@ -30,7 +30,7 @@ def test_there_and_back_in_every_format(source, bucket, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("to", ["mtf", "hf"])
-def test_a_killed_conversion_is_no_checkpoint_and_is_done_again(source, bucket, to, capsys):
+def test_checkpoint_conversion_killed_in_a_bucket_runs_again(source, bucket, to, capsys):
     assert run(source, "gs://b/whole", "--to", to) == 0
     requests = len(bucket.calls())
     whole = {n.removeprefix("whole/"): c for n, c in bucket.files("b").items()}
@@ -49,14 +49,14 @@ def test_a_killed_conversion_is_no_checkpoint_and_is_done_again(source, bucket, 
     assert found == whole
 
 
-def test_a_check_that_was_killed_leaves_the_destination_usable(source, bucket):
+def test_checkpoint_conversion_removes_leftover_bucket_probe(source, bucket):
     probe = "probe.incomplete-host-12-345"
     bucket.put("b", f"again/{probe}", b"x")
     assert run(source, "gs://b/again", "--to", "hf") == 0
     assert f"again/{probe}" not in bucket.files("b")
 
 
-def test_another_vocabulary_and_what_is_not_there(source, bucket, capsys):
+def test_checkpoint_conversion_of_missing_bucket_is_refused(source, bucket, capsys):
     with pytest.raises(SystemExit):
         run("gs://b/nowhere", "gs://b/out", "--to", "hf")
     assert "gs://b/nowhere does not exist" in capsys.readouterr().err
@@ -73,7 +73,7 @@ def test_another_vocabulary_and_what_is_not_there(source, bucket, capsys):
         (None, "ask for storage.objectAdmin on the bucket"),
     ],
 )
-def test_credentials_that_do_not_suffice_are_one_line(bucket, capsys, tokens, message):
+def test_checkpoint_conversion_credential_error_is_one_line(bucket, capsys, tokens, message):
     bucket.reset({"b": Bucket(tokens={})}, tokens)
     with pytest.raises(SystemExit):
         run("gs://b/model", "gs://b/out", "--to", "hf")

@@ -26,7 +26,7 @@ def run(*words):
     return main(["convert", *map(str, words)])
 
 
-def test_there_and_back_and_compared(source, tmp_path, capsys):
+def test_checkpoint_conversion_to_hf_and_t5x_passes_check(source, tmp_path, capsys):
     assert run(source, tmp_path / "hf", "--to", "hf") == 0
     out, err = capsys.readouterr()
     assert re.search(
@@ -41,7 +41,7 @@ def test_there_and_back_and_compared(source, tmp_path, capsys):
     assert "optimizer's state; it is not compared" in err
 
 
-def test_differences_are_shown(source, tmp_path, capsys):
+def test_checkpoint_comparison_lists_differing_tensors(source, tmp_path, capsys):
     tensors = weights(V11)
     tensors["shared/embedding"][5, 6] += 0.25
     tensors["decoder/rms_norm/scale"] = tensors["decoder/rms_norm/scale"].astype("float16")
@@ -57,7 +57,7 @@ def test_differences_are_shown(source, tmp_path, capsys):
     assert len(rows) == 3
 
 
-def test_the_table_names_every_tensor(source, tmp_path, capsys):
+def test_checkpoint_conversion_table_names_every_tensor(source, tmp_path, capsys):
     assert run(source, tmp_path / "hf", "--to", "hf", "--table") == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines() if "\t" in line]
     written = {row[0]: row[1:] for row in rows if row[0] != "-"}
@@ -68,7 +68,7 @@ def test_the_table_names_every_tensor(source, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_compared_by_what_they_compute(source, tmp_path, capsys):
+def test_checkpoint_comparison_by_log_likelihood_of_text(source, tmp_path, capsys):
     pieces = train_pieces(tmp_path / "pieces")
     run(source, tmp_path / "t5x", "--to", "t5x")
     words = ("--check", source, tmp_path / "t5x", "--text", "snow in 3 ||| rain")
@@ -85,7 +85,7 @@ def test_compared_by_what_they_compute(source, tmp_path, capsys):
     assert float(found[2]) < -1
 
 
-def test_vocabulary_of_the_environment_only_where_it_fits(tmp_path, monkeypatch, capsys):
+def test_checkpoint_conversion_takes_t0_vocab_only_if_it_fits(tmp_path, monkeypatch, capsys):
     pieces = train_pieces(tmp_path / "pieces")
     own = with_sentinels(pieces)
     for rows in (256, 384):
@@ -119,7 +119,7 @@ def test_vocabulary_of_the_environment_only_where_it_fits(tmp_path, monkeypatch,
         (["source", "source", "--to", "hf"], "exists and is not empty"),
     ],
 )
-def test_mistakes_are_one_message_and_no_output(
+def test_checkpoint_conversion_user_error_writes_no_output(
     source, tmp_path, monkeypatch, capsys, words, message
 ):
     monkeypatch.chdir(tmp_path)
@@ -132,7 +132,7 @@ def test_mistakes_are_one_message_and_no_output(
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-def test_the_signal_handler_is_the_callers_again(source, tmp_path):
+def test_checkpoint_conversion_restores_the_signal_handler(source, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     run(source, tmp_path / "hf", "--to", "hf")
     with pytest.raises(SystemExit):
@@ -140,7 +140,7 @@ def test_the_signal_handler_is_the_callers_again(source, tmp_path):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_terminated_leaves_nothing(source, tmp_path):
+def test_checkpoint_conversion_stopped_by_sigterm_leaves_no_files(source, tmp_path):
     code = (
         "import sys, time\nfrom t0.checkpoints import FORMATS\n"
         "wait = lambda self: (print('writing', flush=True), time.sleep(60))\n"

@@ -48,7 +48,7 @@ def make_cache(name="cache/toy", lost=0):
     publishing.write_whole(f"gs://b/{name}/COMPLETED", cache_files.with_checksum(manifest))
 
 
-def test_all_is_well(bucket):
+def test_doctor_reports_healthy_bucket_cache_and_region(bucket):
     bucket.reset({"b": Bucket(location="EUROPE-WEST4")})
     make_cache()
     before = bucket.files("b")
@@ -68,7 +68,7 @@ def test_all_is_well(bucket):
 
 
 @pytest.mark.parametrize("package", [pytest.param(True, marks=PACKAGE), False])
-def test_cache_that_lacks_bytes(bucket, monkeypatch, package):
+def test_doctor_finds_truncated_and_unfinished_caches(bucket, monkeypatch, package):
     monkeypatch.setattr(object_facts, "installed", lambda: package)
     make_cache()
     make_cache("cache/cut", lost=1)
@@ -81,7 +81,7 @@ def test_cache_that_lacks_bytes(bucket, monkeypatch, package):
 
 
 @PACKAGE
-def test_damaged_object_is_found_by_its_checksum_without_reading_it(bucket):
+def test_doctor_finds_damaged_cache_by_checksum_without_reading(bucket):
     make_cache()
     bucket.put("b", "cache/toy/train.tfrecord-00000-of-00001", b"y" * 1000)
     first = len(bucket.calls())
@@ -101,7 +101,9 @@ def test_damaged_object_is_found_by_its_checksum_without_reading_it(bucket):
         ({"other": Bucket()}, None, "token", "cannot write.*"),
     ],
 )
-def test_what_a_run_would_fail_by(bucket, monkeypatch, buckets, tokens, token, message):
+def test_doctor_finds_bucket_permission_and_credential_faults(
+    bucket, monkeypatch, buckets, tokens, token, message
+):
     if not token:
         monkeypatch.delenv("GOOGLE_AUTH_TOKEN_FOR_TESTING")
     bucket.reset(buckets, tokens)
@@ -110,7 +112,7 @@ def test_what_a_run_would_fail_by(bucket, monkeypatch, buckets, tokens, token, m
 
 
 @PACKAGE
-def test_bucket_of_another_region(bucket):
+def test_doctor_finds_bucket_in_another_region_than_the_tpu(bucket):
     bucket.reset({"b": Bucket(location="US-CENTRAL1")})
     _, wrong = examine(zone="europe-west4-a", model_dir="gs://b/model")
     (what,) = wrong
@@ -128,11 +130,11 @@ def test_bucket_of_another_region(bucket):
         ("NAM4", False),
     ],
 )
-def test_distance(place, near):
+def test_doctor_bucket_location_near_tpu_region(place, near):
     assert doctor_cloud.is_near(place, "europe-west4") == near
 
 
-def test_caller_is_looked_for_in_tensorflows_order(monkeypatch, tmp_path):
+def test_doctor_credentials_are_searched_in_tensorflows_order(monkeypatch, tmp_path):
     def caller():
         return tuple(doctor_cloud.caller().values())
 
@@ -157,7 +159,7 @@ def test_caller_is_looked_for_in_tensorflows_order(monkeypatch, tmp_path):
         assert caller()[0] == "token"
 
 
-def test_without_a_network(monkeypatch):
+def test_doctor_without_network_reports_what_it_did_not_ask(monkeypatch):
     for name in ("https_proxy", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     report, wrong = examine(model_dir="gs://b/model", cache="gs://b/cache")
@@ -173,7 +175,7 @@ def test_without_a_network(monkeypatch):
         (404, "cannot be looked up in project my-project"),
     ],
 )
-def test_tpu(monkeypatch, node, message):
+def test_doctor_finds_tpu_that_is_preempted_or_missing(monkeypatch, node, message):
     with imitated_google.serving(imitated_google.tpu_vm(), {"my-tpu": node}) as google:
         for name, value in google.environment.items():
             monkeypatch.setenv(name, value)
@@ -184,13 +186,13 @@ def test_tpu(monkeypatch, node, message):
     assert any("TPU_LOAD_LIBRARY" in what for what in wrong)
 
 
-def test_tpu_that_could_not_be_asked_about(monkeypatch):
+def test_doctor_tpu_api_that_is_unreachable(monkeypatch):
     monkeypatch.setenv("TPU_API_DISCOVERY_URL", "http://127.0.0.1:9/")
     report, _ = examine(tpu="my-tpu", zone="europe-west4-a", project="p")
     assert report["not_asked"][0].startswith("the TPU 'my-tpu': ")
 
 
-def test_command(bucket, monkeypatch, capsys):
+def test_doctor_command_reports_anonymous_credentials_as_json(bucket, monkeypatch, capsys):
     monkeypatch.delenv("GOOGLE_AUTH_TOKEN_FOR_TESTING")
     bucket.reset({"b": Bucket(tokens={})})
     assert main(["doctor", "--model_dir=gs://b/model", "--json"]) == 1

@@ -53,7 +53,7 @@ def script(tmp_path):
     return write
 
 
-def test_nothing_is_wrong_here(capsys):
+def test_doctor_finds_nothing_wrong_in_this_environment(capsys):
     status = main(["doctor"])
     out = capsys.readouterr().out
     assert out.splitlines()[-1] == "nothing is wrong"
@@ -66,7 +66,7 @@ def test_nothing_is_wrong_here(capsys):
     assert "CPU cores" in out
 
 
-def test_json_holds_the_same(capsys):
+def test_doctor_json_report_has_packages_devices_and_disk(capsys):
     assert main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["wrong"] == []
@@ -89,7 +89,7 @@ def test_json_holds_the_same(capsys):
         ("promptsource", None, "promptsource is not installed: wanted ==0.1.0"),
     ],
 )
-def test_each_version_that_does_not_fit_is_one_line(monkeypatch, capsys, package, version, line):
+def test_doctor_wrong_package_version_is_one_line(monkeypatch, capsys, package, version, line):
     install(monkeypatch, **{package: version})
     assert main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -101,26 +101,26 @@ def test_each_version_that_does_not_fit_is_one_line(monkeypatch, capsys, package
     assert len(marked) == 1
 
 
-def test_nightly_stands_for_seqio(monkeypatch):
+def test_doctor_accepts_seqio_nightly_for_seqio(monkeypatch):
     install(monkeypatch, seqio=None, seqio_nightly="0.0.18.dev20250227")
     assert complaints(doctor.examine()) == []
 
 
-def test_works_where_no_package_does(monkeypatch):
+def test_doctor_works_without_the_packaging_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "packaging.specifiers", None)
     report = doctor.examine()
     assert complaints(report) == ["packaging is not installed: no version can be judged"]
     assert doctor.render(report)
 
 
-def test_wrong_python(monkeypatch):
+def test_doctor_finds_unsupported_python_version(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 12, 1))
     assert any("wanted 3.11 or 3.10" in what for what in complaints(doctor.examine()))
     monkeypatch.setattr(sys, "version_info", (3, 10, 12))
     assert not any("Python" in what for what in complaints(doctor.examine()))
 
 
-def test_remedy_in_a_wheel_is_pip(monkeypatch):
+def test_doctor_remedy_for_a_wheel_is_pip_install(monkeypatch):
     monkeypatch.setattr(doctor, "is_checkout", lambda: False)
     install(monkeypatch, protobuf="5.29.0", promptsource=None)
     remedies = [problem["do"] for problem in doctor.examine()["wrong"]]
@@ -152,7 +152,7 @@ def model(tmp_path_factory):
     return folder / "tiny.model"
 
 
-def test_vocabulary_is_read(monkeypatch, model):
+def test_doctor_reports_vocabulary_path_and_size(monkeypatch, model):
     import sentencepiece
 
     monkeypatch.setenv("T0_VOCAB", str(model))
@@ -167,7 +167,7 @@ def test_vocabulary_is_read(monkeypatch, model):
     ("content", "message"),
     [(None, "cannot be read"), (b"", "not a SentencePiece model"), (b"<html>", "not a Sentence")],
 )
-def test_bad_vocabulary_is_wrong(monkeypatch, tmp_path, content, message):
+def test_doctor_finds_unreadable_vocabulary(monkeypatch, tmp_path, content, message):
     path = tmp_path / "spiece.model"
     if content is not None:
         path.write_bytes(content)
@@ -177,7 +177,7 @@ def test_bad_vocabulary_is_wrong(monkeypatch, tmp_path, content, message):
     assert message in what
 
 
-def test_command_of_somebody_else(monkeypatch, script):
+def test_doctor_finds_command_of_another_package_on_path(monkeypatch, script):
     path = script("seqio_cache_tasks", "seqio.scripts.cache_tasks_main")
     monkeypatch.setenv("PATH", script.folder)
     (what,) = complaints(doctor.examine())
@@ -186,19 +186,19 @@ def test_command_of_somebody_else(monkeypatch, script):
     )
 
 
-def test_command_is_read_from_its_script(script):
+def test_doctor_reads_command_module_from_its_script(script):
     path = script("t0", "t0.cli.main")
     row = doctor.command("t0", path=script.folder)
     assert row == {"name": "t0", "script": str(path), "module": "t0.cli.main", "on_path": True}
 
 
-def test_absent_command(monkeypatch, tmp_path):
+def test_doctor_reports_missing_command(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     row = doctor.command("t0", path=str(tmp_path))
     assert (row["script"], row["module"]) == (None, None)
 
 
-def test_gpus_are_those_of_nvidia_smi(monkeypatch, tmp_path):
+def test_doctor_lists_gpus_of_nvidia_smi(monkeypatch, tmp_path):
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB'\necho 'NVIDIA H200, 143771 MiB'\n")
     tool.chmod(0o755)
@@ -208,18 +208,18 @@ def test_gpus_are_those_of_nvidia_smi(monkeypatch, tmp_path):
     assert doctor.gpus() == []
 
 
-def test_little_disk_is_wrong(monkeypatch):
+def test_doctor_finds_low_disk_space(monkeypatch):
     monkeypatch.setattr(doctor, "LITTLE_DISK_BYTES", 1e18)
     (what,) = complaints(doctor.examine())
     assert " GB of disk are free in " in what
 
 
-def test_tpu_is_named(monkeypatch):
+def test_doctor_shows_the_tpu_of_tpu_name(monkeypatch):
     monkeypatch.setenv("TPU_NAME", "my-pod")
     assert any("TPU_NAME=my-pod" in line for line in doctor.render(doctor.examine()))
 
 
-def test_no_tensorflow(monkeypatch):
+def test_doctor_works_without_tensorflow(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     parser = argparse.ArgumentParser()
     doctor.add_arguments(parser)
@@ -252,7 +252,7 @@ def data_folder(tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
-def test_data_folder_is_told(data_folder):
+def test_doctor_lists_datasets_and_own_prompts_of_data_folder(data_folder):
     report = doctor.examine()
     assert report["data"] == [
         {
@@ -270,7 +270,7 @@ def test_data_folder_is_told(data_folder):
     ]
 
 
-def test_absent_data_folder_is_wrong(monkeypatch, tmp_path):
+def test_doctor_finds_missing_data_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path / "nowhere"))
     report = doctor.examine()
     (what,) = complaints(report)
@@ -278,20 +278,20 @@ def test_absent_data_folder_is_wrong(monkeypatch, tmp_path):
     assert report["data"] == []
 
 
-def test_broken_own_prompts_are_wrong(data_folder):
+def test_doctor_finds_invalid_own_prompts(data_folder):
     (data_folder / "reviews" / "templates.yaml").write_text("templates: [")
     (what,) = complaints(doctor.examine())
     assert "templates.yaml" in what
 
 
-def test_real_data_fits_a_screen(shared_data, monkeypatch):
+def test_doctor_report_on_real_data_fits_one_screen(shared_data, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(shared_data / "data"))
     report = doctor.examine()
     assert {"super_glue/cb", "glue/mrpc", "sciq"} <= set(report["data"][0]["datasets"])
     assert len(doctor.render(report)) <= 24
 
 
-def test_default_vocabulary_is_that_of_the_tasks():
+def test_doctor_default_vocabulary_equals_that_of_the_tasks():
     # Read as text: importing t0.tasks takes TensorFlow, which the doctor must not need.
     source = Path(doctor.__file__).parents[1] / "tasks" / "vocabulary.py"
     assert f'DEFAULT_VOCABULARY = "{doctor.DEFAULT_VOCABULARY}"' in source.read_text()

@@ -49,7 +49,7 @@ def answer(words, folder):
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_path_that_cannot_be_used_is_one_line(words, tmp_path):
+def test_unusable_path_error_message_is_one_line(words, tmp_path):
     wrong = []
     for kind in KINDS:
         folder = tmp_path / kind.replace(" ", "_")

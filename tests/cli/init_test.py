@@ -56,7 +56,7 @@ def written(tmp_path, split, name="films"):
     return [json.loads(line) for line in lines]
 
 
-def test_what_the_model_does_not_see_is_a_warning(init, tmp_path):
+def test_init_warns_of_unknown_tokens_and_truncation(init, tmp_path):
     vocabulary = train_vocabulary(tmp_path / "v.model", [*TEXTS, "number 0123456789"], size=80)
     rows = rows_with(["☂", "☀"])
     rows[0]["review text"] *= 150
@@ -71,7 +71,7 @@ def test_what_the_model_does_not_see_is_a_warning(init, tmp_path):
     assert "WARNING" not in out
 
 
-def test_csv_with_a_gap_as_pandas_writes_it(init, tmp_path):
+def test_init_csv_with_missing_label_and_float_labels(init, tmp_path):
     rows = rows_with(["0.0", "1.0"])
     rows[3]["sentiment"] = ""
     write_csv(tmp_path / "films.csv", rows)
@@ -92,7 +92,7 @@ def test_csv_with_a_gap_as_pandas_writes_it(init, tmp_path):
     assert all(line in script for line in out.splitlines() if not line.startswith("#"))
 
 
-def test_prompts_render_their_labels(init, tmp_path, capsys):
+def test_init_prompts_render_their_labels(init, tmp_path, capsys):
     write_csv(tmp_path / "films.csv", rows_with(["no", "yes"]))
     assert init("films", "films.csv")[0] == 0
     words = ["show", "films_which", "--all_prompts", f"--data_dir={tmp_path / 'films/data'}"]
@@ -104,7 +104,7 @@ def test_prompts_render_their_labels(init, tmp_path, capsys):
     assert cli.main(["tasks", "films_rank", *words[3:]]) == 0
 
 
-def test_any_format_and_a_folder_of_splits(init, tmp_path):
+def test_init_reads_folder_of_splits_gzip_jsonl_and_parquet(init, tmp_path):
     rows = rows_with([True, False])
     (tmp_path / "d").mkdir()
     text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -124,7 +124,7 @@ def test_any_format_and_a_folder_of_splits(init, tmp_path):
     assert written(tmp_path, "train", "parquet")[0] == written(tmp_path, "train")[0]
 
 
-def test_equal_rows_are_on_one_side(init, tmp_path):
+def test_init_train_validation_split_keeps_equal_rows_together(init, tmp_path):
     rows = [{"text": f"words number {i % 31} here", "label": i % 2} for i in range(310)]
     write_csv(tmp_path / "x.csv", rows)
     assert init("films", "x.csv", "--text=text")[0] == 0
@@ -133,7 +133,7 @@ def test_equal_rows_are_on_one_side(init, tmp_path):
     assert not texts[0] & texts[1]
 
 
-def test_lengths_fit_the_rows(init, tmp_path):
+def test_init_sequence_lengths_fit_the_rows(init, tmp_path):
     from t0.testing import train_vocabulary
 
     model = train_vocabulary(tmp_path / "v.model", [*TEXTS, "0 1 2 3 4 5 6 7 8 9"], size=300)
@@ -166,7 +166,7 @@ def test_lengths_fit_the_rows(init, tmp_path):
         (["films", "films.csv", "--output=there"], ["there exists already", "--output"]),
     ],
 )
-def test_mistakes_leave_nothing(init, tmp_path, words, parts):
+def test_init_user_error_writes_no_files(init, tmp_path, words, parts):
     rows = rows_with(["bad", "good"])
     rows[5]["review text"] = "{{ braces }}"
     write_csv(tmp_path / "films.csv", rows)
@@ -200,7 +200,7 @@ def test_mistakes_leave_nothing(init, tmp_path, words, parts):
         ([0.5, 1.5], ("low", "high"), {"0.5": "low", "1.5": "high"}),
     ],
 )
-def test_labels_are_read_as_what_they_are(values, choices, wanted):
+def test_init_label_values_are_read_by_type(values, choices, wanted):
     table = summarize_columns([{"l": value} for value in values * 2], where="rows")
     labels = read_labels(table, "l", choices)
     assert {label: labels.choices[i] for label, i in labels.indices.items()} == wanted
@@ -211,12 +211,12 @@ def test_labels_are_read_as_what_they_are(values, choices, wanted):
     assert labels.index(float("nan")) is None
 
 
-def test_a_column_of_one_value_is_no_label():
+def test_init_label_column_of_one_value_is_refused():
     with pytest.raises(UserError, match="at least two"):
         read_labels(summarize_columns([{"l": 1}] * 9, where="rows"), "l", None)
 
 
-def test_tensorflow_is_not_imported(tmp_path):
+def test_init_does_not_import_tensorflow(tmp_path):
     write_csv(tmp_path / "films.csv", rows_with(["bad", "good"]))
     code = (
         "import sys\nfrom t0.cli.main import main\n"
@@ -228,7 +228,7 @@ def test_tensorflow_is_not_imported(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_labels_and_columns_stay_as_the_csv_file_spells_them(init, tmp_path):
+def test_init_keeps_csv_spelling_of_labels_and_columns(init, tmp_path):
     rows = rows_with(["1", "01", "10"])
     for i, row in enumerate(rows):
         row |= {"code": f"{i:05d}", "price": f"{i}.50", "count": i}
@@ -250,7 +250,7 @@ def test_labels_and_columns_stay_as_the_csv_file_spells_them(init, tmp_path):
         ]
 
 
-def test_stray_quotes_of_a_tsv_file_are_text(init, tmp_path):
+def test_init_tsv_stray_quotes_are_text(init, tmp_path):
     lines = [
         f"{chr(34) * (i % 4 == 0)}{TEXTS[i % 5]} {i}\t{['no', 'yes'][i % 2]}" for i in range(40)
     ]
@@ -260,7 +260,7 @@ def test_stray_quotes_of_a_tsv_file_are_text(init, tmp_path):
     assert sorted(texts) == sorted(line.split("\t")[0] for line in lines)
 
 
-def test_a_stray_quote_of_a_csv_file_is_refused_with_its_line(init, tmp_path):
+def test_init_csv_stray_quote_is_refused_with_its_line(init, tmp_path):
     write_csv(tmp_path / "films.csv", rows_with(["no", "yes"]))
     lines = (tmp_path / "films.csv").read_text().splitlines()
     lines[7] = lines[7].replace(",", ',"', 1)
@@ -272,7 +272,7 @@ def test_a_stray_quote_of_a_csv_file_is_refused_with_its_line(init, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["films.csv", "films.jsonl"])
-def test_large_files_have_a_line_of_progress(init, tmp_path, monkeypatch, name):
+def test_init_large_file_prints_progress(init, tmp_path, monkeypatch, name):
     rows = rows_with(["no", "yes"], 2500)
     if name == "films.csv":
         write_csv(tmp_path / name, rows)
@@ -285,7 +285,7 @@ def test_large_files_have_a_line_of_progress(init, tmp_path, monkeypatch, name):
     assert ("checking films.csv: 2,000 rows" in err) == (name == "films.csv")
 
 
-def test_an_output_that_is_not_utf8_gets_escapes(init, tmp_path, monkeypatch):
+def test_init_output_that_is_not_utf8_gets_escapes(init, tmp_path, monkeypatch):
     rows = rows_with(["caf\u00e9", "\u8336"])
     write_csv(tmp_path / "films.csv", rows)
     for encoding, shown in (("ascii", "caf\\xe9"), ("latin-1", "caf\u00e9")):
@@ -305,7 +305,7 @@ NESTED = {
 
 
 @pytest.mark.parametrize("column", NESTED)
-def test_lists_and_objects_are_no_text(init, tmp_path, column):
+def test_init_text_column_of_lists_or_objects_is_refused(init, tmp_path, column):
     rows = [{column: NESTED[column](f"a film {i} of words"), "label": i % 2} for i in range(40)]
     (tmp_path / "films.json").write_text(json.dumps(rows))
     status, out, err = init("films", "films.json")
@@ -322,7 +322,7 @@ def test_lists_and_objects_are_no_text(init, tmp_path, column):
     assert written(tmp_path, "train")[0][column] == rows[0][column]
 
 
-def test_a_list_of_one_label_is_no_label(init, tmp_path):
+def test_init_label_column_of_lists_is_refused(init, tmp_path):
     rows = [{"text": f"a film {i} of words", "label": [["bad", "good"][i % 2]]} for i in range(40)]
     (tmp_path / "films.json").write_text(json.dumps({"data": rows}))
     assert "which is the column with the answers?" in init("films", "films.json")[2]
@@ -336,7 +336,7 @@ def write_splits(folder, **labels):
         write_csv(folder / f"{split}.csv", rows)
 
 
-def test_minus_one_is_a_class_of_a_split_with_other_labels(init, tmp_path):
+def test_init_label_minus_one_is_a_class_next_to_other_labels(init, tmp_path):
     write_splits(tmp_path / "in", train=[-1, 0, 1], validation=[1, -1])
     status, out, _ = init("films", "in", "--choices=bad,so so,good")
     assert status == 0
@@ -348,7 +348,7 @@ def test_minus_one_is_a_class_of_a_split_with_other_labels(init, tmp_path):
     assert (status, "has 3 labels: -1, 0, 1" in err) == (2, True)
 
 
-def test_minus_one_hides_the_labels_of_a_split_without_others(init, tmp_path):
+def test_init_split_of_only_minus_one_has_hidden_labels(init, tmp_path):
     write_splits(tmp_path / "in", train=[0, 1], test=[-1])
     status, out, _ = init("films", "in")
     assert status == 0
@@ -362,7 +362,7 @@ def test_minus_one_hides_the_labels_of_a_split_without_others(init, tmp_path):
     assert (status, "the split train hides its labels" in err) == (2, True)
 
 
-def test_labels_that_count_from_0_or_1_are_refused():
+def test_init_labels_that_count_from_0_or_1_are_refused():
     table = summarize_columns([{"l": value} for value in (1, 2) * 9], where="rows")
     with pytest.raises(UserError, match="count from 0 or from 1"):
         read_labels(table, "l", ("a", "b", "c"))
@@ -386,7 +386,7 @@ COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
         (["\uff11", "1", "2"], None, {"1": "1", "\uff11": "1", "2": "2"}),
     ],
 )
-def test_spellings_of_one_label(values, choices, wanted):
+def test_init_merges_case_and_unicode_spellings_of_a_label(values, choices, wanted):
     labels = read_labels(
         summarize_columns([{"l": v} for v in values * 4], where="rows"), "l", choices
     )
@@ -419,7 +419,7 @@ def save_with_datasets(tmp_path, form, values):
 
 
 @pytest.mark.parametrize("form", ["parquet", "saved", "dataset_info.json"])
-def test_names_of_labels_that_datasets_stores(init, tmp_path, form):
+def test_init_class_label_names_of_hugging_face_datasets(init, tmp_path, form):
     data = save_with_datasets(tmp_path, form, [2, 1] * 15)  # no row is bad
     status, out, err = init("films", data)
     assert status == 0, err
@@ -437,7 +437,7 @@ def test_names_of_labels_that_datasets_stores(init, tmp_path, form):
     assert (status, "has 3 labels: bad, so so, good" in err) == (2, True)
 
 
-def test_a_stored_name_is_no_name_of_minus_one(init, tmp_path):
+def test_init_class_label_minus_one_is_left_out(init, tmp_path):
     status, out, _ = init("films", save_with_datasets(tmp_path, "parquet", [-1, 0, 2] * 10))
     assert status == 0
     assert "10 without text or label left out" in out

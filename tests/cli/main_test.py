@@ -37,13 +37,13 @@ def exit_status(words):
     return caught.value.code
 
 
-def test_verb_gets_its_flags_and_gives_its_status(verb, capsys):
+def test_command_gets_its_flags_and_returns_its_exit_status(verb, capsys):
     verb(lambda args: print(f"hello {args.name}") or 3)
     assert cli.main(["greet", "--name", "you"]) == 3
     assert capsys.readouterr().out == "hello you\n"
 
 
-def test_help_names_every_verb(capsys):
+def test_help_names_every_command(capsys):
     assert exit_status(["--help"]) == 0
     out = capsys.readouterr().out
     for name, (_, about) in cli.VERBS.items():
@@ -52,12 +52,12 @@ def test_help_names_every_verb(capsys):
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
-def test_every_verb_has_its_module(name, capsys):
+def test_help_of_every_command(name, capsys):
     assert exit_status([name, "--help"]) == 0
     assert f"usage: t0 {name}" in capsys.readouterr().out
 
 
-def test_verb_help_is_the_verbs(verb, capsys):
+def test_help_of_a_command_lists_its_flags(verb, capsys):
     verb(None)
     assert exit_status(["greet", "--help"]) == 0
     out = capsys.readouterr().out
@@ -65,17 +65,17 @@ def test_verb_help_is_the_verbs(verb, capsys):
     assert "--name" in out
 
 
-def test_no_verb_prints_help_and_fails(capsys):
+def test_help_is_printed_without_a_command_and_fails(capsys):
     assert cli.main([]) == 2
     assert "doctor" in capsys.readouterr().out
 
 
-def test_version(capsys):
+def test_version_flag_prints_the_version(capsys):
     assert exit_status(["--version"]) == 0
     assert capsys.readouterr().out.startswith("t0 0.")
 
 
-def test_unknown_verb_names_the_nearest(capsys):
+def test_unknown_command_suggests_the_nearest(capsys):
     assert exit_status(["docter"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("t0: unknown verb 'docter'")
@@ -92,7 +92,7 @@ def test_user_error_is_one_message(verb, capsys):
     assert capsys.readouterr().err == "t0 greet: no such folder: x. Name another.\n"
 
 
-def test_interrupt_is_one_line(verb, capsys):
+def test_ctrl_c_message_is_one_line(verb, capsys):
     def run(args):
         raise KeyboardInterrupt
 
@@ -109,7 +109,7 @@ def ctrl_c_interrupts():
     signal.signal(signal.SIGINT, before)
 
 
-def test_an_interrupt_that_a_library_replaced_is_one_line(verb, capsys, ctrl_c_interrupts):
+def test_ctrl_c_hidden_by_a_library_error_is_one_line(verb, capsys, ctrl_c_interrupts):
     def run(args):
         with interruptible("all is kept"):
             try:
@@ -123,7 +123,7 @@ def test_an_interrupt_that_a_library_replaced_is_one_line(verb, capsys, ctrl_c_i
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_our_own_faults_keep_their_traceback(verb):
+def test_internal_error_keeps_its_traceback(verb):
     def run(args):
         raise ZeroDivisionError
 
@@ -132,13 +132,13 @@ def test_our_own_faults_keep_their_traceback(verb):
         cli.main(["greet"])
 
 
-def test_reported_lets_a_status_through():
+def test_exit_status_passes_through_error_reporting():
     with pytest.raises(SystemExit) as caught, reported("x"):
         raise SystemExit(7)
     assert caught.value.code == 7
 
 
-def test_closed_pipe_is_quiet():
+def test_broken_pipe_prints_no_error():
     code = "from t0.errors import reported\nwith reported('x'):\n  print('y' * 200_000)"
     reader, writer = os.pipe()
     os.close(reader)

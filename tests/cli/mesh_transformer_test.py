@@ -29,7 +29,7 @@ from t0.errors import UserError
         ("tensorflow_datasets.core.community.register_path", 1),
     ],
 )
-def test_every_flag_of_the_command_that_this_replaces(module, least):
+def test_command_flags_include_every_flag_of_t5(module, least):
     package = module.partition(".")[0]
     root = Path(importlib.util.find_spec(package).origin).parent
     source = (root.parent / (module.replace(".", "/") + ".py")).read_text()
@@ -38,7 +38,7 @@ def test_every_flag_of_the_command_that_this_replaces(module, least):
     assert stock <= set(mesh_flags.command_flags())
 
 
-def test_flags_are_read():
+def test_command_flags_are_parsed():
     given = mesh_flags.parse(
         [
             *("t5_mesh_transformer", "--model_dir", "/m", "--gin_param=a = 1", "--gin_param=b=2"),
@@ -63,12 +63,12 @@ def test_flags_are_read():
         ("words", "unexpected argument 'words'"),
     ],
 )
-def test_mistaken_flags(argument, message):
+def test_command_flags_unknown_or_invalid_are_refused(argument, message):
     with pytest.raises(UserError, match=message):
         mesh_flags.parse(["t5_mesh_transformer", argument])
 
 
-def test_help_needs_no_heavy_package():
+def test_help_imports_no_heavy_package():
     code = (
         "import sys\n"
         "from t0.cli.mesh_transformer import main\n"
@@ -94,11 +94,11 @@ def test_help_needs_no_heavy_package():
         ("--gin_param=tokenizer = 'x'", "--gin_param=tokenizer = 'x'"),
     ],
 )
-def test_secrets_are_left_out_of_the_record(word, recorded):
+def test_secrets_are_masked_in_the_command_record(word, recorded):
     assert shlex.split(mask_command(["run", word, "--tpu=t"])) == ["run", recorded, "--tpu=t"]
 
 
-def test_secret_in_a_word_of_its_own():
+def test_secrets_in_a_separate_argument_are_masked():
     assert mask_command(["run", "--api-key", "abc", "--tpu=t"]) == "run --api-key '***' --tpu=t"
 
 
@@ -113,7 +113,7 @@ def test_secret_in_a_word_of_its_own():
         (["--engine=jax"], None),
     ],
 )
-def test_the_pytorch_engine_has_the_words_of_its_runs(words, handed_on, monkeypatch):
+def test_engine_torch_gets_the_arguments_of_its_runs(words, handed_on, monkeypatch):
     from t0.cli import mesh_transformer
     from t0.torch import __main__ as torch_engine
 

@@ -38,7 +38,7 @@ def overlap(data, tmp_path, capsys, monkeypatch):
     return run
 
 
-def test_tables_and_paths_are_printed(overlap, tmp_path):
+def test_data_overlap_prints_tables_and_output_paths(overlap, tmp_path):
     status, out, err = overlap("--min_words=4")
     assert (status, err) == (0, "")
     table = (tmp_path / "out" / "overlap.txt").read_text()
@@ -47,7 +47,7 @@ def test_tables_and_paths_are_printed(overlap, tmp_path):
     assert facts["datasets"]["quiz"]["overlapping"] == {"13": 6, "8": 6}
 
 
-def test_other_lengths(overlap, tmp_path):
+def test_data_overlap_with_another_ngram_length(overlap, tmp_path):
     assert overlap("--ngrams=6")[0] == 0
     facts = json.loads((tmp_path / "out" / "overlap.json").read_text())
     assert facts["datasets"]["quiz"]["overlapping"] == {"6": 5}  # one row has four words
@@ -67,7 +67,7 @@ def test_other_lengths(overlap, tmp_path):
         ([], {"evaluation": "quiz_blind"}, "have no text of 5 words or more"),
     ],
 )
-def test_mistakes(overlap, tmp_path, words, given, part):
+def test_data_overlap_user_error_is_one_line(overlap, tmp_path, words, given, part):
     status, out, err = overlap(*words, **given)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("t0 overlap: ")
@@ -75,7 +75,7 @@ def test_mistakes(overlap, tmp_path, words, given, part):
     assert not (tmp_path / "out" / "overlap.json").exists()
 
 
-def test_output_that_cannot_be_written(overlap, tmp_path):
+def test_data_overlap_output_that_cannot_be_written(overlap, tmp_path):
     (tmp_path / "out").write_text("a file")
     status, _, err = overlap()
     assert (status, err.count("\n")) == (2, 1)

@@ -66,7 +66,7 @@ def run(capsys, *words):
     return capsys.readouterr().out
 
 
-def test_finetune_steps_and_checkpoint_change_the_plan(capsys):
+def test_plan_counts_finetune_steps_from_the_checkpoint(capsys):
     words = [*TRAIN, "--fast", "--json", "--checkpoint=/models/t5/model.ckpt-1000"]
     plan = json.loads(run(capsys, *words, "--finetune_steps=500"))
     assert (plan["run"]["train_steps"], plan["run"]["steps"]) == (1500, 500)
@@ -76,7 +76,7 @@ def test_finetune_steps_and_checkpoint_change_the_plan(capsys):
     assert json.loads(run(capsys, *gpus))["time"]["train_steps"] == 500
 
 
-def test_recipe_for_training(capsys):
+def test_plan_of_t0_training_recipe(capsys):
     plan = json.loads(run(capsys, "--json", "--start_step=1100000", *TRAIN))
     assert plan["parameters"] == 11_135_332_352
     assert plan["batch"]["sequences"] == 1024
@@ -89,7 +89,7 @@ def test_recipe_for_training(capsys):
     assert 3.5e16 < plan["flops"]["per_step"] < 5.5e16
 
 
-def test_recipe_for_scoring(capsys):
+def test_plan_of_t0_scoring_recipe(capsys):
     plan = json.loads(run(capsys, "--json", *SCORE))
     assert plan["mode"] == "score_eval"
     assert plan["batch"]["sequences"] == 256
@@ -98,7 +98,7 @@ def test_recipe_for_scoring(capsys):
 
 
 @pytest.mark.parametrize("name", ["t0_train", "t0pp_train", "t0_3b"])
-def test_training_runs_are_two_files(name, capsys):
+def test_plan_of_training_run_from_two_gin_files(name, capsys):
     words = [f"--gin_file=runs/{name}.gin", "--gin_file=mesh/v3-512.gin", "--json"]
     plan = json.loads(run(capsys, *words))
     assert plan["run"]["steps"] == 12_200  # it continues run.init_checkpoint, step 1,100,000
@@ -107,14 +107,14 @@ def test_training_runs_are_two_files(name, capsys):
     assert plan["verdict"]["word"] != "does not fit"
 
 
-def test_scoring_run_is_two_files(capsys):
+def test_plan_of_scoring_run_from_two_gin_files(capsys):
     words = ["--gin_file=runs/t0_score_eval.gin", "--gin_file=mesh/v3-128.gin", "--json"]
     plan = json.loads(run(capsys, *words))
     assert plan["mesh"]["shape"] == {"batch": 32, "model": 4}
     assert plan["verdict"]["word"] == "fits"
 
 
-def test_text_and_picture(capsys, tmp_path):
+def test_plan_prints_verdict_and_writes_picture(capsys, tmp_path):
     picture = tmp_path / "plan.png"
     out = run(capsys, *SMALL, "--output", str(picture))
     for part in ("VERDICT: fits", "heads 6 over model: 3 a core", "all-reduce", "core-hours"):
@@ -123,7 +123,7 @@ def test_text_and_picture(capsys, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["plan.png"]
 
 
-def test_old_switches_of_the_plan_are_accepted_with_a_note(capsys):
+def test_plan_accepts_former_fast_flag_with_a_note(capsys):
     assert cli.main(["plan", *SMALL, "--fast", "--json"]) == 0
     assert "note: --fast is the default now" in capsys.readouterr().err
 
@@ -135,14 +135,14 @@ def test_old_switches_of_the_plan_are_accepted_with_a_note(capsys):
         (["--engine=torch", "--gpu=a100-80", "--exact"], "--exact is for plans of TPUs"),
     ],
 )
-def test_switches_of_the_plan_that_exclude_each_other_are_refused(words, message, capsys):
+def test_plan_flags_that_exclude_each_other_are_refused(words, message, capsys):
     with pytest.raises(SystemExit):
         cli.main(["plan", *SMALL, *words])
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_formulas_and_exact_lowering_agree(capsys):
+def test_plan_formulas_agree_with_exact_lowering(capsys):
     # Two layers, so that it takes seconds.
     batch = "--gin_param=run.batch_size=('tokens_per_replica',4096)"
     words = [*SMALL, "--gin_param=num_layers=2", batch, "--json"]
@@ -158,7 +158,7 @@ def test_formulas_and_exact_lowering_agree(capsys):
     assert seconds[0] == pytest.approx(seconds[1], rel=0.01)
 
 
-def test_sweep_ranks_and_says_which_is_best(capsys):
+def test_plan_sweep_ranks_and_names_the_best(capsys):
     axes = ["--sweep", "tpu=v3-8,v3-32", "model_parallelism=1,2,8", "sequences_per_batch=64"]
     lines = run(capsys, *SMALL, *axes).splitlines()
     words = [line.split() for line in lines]
@@ -174,7 +174,7 @@ def test_sweep_ranks_and_says_which_is_best(capsys):
     assert rows[0]["plan"]["verdict"]["word"] == "fits"
 
 
-def test_bad_flags_end_with_one_message(capsys, tmp_path):
+def test_plan_invalid_flag_is_one_message(capsys, tmp_path):
     for words, part in (
         (["--output", str(tmp_path / "x" / "y.png")], "there is no folder"),
         (["--output", "x.doc"], "ends in .png"),
@@ -189,7 +189,7 @@ def test_bad_flags_end_with_one_message(capsys, tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("words", [TRAIN, SCORE], ids=["train", "score"])
-def test_recipe_is_lowered_whole_in_a_fresh_process(words):
+def test_plan_lowers_whole_recipe_in_a_new_process(words):
     command = [sys.executable, "-m", "t0.cli.main", "plan", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -200,7 +200,7 @@ def test_recipe_is_lowered_whole_in_a_fresh_process(words):
         assert plan["operations"]["CrossReplicaSum"] == 2375
 
 
-def test_a_run_on_gpus_is_planned_for_pytorch(capsys):
+def test_plan_of_a_gpu_run_with_pytorch(capsys):
     words = ["--engine=torch", "--gpu=a100-80", "--gin_file=runs/t0_3b.gin"]
     one, eight = (json.loads(run(capsys, *words, f"--gpus={n}", "--json")) for n in (1, 8))
     assert one["parameters"] == 2_849_757_184
@@ -216,7 +216,7 @@ def test_a_run_on_gpus_is_planned_for_pytorch(capsys):
     )
 
 
-def test_a_run_that_fits_no_gpu_is_told_what_would(capsys):
+def test_plan_that_fits_no_gpu_suggests_what_would(capsys):
     words = ["--engine=torch", "--gin_file=runs/t0_3b.gin"]
     large = "--gin_param=serialize_num_microbatches.tokens_per_microbatch_per_replica=1048576"
     plan = json.loads(run(capsys, *words, "--gpu=a100-80", large, "--json"))
@@ -235,7 +235,7 @@ def test_a_run_that_fits_no_gpu_is_told_what_would(capsys):
         (["--engine=torch", "--gpu=l4", "--gpus=3"], "a multiple of 3"),
     ],
 )
-def test_mistakes_about_gpus(capsys, words, said):
+def test_plan_gpu_user_error_is_named(capsys, words, said):
     import gin
 
     gin.clear_config()

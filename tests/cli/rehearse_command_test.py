@@ -38,7 +38,7 @@ def tests_are_no_packages(monkeypatch, empty_gin):
 
 
 @pytest.mark.slow
-def test_two_cores_agree(capsys):
+def test_rehearsal_of_two_cores_agrees_with_one_device(capsys):
     words = [
         TWO_CORES,
         "--gin_param=tpu_mesh_shape.model_parallelism = 2",
@@ -76,7 +76,7 @@ def test_two_cores_agree(capsys):
         "heads",
     ],
 )
-def test_what_is_refused(words, said, capsys):
+def test_rehearsal_refuses_unsupported_runs(words, said, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["rehearse", *RUN, *words])
     assert ended.value.code == 2

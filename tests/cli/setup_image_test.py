@@ -51,7 +51,7 @@ def content(folder):
     return len(paths), found.hexdigest()
 
 
-def test_the_environment_stands_on_the_images_tensorflow(image, tmp_path):
+def test_setup_on_tpu_image_uses_the_system_tensorflow(image, tmp_path):
     checkout, packages = tmp_path / "checkout", image / "dist-packages"
     run("git", "clone", "--quiet", ROOT, checkout)
     before = content(packages)

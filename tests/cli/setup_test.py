@@ -100,7 +100,7 @@ def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
-def test_a_second_run_has_nothing_to_do(checkout):
+def test_setup_second_run_does_nothing(checkout):
     said, (packages, ours) = checkout.run()
     assert "making .venv" in said and said.endswith("done\n")
     assert "--no-deps" in packages and "--require-hashes -r" in packages
@@ -120,14 +120,14 @@ def test_a_second_run_has_nothing_to_do(checkout):
     assert (checkout.root / ".venv" / "pyvenv.cfg").stat().st_ino == made
 
 
-def test_a_failed_run_is_taken_up(checkout):
+def test_setup_resumes_after_a_failed_run(checkout):
     checkout.run()
     (checkout.root / "setup.py").write_text("setup()")
     checkout.run(STATUS="3", status=3)
     assert len(checkout.run()[1]) == 2
 
 
-def test_pip_gets_uv_where_it_is_missing(checkout):
+def test_setup_installs_uv_if_it_is_missing(checkout):
     checkout.environment["PATH"] = "/usr/bin:/bin"
     said, commands = checkout.run()
     assert "installing uv" in said and len(commands) == 2
@@ -136,14 +136,14 @@ def test_pip_gets_uv_where_it_is_missing(checkout):
     assert "installing uv" not in said and len(commands) == 2
 
 
-def test_uv_finds_the_python(checkout):
+def test_setup_finds_python_with_uv(checkout):
     _, (find, *_) = checkout.run(T0_PYTHON="", FOUND=str(checkout.python))
     assert find.startswith("python find --system --no-python-downloads 3.11 ")
     _, (find, *_) = checkout.run("--python", OTHER, T0_PYTHON="", FOUND="/bin/false", status=1)
     assert f"--no-python-downloads {OTHER} " in find
 
 
-def test_settings_of_pip_hold_for_uv(checkout):
+def test_setup_passes_pip_settings_to_uv(checkout):
     lines = [
         ":env:.find-links='/wheels'",
         "global.cert='/ca.pem'",
@@ -168,7 +168,7 @@ def test_settings_of_pip_hold_for_uv(checkout):
     assert "'/mine'" in commands[0] and "/wheels" not in commands[0]
 
 
-def test_an_environment_of_another_folder_is_left_alone(checkout, tmp_path):
+def test_setup_leaves_environment_of_another_folder_alone(checkout, tmp_path):
     checkout.run()
     first, checkout.root = checkout.root, tmp_path / "other"
     shutil.copytree(first, checkout.root, ignore=shutil.ignore_patterns(".venv"))
@@ -178,7 +178,7 @@ def test_an_environment_of_another_folder_is_left_alone(checkout, tmp_path):
     assert (first / ".venv" / ".t0-setup").exists()
 
 
-def test_a_second_setup_waits_for_the_first(checkout):
+def test_setup_waits_for_a_concurrent_setup(checkout):
     with open(checkout.root / ".venv.lock", "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         second = checkout.start()
@@ -214,7 +214,7 @@ def test_a_python_that_cannot_be_used_is_named(checkout, python, words, message)
         (["--wiht", "hf"], "unknown option --wiht"),
     ],
 )
-def test_unknown_options_are_refused(checkout, words, message):
+def test_setup_unknown_option_is_refused(checkout, words, message):
     assert message in checkout.run(*words, status=2)[0]
 
 
@@ -225,7 +225,7 @@ def test_unknown_options_are_refused(checkout, words, message):
         ("", False),
     ],
 )
-def test_optional_packages_are_locked_and_come_before_our_commands(checkout, requires, for_cuda):
+def test_setup_optional_packages_are_locked_and_installed_first(checkout, requires, for_cuda):
     checkout.run()
     _, (torch, locked, ours) = checkout.run("--with", "hf", REQUIRES=requires)
     assert torch.partition(" #")[0].endswith("torch==2.13.0") and "--require-hashes" not in torch
@@ -257,7 +257,7 @@ def make_image(folder, version="2.15.1"):
     return str(folder / "bin" / "python")
 
 
-def test_what_the_image_brings_is_not_installed(checkout, tmp_path):
+def test_setup_does_not_reinstall_packages_of_the_image(checkout, tmp_path):
     python = make_image(tmp_path / "image", "2.15.1+tpu")
     packages = tmp_path / "image" / "dist-packages"
     said, _ = checkout.run("--system-tensorflow", T0_PYTHON=python)
@@ -277,7 +277,7 @@ def test_what_the_image_brings_is_not_installed(checkout, tmp_path):
     assert not stands.exists() and checkout.run() == ("", [])
 
 
-def test_an_image_that_cannot_work_is_refused(checkout, tmp_path):
+def test_setup_refuses_image_without_fitting_tensorflow(checkout, tmp_path):
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     bare = str(bare / "bin" / "python")

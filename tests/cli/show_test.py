@@ -50,7 +50,7 @@ def t0(own, capsys, monkeypatch):
     return run
 
 
-def test_row_without_vocabulary(t0):
+def test_show_row_without_vocabulary(t0):
     status, out, err = t0("show", TASK, "--rows=1")
     assert status == 0
     assert out == (
@@ -63,7 +63,7 @@ def test_row_without_vocabulary(t0):
     assert "--vocab=FILE" in err
 
 
-def test_cut_is_marked_where_the_vocabulary_cuts(t0, own):
+def test_show_marks_truncation_at_the_token_limit(t0, own):
     import sentencepiece
 
     words = [f"--vocab={own / 'vocab.model'}", "--lengths=inputs=12,targets=9", "--row=1", "--ids"]
@@ -85,7 +85,7 @@ def test_cut_is_marked_where_the_vocabulary_cuts(t0, own):
     assert "1 of 1 rows are cut at inputs=12,targets=9" in err
 
 
-def test_target_whose_eos_is_cut(t0, own):
+def test_show_marks_truncated_eos_of_target(t0, own):
     import sentencepiece
 
     model = sentencepiece.SentencePieceProcessor(model_file=str(own / "vocab.model"))
@@ -95,13 +95,13 @@ def test_target_whose_eos_is_cut(t0, own):
     assert f"    bad[CUT at {count} tokens: EOS is lost]\n" in out
 
 
-def test_notes_on_odd_rows(t0):
+def test_show_notes_missing_choice_and_skipped_row(t0):
     assert "note: none of the choices is the target; wanted one" in t0("show", "reviews_slipped")[1]
     _, out, _ = t0("show", "reviews_retell", "--row=0")
     assert "note: the template leaves this row out" in out
 
 
-def test_notes_on_what_the_model_does_not_see(t0, own, tmp_path):
+def test_show_and_lint_note_unknown_tokens_and_truncation(t0, own, tmp_path):
     prompts = {
         "which": ("{{text}} ||| {{answer_choices[label]}}", "☂ ||| ☀ ||| good"),
         "retell": ("Retell ||| {{text}}", None),
@@ -124,7 +124,7 @@ def test_notes_on_what_the_model_does_not_see(t0, own, tmp_path):
     assert "wrong one's tokens" not in verdicts["faces_retell"]
 
 
-def test_all_prompts_another_split_and_an_expression(t0):
+def test_show_all_prompts_split_and_task_expression(t0):
     _, out, _ = t0("show", TASK, "--all_prompts", "--split=validation")
     titles = [line for line in out.splitlines() if ", split" in line]
     names = (TASK, "reviews_retell", "reviews_slipped")
@@ -147,7 +147,7 @@ def test_all_prompts_another_split_and_an_expression(t0):
         ([TASK, "--vocab=/no/such.model"], ["vocabulary not found: /no/such.model"]),
     ],
 )
-def test_mistakes(t0, words, parts):
+def test_show_user_error_is_one_line(t0, words, parts):
     status, out, err = t0("show", *words)
     assert (status, out) == (2, "")
     assert err.count("\n") == 1
@@ -155,14 +155,14 @@ def test_mistakes(t0, words, parts):
         assert part in err
 
 
-def test_vocabulary_that_is_none(t0, tmp_path):
+def test_show_invalid_vocabulary_is_refused(t0, tmp_path):
     (tmp_path / "x.model").write_text("not a model")
     status, _, err = t0("show", TASK, f"--vocab={tmp_path / 'x.model'}")
     assert status == 2
     assert "x.model is not a SentencePiece model" in err
 
 
-def test_lint_says_what_it_did_not_find_and_did_not_count(t0, own):
+def test_lint_reports_no_faults_and_uncounted_tokens(t0, own):
     status, out, err = t0("lint", TASK)
     header, row, _ = out.splitlines()
     assert (status, row.split()) == (0, [TASK, "train", "3", *["no"] * 9, "ok"])
@@ -199,7 +199,7 @@ seqio.TaskRegistry.add(
 """
 
 
-def test_task_of_a_module(t0, tmp_path, monkeypatch, clean_registries):
+def test_show_task_of_a_user_module(t0, tmp_path, monkeypatch, clean_registries):
     (tmp_path / "letters_module.py").write_text(LETTERS)
     monkeypatch.syspath_prepend(tmp_path)
     words = ["letters_to_show", "--module_import=letters_module", "--rows=1"]
@@ -210,7 +210,9 @@ def test_task_of_a_module(t0, tmp_path, monkeypatch, clean_registries):
     assert "unknown tokens" not in out
 
 
-def test_unknown_tokens_of_a_task_of_a_module(t0, own, tmp_path, monkeypatch, clean_registries):
+def test_show_unknown_tokens_of_a_user_module_task(
+    t0, own, tmp_path, monkeypatch, clean_registries
+):
     vocabulary = f"seqio.SentencePieceVocabulary({str(own / 'vocab.model')!r})"
     module = LETTERS.replace("seqio.ByteVocabulary()", vocabulary)
     assert module != LETTERS
@@ -221,13 +223,13 @@ def test_unknown_tokens_of_a_task_of_a_module(t0, own, tmp_path, monkeypatch, cl
     assert "note: the target has 1 unknown token, because" in out
 
 
-def test_tasks_of_an_own_mixture(t0):
+def test_tasks_command_lists_user_mixture(t0):
     status, out, err = t0("tasks", "mine")
     assert (status, err) == (0, "1 task\n")
     assert out.splitlines()[1].split() == [TASK, *["train", "3,", "validation", "1", "3", "-"]]
 
 
-def test_cached_tasks_are_seen(t0, tmp_path):
+def test_tasks_command_shows_cached_tasks(t0, tmp_path):
     (tmp_path / TASK).mkdir()
     (tmp_path / TASK / "COMPLETED").write_text("")
     (tmp_path / TASK / "stats.train.json").write_text('{"examples": 2}')
@@ -236,7 +238,7 @@ def test_cached_tasks_are_seen(t0, tmp_path):
     assert (row["cached"], row["rate"]) == (str(tmp_path / TASK), 2.0)
 
 
-def test_catalogue_is_read_without_tensorflow(own):
+def test_task_catalogue_is_read_without_tensorflow(own):
     code = (
         "import sys\nfrom t0.cli.main import main\n"
         "for words in map(str.split, sys.argv[1:]):\n  assert main(words) == 0, words\n"
@@ -249,7 +251,7 @@ def test_catalogue_is_read_without_tensorflow(own):
     assert done.returncode == 0, done.stderr
 
 
-def test_an_output_that_is_not_utf8_gets_escapes(tmp_path, monkeypatch):
+def test_show_output_that_is_not_utf8_gets_escapes(tmp_path, monkeypatch):
     folder = tmp_path / "teas"
     write_templates(folder, {"a": ("{{text}} ||| {{answer_choices[label]}}", "mild ||| caf\u00e9")})
     (folder / "train.csv").write_text("text,label\n\u8336 caf\u00e9,1\n", encoding="utf-8")
@@ -261,7 +263,7 @@ def test_an_output_that_is_not_utf8_gets_escapes(tmp_path, monkeypatch):
     assert "* caf\u00e9\n" in text
 
 
-def test_cells_are_shown_as_in_the_file(tmp_path, capsys):
+def test_show_csv_cells_as_in_the_file(tmp_path, capsys):
     folder = tmp_path / "shop"
     names = ("zip", "price", "code", "long", "count", "share")
     jinja = " ".join(f"{name}={{{{{name}}}}}" for name in names)

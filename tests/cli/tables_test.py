@@ -6,7 +6,7 @@ COLUMNS = ("task", "splits", "rate")
 ROWS = [("a_very_long_name_of_a_task", "train 9,999, validation 7", "12"), ("short", "", "3,456")]
 
 
-def test_columns_are_aligned():
+def test_terminal_table_columns_are_aligned():
     wide, *lines = table_lines(COLUMNS, ROWS, right=("rate",))
     assert wide == "task                        splits                      rate"
     assert lines == [
@@ -15,7 +15,7 @@ def test_columns_are_aligned():
     ]
 
 
-def test_a_name_is_never_broken():
+def test_terminal_table_never_breaks_a_name():
     for width in (20, 40, 59):
         lines = list(table_lines(COLUMNS, ROWS, width=width))
         assert "a_very_long_name_of_a_task" in lines
@@ -25,6 +25,6 @@ def test_a_name_is_never_broken():
         assert told == "splits: train 9,999, validation 7; rate: 12 rate: 3,456"
 
 
-def test_control_characters_do_not_reach_the_terminal():
+def test_terminal_table_escapes_control_characters():
     (_, line) = table_lines(("name",), [("red\x1b[31m\nhere",)])
     assert line == "red\\x1b[31m here"

@@ -71,7 +71,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["t0", "t5_mesh_transformer", "seqio_cache_tasks"])
-def test_sigterm_removes_them_and_after_sigkill_the_next_run_does(temporary, command):
+def test_temporary_files_are_removed_after_sigterm_and_sigkill(temporary, command):
     child = started(command, make_and_wait)
     written(temporary)
     os.kill(child, signal.SIGTERM)
@@ -86,7 +86,7 @@ def test_sigterm_removes_them_and_after_sigkill_the_next_run_does(temporary, com
     assert not list(temporary.iterdir())
 
 
-def test_no_folder_for_them_is_one_line(tmp_path, monkeypatch, capfd):
+def test_temporary_files_folder_missing_is_one_line(tmp_path, monkeypatch, capfd):
     with monkeypatch.context() as changed:
         changed.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
         assert ended(started("t0", lambda: None)) == 2

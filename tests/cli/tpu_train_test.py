@@ -34,13 +34,13 @@ def ended(tmp_path):
     return run
 
 
-def test_a_finished_run_is_not_started_again(ended):
+def test_tpu_restart_loop_ends_after_a_finished_run(ended):
     done, calls = ended(0, 0)
     assert (done.returncode, done.stderr) == (0, "")
     assert calls == ["0 --tpu=my-tpu --gin_param=a = 'b c'"]
 
 
-def test_a_stopped_run_is_started_again_until_it_is_finished(ended):
+def test_tpu_restart_loop_restarts_a_preempted_run(ended):
     done, calls = ended(75, 75, 0, 0)
     assert done.returncode == 0
     assert len(calls) == 3
@@ -49,13 +49,13 @@ def test_a_stopped_run_is_started_again_until_it_is_finished(ended):
 
 
 @pytest.mark.parametrize("status", [1, 2, 130, 137])
-def test_another_end_is_final_and_told(ended, status):
+def test_tpu_restart_loop_ends_on_another_exit_status(ended, status):
     done, calls = ended(75, status, 0)
     assert done.returncode == status
     assert len(calls) == 2
     assert f"ended with status {status}, which a restart does not mend" in done.stderr
 
 
-def test_a_local_tpu_is_not_kept_from_the_run(ended):
+def test_tpu_restart_loop_passes_local_tpu_to_the_run(ended):
     _, calls = ended(0, flags=("--tpu=local", "--seed=1"))
     assert calls == ["unset --tpu=local --seed=1"]

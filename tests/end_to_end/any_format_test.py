@@ -38,7 +38,9 @@ def weights_of(path):
 
 
 @pytest.mark.slow
-def test_trained_from_hugging_face_and_exported(command, formats, model_dir, world, tmp_path):
+def test_hugging_face_checkpoint_is_fine_tuned_and_exported(
+    command, formats, model_dir, world, tmp_path
+):
     folder, first, second = (tmp_path / name for name in ("model", "first", "second"))
     words = [f"--model_dir={folder}", *TRAIN, f"--checkpoint={formats / 'hf'}"]
     words.append("--finetune_steps=2")
@@ -67,7 +69,7 @@ def test_trained_from_hugging_face_and_exported(command, formats, model_dir, wor
 
 
 @pytest.mark.slow
-def test_trained_from_t5x_with_its_optimizer_state(command, formats, model_dir, tmp_path):
+def test_t5x_checkpoint_is_trained_with_its_optimizer_state(command, formats, model_dir, tmp_path):
     initial = f"--gin_param=run.init_checkpoint = '{formats / 't5x'}'"
     done = run(command, f"--model_dir={tmp_path}", *TRAIN, initial, "--finetune_steps=1")
     slots = len(loaded(model_dir / "model.ckpt-20")) - len(weights_of(model_dir / "model.ckpt-20"))
@@ -76,7 +78,7 @@ def test_trained_from_t5x_with_its_optimizer_state(command, formats, model_dir, 
 
 
 @pytest.mark.slow
-def test_scored_from_every_format(command, formats, model_dir, scored, tmp_path):
+def test_rank_evaluation_of_every_checkpoint_format(command, formats, model_dir, scored, tmp_path):
     del scored
     name = "weather_which_word_score_eval"
     task = f"--gin_param=MIXTURE_NAME = '{name}'"
@@ -101,7 +103,7 @@ def _likelihoods(text):
 
 
 @pytest.mark.slow
-def test_decoded_and_scored_by_mesh_tensorflow(command, formats, model_dir, tmp_path):
+def test_t5x_checkpoint_is_decoded_and_scored(command, formats, model_dir, tmp_path):
     (tmp_path / "inputs").write_text("much rain today\nmuch snow today\n")
     (tmp_path / "targets").write_text("rain\nsnow\n")
     config = f"--gin_file={model_dir}/operative_config.gin"
@@ -127,7 +129,7 @@ def test_decoded_and_scored_by_mesh_tensorflow(command, formats, model_dir, tmp_
         (["--use_model_api", "--checkpoint=x"], ["--pretrained_model_dir"]),
     ],
 )
-def test_mistakes_before_training(command, cached, tmp_path, words, parts):
+def test_checkpoint_and_export_flag_errors_before_training(command, cached, tmp_path, words, parts):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("")
     words = [word.replace("{}", str(tmp_path)) for word in words]
@@ -138,7 +140,7 @@ def test_mistakes_before_training(command, cached, tmp_path, words, parts):
 
 
 @pytest.mark.slow
-def test_model_that_does_not_fit_the_checkpoint(command, formats, world, tmp_path):
+def test_checkpoint_of_another_model_or_vocabulary_is_refused(command, formats, world, tmp_path):
     words = [f"--model_dir={tmp_path}", *TRAIN, f"--checkpoint={formats / 'hf'}"]
     text = message(command(*words, "--gin_param=d_ff = 128"))
     assert "d_ff: 64 in the checkpoint, 128 by the gin files" in text
@@ -149,7 +151,7 @@ def test_model_that_does_not_fit_the_checkpoint(command, formats, world, tmp_pat
 
 
 @pytest.mark.slow
-def test_model_api_exports(command, model_dir, tmp_path):
+def test_model_api_exports_to_hugging_face(command, model_dir, tmp_path):
     run(
         command,
         *("--use_model_api", "--mode=finetune", "--mixture_or_task=weather_train"),
@@ -161,7 +163,7 @@ def test_model_api_exports(command, model_dir, tmp_path):
 
 
 @pytest.mark.slow
-def test_run_files_take_any_format(command, formats, model_dir, tmp_path):
+def test_run_gin_files_take_any_checkpoint_format(command, formats, model_dir, tmp_path):
     def gin(**macros):
         return [f"--gin.{name}={value!r}" for name, value in macros.items()]
 

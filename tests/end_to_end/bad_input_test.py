@@ -43,7 +43,7 @@ from command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
         ),
     ],
 )
-def test_mistake_is_one_message(command, tmp_path, arguments, parts):
+def test_user_error_is_one_message(command, tmp_path, arguments, parts):
     text = message(command(f"--model_dir={tmp_path / 'model'}", *arguments))
     for part in parts:
         assert part in text
@@ -165,7 +165,7 @@ def test_split_whose_labels_are_hidden(score, tmp_path):
 
 
 @pytest.mark.slow
-def test_examples_whose_labels_are_hidden_are_left_out(score):
+def test_hidden_label_examples_are_left_out_of_the_score(score):
     done = score("halfhidden_which_word_score_eval")
     assert done.status == 0, done.err
     assert "6 examples, 6 left out" in done.out
@@ -181,7 +181,7 @@ def test_interrupt_saves_and_says_how_to_go_on(command, tmp_path):
     assert len(list(tmp_path.glob("model.ckpt-*.index"))) == 2
 
 
-def test_a_run_on_a_tpu_is_refused_before_it_writes(command, tmp_path):
+def test_tpu_run_without_cache_or_model_dir_is_refused(command, tmp_path):
     mesh = "--gin_file=mesh/v3-8.gin"
     with socket.create_server(("127.0.0.1", 0)) as server:
         tpu = f"--tpu=grpc://127.0.0.1:{server.getsockname()[1]}"

@@ -29,7 +29,7 @@ def gone_on(server, tmp_path_factory):
     return done, folder
 
 
-def test_training_goes_on_with_the_same_configuration(gone_on):
+def test_resume_of_old_run_keeps_its_configuration(gone_on):
     done, folder = gone_on
     assert "training from step 6 to 12" in done.out
     assert f"{folder}/model/model.ckpt-6, step 6" in done.out
@@ -48,7 +48,7 @@ def test_training_goes_on_with_the_same_configuration(gone_on):
     assert found == bindings(operative) | {"run.train_steps": "12"}
 
 
-def test_batches_and_dropout_go_on_where_they_were(gone_on):
+def test_resume_of_old_run_continues_batches_and_dropout(gone_on):
     _, folder = gone_on
     lines = (folder / "model" / "metrics.jsonl").read_text().splitlines()
     losses = {record["step"]: record["loss"] for record in map(json.loads, lines)}
@@ -72,7 +72,7 @@ def bindings(text):
 
 
 @pytest.mark.parametrize("path", OPERATIVE, ids=[path.stem for path in OPERATIVE])
-def test_saved_configs_are_read_whole(path, command):
+def test_old_operative_gin_file_is_read_whole(path, command):
     saved = bindings(path.read_text())
     assert len(saved) > 90
     recipes = ["--module_import=t0.recipes"] if path.stem.startswith("run_file") else []
@@ -87,7 +87,7 @@ def test_saved_configs_are_read_whole(path, command):
     assert found == {name: value for name, value in saved.items() if name not in other}
 
 
-def test_every_mode_has_a_saved_config():
+def test_old_operative_gin_files_cover_every_mode():
     ours = {"train", "eval", "perplexity_eval", "score_eval", "infer"}
     ours |= {"score_from_dataset", "score_from_strings", "export", "export_infer", "export_score"}
     ours |= {"run_file_pretrain", "run_file_eval", "run_file_infer"}

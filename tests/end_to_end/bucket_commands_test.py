@@ -45,13 +45,13 @@ def cached_there(run, bucket):
         ["show", "weather_which_word"],
     ],
 )
-def test_own_prompts_and_mixtures_are_those_of_the_disk(run, world, words):
+def test_bucket_prompts_and_mixtures_equal_those_on_disk(run, world, words):
     there, here = run("t0", *words), run("t0", *words, here=True)
     said = here.out.replace(str(world.folder), "gs://b")
     assert (there.status, there.out) == (here.status, said), there.err
 
 
-def test_a_cache_is_that_of_the_disk_and_is_listed_and_verified(run, cached_there, bucket, world):
+def test_bucket_cache_equals_that_on_disk_and_is_verified(run, cached_there, bucket, world):
     out = world.folder / "cache_here"
     words = [f"--tasks={TASKS}", f"--output_cache_dir={out}", "--num_workers=0"]
     assert run("seqio_cache_tasks", *words, "--module_import=t0.seqio_tasks", here=True).status == 0
@@ -72,7 +72,7 @@ def test_a_cache_is_that_of_the_disk_and_is_listed_and_verified(run, cached_ther
 
 
 @pytest.mark.slow
-def test_training_with_a_gin_file_a_cache_and_a_vocabulary_in_the_bucket(run, cached_there, bucket):
+def test_bucket_training_with_gin_file_cache_and_vocabulary(run, cached_there, bucket):
     bucket.put("b", "gin/shorter.gin", b"run.train_steps = 2\n")
     bucket.put("b", "gin/mine.gin", b"include 'gs://b/gin/shorter.gin'\nrun.batch_size = 2\n")
     words = [*TRAIN, "--gin_param=mesh_train_dataset_fn.use_cached = True"]
@@ -94,7 +94,7 @@ def test_training_with_a_gin_file_a_cache_and_a_vocabulary_in_the_bucket(run, ca
         ("t0", ["verify", "gs://b/none"], "gs://b/none"),
     ],
 )
-def test_what_is_not_there_is_named_in_one_message(run, program, words, said):
+def test_bucket_file_that_is_missing_is_named_in_one_message(run, program, words, said):
     done = run(program, *words)
     assert done.status == 2, done.out + done.err
     assert said in (message(done) if program != "t0" else done.err)

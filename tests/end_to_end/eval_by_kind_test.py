@@ -56,7 +56,7 @@ def test_rank_tasks_are_ranked(evaluate, tmp_path):
 
 
 @pytest.mark.slow
-def test_limit_equals_the_first_examples_of_all(evaluate, tmp_path):
+def test_evaluation_limit_takes_the_first_examples(evaluate, tmp_path):
     for name, words in (("all", []), ("some", ["--gin_param=t0.evaluation.examples = 4"])):
         done = evaluate("weather_own_choices_score_eval", tmp_path / name, *words)
         assert done.status == 0, done.err
@@ -76,7 +76,7 @@ def test_limit_equals_the_first_examples_of_all(evaluate, tmp_path):
             assert math.isclose(a["log_likelihood"], b["log_likelihood"], rel_tol=1e-4)
 
 
-def test_one_mixture_of_several_kinds(evaluate, tmp_path):
+def test_evaluation_ranks_and_decodes_one_mixture(evaluate, tmp_path):
     done = evaluate("weather_both", tmp_path, "--gin_param=t0.evaluation.examples = 3")
     assert done.status == 0, done.err
     assert "1 decoded" in done.err
@@ -91,14 +91,14 @@ def test_one_mixture_of_several_kinds(evaluate, tmp_path):
             assert f"eval/{name}/{metric}".encode() in events(tmp_path)
 
 
-def test_decoded_tasks_have_no_shards(evaluate, tmp_path):
+def test_sharding_of_decoded_tasks_is_refused(evaluate, tmp_path):
     done = evaluate("weather_both", tmp_path, "--num_shards=2", "--shard_id=0")
     assert done.status == 2
     assert "--num_shards=2 is for ranked tasks; weather_which_word is not" in done.err
 
 
 @pytest.mark.slow
-def test_merged_shards_equal_one_evaluation(t0_eval, server, pretrained, tmp_path):
+def test_merge_of_shards_equals_one_evaluation(t0_eval, server, pretrained, tmp_path):
     words = ("--tasks=weather_eval", "--lengths=inputs=40,targets=8", "--batch_tokens=300")
     done = t0_eval(pretrained, *words, f"--output={tmp_path}/whole")
     assert done.status == 0, done.err
@@ -120,7 +120,7 @@ def test_merged_shards_equal_one_evaluation(t0_eval, server, pretrained, tmp_pat
 
 
 @pytest.mark.slow
-def test_decoded_answers_are_those_of_decoding(t0_eval, pretrained, tmp_path):
+def test_decoded_answers_of_ranked_tasks_equal_decoding(t0_eval, pretrained, tmp_path):
     """The answers to ranked inputs are what the plain task's decoding predicts."""
     words = ("--lengths=inputs=40,targets=16", "--limit=6", "--decode_answers")
     name = "weather_which_word_score_eval"
@@ -143,7 +143,7 @@ def test_decoded_answers_are_those_of_decoding(t0_eval, pretrained, tmp_path):
     assert report["ways"][0]["decoded"] == decoded["exact_match"]
 
 
-def test_half_of_a_shard_is_refused(t0_eval, pretrained, tmp_path):
+def test_sharding_with_shard_id_only_is_refused(t0_eval, pretrained, tmp_path):
     done = t0_eval(pretrained, "--tasks=weather_eval", f"--output={tmp_path}", "--shard_id=4")
     assert done.status == 2
     assert "got --shard_id=4 and --num_shards=None; wanted both" in done.err
@@ -185,7 +185,7 @@ def test_a_task_without_metrics_is_measured_and_reported(
 
 
 @pytest.mark.slow
-def test_what_is_measured_twice_is_the_same(command, pretrained, own_data, tmp_path):
+def test_perplexity_measured_twice_is_the_same(command, pretrained, own_data, tmp_path):
     words = gin(MIXTURE_OR_TASK_NAME="text_span_corruption")
     words += gin(TASK_FEATURE_LENGTHS={"inputs": 24, "targets": 16})
     found = []
@@ -232,7 +232,7 @@ def in_other_formats(server, pretrained, world):
 
 
 @pytest.mark.slow
-def test_one_command_evaluates_a_checkpoint_in_any_format(
+def test_evaluation_of_a_checkpoint_in_any_format(
     t0_eval, pretrained, in_other_formats, tmp_path, world
 ):
     # The first from the cache, the others rendered and tokenised on the way.
@@ -262,7 +262,7 @@ def test_one_command_evaluates_a_checkpoint_in_any_format(
 
 
 @pytest.mark.slow
-def test_a_regular_expression_ranks_and_decodes(t0_eval, pretrained, tmp_path):
+def test_evaluation_tasks_by_regular_expression(t0_eval, pretrained, tmp_path):
     words = ("--tasks=weather_(which_word|retell)", f"--output={tmp_path}", "--limit=2")
     done = t0_eval(pretrained, *words, "--lengths=inputs=40,targets=8", "--batch_tokens=200")
     assert done.status == 0, done.err
@@ -284,14 +284,14 @@ def test_a_regular_expression_ranks_and_decodes(t0_eval, pretrained, tmp_path):
         (["--lengths=input=3"], "--lengths: 'input=3' is no length"),
     ],
 )
-def test_mistakes_in_the_words(t0_eval, pretrained, tmp_path, words, said):
+def test_evaluation_argument_error_has_no_traceback(t0_eval, pretrained, tmp_path, words, said):
     done = t0_eval(pretrained, *words, f"--output={tmp_path}")
     assert done.status == 2
     assert "Traceback" not in done.err
     assert said in done.err
 
 
-def test_a_folder_without_a_checkpoint(t0_eval, tmp_path):
+def test_evaluation_of_folder_without_checkpoint_is_refused(t0_eval, tmp_path):
     done = t0_eval(tmp_path, f"--output={tmp_path}/out")
     assert done.status == 2
     assert "holds no checkpoint: wanted model.ckpt-STEP.index" in done.err

@@ -64,7 +64,7 @@ def examples(folder, task, split="train"):
     return json.loads((folder / task / f"stats.{split}.json").read_text())["examples"]
 
 
-def test_caching_own_prompts(server, data, tmp_path):
+def test_half_surrogate_in_caching_of_own_prompts(server, data, tmp_path):
     text = refusal(cache(server, tmp_path / "bad"))
     assert f"{data / 'moods' / 'train.jsonl'}, line 4, column 'text'" in text
     assert "--skip_bad_rows" in text
@@ -74,7 +74,7 @@ def test_caching_own_prompts(server, data, tmp_path):
     assert examples(tmp_path / "good", "moods_ask") == ROWS - 2
 
 
-def test_caching_recipes(server, data, tmp_path):
+def test_half_surrogate_in_caching_of_recipes(server, data, tmp_path):
     names = {"tasks": ",".join(RECIPES), "module": "t0.recipes"}
     text = refusal(cache(server, tmp_path / "bad", **names))
     for task, folder in RECIPES.items():
@@ -86,7 +86,7 @@ def test_caching_recipes(server, data, tmp_path):
         assert examples(tmp_path / "good", task) == ROWS - 2
 
 
-def test_training_reads_the_rows_or_skips_them(server, data, tmp_path):
+def test_half_surrogate_in_training_is_refused_or_skipped(server, data, tmp_path):
     live = [*TRAIN, "--gin_param=MIXTURE_NAME = 'moods_ask'", "--gin_param=run.train_steps = 1"]
     live += [
         "--gin_param=mesh_train_dataset_fn.use_cached = False",
@@ -99,7 +99,7 @@ def test_training_reads_the_rows_or_skips_them(server, data, tmp_path):
     assert "moods/train.jsonl: skipped 2 rows" in done.err
 
 
-def test_init_show_and_lint(server, data, tmp_path):
+def test_half_surrogate_in_init_show_and_lint(server, data, tmp_path):
     file = data / "moods" / "train.jsonl"
     commands = {
         "init": ["feelings", str(file), f"--output={tmp_path / 'new'}"],

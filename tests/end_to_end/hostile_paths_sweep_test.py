@@ -48,7 +48,7 @@ COMMANDS = [
 @pytest.mark.parametrize(
     ("program", "words"), COMMANDS, ids=[f"{p} {' '.join(w[-2:])}" for p, w in COMMANDS]
 )
-def test_a_path_that_cannot_be_used_is_one_message(
+def test_unusable_path_in_any_flag_is_one_message(
     program, words, server, scored, model_dir, tmp_path
 ):
     del scored

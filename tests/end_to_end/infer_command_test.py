@@ -36,7 +36,7 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_mixture_gives_a_file_for_each_task(infer, tmp_path, world):
+def test_inference_of_a_mixture_writes_a_file_per_task(infer, tmp_path, world):
     done = infer(tmp_path)
     for task in ("weather_which_word", "weather_own_choices"):
         lines = lines_of(tmp_path / f"{task}_20.jsonl")
@@ -55,7 +55,7 @@ def test_a_mixture_gives_a_file_for_each_task(infer, tmp_path, world):
     assert "beam_size 1, now 4" in infer(tmp_path, "--gin.BEAM_SIZE=4", status=2).err
 
 
-def test_a_file_in_shards_or_interrupted_comes_to_the_same(infer, tmp_path):
+def test_inference_sharded_or_interrupted_gives_same_predictions(infer, tmp_path):
     (tmp_path / "in.txt").write_text("".join(f"Report number {n}: much rain\n" for n in range(9)))
     settings = {"INPUT_FILE": f"'{tmp_path}/in.txt'", "BEAM_SIZE": 3, "BATCH_SIZE": 2}
     infer(tmp_path / "whole", **settings)
@@ -77,7 +77,7 @@ def test_a_file_in_shards_or_interrupted_comes_to_the_same(infer, tmp_path):
     ]
 
 
-def test_t5s_inference_writes_the_same_predictions(infer, tmp_path, command, model_dir):
+def test_inference_equals_that_of_t5(infer, tmp_path, command, model_dir):
     (tmp_path / "in").write_text("much rain today\nmuch snow in Oslo today\n")
     infer(tmp_path, INPUT_FILE=f"'{tmp_path}/in'", **{"t0.infer.add_eos": True})
     done = command(
@@ -96,7 +96,7 @@ def test_t5s_inference_writes_the_same_predictions(infer, tmp_path, command, mod
     assert sorted(path.name for path in tmp_path.glob("out*")) == ["out-20"]
 
 
-def test_bad_input_is_said_in_a_line(infer, tmp_path, command, model_dir):
+def test_inference_bad_input_is_one_line(infer, tmp_path, command, model_dir):
     done = infer(tmp_path, INPUT_FILE=f"'{tmp_path}/nope.txt'", status=2)
     assert "input file not found" in done.err
     assert "Traceback" not in done.err
@@ -115,7 +115,7 @@ def test_bad_input_is_said_in_a_line(infer, tmp_path, command, model_dir):
     assert "--num_shards belongs to inference" in done.err
 
 
-def test_a_row_without_a_label_gets_no_target(infer, tmp_path):
+def test_inference_row_without_label_has_no_target(infer, tmp_path):
     settings = {
         "MIXTURE_OR_TASK_NAME": "'halfhidden_which_word'",
         "MIXTURE_OR_TASK_SPLIT": "'validation'",

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.mark.exhaustive
-def test_commands_run_as_printed(world, tmp_path):
+def test_init_commands_run_as_printed(world, tmp_path):
     with (tmp_path / "mails.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["text", "spam"])

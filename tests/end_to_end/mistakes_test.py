@@ -140,14 +140,14 @@ def verb(server, world):
 
 
 @pytest.mark.parametrize(("number", "words", "parts"), OF_RUNS)
-def test_mistake_in_a_run_is_one_message(command, tmp_path, number, words, parts):
+def test_user_error_in_a_run_is_one_message(command, tmp_path, number, words, parts):
     text = message(command(f"--model_dir={tmp_path / 'model'}", *words, cwd=tmp_path))
     for part in parts:
         assert part in text
 
 
 @pytest.mark.parametrize(("number", "words", "parts"), OF_VERBS)
-def test_mistake_in_a_verb_is_one_message(verb, data, pretrained, number, words, parts):
+def test_user_error_in_a_command_is_one_message(verb, data, pretrained, number, words, parts):
     given = [w.replace("$DATA", str(data)).replace("$PRETRAINED", str(pretrained)) for w in words]
     done = verb(*given)
     assert done.status == 2, done.out + done.err
@@ -157,7 +157,7 @@ def test_mistake_in_a_verb_is_one_message(verb, data, pretrained, number, words,
         assert part in done.err
 
 
-def test_every_mistake_has_a_test():
+def test_every_user_error_has_a_test():
     functions = [name for name in globals() if name.startswith("test_mistake_")]
     numbered = {int(n) for name in functions for n in re.findall(r"_(\d+)", name)}
     assert {row[0] for row in OF_RUNS + OF_VERBS} | numbered | set(ELSEWHERE) == set(range(1, 37))
@@ -165,18 +165,18 @@ def test_every_mistake_has_a_test():
         assert f"def {name}" in (TESTS / path).read_text(), (path, name)
 
 
-def test_mistake_6_module_import_forgotten(server, tmp_path):
+def test_mistake_6_module_import_is_missing(server, tmp_path):
     words = [*TRAIN, f"--model_dir={tmp_path}"]
     text = message(server.run(*words, program="without_tasks:main"))
     assert "--module_import=t0.seqio_tasks" in text
 
 
-def test_mistake_12_checkpoint_step_that_is_not_there(command, pretrained, tmp_path):
+def test_mistake_12_checkpoint_step_missing_lists_others(command, pretrained, tmp_path):
     words = [*EVALUATE, f"--model_dir={tmp_path}", f"--checkpoint={pretrained}/model.ckpt-77"]
     assert f"{pretrained} holds checkpoints of the steps: 0, 1" in message(command(*words))
 
 
-def test_mistake_18_gin_files_of_another_size(command, server, pretrained, world, tmp_path):
+def test_mistake_18_gin_file_of_another_model_size(command, server, pretrained, world, tmp_path):
     vocabulary = f"--vocab={world.folder}/vocab.model"
     words = ("convert", str(pretrained), str(tmp_path / "hf"), "--to=hf", "--drop_slots")
     assert server.run(*words, vocabulary, program="t0").status == 0
@@ -187,7 +187,7 @@ def test_mistake_18_gin_files_of_another_size(command, server, pretrained, world
     assert not (tmp_path / "model" / "converted").exists()
 
 
-def test_mistake_22_lengths_that_cut_the_question(command, tmp_path):
+def test_mistake_22_truncation_of_the_question_is_warned_of(command, tmp_path):
     words = [*TRAIN, lengths(most=5), "--gin_param=run.train_steps = 0"]
     done = command(f"--model_dir={tmp_path}", *words)
     assert done.status == 0, done.err
@@ -195,13 +195,13 @@ def test_mistake_22_lengths_that_cut_the_question(command, tmp_path):
     assert f"WARNING: weather_which_word: {said}" in done.err
 
 
-def test_mistake_26_dataset_of_another_name_than_its_folder(verb, data):
+def test_mistake_26_dataset_name_differs_from_its_folder(verb, data):
     done = verb("tasks", f"--data_dir={data / 'name'}", "yours_which_word")
     assert done.status == 0, done.err
     assert "is for the dataset 'yours' by its key 'dataset', and not for 'mine'" in done.err
 
 
-def test_mistake_32_interrupts_say_what_is_kept(command, pretrained, tmp_path):
+def test_mistake_32_ctrl_c_message_names_what_is_kept(command, pretrained, tmp_path):
     more = [lengths(), "--gin.run.batch_size=8", "--gin.get_variable_dtype.master_dtype='float32'"]
     words = [*EVALUATE, *more, f"--checkpoint={pretrained}", f"--model_dir={tmp_path}"]
     done = command(*words, interrupt_at="padding adds")
@@ -209,7 +209,7 @@ def test_mistake_32_interrupts_say_what_is_kept(command, pretrained, tmp_path):
     assert "interrupted: the tasks that were ranked are kept, and the same command" in done.err
 
 
-def test_files_and_flags_of_t5x(command, tmp_path):
+def test_t5x_gin_files_and_flags_are_accepted(command, tmp_path):
     words = ["--gin_file=t5_1_1/small.gin", "--gin_file=t5x/configs/runs/pretrain.gin"]
     words += ["--gin.MIXTURE_OR_TASK_NAME='weather_train'", "--gin.TRAIN_STEPS=3", "--dry_run"]
     done = command(f"--model_dir={tmp_path}", *words, f"--tfds_data_dir={tmp_path}")
@@ -218,7 +218,7 @@ def test_files_and_flags_of_t5x(command, tmp_path):
     assert "runs/pretrain.gin" in done.out
 
 
-def test_caching_without_a_module_means_the_catalogue(server, world, tmp_path):
+def test_caching_without_module_import_uses_the_catalogue(server, world, tmp_path):
     words = ["--tasks=weather_retell", f"--output_cache_dir={tmp_path}", "--splits=test"]
     words.append("--output_format=arrayrecord")
     done = server.run(*words, "--num_workers=0", program="seqio_cache_tasks")

@@ -38,7 +38,7 @@ def bind(**values):
     return [f"--gin_param={name.replace('__', '.')} = {value!r}" for name, value in values.items()]
 
 
-def test_eval(run_mode, model_dir):
+def test_mode_eval_writes_predictions_and_metrics(run_mode, model_dir):
     done = run_mode(
         "--gin_file=eval.gin",
         *bind(MIXTURE_NAME="weather_train", run__dataset_split="validation", run__batch_size=16),
@@ -53,7 +53,7 @@ def test_eval(run_mode, model_dir):
     assert len((folder / "weather_which_word_20_predictions").read_text().splitlines()) == 8
 
 
-def test_eval_and_infer_predict_the_same_with_three_beams(run_mode, model_dir, tmp_path):
+def test_beam_search_of_eval_and_infer_is_the_same(run_mode, model_dir, tmp_path):
     lengths = {"inputs": 64, "targets": 8}
     run_mode(
         "--gin_file=runs/eval.gin",
@@ -80,7 +80,7 @@ def test_eval_and_infer_predict_the_same_with_three_beams(run_mode, model_dir, t
     assert evaluated == inferred
 
 
-def test_perplexity_eval(run_mode):
+def test_mode_perplexity_eval_reports_each_task(run_mode):
     done = run_mode(
         "--gin_file=perplexity_eval.gin",
         *bind(MIXTURE_NAME="weather_train", run__dataset_split="validation"),
@@ -97,7 +97,7 @@ def test_perplexity_eval(run_mode):
         assert float(perplexity) == pytest.approx(np.exp(-negative), rel=1e-3)
 
 
-def test_infer(run_mode, files):
+def test_mode_infer_writes_decoded_lines(run_mode, files):
     run_mode(
         "--gin_file=infer.gin",
         *bind(infer_checkpoint_step=20, input_filename=str(files / "inputs")),
@@ -109,7 +109,7 @@ def test_infer(run_mode, files):
 
 
 @pytest.mark.slow
-def test_score_from_strings(run_mode, files, scored):
+def test_mode_score_from_strings_writes_scores(run_mode, files, scored):
     run_mode(
         "--gin_file=score_from_file.gin",
         *bind(run__eval_checkpoint_step=20, scores_filename=str(files / "found")),
@@ -120,7 +120,7 @@ def test_score_from_strings(run_mode, files, scored):
     assert all(0 < int(length) < 9 for length in (files / "found.lengths").read_text().split())
 
 
-def test_score_from_task_agrees_with_rank_evaluation(run_mode, files, scored, model_dir):
+def test_mode_score_from_task_agrees_with_rank_evaluation(run_mode, files, scored, model_dir):
     run_mode(
         "--gin_file=score_from_task.gin",
         *bind(MIXTURE_NAME="weather_which_word", run__dataset_split="validation"),
@@ -138,7 +138,7 @@ def test_score_from_task_agrees_with_rank_evaluation(run_mode, files, scored, mo
 @pytest.mark.parametrize(
     "mode", ["export_infer", pytest.param("export_score", marks=pytest.mark.slow)]
 )
-def test_export(run_mode, tmp_path, mode):
+def test_mode_export_writes_a_saved_model(run_mode, tmp_path, mode):
     done = run_mode(*bind(run__mode=mode, run__export_path=str(tmp_path), run__batch_size=2))
     assert "Object was never used" not in done.err
     (folder,) = tmp_path.iterdir()
@@ -225,7 +225,7 @@ def test_model_api_finetune_and_train(command, model_dir, tmp_path):
     assert "the Model API counts --train_steps" in done.err
 
 
-def test_score_eval_reads_as_many_examples_as_it_says(run_mode, model_dir, tmp_path):
+def test_mode_score_eval_reads_the_given_number_of_examples(run_mode, model_dir, tmp_path):
     run_mode(
         "--gin_file=score_eval.gin",
         *bind(MIXTURE_NAME="weather_eval", run__dataset_split="validation", run__batch_size=16),
@@ -240,7 +240,7 @@ def test_score_eval_reads_as_many_examples_as_it_says(run_mode, model_dir, tmp_p
     assert len(scores.read_text().splitlines()) == 3
 
 
-def test_perplexity_eval_refuses_settings_that_it_does_not_read(command, model_dir):
+def test_mode_perplexity_eval_refuses_unread_settings(command, model_dir):
     done = command(
         f"--model_dir={model_dir}",
         f"--gin_file={model_dir}/operative_config.gin",

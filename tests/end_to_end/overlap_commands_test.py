@@ -16,7 +16,7 @@ def overlap(server, world, tmp_path):
     return run
 
 
-def test_a_real_cache_says_what_rendered_tasks_say(cached, overlap, world, tmp_path):
+def test_data_overlap_of_cache_equals_that_of_rendered_tasks(cached, overlap, world, tmp_path):
     counts = {}
     for name, train in {"cached": world.cache, "rendered": "weather_train"}.items():
         done = overlap(f"--train={train}")
@@ -27,7 +27,7 @@ def test_a_real_cache_says_what_rendered_tasks_say(cached, overlap, world, tmp_p
     assert counts["cached"] == counts["rendered"]
 
 
-def test_an_unfinished_cache_is_refused(cached, overlap, world, tmp_path):
+def test_data_overlap_of_unfinished_cache_is_refused(cached, overlap, world, tmp_path):
     task = next(path for path in sorted(world.cache.iterdir()) if path.is_dir())
     copy = tmp_path / "cache" / task.name
     copy.mkdir(parents=True)

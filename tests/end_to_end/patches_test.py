@@ -38,15 +38,15 @@ def changes(world, tmp_path_factory):
 
 
 @pytest.mark.parametrize("package", PATCHING)
-def test_patches_change_what_their_rows_name(changes, package):
+def test_compat_patches_change_only_what_they_name(changes, package):
     rows = [patch.changes for patch in compat.PATCHES if patch.needed_by == package]
     assert sorted(changes[package]) == sorted(name for row in rows for name in row)
 
 
-def test_importing_every_module_changes_nothing(changes):
+def test_compat_import_of_modules_patches_nothing(changes):
     assert changes["imports"] == []
 
 
 @pytest.mark.parametrize("run", ["train", "score"])
-def test_nothing_is_left_replaced_after_a_run(changes, run):
+def test_compat_run_leaves_no_patch_behind(changes, run):
     assert not changes[run]

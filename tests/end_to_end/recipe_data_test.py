@@ -90,7 +90,7 @@ def lines(path):
 
 
 @pytest.mark.slow
-def test_own_folder(evaluated):
+def test_recipe_evaluation_of_a_user_folder(evaluated):
     done, folder = evaluated
     content = json.loads((folder / "decoded_1.json").read_text())
     assert content["schema"] == 1
@@ -105,13 +105,13 @@ def test_own_folder(evaluated):
     assert "eval/sni_def_pos_1/rougeL at step 1" in done.err
 
 
-def test_notes_come_before_the_run(evaluated):
+def test_recipe_data_notes_come_before_the_run(evaluated):
     done, _ = evaluated
     assert "data/sni, test: 52 instances of 2 tasks" in done.err
     assert "will be cut" not in done.err
 
 
-def test_predictions_of_instructions_give_their_metrics(evaluated):
+def test_recipe_instruction_predictions_give_their_metrics(evaluated):
     _, folder = evaluated
     entry = json.loads((folder / "decoded_1.json").read_text())["tasks"]["sni_def_pos_1"]
     assert entry["predictions"] == "predictions/sni_def_pos_1_1.jsonl"
@@ -127,7 +127,7 @@ def test_predictions_of_instructions_give_their_metrics(evaluated):
     assert "Instances" not in found[0]
 
 
-def test_predictions_of_questions_give_their_metrics(evaluated):
+def test_recipe_squad_predictions_give_their_metrics(evaluated):
     _, folder = evaluated
     entry = json.loads((folder / "decoded_1.json").read_text())["tasks"]["qa_toy"]
     content = json.loads((folder / entry["predictions"]).read_text())
@@ -144,7 +144,7 @@ def test_predictions_of_questions_give_their_metrics(evaluated):
     assert {"em", "f1"} < first.keys()
 
 
-def test_bleu_comes_with_its_signature(evaluated):
+def test_bleu_score_has_its_sacrebleu_signature(evaluated):
     done, folder = evaluated
     tasks = json.loads((folder / "decoded_1.json").read_text())["tasks"]
     found = lines(folder / tasks["mt_en_de"]["predictions"])
@@ -159,7 +159,7 @@ def test_bleu_comes_with_its_signature(evaluated):
         assert tasks[task]["signatures"] == {"bleu": signature}
 
 
-def test_a_module_that_is_not_there(command, own_folder):
+def test_module_import_of_unknown_module_is_refused(command, own_folder):
     done = command("--module_import=my_task", "--model_dir=m", cwd=own_folder, tasks=False)
     assert done.status == 2
     assert "unknown module 'my_task'" in done.err
@@ -167,7 +167,9 @@ def test_a_module_that_is_not_there(command, own_folder):
 
 
 @pytest.mark.slow
-def test_training_tells_of_long_targets_first(command, own_folder, pretrained, tmp_path):
+def test_truncation_of_targets_is_reported_before_training(
+    command, own_folder, pretrained, tmp_path
+):
     done = command(
         *(f"--model_dir={tmp_path}", f"--gin_file={pretrained}/operative_config.gin"),
         *("--module_import=t0.recipes", "--data_dir=data"),
@@ -214,7 +216,9 @@ def prepared_wmt(tmp_path_factory):
 
 
 @pytest.mark.exhaustive
-def test_t5_s_own_wmt_task(command, pretrained, prepared_wmt, tmp_path):
+def test_t5_wmt_translation_task_is_trained_and_evaluated(
+    command, pretrained, prepared_wmt, tmp_path
+):
     common = [
         *(f"--t5_tfds_data_dir={prepared_wmt}", f"--model_dir={tmp_path}"),
         *("--module_import=t5.data.mixtures", "--gin_param=MIXTURE_NAME = 'wmt_t2t_ende_v003'"),

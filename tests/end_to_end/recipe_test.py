@@ -18,7 +18,7 @@ TASKS = ("weather_own_choices_score_eval", "weather_which_word_score_eval")
 NOISE = re.compile(r"WARNING|INFO|ERROR|Warning|Traceback|^[IWE]\d{4} |^\d{4}-\d\d-\d\d ", re.M)
 
 
-def test_training_prints_progress_and_nothing_else(trained):
+def test_t0_recipe_training_prints_only_progress(trained):
     done, model_dir = trained
     lines = done.stdout.splitlines()
     assert lines[0].startswith("restored ") or lines[0].startswith("no checkpoint: ")
@@ -42,7 +42,7 @@ def test_training_prints_progress_and_nothing_else(trained):
     assert metrics[-1]["tokens_per_second"] > 0
 
 
-def test_model_directory(trained, world):
+def test_model_directory_has_checkpoint_gin_file_and_command(trained, world):
     _, model_dir = trained
     assert {path.name for path in model_dir.glob("model.ckpt-*.index")} >= {"model.ckpt-20.index"}
     operative = (model_dir / "operative_config.gin").read_text()
@@ -74,9 +74,7 @@ def test_rank_evaluation_prints_each_task(scored):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_scores_and_accuracy_are_those_of_an_independent_forward_pass(
-    task, scored, model_dir, world
-):
+def test_rank_evaluation_equals_an_independent_forward_pass(task, scored, model_dir, world):
     reader = tf.train.load_checkpoint(str(model_dir / "model.ckpt-20"))
     names = [n for n in reader.get_variable_to_shape_map() if "_slot_" not in n]
     model = NumpyT5({name: reader.get_tensor(name) for name in names})
@@ -102,7 +100,7 @@ def test_scores_and_accuracy_are_those_of_an_independent_forward_pass(
     assert results["tasks"][task]["metrics"]["accuracy"] == pytest.approx(100 * judged)
 
 
-def test_report_of_the_results(scored, model_dir, world):
+def test_report_of_rank_evaluation_results(scored, model_dir, world):
     out = world.folder / "report"
     done = world.run(
         *("t0", "report", str(model_dir / "validation_eval"), "--output", str(out)),

@@ -26,7 +26,7 @@ def served(request, bucket):
 
 
 @pytest.mark.parametrize("verb", ["train", "plan"])
-def test_an_unreadable_published_gin_file_names_ours(server, tmp_path, served, verb):
+def test_gin_file_in_unreadable_bucket_suggests_local_one(server, tmp_path, served, verb):
     environment, kind = served
     words = [word for word in TRAIN if "models/" not in word]
     words = [*words, f"--gin_file={PUBLISHED}", f"--model_dir={tmp_path}/m"]

@@ -36,7 +36,7 @@ def rows_of(folder):
     return {row["title"]: row for row in content["rows"]}
 
 
-def test_a_sample_is_evaluated_beside_the_published_values(reproduce, sample, tmp_path):
+def test_reproduction_compares_sample_with_published_values(reproduce, sample, tmp_path):
     words = ("--skip_absent", f"--output={tmp_path}", "--limit=2", *SMALL)
     done = reproduce(*words, data=sample)
     assert done.status == 0, done.err
@@ -58,7 +58,7 @@ def test_a_sample_is_evaluated_beside_the_published_values(reproduce, sample, tm
     assert (tmp_path / "report" / "report.html").exists()
 
 
-def test_absent_data_is_named_with_what_to_download(reproduce, tmp_path):
+def test_reproduction_missing_data_lists_downloads(reproduce, tmp_path):
     done = reproduce(f"--output={tmp_path}/out")
     assert done.status == 2
     assert "6 of 11 splits are not here" in done.err
@@ -69,7 +69,7 @@ def test_absent_data_is_named_with_what_to_download(reproduce, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_no_checkpoint_and_all_downloads(reproduce, tmp_path):
+def test_reproduction_without_checkpoint_and_list_of_downloads(reproduce, tmp_path):
     assert "no checkpoint: t0 eval CHECKPOINT" in reproduce(checkpoint=None).err
     done = reproduce("--downloads", checkpoint=None, data=tmp_path)
     assert done.status == 0
@@ -78,7 +78,7 @@ def test_no_checkpoint_and_all_downloads(reproduce, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_every_dataset_that_is_here(reproduce, shared_data, tmp_path):
+def test_reproduction_of_every_dataset_on_this_machine(reproduce, shared_data, tmp_path):
     done = reproduce(
         *("--skip_absent", f"--output={tmp_path}", "--limit=20", "--batch_tokens=8192"),
         "--lengths=inputs=32,targets=256",
@@ -92,7 +92,7 @@ def test_every_dataset_that_is_here(reproduce, shared_data, tmp_path):
     assert rows["mean of 9 of 11"]["models"].keys() == {"T0-3B", "T0-11B"}
 
 
-def test_the_former_program_names_the_command():
+def test_reproduction_former_program_names_the_new_command():
     done = subprocess.run(
         [ROOT / "bin" / "reproduce_t0_eval"], capture_output=True, text=True, check=False
     )
@@ -100,7 +100,7 @@ def test_the_former_program_names_the_command():
     assert "is now: t0 eval CHECKPOINT --reproduce" in done.stderr
 
 
-def test_other_tasks_and_formats_are_refused(reproduce):
+def test_reproduction_refuses_other_tasks_and_formats(reproduce):
     assert "--reproduce evaluates the tasks t0_eval" in reproduce("--tasks=weather_eval").err
     done = reproduce("--format=lm-eval")
     assert done.status == 2

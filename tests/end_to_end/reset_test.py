@@ -17,7 +17,7 @@ def _scores(folder):
 
 
 @pytest.mark.slow
-def test_train_rank_and_train_in_one_process(world, cached, command, server, tmp_path):
+def test_reset_between_runs_in_one_process(world, cached, command, server, tmp_path):
     tasks = ["--module_import=t0.seqio_tasks", f"--additional_task_cache_dirs={world.cache}"]
 
     def runs(folder):

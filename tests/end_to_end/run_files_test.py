@@ -47,7 +47,7 @@ def test_pretraining_begins_with_random_weights(pretrained_here):
 
 
 @pytest.mark.slow
-def test_finetuning_begins_with_the_checkpoint(finetuned):
+def test_fine_tuning_begins_with_the_checkpoint(finetuned):
     _, done, folder = finetuned
     assert "training from step 3 to 6" in done.out
     assert "\nstarting from " in done.err
@@ -62,7 +62,7 @@ def test_finetuning_begins_with_the_checkpoint(finetuned):
 
 
 @pytest.mark.slow
-def test_finetuning_goes_on_with_more_steps(finetuned, command):
+def test_fine_tuning_resumes_with_more_steps(finetuned, command):
     words, _, folder = finetuned
     done = command(*words, *training(folder, 7))
     assert done.status == 0, done.err
@@ -70,7 +70,7 @@ def test_finetuning_goes_on_with_more_steps(finetuned, command):
 
 
 @pytest.mark.slow
-def test_evaluation_of_one_checkpoint(finetuned, command, tmp_path):
+def test_evaluation_gin_file_of_one_checkpoint(finetuned, command, tmp_path):
     _, _, folder = finetuned
     before = sorted(folder.rglob("*"))
     out = tmp_path / "out"
@@ -87,7 +87,7 @@ def test_evaluation_of_one_checkpoint(finetuned, command, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["task", "file"])
-def test_inference_with_one_checkpoint(finetuned, command, tmp_path, source):
+def test_inference_gin_file_of_one_checkpoint(finetuned, command, tmp_path, source):
     _, _, folder = finetuned
     before = sorted(folder.rglob("*"))
     lines = tmp_path / "lines.txt"
@@ -107,7 +107,7 @@ def test_inference_with_one_checkpoint(finetuned, command, tmp_path, source):
     assert sorted(folder.rglob("*")) == before
 
 
-def test_dry_run_tells_the_sources_and_writes_nothing(command, tmp_path):
+def test_dry_run_shows_sources_of_values_and_writes_nothing(command, tmp_path):
     for run in ("pretrain", "finetune"):
         extra = gin(INIT_CHECKPOINT="/no/model.ckpt-1") if run == "finetune" else []
         words = [f"--gin_file=runs/{run}.gin", *TINY, *training(tmp_path / "model", 5), *extra]

@@ -25,7 +25,7 @@ def specified(command, cached, tmp_path):
     return specified
 
 
-def test_a_training_run(specified, world):
+def test_save_spec_of_a_training_run(specified, world):
     secret = "--gin_param=train_loop.unfilled_variables = ['https://me:pass@host/v']"
     spec = specified(*TRAIN, CACHED, "--seed=5", "--activation_dtype=float32", secret)
     assert (spec.mode, spec.train_steps, spec.batch_sequences, spec.seed) == ("train", 4, 4, 5)
@@ -45,7 +45,7 @@ def test_a_training_run(specified, world):
         assert not task.features["inputs"].add_eos
 
 
-def test_the_models_layers_are_described(specified):
+def test_save_spec_describes_the_model_layers(specified):
     model = specified(*TRAIN, TWO_LAYERS).model
     assert (model.model_type, model.weights) == ("bitransformer", "float32")
     names = [layer["selector"].rpartition(".")[2] for layer in model.decoder["layers"]]
@@ -57,11 +57,11 @@ def test_the_models_layers_are_described(specified):
     assert len(model.encoder["layers"]) == 4
 
 
-def test_tasks_that_are_read_live_have_no_files(specified):
+def test_save_spec_without_cache_lists_no_cache_files(specified):
     assert all(not task.cache_files for task in specified(*TRAIN).data.tasks)
 
 
-def test_a_rank_evaluation(specified, pretrained):
+def test_save_spec_of_a_rank_evaluation(specified, pretrained):
     checkpoint = f"--checkpoint={pretrained}/model.ckpt-1"
     spec = specified(*EVALUATE, "--gin_param=run.batch_size = 8", checkpoint)
     assert (spec.mode, spec.optimizer, spec.schedule, spec.training) == (
@@ -74,7 +74,7 @@ def test_a_rank_evaluation(specified, pretrained):
     assert [task.name for task in spec.data.tasks]
 
 
-def test_predictions(specified, pretrained, world, tmp_path):
+def test_save_spec_of_inference(specified, pretrained, world, tmp_path):
     lines = tmp_path / "questions.txt"
     lines.write_text("Which weather?\n")
     common = [
@@ -97,13 +97,13 @@ def test_predictions(specified, pretrained, world, tmp_path):
     assert job.vocabulary == str(world.folder / "vocab.model")
 
 
-def test_what_is_written_is_plain(specified, tmp_path):
+def test_save_spec_is_plain_json(specified, tmp_path):
     specified(*TRAIN)
     text = (tmp_path / "spec.json").read_text()
     assert " object at 0x" not in text
     assert json.loads(text)["schema"] == 1
 
 
-def test_a_folder_that_is_not_there_is_a_mistake(command, cached, tmp_path):
+def test_save_spec_to_missing_folder_is_refused(command, cached, tmp_path):
     done = command(f"--model_dir={tmp_path}/m", f"--save_spec={tmp_path}/no/spec.json", *TRAIN)
     assert str(tmp_path / "no") in message(done)

@@ -13,7 +13,7 @@ def variables(checkpoint):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def test_task_adapters_alone_are_trained(command, pretrained, tmp_path):
+def test_adapters_are_the_only_weights_trained(command, pretrained, tmp_path):
     words = [*TRAIN, *ADAPTERS, f"--checkpoint={pretrained}"]
     done = command(f"--model_dir={tmp_path}", *words)
     assert done.status == 0, done.err
@@ -33,9 +33,7 @@ def test_task_adapters_alone_are_trained(command, pretrained, tmp_path):
     assert all(np.array_equal(before[name], later[name]) for name in weights)
 
 
-def test_adapters_hide_no_other_difference_between_model_and_checkpoint(
-    command, pretrained, tmp_path
-):
+def test_adapters_hide_no_other_checkpoint_difference(command, pretrained, tmp_path):
     words = [*TRAIN, *ADAPTERS, TWO_LAYERS, f"--checkpoint={pretrained}"]
     text = message(command(f"--model_dir={tmp_path}", *words))
     assert "is of another model than the gin files configure: num_layers: 1 in the" in text
@@ -43,7 +41,7 @@ def test_adapters_hide_no_other_difference_between_model_and_checkpoint(
     assert not list(tmp_path.glob("model.ckpt*"))
 
 
-def test_infer_from_task_is_for_language_models(command, pretrained, tmp_path):
+def test_infer_from_task_gin_file_needs_a_language_model(command, pretrained, tmp_path):
     words = [*EVALUATE, "--gin_file=infer_from_task.gin", f"--checkpoint={pretrained}"]
     text = message(command(f"--model_dir={tmp_path}", *words))
     assert "continues the text of a task, which only a language model can" in text

@@ -11,7 +11,7 @@ STOCK = Path(__file__).parent / "stock_main.py"
 
 
 @pytest.mark.slow
-def test_stock_t5_reads_our_operative_config(pretrained, tmp_path):
+def test_operative_gin_file_is_read_by_stock_t5(pretrained, tmp_path):
     words = [f"--gin_file={pretrained}/operative_config.gin", f"--model_dir={tmp_path}"]
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
@@ -29,7 +29,7 @@ def test_stock_t5_reads_our_operative_config(pretrained, tmp_path):
     assert "train_loop.seed = 0" in ours
 
 
-def test_our_run_reads_both_files(command, pretrained):
+def test_operative_gin_files_of_both_kinds_are_read(command, pretrained):
     done = command(f"--gin_file={pretrained}/operative_config.gin", "--dry_run")
     assert done.status == 0, done.err
     assert f"train_loop.seed = 0  # {pretrained}/operative_config.t0.gin:" in done.out

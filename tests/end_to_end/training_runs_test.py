@@ -20,7 +20,7 @@ def records(folder):
 
 
 @pytest.mark.slow
-def test_tasks_are_decoded_and_ranked_while_training(command, cached, tmp_path):
+def test_task_metrics_are_decoded_and_ranked_in_training(command, cached, tmp_path):
     done = command(
         f"--model_dir={tmp_path}",
         *steps(
@@ -55,7 +55,7 @@ def test_tasks_are_decoded_and_ranked_while_training(command, cached, tmp_path):
 
 
 @pytest.mark.slow
-def test_early_stop_and_budget_end_with_status_0(command, cached, tmp_path):
+def test_early_stopping_and_time_limit_exit_with_status_0(command, cached, tmp_path):
     patience = ["train_loop.validate_every_steps = 2", "train_loop.stop_after_evaluations = 1"]
     worse = "learning_rate_schedules.constant_learning_rate.learning_rate = 0.5"
     done = command(f"--model_dir={tmp_path}/a", *steps(40, *patience, worse))
@@ -71,7 +71,7 @@ def test_early_stop_and_budget_end_with_status_0(command, cached, tmp_path):
 
 
 @pytest.mark.slow
-def test_sigterm_has_a_status_of_its_own_and_the_next_start_goes_on(command, cached, tmp_path):
+def test_sigterm_exits_with_status_75_and_next_start_resumes(command, cached, tmp_path):
     arguments = [f"--model_dir={tmp_path}", "--gin_param=train_loop.log_every_steps = 1"]
     done = command(
         *arguments, *steps(1_000_000), interrupt_at="step 3/", interrupt_by=signal.SIGTERM

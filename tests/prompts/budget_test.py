@@ -69,7 +69,7 @@ TOO_LARGE = [
 
 
 @pytest.mark.parametrize("jinja", [*HOSTILE, *TOO_LARGE], ids=range(len(HOSTILE + TOO_LARGE)))
-def test_a_hostile_template_is_named_soon(small, jinja):
+def test_template_sandbox_time_and_memory_limit(small, jinja):
     prompt = CompiledTemplate(template(jinja + " ||| x"))
     tracemalloc.start()
     began = time.thread_time()
@@ -86,14 +86,14 @@ def test_a_hostile_template_is_named_soon(small, jinja):
         assert "failed on row 7" in str(caught.value)
 
 
-def test_what_is_used_up_is_told_with_its_variable(small):
+def test_template_time_limit_error_names_its_variable(small):
     with pytest.raises(UserError, match=r"more than 0.5 s of the processor .*T0_TEMPLATE_SECONDS"):
         CompiledTemplate(template(HOSTILE[0])).example(ROW)
     with pytest.raises(UserError, match="more than 1,000,000 char.*T0_TEMPLATE_CHARACTERS"):
         CompiledTemplate(template(HOSTILE[2])).example(ROW)
 
 
-def test_the_limits_are_for_a_row_and_configured(monkeypatch):
+def test_template_limits_apply_per_row_and_are_configured(monkeypatch):
     monkeypatch.setenv("T0_TEMPLATE_CHARACTERS", "6000")
     source = "{% for w in ['x'] %}{% print big %}{% endfor %} ||| x"
     prompt = CompiledTemplate(template(source))
@@ -128,14 +128,14 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("jinja", PLAIN)
-def test_a_metered_template_prints_what_it_prints_without(jinja):
+def test_template_sandbox_does_not_change_the_output(jinja):
     own = template(jinja)
     published = dataclasses.replace(own, published=True)
     assert CompiledTemplate(own).example(ROW) == CompiledTemplate(published).example(ROW)
     assert CompiledTemplate(own).columns == CompiledTemplate(published).columns
 
 
-def test_a_template_that_would_compile_for_minutes_is_named():
+def test_template_that_is_too_long_to_compile_is_refused():
     long = "{{text}}" * 6251
     for one in (template(long), template("{{text}}", long)):
         with pytest.raises(UserError, match=r"t.yaml:3: .* has 50,008 characters, more than 50"):

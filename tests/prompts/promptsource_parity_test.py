@@ -81,7 +81,7 @@ def first_rows(path: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("folder", DATASETS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_every_template_on_real_rows(folder, stream):
+def test_promptsource_parity_of_every_template_on_real_rows(folder, stream):
     dataset, subset = folder.parent.name, subset_of(folder)
     templates = stock.DatasetTemplates(dataset, subset)
     file = read_template_file(template_file_path(dataset, subset), published=True)
@@ -97,7 +97,7 @@ def test_every_template_on_real_rows(folder, stream):
             assert_same(templates[prompt.template.name], prompt, row, row_index, stream)
 
 
-def test_columns_that_t0_templates_read_and_the_data_lacks():
+def test_t0_templates_read_no_missing_columns():
     missing = {}
     for folder in DATASETS:
         dataset, subset = folder.parent.name, subset_of(folder)
@@ -110,7 +110,7 @@ def test_columns_that_t0_templates_read_and_the_data_lacks():
     assert missing == {}
 
 
-def test_fixed_choices():
+def test_promptsource_parity_of_fixed_choices():
     for dataset, subset in [
         ("super_glue", "rte"),
         ("trec", None),
@@ -126,7 +126,7 @@ def test_fixed_choices():
 
 
 @pytest.mark.parametrize("length", range(2005, 2060, 3))
-def test_separators_near_the_cut_count_as_promptsource_s_stand_in(length):
+def test_promptsource_parity_of_separators_near_truncation(length):
     theirs = next(template for template in STOCK_WEATHER if template.name == "where")
     ours = {template.name: template for template in read_template_file(WEATHER).templates}["where"]
     row = {"report": "w" * length + "|||", "place": "a ||| " * (length // 38)}
@@ -153,7 +153,7 @@ ROWS = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("template", STOCK_WEATHER, ids=lambda template: template.name)
-def test_generated_rows(template, monkeypatch):
+def test_promptsource_parity_on_generated_rows(template, monkeypatch):
     ours = {t.name: t for t in read_template_file(WEATHER).templates}[template.name]
     prompt = CompiledTemplate(ours, "seed")
     stream = Stream(monkeypatch)

@@ -51,47 +51,47 @@ def weather(name: str, seed_name: str = "") -> CompiledTemplate:
 
 
 class TestExample:
-    def test_two_parts(self):
+    def test_template_renders_inputs_and_target(self):
         wanted = Example("Rain. Dry or wet?", "wet", ["dry", "wet"])
         assert weather("dry or wet").example(ROW) == wanted
 
-    def test_open_ended_has_no_choices(self):
+    def test_open_ended_template_has_no_choices(self):
         assert weather("where").example(ROW) == Example("Rain.", "Bergen", None)
 
-    def test_empty_target_is_kept_as_no_label(self):
+    def test_empty_target_becomes_no_label(self):
         example = weather("target only if labelled").example(ROW | {"label": -1})
         assert NO_LABEL == "<NO LABEL>"
         assert example == Example("Rain.", NO_LABEL, ["dry", "wet"])
 
-    def test_target_of_spaces_is_empty(self):
+    def test_target_of_spaces_becomes_no_label(self):
         assert weather("where").example(ROW | {"place": " \n"}).targets == NO_LABEL
 
     @pytest.mark.parametrize("name", ["three parts", "only wet rows"])
-    def test_other_part_counts_are_dropped(self, name):
+    def test_template_with_other_than_two_parts_is_dropped(self, name):
         prompt = weather(name)
         assert len(prompt.apply(ROW | {"label": 0})) != 2
         assert prompt.example(ROW | {"label": 0}) is None
 
-    def test_empty_inputs_are_dropped(self):
+    def test_row_with_empty_inputs_is_dropped(self):
         assert weather("where").example(ROW | {"report": " "}) is None
         assert weather("where").apply(ROW | {"report": " "}) == ["", "Bergen"]
 
-    def test_hyphens_in_column_names_become_underscores(self):
+    def test_column_name_hyphens_become_underscores(self):
         prompt = compiled("{{coarse_label}} ||| {{a_b_c}}")
         assert prompt.example({"coarse-label": 3, "a-b_c": "t"}) == Example("3", "t", None)
         assert prompt.apply({"coarse-label": 3, "a-b_c": "t"}) == ["", ""]
 
-    def test_choices_are_fresh_for_each_row(self):
+    def test_answer_choices_are_new_for_each_row(self):
         prompt = weather("dry or wet")
         prompt.example(ROW).choices.append("spoiled")
         assert prompt.example(ROW).choices == ["dry", "wet"]
 
-    def test_template_that_changes_its_choices_changes_no_result(self):
+    def test_template_changing_its_answer_choices_changes_no_result(self):
         example = weather("filters and changed lists").example(ROW)
         assert example.targets == "extra"
         assert example.choices == ["xx", "yy", "xx", "none"]
 
-    def test_the_row_stays_as_it_was(self):
+    def test_template_does_not_change_the_row(self):
         row = dict(ROW)
         weather("dry or wet").example(row)
         weather("numbered at random").apply(row)
@@ -105,7 +105,7 @@ class TestExample:
             "{{words.append(9)}}{{text}} ||| {{words | join}}",
         ],
     )
-    def test_a_prepared_row_serves_several_templates(self, source):
+    def test_prepared_row_serves_several_templates(self, source):
         row = {"coarse-label": 3, "text": "a ||| b", "words": ["x", "y", "z"]}
         shared = prepared(row)
         prompt, again = compiled(source, "{{text}} ||| {{words[0]}}"), compiled(source)
@@ -133,7 +133,7 @@ class TestExample:
         ],
     )
     @pytest.mark.parametrize("in_choices", [False, True])
-    def test_a_template_that_changes_its_row_changes_a_copy(self, change, in_choices):
+    def test_template_that_changes_its_row_gets_a_copy(self, change, in_choices):
         def row(label):
             inner = [{"k": ["v"]}]
             return {"words": [1, 2], "deep": {"inner": inner}, "method": "append", "label": label}
@@ -159,14 +159,14 @@ class TestExample:
             "{% for k, v in dict(a=1).items() %}{{ k }}{% endfor %}{{ cycler(1).next() }} ||| x",
         ],
     )
-    def test_a_row_that_no_template_changes_is_not_copied(self, jinja, monkeypatch):
+    def test_row_is_not_copied_if_no_template_changes_it(self, jinja, monkeypatch):
         monkeypatch.setattr(render_module.copy, "deepcopy", None)
         prompt = compiled(jinja, "a ||| b")
         assert prompt.example(ROW) == prompt.example(ROW)
         with pytest.raises(UserError, match="NoneType"):
             compiled("{{ options.append(1) }} ||| x").example(ROW)
 
-    def test_a_row_that_is_rendered_twice_draws_the_same(self):
+    def test_random_draws_are_the_same_when_a_row_renders_twice(self):
         source = (
             "{{ options | random }} {{ [1, 2, 3, 4, 5, 6, 7, 8] | random }}{{ %s or '' }} ||| x"
         )
@@ -179,22 +179,22 @@ class TestExample:
 
 
 class TestText:
-    def test_separator_inside_a_column_does_not_split(self):
+    def test_template_separator_inside_a_column_does_not_split(self):
         assert weather("where").apply(ROW | {"report": "a ||| b"}) == ["a ||| b", "Bergen"]
         assert weather("choices of text").choices(ROW | {"place": "c|||d"}) == ["Rain.", "c|||d"]
 
-    def test_printed_values_are_cut_at_2048_characters(self):
+    def test_truncation_of_values_at_2048_characters(self):
         inputs, target = weather("where").apply(ROW | {"report": "w" * 5000, "place": "p " * 2000})
         assert inputs == "w" * 2045 + "..."
         assert len(target) <= 2048
         assert target.endswith("...")
 
-    def test_slightly_longer_values_are_left(self):
+    def test_truncation_leaves_slightly_longer_values(self):
         # Jinja's truncate has a leeway of 5 characters.
         assert weather("where").apply(ROW | {"report": "w" * 2053})[0] == "w" * 2053
         assert len(weather("where").apply(ROW | {"report": "w" * 2054})[0]) == 2048
 
-    def test_a_cut_is_counted_and_a_template_can_lift_it(self):
+    def test_truncation_is_counted_and_can_be_turned_off(self):
         long = ROW | {"report": "word " * 1000}
         jinja = "{{report}} {% for x in [report, 'short'] %}{{x}}{% endfor %} ||| {{report|upper}}"
         cut = compiled(jinja).example(long)
@@ -209,36 +209,36 @@ class TestText:
         assert compiled("{{report}} ||| t").example(ROW).cut == ()
         assert compiled("{{report}} ||| t").example(ROW | {"report": "w" * 2053}).cut == ()
 
-    def test_choices_are_not_cut(self):
+    def test_truncation_does_not_apply_to_answer_choices(self):
         assert weather("choices of text").choices(ROW | {"report": "w" * 5000})[0] == "w" * 5000
 
-    def test_cut_applies_to_lists_as_text(self):
+    def test_truncation_turns_lists_into_text(self):
         assert compiled("{{options}} ||| t").apply(ROW)[0] == "['x', 'y', 'x']"
 
 
 class TestChance:
-    def test_same_seed_and_row_give_the_same_text(self):
+    def test_random_template_is_the_same_for_seed_and_row(self):
         first = [weather("numbered at random", "task").example(ROW, i) for i in range(50)]
         again = [weather("numbered at random", "task").example(ROW, i) for i in range(50)]
         assert first == again
 
-    def test_rows_and_seed_names_differ(self):
+    def test_random_template_differs_by_row_and_seed_name(self):
         prompt = weather("numbered at random", "task")
         texts = {prompt.example(ROW, i).inputs for i in range(50)}
         texts |= {weather("numbered at random", "other").example(ROW, i).inputs for i in range(50)}
         assert len(texts) == 100
 
-    def test_order_of_rows_does_not_matter(self):
+    def test_random_template_does_not_depend_on_row_order(self):
         prompt = weather("numbered at random", "task")
         forth = [prompt.example(ROW, i) for i in range(10)]
         back = [prompt.example(ROW, i) for i in reversed(range(10))]
         assert forth == back[::-1]
 
-    def test_draws_within_a_row_follow_one_stream(self):
+    def test_random_draws_within_a_row_follow_one_stream(self):
         inputs, target = weather("numbered at random").apply(ROW | {"label": 0})
         assert inputs.split()[1].rstrip(":") != target
 
-    def test_choices_come_first_and_are_those_of_the_body(self):
+    def test_random_answer_choices_are_shared_with_the_body(self):
         prompt = weather("choices at random", "task")
         for i in range(20):
             example = prompt.example(ROW, i)
@@ -246,19 +246,19 @@ class TestChance:
             assert example.choices == [drawn, "never"] == prompt.choices(ROW, i)
             assert example.targets == drawn != other
 
-    def test_constants_are_not_frozen_by_the_compiler(self):
+    def test_random_draw_from_constants_is_not_frozen(self):
         prompt = compiled("{{ [1, 2, 3, 4] | choice }}{{ ['a', 'b'] | random }} ||| t")
         assert len({prompt.example({}, i).inputs for i in range(200)}) == 8
 
-    def test_constant_choices_are_drawn_for_each_row(self):
+    def test_random_answer_choices_are_sampled_for_each_row(self):
         prompt = compiled("{{ answer_choices[0] }} ||| t", "{{ [1, 2, 3, 4] | choice }} ||| no")
         assert {prompt.example({}, i).inputs for i in range(100)} == {"1", "2", "3", "4"}
 
-    def test_choice_inside_a_macro_and_a_filter_block(self):
+    def test_random_choice_inside_macro_and_filter_block(self):
         jinja = "{% macro m() %}{{ [7] | choice }}{% endmacro %}{{ m() }} ||| {% filter choice %}k"
         assert compiled(jinja + "{% endfilter %}").apply({}) == ["7", "k"]
 
-    def test_python_s_own_generator_is_untouched(self, monkeypatch):
+    def test_random_template_does_not_use_pythons_generator(self, monkeypatch):
         def forbidden(*args):
             raise AssertionError("used the shared generator")
 
@@ -267,14 +267,14 @@ class TestChance:
         with pytest.raises(UserError, match="lipsum"):
             compiled("{{ lipsum() }} ||| t").apply({})
 
-    def test_is_random(self):
+    def test_random_template_is_recognized(self):
         assert weather("numbered at random").is_random
         assert weather("choices at random").is_random
         assert not weather("where").is_random
         assert not compiled("{{ choice }} ||| {{ choice | join }}").is_random  # a column's name
         assert compiled("{{ x | random }} ||| t").is_random
 
-    def test_no_stream_is_made_where_none_is_needed(self, monkeypatch):
+    def test_random_stream_is_made_only_if_needed(self, monkeypatch):
         def forbidden(seed):
             raise AssertionError("made a stream")
 
@@ -283,17 +283,17 @@ class TestChance:
 
 
 class TestColumns:
-    def test_columns_of_body_and_choices(self):
+    def test_template_columns_of_body_and_choices(self):
         assert weather("choices of the row").columns == {"report", "options", "label"}
         assert weather("choices of text").columns == {"report", "place"}
         assert weather("filters and changed lists").columns == {"options", "place"}
 
-    def test_missing_columns(self):
+    def test_template_missing_columns(self):
         prompt = compiled("{{a_b}} {{c}} {{answer_choices}} ||| {{d}}", "{{e}}")
         assert prompt.missing_columns(["a-b", "c"]) == ["d", "e"]
         assert prompt.missing_columns(["a_b", "c", "d", "e", "f"]) == []
 
-    def test_fixed_choices(self):
+    def test_template_fixed_answer_choices(self):
         assert weather("dry or wet").fixed_choices == ["dry", "wet"]
         assert weather("where").fixed_choices is None
         assert weather("choices of the row").fixed_choices is None
@@ -315,7 +315,7 @@ class TestFaults:
             ("a", "x ||| {% endfor %}", ["its answer_choices is not valid Jinja, line 1"]),
         ],
     )
-    def test_syntax(self, jinja, choices, words):
+    def test_template_syntax_error_message(self, jinja, choices, words):
         for act in (
             lambda prompt: prompt.compile(),
             lambda prompt: prompt.apply({}),
@@ -345,7 +345,7 @@ class TestFaults:
             ("{% include 'file' %}", ["TypeError"]),
         ],
     )
-    def test_rendering(self, jinja, words):
+    def test_template_rendering_error_message(self, jinja, words):
         prompt = compiled(jinja, "{{label}} ||| b")
         with pytest.raises(UserError) as caught:
             prompt.example(ROW, 41)
@@ -355,7 +355,7 @@ class TestFaults:
         for word in words:
             assert word in message
 
-    def test_rendering_of_choices(self):
+    def test_answer_choices_rendering_error_message(self):
         prompt = compiled("a ||| b", "{{ nothing.inside }}")
         for act in (prompt.choices, prompt.apply, prompt.example):
             with pytest.raises(UserError, match="'the name' failed on row 5.*'nothing'"):
@@ -363,7 +363,7 @@ class TestFaults:
         with pytest.raises(UserError, match="answer_choices fail: ZeroDivisionError"):
             _ = compiled("a ||| b", "{{ 1 // 0 }}").fixed_choices
 
-    def test_column_named_answer_choices(self):
+    def test_column_named_answer_choices_is_refused(self):
         row = ROW | {"answer_choices": "a"}
         for act in (weather("where").apply, weather("dry or wet").example):
             with pytest.raises(UserError, match="column 'answer_choices'.*rename"):
@@ -390,7 +390,7 @@ class TestSandbox:
             "report.split.__globals__",
         ],
     )
-    def test_interpreter_is_out_of_reach(self, expression):
+    def test_template_sandbox_blocks_the_interpreter(self, expression):
         for prompt in (
             compiled(f"{{{{ {expression} }}}} ||| t"),
             compiled("{{ answer_choices[0] }} ||| t", f"{{{{ {expression} }}}}"),
@@ -400,11 +400,11 @@ class TestSandbox:
             except UserError as error:
                 assert "SecurityError" in str(error) or "UndefinedError" in str(error)
 
-    def test_security_error_is_a_user_error(self):
+    def test_template_sandbox_security_error_is_a_user_error(self):
         with pytest.raises(UserError, match="row 9: SecurityError.*__class__"):
             compiled("{{ ''.__class__.__mro__ }} ||| t").apply(ROW, 9)
 
-    def test_long_ranges_are_refused(self):
+    def test_template_sandbox_refuses_long_ranges(self):
         with pytest.raises(UserError, match="OverflowError: Range too big"):
             compiled("{% for i in range(10**9) %}{% endfor %} ||| t").apply(ROW)
 
@@ -424,7 +424,7 @@ def compiled_by(monkeypatch):
 
 
 class TestCompiling:
-    def test_one_environment_serves_all(self, compiled_by):
+    def test_template_compilation_uses_one_environment(self, compiled_by):
         for name in ("where", "dry or wet"):
             prompt = weather(name)
             prompt.example(ROW, 0)
@@ -432,7 +432,7 @@ class TestCompiling:
         assert len(compiled_by) > 2
         assert all(environment is compiled_by[0] for environment in compiled_by)
 
-    def test_each_template_compiles_once(self, compiled_by):
+    def test_template_compiles_only_once(self, compiled_by):
         prompt = weather("choices of the row")
         assert compiled_by == []
         for i in range(5):
@@ -440,7 +440,7 @@ class TestCompiling:
             prompt.choices(ROW, i)
         assert len(compiled_by) == 2  # the body and the choices
 
-    def test_pickle(self):
+    def test_template_pickle_round_trip(self):
         prompt = weather("numbered at random", "task").compile()
         copy = pickle.loads(pickle.dumps(prompt))
         assert copy.template == prompt.template
@@ -463,24 +463,24 @@ class TestLabels:
             "a ||| {{answer_choices[label | int]}}",
         ],
     )
-    def test_a_whole_number_is_read_as_one(self, jinja, label):
+    def test_label_of_any_whole_number_type_picks_its_choice(self, jinja, label):
         row = {"label": label, "options": ["dry", "wet"]}
         assert compiled(jinja, "dry ||| wet").example(row).targets == "wet"
 
     @pytest.mark.parametrize("label", [2, 2.0, "2", -2, 0.5, "yes", [1], float("inf")])
     @pytest.mark.parametrize("jinja", ["{{answer_choices[label]}}", "{{['dry', 'wet'][label]}}"])
-    def test_a_label_that_picks_no_choice_is_refused(self, jinja, label):
+    def test_label_that_picks_no_choice_is_refused(self, jinja, label):
         with pytest.raises(UserError) as error:
             compiled(f"a ||| {jinja}", "dry ||| wet").example({"label": label}, 7)
         assert f"failed on row 7: column 'label' is {label!r}, which picks none" in str(error.value)
         assert "(0 is 'dry', 1 is 'wet')" in str(error.value)
 
     @pytest.mark.parametrize("label", [None, math.nan, ""])
-    def test_a_missing_label_is_no_label(self, label):
+    def test_label_that_is_missing_becomes_no_label(self, label):
         prompt = compiled("a ||| {{answer_choices[label]}}", "dry ||| wet")
         assert prompt.example({"label": label}).targets == NO_LABEL
 
-    def test_a_withheld_label_is_as_in_promptsource(self):
+    def test_label_minus_one_renders_as_in_promptsource(self):
         prompt = compiled("a ||| {{answer_choices[label]}}", "dry ||| wet")
         assert prompt.example({"label": -1}).targets == "wet"
         prompt = compiled("a ||| {{answer_choices[1 - label]}}", "dry ||| wet")
@@ -488,20 +488,20 @@ class TestLabels:
         assert prompt.example({"label": 1.0}).targets == "dry"
 
     @pytest.mark.parametrize("label", [2, 1.0, "1", 0.5, "yes"])
-    def test_promptsource_prints_what_it_prints(self, label):
+    def test_label_of_published_template_renders_as_in_promptsource(self, label):
         published = dataclasses.replace(
             template("a ||| {{answer_choices[label]}}", "dry ||| wet"), published=True
         )
         assert CompiledTemplate(published).example({"label": label}).targets == NO_LABEL
 
-    def test_numbers_print_as_they_are(self):
+    def test_number_columns_print_unchanged(self):
         prompt = compiled(
             "{{score}} {{words[1]}}{{words[5]}} ||| {{answer_choices[score]}}", "a|||b"
         )
         row = {"score": 1.0, "words": ["x", "y"]}
         assert prompt.example(row) == Example("1.0 y", "b", ["a", "b"])
 
-    def test_bytes_are_refused_where_the_template_reads_them(self):
+    def test_bytes_column_is_refused_if_the_template_reads_it(self):
         row = {"text": b"\xff\x00", "label": 1}
         with pytest.raises(UserError, match=r"failed on row 3: column 'text' holds bytes"):
             compiled("{{text}} ||| a").apply(row, 3)
@@ -529,7 +529,7 @@ NESTED_ROW = {
         ),
     ],
 )
-def test_separators_in_nested_values_are_text(jinja, choices, wanted):
+def test_template_separator_in_nested_values_is_text(jinja, choices, wanted):
     before = repr(NESTED_ROW)
     assert compiled(jinja, choices).example(NESTED_ROW) == Example(*wanted)
     assert repr(NESTED_ROW) == before
@@ -554,13 +554,13 @@ def test_separators_in_nested_values_are_text(jinja, choices, wanted):
         ("{{answer_choices | join}} ||| {{answer_choices[label]}}", "{{words[1]}} ||| b", False),
     ],
 )
-def test_printed_lists_and_objects_are_seen(jinja, choices, wanted):
+def test_template_that_prints_lists_or_objects_is_found(jinja, choices, wanted):
     prompt = compiled(jinja, choices)
     assert prompt.prints_nested(NESTED_ROW) is wanted
     assert prompt.prints_nested({"label": 0, "words": "a", "thing": "b", "steps": "c"}) is False
 
 
-def test_half_a_surrogate_pair_is_an_error_of_the_row():
+def test_half_surrogate_error_names_the_row():
     for jinja, choices in (
         (r"{{'\ud83d'}} ||| t", None),
         ("{{w}} ||| t", None),
@@ -591,7 +591,7 @@ class SplitRow(dict):
         ("zero - 1", None),
     ],
 )
-def test_minus_one_of_a_row_of_own_data(subscript, wanted):
+def test_label_minus_one_in_own_data(subscript, wanted):
     row = SplitRow(label=1, negative=-1, hidden=-1, zero=0, w="x")
     for choices in ("answer_choices", "['no', 'yes']"):
         for change in ("", "{% set _ = words.append(w) %}"):

@@ -9,7 +9,7 @@ def example(targets="yes", choices=("no", "yes")):
     return Example("?", targets, None if choices is None else list(choices))
 
 
-def test_rows_that_render_nothing_are_dropped():
+def test_row_report_counts_rows_that_render_nothing():
     report = RowReport(hide_labels=True, ranked=True)
     for index, withheld in ((4, False), (7, True)):
         assert report.target(None, withheld, index) is None
@@ -26,7 +26,7 @@ def test_rows_that_render_nothing_are_dropped():
         (False, "yes", {"rows": 1}),
     ],
 )
-def test_withheld_labels_are_hidden_only_where_they_are_to_be(hide, target, counts):
+def test_row_report_hides_labels_only_on_request(hide, target, counts):
     report = RowReport(hide_labels=hide, ranked=True)
     assert report.target(example(), True, 0) == target
     assert report.counts == counts
@@ -49,7 +49,7 @@ def test_withheld_labels_are_hidden_only_where_they_are_to_be(hide, target, coun
         (example(NO_LABEL, None), {"no label": 1}, {}),
     ],
 )
-def test_labels_that_fit_no_choice_are_counted(rendered, labels, ranked):
+def test_row_report_counts_labels_that_fit_no_choice(rendered, labels, ranked):
     for counting in (True, False):
         report = RowReport(hide_labels=False, ranked=counting)
         assert report.target(rendered, False, 3) == rendered.targets

@@ -31,7 +31,7 @@ def version_is(monkeypatch, version):
     monkeypatch.setattr(importlib.metadata, "version", installed)
 
 
-def test_paths_of_installed_templates():
+def test_promptsource_template_paths():
     rte = templates.template_file_path("super_glue", "rte")
     assert rte == templates.templates_root() / "super_glue" / "rte" / "templates.yaml"
     assert rte.is_file()
@@ -41,18 +41,18 @@ def test_paths_of_installed_templates():
         assert path.is_file()
 
 
-def test_a_dataset_without_templates_has_a_path_and_no_file():
+def test_promptsource_path_of_dataset_without_templates():
     assert not templates.template_file_path("jigsaw_toxicity_pred", None).exists()
 
 
-def test_absent_promptsource(monkeypatch):
+def test_promptsource_missing_names_the_install_command(monkeypatch):
     version_is(monkeypatch, None)
     with pytest.raises(UserError, match="not installed") as caught:
         templates.template_file_path("trec", None)
     assert COMMAND in str(caught.value)
 
 
-def test_other_version(monkeypatch):
+def test_promptsource_of_another_version_is_refused(monkeypatch):
     version_is(monkeypatch, "0.2.3")
     with pytest.raises(UserError, match=r"promptsource 0\.2\.3 is installed.*0\.1\.0") as caught:
         templates.templates_root()
@@ -60,14 +60,14 @@ def test_other_version(monkeypatch):
     assert "answer choices" in str(caught.value)
 
 
-def test_installed_without_its_templates(monkeypatch):
+def test_promptsource_without_templates_folder_is_refused(monkeypatch):
     version_is(monkeypatch, "0.1.0")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="without its templates folder"):
         templates.templates_root()
 
 
-def test_reading_templates_imports_neither_promptsource_nor_tensorflow():
+def test_template_file_is_read_without_tensorflow():
     program = (
         "import sys; from t0.prompts import *;"
         "file = read_template_file(template_file_path('super_glue', 'rte'));"
@@ -99,7 +99,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_reads_every_field():
+def test_template_file_fields_are_read():
     file = read_template_file(WEATHER)
     assert (file.path, file.dataset, file.subset) == (WEATHER, "weather", "daily")
     template = {t.name: t for t in file.templates}["dry or wet"]
@@ -113,20 +113,20 @@ def test_reads_every_field():
     assert template.where == f"{WEATHER}:4"
 
 
-def test_null_metadata_is_false_and_empty():
+def test_template_file_null_metadata_is_false_and_empty():
     template = {t.name: t for t in read_template_file(WEATHER).templates}["choices of the row"]
     assert template.original_task is False
     assert template.choices_in_prompt is False
     assert template.metrics == ()
 
 
-def test_templates_are_sorted_by_name():
+def test_template_file_is_sorted_by_name():
     names = [template.name for template in read_template_file(WEATHER).templates]
     assert names == sorted(names)
     assert len(names) == 10
 
 
-def test_same_templates_as_promptsource_reads():
+def test_template_file_is_read_as_by_promptsource():
     stock = pytest.importorskip("promptsource.templates")
     for dataset, subset in [("super_glue", "rte"), ("trec", None), ("cos_e", "v1.11")]:
         file = read_template_file(templates.template_file_path(dataset, subset))
@@ -145,7 +145,7 @@ def test_same_templates_as_promptsource_reads():
             assert ours.metrics == tuple(theirs.metadata.metrics or ())
 
 
-def test_short_entry_has_defaults(tmp_path):
+def test_template_file_short_entry_has_defaults(tmp_path):
     (template,) = read_template_file(write(tmp_path, ENTRY)).templates
     assert (template.answer_choices, template.reference, template.id) == (None, "", "one")
     assert (template.original_task, template.choices_in_prompt) == (False, False)
@@ -155,7 +155,7 @@ def test_short_entry_has_defaults(tmp_path):
     assert not template.truncate
 
 
-def test_no_templates_is_an_empty_file(tmp_path):
+def test_template_file_without_templates_is_empty(tmp_path):
     assert read_template_file(write(tmp_path, "templates: {}\n")).templates == ()
 
 
@@ -191,7 +191,7 @@ def test_no_templates_is_an_empty_file(tmp_path):
         (ENTRY + "  two: !Template {name: 7, jinja: j}\n", 6, ["name must be text", "int 7"]),
     ],
 )
-def test_faults_are_user_errors_with_file_and_line(tmp_path, text, line, words):
+def test_template_file_error_names_file_and_line(tmp_path, text, line, words):
     path = write(tmp_path, text)
     with pytest.raises(UserError) as caught:
         read_template_file(path)
@@ -201,7 +201,7 @@ def test_faults_are_user_errors_with_file_and_line(tmp_path, text, line, words):
         assert word in message
 
 
-def test_absent_and_unreadable_files(tmp_path):
+def test_template_file_that_is_missing_or_unreadable(tmp_path):
     with pytest.raises(UserError, match="none.yaml: cannot be read: .*No such file"):
         read_template_file(tmp_path / "none.yaml")
     with pytest.raises(UserError, match="cannot be read"):

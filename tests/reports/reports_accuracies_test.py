@@ -27,13 +27,13 @@ def scores(correct, idx=None, gold=None, choices=2, texts=None, documents=None):
     )
 
 
-def test_spread_by_hand():
+def test_prompt_spread_quartiles_by_hand():
     s = accuracies.summarize_spread([40.0, 50.0, 60.0, 90.0])
     assert (s.mean, s.median, s.low, s.high) == (60.0, 55.0, 40.0, 90.0)
     assert (s.first_quartile, s.third_quartile) == (47.5, 67.5)
 
 
-def test_a_prompt_s_interval_is_wilson_s():
+def test_confidence_interval_of_one_prompt_is_wilsons():
     right = np.random.default_rng(3).random(56) < 0.6
     found = accuracies.accuracy(accuracies.shared_grid([[scores(right)]]), 0)
     wanted = stats.binomtest(int(right.sum()), 56).proportion_ci(method="wilson")
@@ -44,7 +44,7 @@ def test_a_prompt_s_interval_is_wilson_s():
     assert wider.high - wider.low > 1.5 * (found.high - found.low)
 
 
-def test_a_grid_has_the_rows_that_all_runs_scored():
+def test_shared_grid_has_the_rows_that_all_runs_scored():
     first = scores([True, False, True, True], idx=[5, 3, 1, 2], gold=[0, 1, 0, 0])
     second = scores([False, True, True, True], idx=[1, 5, 9, 3], gold=[0, 0, 0, 0])
     grid = accuracies.shared_grid([[first], [second]])
@@ -55,7 +55,7 @@ def test_a_grid_has_the_rows_that_all_runs_scored():
     assert not nothing.present.any()
 
 
-def test_other_texts_are_other_examples_unless_wanted():
+def test_shared_grid_drops_examples_with_other_texts():
     first = scores([True] * 4, texts=[1, 2, 3, 4])
     second = scores([False] * 4, texts=[1, 2, 9, 0])  # 0: the file does not have it
     grid = accuracies.shared_grid([[first], [second]])
@@ -63,7 +63,7 @@ def test_other_texts_are_other_examples_unless_wanted():
     assert len(accuracies.shared_grid([[first], [second]], any_texts=True).rows) == 4
 
 
-def test_a_gap_by_hand_and_its_prompts():
+def test_accuracy_gap_equals_paired_t_test():
     a = np.array([True] * 30 + [False] * 70)
     b = np.array([True] * 50 + [False] * 50)
     grid = accuracies.shared_grid([[scores(a), scores(a)], [scores(b), scores(b)]])
@@ -83,7 +83,7 @@ def test_a_gap_by_hand_and_its_prompts():
     assert other.interval_high - other.interval_low < width
 
 
-def test_seeds_are_averaged_and_widen_the_interval():
+def test_confidence_interval_over_seeds_is_wider():
     rng = np.random.default_rng(6)
     easy = rng.random(200)
     seeds = [[scores(easy < level) for _ in range(3)] for level in (0.5, 0.6, 0.4)]
@@ -94,7 +94,7 @@ def test_seeds_are_averaged_and_widen_the_interval():
     assert several.fixed_high - several.fixed_low > 1.5 * (alone.fixed_high - alone.fixed_low)
 
 
-def test_a_report_says_what_it_left_out_and_adjusts(evaluation):
+def test_report_notes_excluded_examples_and_adjusts_p_values(evaluation):
     paths = []
     for model, word in (("first", "old"), ("second", "new")):
         made = evaluation(model)
@@ -113,7 +113,7 @@ def test_a_report_says_what_it_left_out_and_adjusts(evaluation):
     assert any("rte_1: 3 examples have different inputs" in note for note in summary.notes)
 
 
-def test_documents_and_texts_are_read(evaluation):
+def test_example_scores_have_documents_and_texts(evaluation):
     lines = random_lines(20, [2], 1, inputs="the  same", document=7)
     lines += [example_line(20, [-1.0, -2.0], 0, inputs="the same", document="7")]
     (run,) = read_runs([evaluation().add("rte_1", "super_glue/rte", "one", lines).write()])
@@ -121,7 +121,7 @@ def test_documents_and_texts_are_read(evaluation):
     assert set(found.documents) == {"7"} and len(set(found.texts)) == 1 and found.texts[0] > 0
 
 
-def test_ties_and_entropy(evaluation):
+def test_diagnosis_of_ties_entropy_and_calibration(evaluation):
     tied = [example_line(i, [-1.0, -1.0], 0) for i in range(4)]  # predicts the first: right
     decided = [example_line(4 + i, [-1.0, -2.0], i % 2) for i in range(4)]
     made = evaluation().add("rte_1", "super_glue/rte", "one", tied + decided)

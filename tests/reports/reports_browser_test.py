@@ -79,7 +79,7 @@ def html(tmp_path_factory):
         return write_report(paths, folder / "out").html
 
 
-def test_examples_keyboard_and_tooltips(html, tmp_path):
+def test_report_page_examples_keyboard_and_tooltips(html, tmp_path):
     script = """
     await wait(() => all('article.error').length);
     seen.cards = all('article.error').length;
@@ -153,7 +153,7 @@ def test_examples_keyboard_and_tooltips(html, tmp_path):
     assert seen["folded"]
 
 
-def test_the_page_of_a_file_loads_its_scripts_under_its_own_policy_and_fits(html, tmp_path):
+def test_report_page_content_policy_and_narrow_screen(html, tmp_path):
     """In frames of a phone's and of a desk's width, the page as it was written."""
     frame = html.with_name("frame.html")
     frame.write_text(

@@ -8,9 +8,7 @@ from t0.cli.main import main
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_a_report_from_and_to_a_bucket_is_the_one_of_the_disk(
-    two_runs, metrics, tmp_path, bucket, capsys
-):
+def test_report_in_a_bucket_equals_report_on_disk(two_runs, metrics, tmp_path, bucket, capsys):
     folder = tmp_path / "first" / "eval"
     for path in [*folder.rglob("*.json*"), metrics]:
         bucket.put("b", f"first/{path.relative_to(tmp_path / 'first')}", path.read_bytes())

@@ -41,7 +41,7 @@ def right_where(share_of, seed=0, examples=200):
     return rng.random((2, examples)) < shares
 
 
-def test_clean_accuracy_and_its_test(evaluated, tmp_path):
+def test_clean_accuracy_and_its_paired_test(evaluated, tmp_path):
     known = set(range(60))
     right = right_where(lambda idx: 0.95 if idx in known else 0.5)
     overlap = read_overlap(
@@ -57,7 +57,7 @@ def test_clean_accuracy_and_its_test(evaluated, tmp_path):
     assert row["gap_clean"] is None
 
 
-def test_the_test_is_quiet_under_the_null():
+def test_clean_accuracy_test_has_few_false_positives():
     """Two hundred evaluations in which overlap changes nothing: few differ."""
     from t0.reports.accuracies import Grid
     from t0.reports.clean_examples import _clean_minus_all
@@ -75,7 +75,7 @@ def test_the_test_is_quiet_under_the_null():
     assert small <= 27  # of 300; with 5% true rejections more in one of 1,000
 
 
-def test_an_example_is_clean_if_no_prompts_is_found(evaluated, tmp_path):
+def test_clean_example_overlaps_under_no_prompt(evaluated, tmp_path):
     rows = {PROMPTS[0]: {1, 2, 3}, PROMPTS[1]: {3, 4, 5, 6}}
     overlap = read_overlap(write_overlap(tmp_path / "o", prompts=PROMPTS, rows=rows))
     (row,) = clean_rows(read_runs([evaluated(right_where(lambda idx: 0.5))]), overlap)
@@ -83,7 +83,7 @@ def test_an_example_is_clean_if_no_prompts_is_found(evaluated, tmp_path):
 
 
 @pytest.mark.parametrize("number", [0, 3, 197, 200])
-def test_too_few_examples_of_a_part(evaluated, tmp_path, number):
+def test_clean_accuracy_without_p_value_for_few_examples(evaluated, tmp_path, number):
     rows = dict.fromkeys(PROMPTS, set(range(number)))
     overlap = read_overlap(write_overlap(tmp_path / "o", prompts=PROMPTS, rows=rows))
     (row,) = clean_rows(read_runs([evaluated(right_where(lambda idx: 0.5))]), overlap)
@@ -91,7 +91,7 @@ def test_too_few_examples_of_a_part(evaluated, tmp_path, number):
     assert (row["clean"] is None) == (number == 200)
 
 
-def test_two_runs_are_compared_on_the_clean_part(evaluated, tmp_path):
+def test_clean_accuracy_compares_two_runs(evaluated, tmp_path):
     known = set(range(80))
     same = right_where(lambda idx: 0.5)
     better = same.copy()
@@ -107,7 +107,7 @@ def test_two_runs_are_compared_on_the_clean_part(evaluated, tmp_path):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_a_report_has_the_clean_part(evaluated, tmp_path):
+def test_report_shows_clean_accuracy_without_overlap(evaluated, tmp_path):
     known = set(range(60))
     right = right_where(lambda idx: 0.95 if idx in known else 0.5)
     folder = write_overlap(tmp_path / "o", prompts=PROMPTS, rows=dict.fromkeys(PROMPTS, known))
@@ -155,7 +155,7 @@ def no_object(folder):
         (other_schema, "expected the output of this version's `t0 overlap`"),
     ],
 )
-def test_files_that_are_no_result(tmp_path, change, message):
+def test_data_overlap_file_that_is_invalid_is_refused(tmp_path, change, message):
     folder = write_overlap(tmp_path / "o", prompts=PROMPTS, rows={})
     change(folder)
     with pytest.raises(UserError, match=message):
@@ -169,14 +169,14 @@ def test_files_that_are_no_result(tmp_path, change, message):
         ({"split": "test"}, {"split": "validation"}, "Run `t0 overlap --eval_split=validation`"),
     ],
 )
-def test_an_overlap_of_other_rows(evaluated, tmp_path, given, run, message):
+def test_data_overlap_of_other_rows_is_refused(evaluated, tmp_path, given, run, message):
     overlap = read_overlap(write_overlap(tmp_path / "o", prompts=PROMPTS, rows={}, **given))
     runs = read_runs([evaluated(right_where(lambda idx: 0.5), **run)])
     with pytest.raises(UserError, match=message):
         clean_rows(runs, overlap)
 
 
-def test_an_overlap_of_other_tasks(evaluation, tmp_path):
+def test_data_overlap_of_other_tasks_is_refused(evaluation, tmp_path):
     lines = lines_of([True, False])
     made = evaluation().add("copa_best_score_eval", "super_glue/copa", "best", lines).write()
     with pytest.raises(UserError, match="has none of the tasks that were scored"):

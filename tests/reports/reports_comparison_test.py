@@ -32,7 +32,7 @@ def alike(evaluation, **skills):
     return [f"{name}={model(evaluation, name, skill)}" for name, skill in skills.items()]
 
 
-def test_a_clear_difference_and_two_runs_that_are_tied(evaluation):
+def test_comparison_of_clear_difference_and_tied_runs(evaluation):
     words = alike(evaluation, weak=0.0, good=3.0, same=3.05)
     found = compare(words)
     for row in (*found.datasets, found.mean):
@@ -53,7 +53,7 @@ def test_a_clear_difference_and_two_runs_that_are_tied(evaluation):
     assert not other.datasets[0].differences[1].is_significant
 
 
-def test_equal_runs_are_not_told_apart(evaluation):
+def test_comparison_of_equal_runs_finds_no_difference(evaluation):
     words = [model(evaluation, "one", 1.0), model(evaluation, "two", 1.0)]
     found = compare(words)
     gaps = [one.gap for row in found.datasets for one in row.differences]
@@ -61,7 +61,7 @@ def test_equal_runs_are_not_told_apart(evaluation):
     assert "no two runs differ significantly on any dataset" in legend_lines(found)
 
 
-def test_seeds_are_averaged(evaluation):
+def test_comparison_averages_seeds(evaluation):
     seeds = [model(evaluation, f"seed{n}", 1.0, seed=n) for n in range(3)]
     # Other seeds draw other right choices here: those of seed 0 are put into all.
     single, _ = read_named_runs([seeds[0], model(evaluation, "other", 1.0)])
@@ -83,7 +83,7 @@ def test_seeds_are_averaged(evaluation):
     assert any("mean of 2 seeds" in line for line in legend_lines(found))
 
 
-def test_what_is_not_shared_is_left_out_and_said(evaluation):
+def test_comparison_notes_what_runs_do_not_share(evaluation):
     first = evaluation("first").add("rte_0", "super_glue/rte", "0", random_lines(50, [2], 1))
     first.add("rte_1", "super_glue/rte", "1", random_lines(50, [2], 2))
     first.add("cb_0", "super_glue/cb", "0", random_lines(50, [2], 3))
@@ -104,7 +104,7 @@ def test_what_is_not_shared_is_left_out_and_said(evaluation):
     assert "11 of 50 examples" in said
 
 
-def test_prompts_of_another_version(evaluation):
+def test_comparison_of_other_prompt_versions_drops_examples(evaluation):
     paths = []
     for name in ("old", "new"):
         lines = random_lines(30, [2], 1)
@@ -119,7 +119,7 @@ def test_prompts_of_another_version(evaluation):
     assert any("compared nonetheless" in note for note in every.notes)
 
 
-def test_documents_widen_the_interval(evaluation):
+def test_comparison_interval_is_wider_with_shared_documents(evaluation):
     paths, grouped = [], []
     for name, skill in (("one", 0.5), ("two", 1.5)):
         for made, field in ((paths, {}), (grouped, {"document": "same"})):
@@ -140,7 +140,7 @@ def refused(words):
     return str(error.value)
 
 
-def test_what_cannot_be_compared_is_refused(evaluation, tmp_path):
+def test_comparison_of_incompatible_runs_is_refused(evaluation, tmp_path):
     first = model(evaluation, "first", 1.0, split="validation")
     assert "cannot be compared by 'split'" in refused(
         [first, model(evaluation, "b", 1.0, split="test")]
@@ -165,7 +165,7 @@ def test_what_cannot_be_compared_is_refused(evaluation, tmp_path):
     assert "evaluate again" in message
 
 
-def test_a_baseline_by_its_name_or_as_it_was_given(evaluation):
+def test_comparison_baseline_by_name_or_by_path(evaluation):
     words = alike(evaluation, one=0.1, two=0.2)
     for word in ("two", words[1]):
         assert read_named_runs(words, baseline=word)[1] == 1
@@ -173,7 +173,7 @@ def test_a_baseline_by_its_name_or_as_it_was_given(evaluation):
         read_named_runs(words, baseline="tow")
 
 
-def test_numbers_pictures_and_page(evaluation, tmp_path):
+def test_comparison_report_numbers_plots_and_page(evaluation, tmp_path):
     words = []
     for name, skill in (("weak", 0.0), ("good", 3.0)):
         lines = random_lines(60, [2], 1, skill=skill, inputs="of rte <b>")
@@ -195,7 +195,7 @@ def test_numbers_pictures_and_page(evaluation, tmp_path):
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_the_terminal_s_tables_fit_eighty_columns(evaluation, count):
+def test_comparison_tables_fit_eighty_terminal_columns(evaluation, count):
     words = alike(evaluation, **{f"run{n}": n / 2 for n in range(count)})
     lines = read_report(words).lines(width=80)
     tables = lines[lines.index("Compared accuracy (%)") :]
@@ -203,7 +203,7 @@ def test_the_terminal_s_tables_fit_eighty_columns(evaluation, count):
     assert sum(line.startswith("Mean of 2 datasets  ") for line in tables) == count
 
 
-def test_scores_of_a_malformed_file_are_named(evaluation):
+def test_comparison_names_the_malformed_score_file(evaluation):
     words = [model(evaluation, "one", 1.0), model(evaluation, "two", 1.0)]
     change_path = evaluation("two").folder / "scores" / "rte_0_100.jsonl"
     line = example_line(0, [-1.0, -2.0], 0)

@@ -12,7 +12,7 @@ from t0.reports.plots import limit_percent, new_figure, title_lines
 from t0.reports.summary import summarise
 
 
-def test_many_checkpoints_show_the_last_of_each_series(evaluation):
+def test_plot_of_many_checkpoints_shows_the_last_of_each_series(evaluation):
     lines = random_lines(5, [2], 1)
     for step in range(10):
         path = evaluation(step=step).add("a", "sciq", "q", lines).write()
@@ -22,7 +22,7 @@ def test_many_checkpoints_show_the_last_of_each_series(evaluation):
     assert boxed_runs(runs[:8]) == tuple(range(8))
 
 
-def test_reference_names_stay_apart_and_inside():
+def test_plot_reference_labels_do_not_overlap():
     figure = new_figure(3.3, 2.8)
     axes = figure.subplots()
     lines = {"T0-3B": 50.7, "chance": 50.0, "T0-11B": 51.0}
@@ -36,7 +36,7 @@ def test_reference_names_stay_apart_and_inside():
     assert sorted(line.get_ydata()[0] for line in axes.lines) == [50.0, 50.7, 51.0]
 
 
-def test_curves_over_steps_and_the_files_of_the_last_checkpoints(folder, tmp_path):
+def test_plot_metric_curves_over_checkpoint_steps(folder, tmp_path):
     for step in (10, 20):
         recipes_decoded(folder, step, step / 10).write()
     other = recipes_decoded(tmp_path / "other" / "eval", 20, 1.0).write()
@@ -51,7 +51,7 @@ def test_curves_over_steps_and_the_files_of_the_last_checkpoints(folder, tmp_pat
 
 
 @pytest.mark.usefixtures("rough_png")
-def test_long_names_are_broken_not_cut(evaluation, tmp_path):
+def test_plot_titles_break_long_names(evaluation, tmp_path):
     name = "a_dataset_with_an_odd_name/and-a-very-long-configuration.v2.0.1"
     path = evaluation().add("a", name, "q", random_lines(9, [2], 1)).write()
     html = write_report([path], tmp_path / "out").html.read_text()

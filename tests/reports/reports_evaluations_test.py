@@ -17,7 +17,7 @@ def results(evaluation):
     return evaluation(notes=["toy"]).add("rte_a", "super_glue/rte", "a", lines).write()
 
 
-def test_reads_what_is_written(results):
+def test_results_file_is_read_as_written(results):
     (run,) = read_runs([results])
     assert (run.label, run.step, run.notes) == ("tiny, step 100", 100, ("toy",))
     (task,) = run.tasks
@@ -55,14 +55,14 @@ BAD_RESULTS = {
 
 
 @pytest.mark.parametrize("name", BAD_RESULTS)
-def test_bad_results_are_refused_by_name(results, name):
+def test_results_file_that_is_invalid_is_refused(results, name):
     edit, message = BAD_RESULTS[name]
     with pytest.raises(UserError, match=message) as caught:
         read_runs([change(results, edit)])
     assert results.name in str(caught.value)
 
 
-def test_optional_fields_may_be_absent(tmp_path):
+def test_results_file_optional_fields_may_be_missing(tmp_path):
     path = tmp_path / "results_7.json"
     task = {"dataset": "sciq", "examples": 3, "metrics": {"accuracy": 25}}
     path.write_text(json.dumps({"schema": 1, "tasks": {"sciq_q": task}}))
@@ -71,7 +71,7 @@ def test_optional_fields_may_be_absent(tmp_path):
     assert (run.tasks[0].prompt, run.tasks[0].chance, run.tasks[0].scores) == ("sciq_q", None, None)
 
 
-def test_task_without_accuracy_is_set_aside_and_alone_refused(results):
+def test_results_task_without_accuracy_is_skipped(results):
     change(results, lambda c: c["tasks"].update(gen={"examples": 1, "metrics": {"rouge1": 3.0}}))
     (run,) = read_runs([results])
     assert run.skipped == ("gen",)
@@ -80,7 +80,7 @@ def test_task_without_accuracy_is_set_aside_and_alone_refused(results):
         read_runs([results])
 
 
-def test_anli_rounds_are_three_datasets(evaluation):
+def test_results_of_anli_rounds_are_three_datasets(evaluation):
     lines = [example_line(0, [-1.0, -2.0, -3.0], 0)]
     made = evaluation()
     for r in (1, 2, 3):
@@ -89,7 +89,7 @@ def test_anli_rounds_are_three_datasets(evaluation):
     assert [task.dataset for task in run.tasks] == ["anli/r1", "anli/r2", "anli/r3"]
 
 
-def test_folders_are_searched_and_labels_are_unique(evaluation):
+def test_results_folders_are_searched_and_labels_are_unique(evaluation):
     lines = [example_line(0, [-1.0, -2.0], 0)]
     paths = [evaluation(step=s).add("a", "sciq", "q", lines).write() for s in (1000, 900)]
     folder = paths[0].parent
@@ -104,7 +104,7 @@ def test_folders_are_searched_and_labels_are_unique(evaluation):
     assert labels == ["tiny, step 900 (eval)", "tiny, step 900 (eval2)"]
 
 
-def test_models_whose_folders_end_alike_are_named_by_more_of_the_path(tmp_path):
+def test_run_labels_of_equal_folder_names_use_longer_paths(tmp_path):
     paths = []
     for folder in ("out/sni/model", "out/qa/model", "other/qa/model", "plain"):
         results = tmp_path / folder / "eval" / "results_9.json"
@@ -131,12 +131,12 @@ def test_missing_results_are_a_user_error(tmp_path, make):
         read_runs([make(tmp_path)])
 
 
-def test_nothing_given_is_a_user_error():
+def test_report_without_results_is_a_user_error():
     with pytest.raises(UserError, match="no results given"):
         read_runs([])
 
 
-def test_reads_measures_groups_and_counts(decoded):
+def test_decoded_results_metrics_groups_and_counts(decoded):
     (run,) = read_runs([decoded])
     assert (run.label, run.step, run.tasks, run.ranked) == ("tiny, step 3,000", 3000, (), False)
     assert "mode" not in run.facts
@@ -150,7 +150,7 @@ def test_reads_measures_groups_and_counts(decoded):
     assert own.metrics == {"accuracy": 37.5, "edit_distance": 3.25}
 
 
-def test_predictions_of_three_forms(decoded):
+def test_predictions_file_formats_are_read(decoded):
     (run,) = read_runs([decoded])
     instructions, questions, translation, own = (
         list(read_predictions(task.predictions_file)) for task in run.decoded
@@ -183,7 +183,7 @@ BAD_DECODED = {
 
 
 @pytest.mark.parametrize("name", BAD_DECODED)
-def test_bad_decoded_results_are_refused_by_name(decoded, name):
+def test_decoded_results_that_are_invalid_are_refused(decoded, name):
     edit, message = BAD_DECODED[name]
     with pytest.raises(UserError, match=message) as caught:
         read_runs([change(decoded, lambda content: edit(content["tasks"]))])
@@ -194,7 +194,7 @@ def test_bad_decoded_results_are_refused_by_name(decoded, name):
     ("line", "message"),
     [('{"pred', "not valid JSON"), ("[1]", "expected an object"), ("{}", "text")],
 )
-def test_bad_predictions_name_file_and_line(folder, line, message):
+def test_predictions_file_error_names_file_and_line(folder, line, message):
     path = Decoded(folder).add("x", {"accuracy": 1.0}, [{"prediction": "a"}]).write()
     (folder / "predictions" / "x_100.jsonl").write_text(line + "\n")
     (task,) = read_runs([path])[0].decoded

@@ -13,7 +13,7 @@ def write_scores(path, *lines):
     return path
 
 
-def test_scores_ragged_choices_and_ties(tmp_path):
+def test_example_scores_with_ragged_choices_and_ties(tmp_path):
     lines = [
         example_line(7, [-1.0, -1.0], 0),  # tied, right
         example_line(3, [-1.0, -9.0, -4.0], 2),  # wrong by 3
@@ -55,7 +55,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("name", BAD_LINES)
-def test_bad_score_line_names_file_and_line(tmp_path, name):
+def test_example_scores_error_names_file_and_line(tmp_path, name):
     line, message = BAD_LINES[name]
     path = write_scores(tmp_path / "s.jsonl", example_line(0, [-1.0, -2.0], 0), line)
     with pytest.raises(UserError, match=message) as caught:

@@ -19,7 +19,7 @@ MODULES = [reports, *(
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_doctests(module):
+def test_doctests_of_report_modules(module):
     assert doctest.testmod(module).failed == 0
 
 
@@ -40,7 +40,7 @@ def example_of(module):
 
 @pytest.mark.usefixtures("rough_pictures")
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_header_example_runs(module, tmp_path, monkeypatch):
+def test_module_header_example_runs(module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = random_lines(20, [2], 1)
     Evaluation(Path("eval"), 1000, split="test").add(

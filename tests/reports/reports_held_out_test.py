@@ -22,7 +22,7 @@ def write(folder, tasks, name="results_7.json", **run):
     return path
 
 
-def test_the_held_out_mean_stands_first(tmp_path):
+def test_held_out_mean_comes_first_in_terminal_report(tmp_path):
     tasks = {
         "a": entry("super_glue/rte", "one", 40.0),
         "b": entry("super_glue/rte", "two", 60.0),
@@ -44,7 +44,7 @@ def test_the_held_out_mean_stands_first(tmp_path):
     assert max(map(len, lines)) <= 90
 
 
-def test_without_datasets_of_t0_there_is_no_mean(tmp_path):
+def test_held_out_mean_is_missing_without_t0_datasets(tmp_path):
     lines = read_report([write(tmp_path, {"d": entry("mine", "one", 99.0)})]).lines()
     assert not any(line.startswith("held out") for line in lines)
     assert lines[lines.index("Accuracy (%) over prompts") + 1].split() == [
@@ -52,7 +52,7 @@ def test_without_datasets_of_t0_there_is_no_mean(tmp_path):
     ]
 
 
-def test_perplexity(tmp_path):
+def test_perplexity_in_terminal_report(tmp_path):
     task = {"examples": 5, "tokens": 90, "metrics": {"nats_per_token": 2.5}}
     write(tmp_path, {"d": entry("mine", "one", 99.0)})
     path = write(tmp_path, {"text_lm": task}, "perplexity_7.json", mode="perplexity")

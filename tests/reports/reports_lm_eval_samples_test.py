@@ -39,7 +39,7 @@ def edited(path, edit):
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def test_the_recorded_run_has_our_choices_and_log_likelihoods():
+def test_lm_eval_run_has_our_choices_and_log_likelihoods():
     ours, theirs = (read_runs([RECORDED / name])[0] for name in ("ours", "theirs"))
     assert [task.name for task in theirs.tasks] == [task.name for task in ours.tasks]
     compared = 0
@@ -62,7 +62,7 @@ def test_the_recorded_run_has_our_choices_and_log_likelihoods():
     assert compared == 50
 
 
-def test_means_and_medians_over_prompts_are_those_of_the_harness():
+def test_lm_eval_prompt_means_and_medians_equal_the_harness():
     content = json.loads(results(RECORDED / "theirs").read_text())
     (run,) = read_runs([RECORDED / "theirs"])
     accuracies = sorted(task.accuracy for task in run.tasks if task.dataset == "weather")
@@ -71,7 +71,7 @@ def test_means_and_medians_over_prompts_are_those_of_the_harness():
     assert 100 * found["prompt_median,none"] == pytest.approx(accuracies[1])
 
 
-def test_facts_and_cautions_of_the_run():
+def test_lm_eval_run_facts_and_warnings():
     (run,) = read_runs([RECORDED / "theirs"])
     assert run.name == "model"
     assert run.facts["engine"].startswith("lm-evaluation-harness 0.4.")
@@ -83,7 +83,7 @@ def test_facts_and_cautions_of_the_run():
     assert ours.facts["normalisation"] == run.facts["normalisation"]
 
 
-def test_report_and_compare_take_both():
+def test_lm_eval_and_own_results_are_compared():
     folders = [str(RECORDED / name) for name in ("ours", "theirs")]
     runs = read_runs([RECORDED / "ours", RECORDED / "theirs"])
     assert any(
@@ -101,7 +101,7 @@ def test_report_and_compare_take_both():
     assert [(gap.difference, gap.examples) for gap in gaps] == [(0.0, 4), (0.0, 6)]
 
 
-def test_a_comparison_with_a_run_without_eos_says_so(theirs):
+def test_lm_eval_comparison_notes_run_without_eos(theirs):
     def without_eos(record):
         record["doc"]["continuations"] = record["doc"]["choices"]
 
@@ -140,7 +140,7 @@ def without_row(record):
         (without_row, "'idx' must be a whole number from 0, got -2"),
     ],
 )
-def test_damaged_samples_name_file_line_and_remedy(theirs, edit, told):
+def test_lm_eval_damaged_samples_name_file_line_and_remedy(theirs, edit, told):
     edited(samples(theirs), edit)
     with pytest.raises(UserError) as raised:
         read_runs([theirs])
@@ -148,7 +148,7 @@ def test_damaged_samples_name_file_line_and_remedy(theirs, edit, told):
     assert f"{samples(theirs)}, line 1" in str(raised.value)
 
 
-def test_another_task_is_skipped_and_alone_refused(theirs):
+def test_lm_eval_task_that_t0_did_not_export_is_skipped(theirs):
     edited(samples(theirs), other_task)
     (run,) = read_runs([theirs])
     assert [task.dataset for task in run.tasks] == ["film"]
@@ -163,7 +163,7 @@ def test_another_task_is_skipped_and_alone_refused(theirs):
     assert "export-eval" in str(raised.value)
 
 
-def test_cut_samples_and_broken_lines(theirs):
+def test_lm_eval_truncated_samples_are_refused(theirs):
     path = samples(theirs)
     whole = path.read_text()
     path.write_text(whole[: len(whole) // 2])
@@ -174,7 +174,7 @@ def test_cut_samples_and_broken_lines(theirs):
         read_runs([theirs])
 
 
-def test_results_without_samples_say_the_flag(theirs):
+def test_lm_eval_results_without_samples_name_the_flag(theirs):
     for path in theirs.glob("samples_*"):
         path.unlink()
     with pytest.raises(UserError, match="Run lm_eval again with --log_samples"):
@@ -182,7 +182,7 @@ def test_results_without_samples_say_the_flag(theirs):
 
 
 @pytest.mark.parametrize("change", [{"configs": []}, {"results": None}, {"schema": 7}])
-def test_what_is_not_of_the_harness_is_told(theirs, change):
+def test_lm_eval_results_of_another_schema_are_refused(theirs, change):
     path = results(theirs)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match="schema"):

@@ -42,7 +42,7 @@ def judged(evaluation):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_accuracy_by_tokens_and_by_characters(judged, tmp_path):
+def test_length_normalization_by_tokens_and_characters(judged, tmp_path):
     # -2/1 < -3/3, -2/4 > -3/3; -2/10 < -3/50.
     (row,) = normalization_rows(read_runs([judged[0]]))
     assert (row["sum"], row["tokens"], row["characters"]) == (100.0, 50.0, 0.0)
@@ -57,7 +57,7 @@ def test_accuracy_by_tokens_and_by_characters(judged, tmp_path):
     assert "accuracy_by_tokens_percent" in paths.csv[0].read_text().splitlines()[0]
 
 
-def test_results_without_lengths_are_read(evaluation):
+def test_length_normalization_without_token_counts(evaluation):
     lines = [example_line(0, [-1.0, -2.0], 1, texts=["x", "a long one"])]
     for line in lines:
         for choice in line["choices"]:
@@ -68,7 +68,7 @@ def test_results_without_lengths_are_read(evaluation):
     assert (row["sum"], row["tokens"], row["characters"]) == (0.0, None, 100.0)
 
 
-def test_decoded_answers_are_beside_the_ranking(judged, tmp_path):
+def test_decoded_answers_are_reported_next_to_ranking(judged, tmp_path):
     path, folder = judged
     rows = [{"idx": idx, "answer": "x", "exact_match": idx < 7} for idx in range(10)]
     write_answers(folder, "rte_a", reversed(rows))
@@ -82,7 +82,7 @@ def test_decoded_answers_are_beside_the_ranking(judged, tmp_path):
         read_runs([path])
 
 
-def test_reliability_is_over_all_prompts_of_a_dataset(evaluation):
+def test_calibration_error_is_over_all_prompts_of_a_dataset(evaluation):
     one = evaluation()
     for prompt in range(3):
         one.add(f"rte_{prompt}", "super_glue/rte", str(prompt), random_lines(80, [2], prompt))
@@ -104,7 +104,7 @@ def test_reliability_is_over_all_prompts_of_a_dataset(evaluation):
     assert thrice.low == pytest.approx(once.low, abs=1e-6)
 
 
-def test_a_diagram_shows_the_error_of_the_runs_that_are_drawn(two_runs):
+def test_reliability_diagram_shows_calibration_error_of_runs(two_runs):
     found = reliability_rows(read_runs(two_runs))
     panels = reliability_panels(found, [1])
     assert len(panels) == 3

@@ -8,7 +8,7 @@ from parsed_pages import parsed, table_texts
 from t0.reports import page, write_report
 
 
-def test_page_needs_no_network(drawn):
+def test_report_page_needs_no_network(drawn):
     html = drawn.html.read_text()
     assert not re.findall(r"(?:https?:|ftp:|file:|@import|//[a-z0-9])", html.split("<main>")[1])
     for tag, name, value in parsed(html).attributes:
@@ -19,7 +19,7 @@ def test_page_needs_no_network(drawn):
     assert "default-src 'none'" in html
 
 
-def test_page_shows_the_numbers(drawn):
+def test_report_page_shows_the_numbers(drawn):
     paths = drawn
     data = json.loads(paths.json.read_text())
     text = table_texts(paths.html.read_text())
@@ -31,14 +31,14 @@ def test_page_shows_the_numbers(drawn):
     assert "second, step 100" in text
 
 
-def test_points_carry_the_prompts_names(drawn):
+def test_report_page_plot_points_name_their_prompts(drawn):
     html = drawn.html.read_text()
     titles = re.findall(r"<title>([^<]*)</title>", html)[1:]
     assert sum(title.startswith("prompt 2: ") for title in titles) == 2
     assert sum(title.startswith("mean over") for title in titles) == 6
 
 
-def test_ids_are_unique(drawn):
+def test_report_page_element_ids_are_unique(drawn):
     html = drawn.html.read_text()
     ids = [value for _, name, value in parsed(html).attributes if name == "id"]
     assert len(ids) == len(set(ids))
@@ -47,7 +47,7 @@ def test_ids_are_unique(drawn):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, drawn, monkeypatch):
+def test_report_page_puts_many_examples_in_separate_scripts(two_runs, tmp_path, drawn, monkeypatch):
     whole = drawn.html
     assert not list(whole.parent.glob("report_examples_*"))
     assert "script-src 'sha256-" in whole.read_text()
@@ -65,7 +65,7 @@ def test_many_examples_are_in_scripts_beside_the_page(two_runs, tmp_path, drawn,
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_no_number_of_examples_makes_a_large_page(evaluation, tmp_path):
+def test_report_page_stays_small_with_many_examples(evaluation, tmp_path):
     lines = random_lines(4_000, [2], seed=1, inputs="")
     for line in lines:
         line["inputs"] = f"Row {line['idx']} <b>&" * 80
@@ -77,7 +77,7 @@ def test_no_number_of_examples_makes_a_large_page(evaluation, tmp_path):
     assert all(f"Row {row} " in script.read_text() for row in (0, 3_999))
 
 
-def test_the_answer_comes_first(drawn):
+def test_report_page_shows_the_held_out_mean_first(drawn):
     paths, html = drawn, drawn.html.read_text()
     order = [
         'class="answer"',

@@ -19,7 +19,7 @@ from t0.reports.evaluations import read_runs
 from t0.reports.plan_picture import draw_plan
 
 
-def test_files_and_pictures(drawn):
+def test_report_writes_csv_json_and_plots(drawn):
     names = ["accuracy.png", "reliability.png", "training.png"]
     names += ["run_differences.png"]
     assert [p.name for p in drawn.plots] == names
@@ -44,7 +44,7 @@ def test_files_and_pictures(drawn):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_training_runs_alone_make_a_report(evaluated, metrics, tmp_path, capsys):
+def test_report_of_training_runs_only(evaluated, metrics, tmp_path, capsys):
     words = ["report", "--metrics", str(evaluated), str(metrics.parent), "--output"]
     assert t0_main.main([*words, str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "report.html").read_text()
@@ -57,7 +57,7 @@ def test_training_runs_alone_make_a_report(evaluated, metrics, tmp_path, capsys)
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_checkpoints_make_a_plot_against_step(evaluation, tmp_path):
+def test_report_of_checkpoints_plots_accuracy_by_step(evaluation, tmp_path):
     for step in (10, 20, 30):
         lines = random_lines(30, [3], step, skill=step / 10)
         evaluation(step=step).add("cb_a", "super_glue/cb", "a", lines).write()
@@ -71,7 +71,7 @@ def test_checkpoints_make_a_plot_against_step(evaluation, tmp_path):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_bad_input_leaves_the_earlier_report_alone(two_runs, tmp_path):
+def test_report_of_invalid_results_keeps_the_earlier_report(two_runs, tmp_path):
     paths = write_report(two_runs, tmp_path / "out")
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
     content = json.loads(two_runs[0].read_text())
@@ -86,13 +86,13 @@ def test_bad_input_leaves_the_earlier_report_alone(two_runs, tmp_path):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_unwritable_output_is_a_user_error(two_runs, tmp_path):
+def test_report_unwritable_output_is_a_user_error(two_runs, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
         write_report(two_runs, tmp_path / "file" / "out")
 
 
-def test_command_writes_the_same_bytes_as_the_function(drawn, tmp_path, capsys):
+def test_report_command_writes_the_same_bytes_as_the_function(drawn, tmp_path, capsys):
     folder, out = drawn.html.parent.parent, tmp_path / "out"
     results = [str(folder / model / "eval") for model in ("first", "second")]
     words = ["report", *results, "--output", str(out), "--metrics"]
@@ -106,7 +106,7 @@ def test_command_writes_the_same_bytes_as_the_function(drawn, tmp_path, capsys):
         assert file.read_bytes() == (out / file.name).read_bytes(), file.name
 
 
-def test_command_reports_a_missing_file_without_traceback(tmp_path, capsys):
+def test_report_command_missing_file_has_no_traceback(tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         t0_main.main(["report", str(tmp_path / "no.json"), "--output", str(tmp_path / "out")])
     assert caught.value.code == 2
@@ -114,7 +114,7 @@ def test_command_reports_a_missing_file_without_traceback(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_decoded_files_alone_make_a_report(folder, tmp_path, capsys):
+def test_report_of_decoded_results_only(folder, tmp_path, capsys):
     for step in (1000, 2000, 3000):
         recipes_decoded(folder, step, step / 2000).write()
     out = tmp_path / "out"
@@ -136,7 +136,7 @@ def test_decoded_files_alone_make_a_report(folder, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_one_checkpoint_evaluated_in_both_modes_is_one_run(folder, evaluation, tmp_path):
+def test_report_joins_ranked_and_decoded_results_of_a_checkpoint(folder, evaluation, tmp_path):
     recipes_decoded(folder, 3000, 1.0, split="validation").write()
     ranked = evaluation(step=3000, split="validation")
     ranked.add("rte_a", "super_glue/rte", "a", random_lines(20, [2], 1)).write()
@@ -154,7 +154,7 @@ def test_one_checkpoint_evaluated_in_both_modes_is_one_run(folder, evaluation, t
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_what_a_killed_report_left_is_removed(evaluation, tmp_path):
+def test_report_removes_files_of_a_killed_report(evaluation, tmp_path):
     path = evaluation().add("a", "sciq", "q", random_lines(5, [2], 1)).write()
     of_this_host = unfinished_tag().rsplit("-", 2)[0]
     left = tmp_path / "out" / f"report.{of_this_host}-999999999-1"
@@ -164,7 +164,7 @@ def test_what_a_killed_report_left_is_removed(evaluation, tmp_path):
     assert not [file for file in (tmp_path / "out").iterdir() if "incomplete" in file.name]
 
 
-def test_the_picture_of_a_plan(tmp_path):
+def test_plan_picture_shows_memory_and_step_time(tmp_path):
     sizes = dict.fromkeys(["weights", "optimizer", "weight_copies"], 2**30)
     sizes |= dict.fromkeys(["gradients", "activations", "tiles"], 2**29)
     plan = {
@@ -186,7 +186,7 @@ def test_the_picture_of_a_plan(tmp_path):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_a_plot_has_the_first_panels_of_too_many(evaluation, tmp_path, monkeypatch):
+def test_plot_with_too_many_panels_shows_the_first(evaluation, tmp_path, monkeypatch):
     one = evaluation()
     for number in range(MOST_PANELS + 1):
         one.add(f"d{number}_a", f"data/d{number:03}", "a", random_lines(3, [3], number))
@@ -198,7 +198,7 @@ def test_a_plot_has_the_first_panels_of_too_many(evaluation, tmp_path, monkeypat
     assert f"data/d{MOST_PANELS:03}" in (tmp_path / "out" / "report.csv").read_text()
 
 
-def test_a_report_reads_scores_once_for_numbers_and_once_for_texts(
+def test_report_reads_each_score_file_twice_and_shows_progress(
     two_runs, rough_pictures, tmp_path, monkeypatch, capsys
 ):
     opened = collections.Counter()

@@ -26,7 +26,7 @@ def rows(evaluation):
     return {row["title"]: row for row in reproduction(run)}
 
 
-def test_differences_are_marked_by_the_interval(rows):
+def test_reproduction_marks_differences_outside_the_interval(rows):
     rte = rows["RTE"]
     assert (rte["prompts"], rte["examples"], rte["mean"]) == (2, 200, pytest.approx(65))
     assert rte["low"] < 64.6 < 65 < rte["high"] < 81.0
@@ -38,14 +38,14 @@ def test_differences_are_marked_by_the_interval(rows):
     assert rte["models"]["T0-11B"]["within"] is False
 
 
-def test_anli_is_one_row_of_three_rounds(rows):
+def test_reproduction_table_joins_three_anli_rounds(rows):
     anli = rows["ANLI R1, ANLI R2, ANLI R3"]
     assert (anli["prompts"], anli["examples"], anli["mean"]) == (3, 600, pytest.approx(30))
     # Three times the examples of one round: about 30 +- 1.96 * sqrt(0.21 / 600).
     assert anli["high"] - anli["low"] == pytest.approx(200 * 1.96 * (0.21 / 600) ** 0.5, rel=0.05)
 
 
-def test_what_is_not_known_is_said(rows):
+def test_reproduction_table_marks_missing_datasets(rows):
     assert (rows["CB"]["mean"], rows["CB"]["low"]) == (pytest.approx(50), None)
     assert rows["CB"]["models"]["T0-3B"]["within"] is None
     assert rows["COPA"]["mean"] is None

@@ -21,7 +21,7 @@ def summarise(paths):
     return summarise_runs(named)
 
 
-def test_rows_by_independent_computation(two_runs):
+def test_summary_rows_equal_independent_computation(two_runs):
     summary = summarise(two_runs)
     runs, rows = summary.runs, [SimpleNamespace(**row) for row in summary.datasets]
     names = [(row.dataset, row.run) for row in rows]
@@ -38,7 +38,7 @@ def test_rows_by_independent_computation(two_runs):
     assert hop.interval_low < hop.mean < hop.interval_high
 
 
-def test_tables_hold_counts_as_whole_numbers_and_unknown_values_as_none(evaluation):
+def test_summary_counts_are_integers_and_unknown_values_are_none(evaluation):
     made = evaluation().add("a", "sciq", "q", random_lines(9, [4], 1), excluded={"cut": 2})
     made.add("b", "sciq", "r", random_lines(9, [4], 2), with_scores=False, excluded={"cut": 1})
     summary = summarise([made.write()])
@@ -53,7 +53,7 @@ def test_tables_hold_counts_as_whole_numbers_and_unknown_values_as_none(evaluati
     assert type(without.examples) is int
 
 
-def test_comparison_against_the_first_run(two_runs):
+def test_summary_compares_against_the_first_run(two_runs):
     summary = summarise(two_runs)
     (rte,) = [row for row in summary.comparison.datasets if row.dataset == "super_glue/rte"]
     (gap,) = [one.gap for one in rte.differences]
@@ -64,7 +64,7 @@ def test_comparison_against_the_first_run(two_runs):
     assert summarise(two_runs[:1]).comparison is None
 
 
-def test_baseline_is_the_first_run_with_ranks(two_runs, tmp_path):
+def test_summary_baseline_is_the_first_ranked_run(two_runs, tmp_path):
     decoded = recipes_decoded(tmp_path / "other" / "eval", 5, 1.0).write()
     comparison = summarise([decoded, *two_runs]).comparison
     assert comparison.baseline == 0
@@ -72,7 +72,7 @@ def test_baseline_is_the_first_run_with_ranks(two_runs, tmp_path):
     assert summarise([decoded, two_runs[0]]).comparison is None
 
 
-def test_steps_of_one_model_are_one_run(evaluation, two_runs):
+def test_summary_joins_checkpoints_of_one_model(evaluation, two_runs):
     for step in (20, 10):
         path = evaluation(step=step).add("a", "sciq", "a", random_lines(9, [4], step)).write()
     summary = summarise([path.parent / "results_10.json", two_runs[0], path.parent])
@@ -82,7 +82,7 @@ def test_steps_of_one_model_are_one_run(evaluation, two_runs):
     assert note.startswith("The runs are not compared: these runs share no example")
 
 
-def test_metrics_of_tasks_categories_and_parts(decoded):
+def test_summary_metrics_of_tasks_categories_and_parts(decoded):
     summary = summarise([decoded])
     categories = group_values(summary.metrics, "sni_def_pos_2", CATEGORY)
     assert [group for group, _, _ in categories] == ["data_to_text", "textual_entailment"]
@@ -94,7 +94,7 @@ def test_metrics_of_tasks_categories_and_parts(decoded):
     assert instructions.metrics == ("exact_match", "rougeL")
 
 
-def test_published_table_covers_the_held_out_datasets():
+def test_published_accuracies_cover_the_held_out_datasets():
     assert len(held_out_titles()) == 11
     assert published_means(["super_glue/rte"]) == {"T0-3B": 64.6, "T0-11B": 81.0}
     # Of ANLI's rounds only the mean is published; with it the cards' averages over nine come out.
@@ -108,7 +108,7 @@ def test_published_table_covers_the_held_out_datasets():
     assert all(row.source for row in published_accuracies())
 
 
-def test_values_of_two_signatures_are_not_compared_in_silence(folder, tmp_path):
+def test_summary_warns_of_different_bleu_signatures(folder, tmp_path):
     first = recipes_decoded(folder, 1000, 1.0).write()
     second = recipes_decoded(tmp_path / "other" / "eval", 1000, 1.0).write()
     other = {"bleu": SIGNATURE.replace("13a", "intl")}
@@ -123,7 +123,7 @@ def test_values_of_two_signatures_are_not_compared_in_silence(folder, tmp_path):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_accuracy_of_ties_is_warned_of_once(evaluation, tmp_path):
+def test_report_warns_once_of_tied_choices(evaluation, tmp_path):
     tied = [example_line(i, [-1.0, -1.0], i % 2) for i in range(4)]
     told = [example_line(i, [-1.0, -2.0], i % 2) for i in range(4)]
     paths = [
@@ -136,7 +136,7 @@ def test_accuracy_of_ties_is_warned_of_once(evaluation, tmp_path):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_results_without_scores_say_so(evaluation, tmp_path):
+def test_report_notes_results_without_example_scores(evaluation, tmp_path):
     made = evaluation().add("a", "sciq", "q", random_lines(9, [4], 1), with_scores=False, chance=25)
     html = write_report([made.write()], tmp_path / "out").html.read_text()
     assert "1 of 1 tasks have no per-example scores" in html

@@ -13,7 +13,7 @@ from t0.reports.evaluations import read_runs
 
 
 @pytest.mark.parametrize("name", ["nan", "null"])
-def test_undefined_metric_is_a_dash_not_an_error(decoded, tmp_path, name):
+def test_report_table_shows_undefined_metric_as_a_dash(decoded, tmp_path, name):
     value = float("nan") if name == "nan" else None
     change(decoded, lambda content: content["tasks"]["my_task"]["metrics"].update(accuracy=value))
     paths = write_report([decoded], tmp_path / "out")
@@ -23,7 +23,7 @@ def test_undefined_metric_is_a_dash_not_an_error(decoded, tmp_path, name):
     assert 'data-label="Value" data-sort="">–</td>' in paths.html.read_text()
 
 
-def test_csv_holds_every_value(decoded, tmp_path):
+def test_report_csv_has_every_metric_value(decoded, tmp_path):
     paths = write_report([decoded], tmp_path / "out")
     rows = list(csv.DictReader(io.StringIO(paths.csv[0].read_text())))
     found = {(row["task"], row["group"], row["metric"]): row["value"] for row in rows}
@@ -39,7 +39,7 @@ def test_csv_holds_every_value(decoded, tmp_path):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_csv_and_json_agree_with_the_results(two_runs, tmp_path):
+def test_report_csv_and_json_agree_with_the_results(two_runs, tmp_path):
     paths = write_report(two_runs, tmp_path / "out")
     rows = list(csv.DictReader(io.StringIO(paths.csv[0].read_text())))
     expected = {(run.label, task.name): task for run in read_runs(two_runs) for task in run.tasks}
@@ -60,7 +60,7 @@ def test_csv_and_json_agree_with_the_results(two_runs, tmp_path):
 
 
 @pytest.mark.parametrize("width", [50, 80, None])
-def test_the_terminal_shows_every_number(two_runs, width):
+def test_report_terminal_table_shows_every_number(two_runs, width):
     lines = read_report(two_runs[:1]).lines(width)
     table = lines[lines.index("Accuracy (%) over prompts") :]
     assert width is None or max(map(len, table)) <= width
@@ -73,7 +73,7 @@ def test_the_terminal_shows_every_number(two_runs, width):
     assert "…" not in text
 
 
-def test_formats():
+def test_report_number_formats():
     assert tables.signed(-0.04) == "0.0"
     assert tables.p_value(0.0004) == "< 0.001"
     assert tables.p_value(0.0312) == "0.031"

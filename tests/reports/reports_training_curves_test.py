@@ -8,7 +8,7 @@ from t0.reports.plots import new_figure
 from t0.reports.training_curves import curve_panels, read_curves, smoothed, training_table
 
 
-def test_curves_keep_the_last_value_of_a_step_and_a_cut_last_line(tmp_path):
+def test_training_curves_keep_the_last_value_of_each_step(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     path.parent.mkdir()
     records = [
@@ -30,7 +30,7 @@ def test_curves_keep_the_last_value_of_a_step_and_a_cut_last_line(tmp_path):
 
 
 @pytest.mark.usefixtures("rough_png")
-def test_evaluations_of_a_training_run_are_drawn_with_their_best(evaluated, tmp_path):
+def test_training_curves_mark_best_evaluation_and_early_stopping(evaluated, tmp_path):
     (curves,) = read_curves([evaluated])
     assert curves.best == ("validation_loss", 200)
     assert curves.stopped_early == 400
@@ -59,7 +59,7 @@ def test_evaluations_of_a_training_run_are_drawn_with_their_best(evaluated, tmp_
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_one_panel_of_nll_with_a_logarithmic_axis_where_it_falls_far(tmp_path):
+def test_training_curves_of_nll_have_a_logarithmic_axis(tmp_path):
     path = tmp_path / "model" / "metrics.jsonl"
     path.parent.mkdir()
     first = {"parameters": 1234, "batch_sequences": 8, "batch_tokens": 704}
@@ -89,13 +89,13 @@ def test_one_panel_of_nll_with_a_logarithmic_axis_where_it_falls_far(tmp_path):
     assert "8 &lt;b&gt;" in html
 
 
-def test_run_that_went_on_after_an_early_stop_is_not_stopped(evaluated):
+def test_training_curves_of_run_resumed_after_early_stopping(evaluated):
     with evaluated.open("a") as file:
         file.write(json.dumps({"step": 500, "best_by": "validation_loss", "best_step": 500}) + "\n")
     (curves,) = read_curves([evaluated])
     assert (curves.best, curves.stopped_early) == (("validation_loss", 500), None)
 
 
-def test_smoothing_keeps_a_straight_line():
+def test_training_curve_smoothing_keeps_a_straight_line():
     assert smoothed([1.0, 2.0, 6.0, 7.0], radius=1) == [1.0, 3.0, 5.0, 7.0]
     assert smoothed([3.0, 2.0, 1.0, 0.0], radius=2) == [3.0, 2.0, 1.0, 0.0]

@@ -57,7 +57,7 @@ def test_untrusted_text_stays_text_in_the_page(evil_page):
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_untrusted_text_stays_text_in_scripts_beside_the_page(evil_page, tmp_path, monkeypatch):
+def test_untrusted_text_stays_text_in_separate_scripts(evil_page, tmp_path, monkeypatch):
     monkeypatch.setattr("t0.reports.page.EMBEDDED_BYTES", 0)
     results = evil_page.html.parent.parent / "evil"
     out = write_report([results], tmp_path / "beside").html.parent
@@ -66,7 +66,7 @@ def test_untrusted_text_stays_text_in_scripts_beside_the_page(evil_page, tmp_pat
     assert not set("<>&\u2028") & set(text)
 
 
-def test_untrusted_text_of_mode_eval_stays_text(folder, tmp_path):
+def test_untrusted_text_of_decoded_results_stays_text(folder, tmp_path):
     evil = EVIL + "`|"
     line = {"inputs": evil, "prediction": evil, "targets": evil}
     path = (
@@ -113,7 +113,7 @@ def all_texts(value):
 
 @pytest.mark.parametrize("character", [*HOSTILE.replace(" ", ""), "\b", "\f", "\x7f", "\udfff"])
 @pytest.mark.parametrize("escaped", [True, False])
-def test_each_hostile_character_is_escaped_as_it_is_read(character, escaped):
+def test_control_characters_are_escaped_when_json_is_read(character, escaped):
     text = json.dumps({character: [f"a {character}"]}, ensure_ascii=escaped)
     if escaped or character > "\x1f":  # JSON holds the others as escapes only
         (key, values), *_ = parsed_json(text).items()
@@ -121,13 +121,13 @@ def test_each_hostile_character_is_escaped_as_it_is_read(character, escaped):
         assert (key, values) == (wanted, [f"a {wanted}"])
 
 
-def test_other_characters_stay():
+def test_unicode_text_is_unchanged_when_json_is_read():
     text = "tab\t line\n return\r\n Grüße 你好 😀 \u2028"
     for escaped in (True, False):
         assert parsed_json(json.dumps([text], ensure_ascii=escaped)) == [text]
 
 
-def test_hostile_characters_reach_no_file_and_no_terminal(hostile, tmp_path, capsys):
+def test_control_characters_reach_no_file_and_no_terminal(hostile, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["report", str(hostile), "--metrics", str(hostile), "--output", str(out)]
     assert t0_main.main([*words, "--title", HOSTILE, "--note", HOSTILE]) == 0
@@ -146,7 +146,7 @@ def test_hostile_characters_reach_no_file_and_no_terminal(hostile, tmp_path, cap
 
 
 @pytest.mark.usefixtures("rough_pictures")
-def test_folder_whose_name_is_not_utf8_makes_a_report(hostile, tmp_path, capsys):
+def test_report_of_folder_whose_name_is_not_utf8(hostile, tmp_path, capsys):
     """Python reads such a name as lone surrogates; here it names the model, too."""
     folder = tmp_path / os.fsdecode(b"\xff\xfe")
     (folder / "eval").mkdir(parents=True)
@@ -161,7 +161,7 @@ def test_folder_whose_name_is_not_utf8_makes_a_report(hostile, tmp_path, capsys)
     assert r"\udcff\udcfe" in (out / "report.html").read_text()
 
 
-def test_message_about_a_hostile_file_is_printable(tmp_path, capsys):
+def test_error_message_escapes_control_characters(tmp_path, capsys):
     path = tmp_path / "results_1.json"
     path.write_text(json.dumps({"schema": 1, "tasks": {HOSTILE: 3}}))
     with pytest.raises(SystemExit):
@@ -180,7 +180,7 @@ FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\n=1", "\r\n=1", "=cmd|' /C
 
 @pytest.mark.usefixtures("rough_pictures")
 @pytest.mark.parametrize("formula", FORMULAS)
-def test_formulas_are_text_for_a_spreadsheet(folder, tmp_path, formula):
+def test_csv_formula_injection_is_escaped(folder, tmp_path, formula):
     lines = [example_line(0, [-1.0, -2.0], 0)]
     ranked = Evaluation(folder, name=formula)
     ranked.add("a", formula, formula, lines, group=formula, excluded={formula: 1}).write()
@@ -206,14 +206,14 @@ def test_formulas_are_text_for_a_spreadsheet(folder, tmp_path, formula):
 @pytest.mark.parametrize(
     "nested", ["[" * 100_000, "[" * 400 + "]" * 400, '{"a":' * 120 + "1" + "}" * 120]
 )
-def test_deep_json_is_one_line(tmp_path, nested):
+def test_deeply_nested_json_error_message_is_one_line(tmp_path, nested):
     path = tmp_path / "results_1.json"
     path.write_text(f'{{"schema": 1, "tasks": {{}}, "run": {{"x": {nested}}}}}')
     with pytest.raises(UserError, match=f"not valid JSON: nested more than {DEEPEST} levels deep"):
         read_runs([path])
 
 
-def test_huge_integers_are_refused(folder, evaluation):
+def test_results_with_huge_integers_are_refused(folder, evaluation):
     lines = [example_line(10**30, [-1.0, -2.0], 0)]
     with pytest.raises(UserError, match="'idx' must be a whole number"):
         read_runs([evaluation().add("a", "sciq", "q", lines).write()])

@@ -46,7 +46,7 @@ def test_tied_sets_are_the_maximal_ones(count, data):
     assert tied_sets(count, different=different) == sorted(tuple(sorted(one)) for one in maximal)
 
 
-def test_correlation_of_what_is_constant_is_unknown():
+def test_correlation_with_a_constant_is_none():
     a = np.array([0.0, 1.0, 1.0])
     assert correlation(a, a) == pytest.approx(1)
     assert correlation(a, np.ones(3)) is None

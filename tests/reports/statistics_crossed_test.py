@@ -37,7 +37,7 @@ def right():
     return latent + rng.normal(0, 0.5, (1, 8, 1)) > 0
 
 
-def test_fixed_prompts_are_a_t_test_over_the_examples(right):
+def test_confidence_interval_of_fixed_prompts_equals_t_test(right):
     gains = right[0].astype(float) - right[0, :, ::-1]
     mean = crossed_difference(right[..., ::-1], right, prompts=FIXED)
     of_examples = gains.mean(axis=0)
@@ -48,7 +48,7 @@ def test_fixed_prompts_are_a_t_test_over_the_examples(right):
     assert (float(found.low), float(found.high)) == pytest.approx((low, high))
 
 
-def test_random_prompts_are_the_anova_of_a_crossed_design(right):
+def test_variance_of_random_prompts_equals_crossed_anova(right):
     values = right[0].astype(float)
     prompts, examples = values.shape
     whole, rows, columns = values.mean(), values.mean(axis=1), values.mean(axis=0)
@@ -68,7 +68,7 @@ def test_random_prompts_are_the_anova_of_a_crossed_design(right):
     assert mean.variance > crossed_mean(right, prompts=FIXED).variance
 
 
-def test_seeds_are_a_third_level():
+def test_variance_includes_seeds_as_third_level():
     rng = np.random.default_rng(2)
     right = rng.normal(0, 1, (4, 5, 300)) + rng.normal(0, 1, (4, 1, 1)) > 0
     alone = crossed_mean(right[:1], prompts=FIXED)
@@ -83,7 +83,7 @@ def test_seeds_are_a_third_level():
     assert with_seeds.variance > crossed_difference(*averaged, prompts=RANDOM).variance
 
 
-def test_examples_of_one_document_are_one_cluster(right):
+def test_cluster_variance_of_examples_of_one_document(right):
     clusters = np.repeat(np.arange(20), 3)
     twins = np.repeat(right[..., :20], 3, axis=-1)
     found = crossed_mean(twins, prompts=RANDOM, clusters=clusters)
@@ -99,7 +99,7 @@ def test_examples_of_one_document_are_one_cluster(right):
     assert float(mean.variance) == pytest.approx((np.array(sums) ** 2 / (1 - shares)).sum())
 
 
-def test_degrees_of_bell_and_mccaffrey_by_their_matrix():
+def test_degrees_of_freedom_of_bell_and_mccaffrey():
     sizes = np.array([1, 2, 3, 9, 20])
     count = sizes.sum()
     of = np.repeat(np.arange(5), sizes)
@@ -113,7 +113,7 @@ def test_degrees_of_bell_and_mccaffrey_by_their_matrix():
     assert 1 < wanted < 4
 
 
-def test_prompts_may_have_different_examples(right):
+def test_crossed_mean_of_prompts_with_different_examples(right):
     present = np.random.default_rng(3).random((8, 60)) < 0.8
     found = crossed_mean(right, prompts=RANDOM, present=present)
     assert float(found.value) == pytest.approx(
@@ -133,7 +133,7 @@ def test_prompts_may_have_different_examples(right):
     assert found.variance > fixed.variance
 
 
-def test_a_batch_is_its_evaluations_one_by_one(right):
+def test_crossed_mean_of_a_batch_equals_single_evaluations(right):
     batch = np.stack([right, ~right, right & (np.arange(60) % 2 == 0)])
     found = interval_of_share(crossed_mean(batch, prompts=RANDOM))
     for number, one in enumerate(batch):
@@ -142,7 +142,7 @@ def test_a_batch_is_its_evaluations_one_by_one(right):
         assert found.high[number] == pytest.approx(float(alone.high))
 
 
-def test_what_cannot_vary():
+def test_confidence_interval_without_any_variance():
     right = np.ones((1, 4, 30), bool)
     found = interval_of_share(crossed_mean(right, prompts=RANDOM))
     assert 0.85 < found.low < 0.9 and found.high == 1.0  # about 3 / 30 may be wrong
@@ -160,7 +160,7 @@ def test_what_cannot_vary():
     assert p_value(nothing) == 1.0 and interval_of_difference(nothing).high == 1.0
 
 
-def test_minimum_detectable_is_found_with_its_power():
+def test_minimum_detectable_effect_has_the_stated_power():
     rng = np.random.default_rng(4)
     first = rng.random((400, 1, 5, 200)) < 0.5
     effect = float(minimum_detectable(crossed_difference(first[:1], ~first[:1], prompts=FIXED))[0])
@@ -176,7 +176,7 @@ def test_minimum_detectable_is_found_with_its_power():
     assert minimum_detectable(half, power=0.9) > minimum_detectable(half)
 
 
-def test_the_mean_of_datasets_adds_their_variances(right):
+def test_mean_over_datasets_adds_their_variances(right):
     one, two = crossed_mean(right, prompts=FIXED), crossed_mean(~right, prompts=FIXED)
     both = mean_of_means([one, two])
     assert float(both.value) == pytest.approx(0.5)
@@ -184,7 +184,7 @@ def test_the_mean_of_datasets_adds_their_variances(right):
     assert float(both.degrees) == pytest.approx(2 * 59)
 
 
-def test_crossed_bootstrap_by_a_plain_loop(right):
+def test_crossed_bootstrap_equals_a_plain_loop(right):
     found = crossed_bootstrap(right[0], resamples=3000)
     rng = np.random.default_rng(5)
     drawn = [
@@ -207,7 +207,7 @@ QUICK = [Setting(56, 5, RANDOM), Setting(56, 10, FIXED, 0.9), Setting(277, 5, RA
 
 
 @pytest.mark.parametrize("setting", QUICK, ids=str)
-def test_intervals_cover_and_tests_seldom_reject(setting):
+def test_confidence_interval_coverage_and_false_positive_rate(setting):
     tally = measure(setting, 400)
     assert tally.share("ours") >= 91.5  # 3.5 standard errors below 95
     assert tally.share("paired") <= 8.5
@@ -224,7 +224,7 @@ FULL = [
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("setting", FULL, ids=str)
-def test_every_cell_with_twenty_thousand_evaluations(setting):
+def test_confidence_interval_coverage_in_every_setting(setting):
     tally = measure(setting, 20_000)  # standard error of a rate: 0.15 points
     assert tally.share("ours") >= 94
     assert tally.share("paired") <= 5.7
@@ -232,12 +232,12 @@ def test_every_cell_with_twenty_thousand_evaluations(setting):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("accuracy", [0.6, 0.9])
-def test_one_prompt_with_ten_thousand_evaluations(accuracy):
+def test_confidence_interval_coverage_of_one_prompt(accuracy):
     tally = measure(Setting(56, 1, FIXED, accuracy), 10_000)
     assert tally.share("wilson") >= 94
     assert tally.share("exact") <= 5.7 and tally.share("mid") <= 5.7
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 2.0])
-def test_the_calibration_error_s_interval_covers(sharpness):
+def test_calibration_error_interval_coverage(sharpness):
     assert calibration_coverage(277, sharpness, 60).share("ours") >= 90

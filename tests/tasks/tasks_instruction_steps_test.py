@@ -56,7 +56,7 @@ def joined(most, parts=PARTS):
     return text
 
 
-def test_a_cached_record_has_each_part(vocabulary):
+def test_instruction_cache_record_has_each_part(vocabulary):
     (record,) = encoded().as_numpy_iterator()
     parts = [PARTS["name"], PARTS["definition"], *PARTS["positives"], *PARTS["negatives"]]
     parts.append(PARTS["instance"])
@@ -71,14 +71,14 @@ def test_a_cached_record_has_each_part(vocabulary):
     assert not {*PARTS} & {*record}
 
 
-def test_bytes_are_not_characters(vocabulary):
+def test_instruction_parts_with_multibyte_characters(vocabulary):
     parts = {**PARTS, "definition": "Wörter überall – 雨。\n\n"}
     assert joined(None, parts) == wanted(10**6).replace(PARTS["definition"], parts["definition"])
     assert "雨" in joined(tokens(parts["definition"] + parts["instance"]), parts)
 
 
 @pytest.mark.slow
-def test_examples_stay_as_far_as_they_fit(vocabulary):
+def test_instruction_truncation_keeps_examples_that_fit(vocabulary):
     least, whole = tokens(PARTS["definition"] + PARTS["instance"]), tokens(wanted(10**6))
     lengths = range(least - 3, whole + 2, 2)
     found = {most: joined(most) for most in lengths}
@@ -87,11 +87,11 @@ def test_examples_stay_as_far_as_they_fit(vocabulary):
     assert len(set(found.values())) > 3
 
 
-def test_none_is_left_out_without_need(vocabulary):
+def test_instruction_truncation_drops_no_example_needlessly(vocabulary):
     assert joined(None) == wanted(LONGEST_INPUTS) == joined(10**6)
 
 
-def test_empty_places_add_nothing(vocabulary):
+def test_instruction_empty_examples_add_nothing(vocabulary):
     parts = {**PARTS, "positives": [PARTS["positives"][0], "", ""], "negatives": ["", ""]}
     alone = {**PARTS, "positives": PARTS["positives"][:1], "negatives": tf.zeros([0], tf.string)}
     for most in (10, 20, 30, 1000):
@@ -99,7 +99,7 @@ def test_empty_places_add_nothing(vocabulary):
 
 
 @pytest.mark.parametrize("several", [1, 3])
-def test_an_output_is_drawn_by_seed(vocabulary, several):
+def test_instruction_output_is_sampled_by_seed(vocabulary, several):
     outputs = ["rain", "sun is", "no wind"][:several]
     dataset = encoded(outputs=outputs).repeat(40)
 

@@ -57,18 +57,18 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_inputs(name):
+def test_instruction_inputs_equal_tk_instruct(name):
     assert input_parts(TASK, INSTANCE, switches_of(name)).whole() == INPUTS[name]
 
 
-def test_a_full_stop_is_added_only_behind_what_has_no_punctuation():
+def test_instruction_input_gets_a_full_stop_if_missing():
     for text, wanted in (("a", "a."), ("a:", "a:"), ("a…", "a…."), ("", ".")):
         instance = dataclasses.replace(INSTANCE, input=text)
         parts = input_parts(TASK, instance, Switches())
         assert parts.instance.splitlines()[1] == f"Input: {wanted}"
 
 
-def test_names_spell_switches():
+def test_instruction_task_names_give_the_encoding():
     assert switches_of("sni_name_def_pos_1_neg_3_expl") == Switches(True, True, 1, 3, True)
     assert switches_of("sni_input") == Switches()
     for name in ("sni", "sni_pos", "sni_expl_def", "sni_def_pos_10", "def_pos_2", MIXED):
@@ -76,7 +76,7 @@ def test_names_spell_switches():
             switches_of(name)
 
 
-def test_variants_are_those_of_tk_instruct():
+def test_instruction_variants_equal_tk_instruct():
     assert next(iter(VARIANTS)) == "sni_def_pos_2"
     assert VARIANTS["sni_def_pos_2"] == (Switches(definition=True, positives=2),)
     assert all(VARIANTS[name] == (switches_of(name),) for name in VARIANTS if name != MIXED)
@@ -91,7 +91,7 @@ def test_variants_are_those_of_tk_instruct():
     ]
 
 
-def test_a_mixed_encoding_is_drawn_by_instance_and_seed():
+def test_instruction_mixed_encoding_is_sampled_by_seed():
     instances = [Instance(f"i{n}", "", ("",)) for n in range(60)]
 
     def draws(seed):

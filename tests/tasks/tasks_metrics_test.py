@@ -63,13 +63,13 @@ def names(metrics):
         ("my_own", None, template(["Squad", "Trivia QA"]), ["squad", "trivia_qa"]),
     ],
 )
-def test_plain_metrics(dataset, subset, made, wanted):
+def test_metrics_chosen_for_dataset_and_template(dataset, subset, made, wanted):
     assert names(plain_metrics(dataset, subset, made)) == wanted
 
 
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("choices", [None, "2 ||| 1"], ids=["open", "fixed choices"])
-def test_every_metric_reads_what_the_postprocessor_gives(name, choices):
+def test_metrics_read_the_postprocessed_text(name, choices):
     task = PromptedTask("mine", None, template([name], choices), {"train": "train"}, {"train": 2})
     parts = task_definitions(task)["mine_x"]
     post = parts["postprocess_fn"]
@@ -94,7 +94,7 @@ ONE_VALUE = {
 }
 
 
-def test_a_target_is_one_answer_and_no_list_of_letters():
+def test_squad_metric_takes_target_as_one_answer():
     squad = METRICS["Squad"]
     assert squad(["a dog"], ["a dog"]) == t5.squad([["a dog"]], ["a dog"]) == {"em": 100, "f1": 100}
     # What the original does: each letter of the target is an answer.
@@ -102,14 +102,14 @@ def test_a_target_is_one_answer_and_no_list_of_letters():
     assert squad(["xyz"], ["x"])["em"] == 0
 
 
-def test_correlation_takes_text_that_is_no_number_as_minus_one():
+def test_correlation_metric_reads_invalid_number_as_minus_one():
     spearman = METRICS["Spearman Correlation"]
     assert spearman(["1", "2", "3"], ["5", "6", "7.5"])["spearman_corrcoef"] == pytest.approx(100)
     same = spearman(["1", "2", "3"], ["what", "6", "7"])["spearman_corrcoef"]
     assert same == pytest.approx(100)
 
 
-def test_fixed_choices_become_class_ids_unless_a_metric_reads_words():
+def test_postprocessor_gives_class_ids_of_fixed_choices():
     def postprocessor(metrics):
         task = PromptedTask("mine", None, template(metrics, "no ||| yes"), {}, {})
         return task_definitions(task)["mine_x"]["postprocess_fn"]
@@ -120,12 +120,12 @@ def test_fixed_choices_become_class_ids_unless_a_metric_reads_words():
     assert not reads_text([METRICS["Accuracy"]])
 
 
-def test_choices_of_the_row_stay_text():
+def test_postprocessor_keeps_choices_of_the_row_as_text():
     task = PromptedTask("mine", None, template(["Accuracy"], "{{a}} ||| {{b}}"), {}, {})
     assert task_definitions(task)["mine_x"]["postprocess_fn"](" yes ") == "yes"
 
 
-def test_rank_metric_knows_how_many_choices_there_are():
+def test_rank_metric_with_variable_or_fixed_choices():
     def score(choices):
         task = PromptedTask("mine", None, template(["Accuracy"], choices), {}, {})
         (metric,) = task_definitions(task)["mine_x_score_eval"]["metric_fns"]
@@ -141,7 +141,7 @@ def test_rank_metric_knows_how_many_choices_there_are():
 
 
 @pytest.mark.parametrize("name", ["AUC", "Mean Reciprocal Rank", "accuracy"])
-def test_unknown_metric(name):
+def test_unknown_metric_error_names_the_prompt(name):
     with pytest.raises(UserError) as raised:
         plain_metrics("mine", None, template(["BLEU", name], name="my prompt"))
     text = str(raised.value)
@@ -153,7 +153,7 @@ ANSWERS = [["Denver Broncos", "the Broncos"], ["24–10"], ["a cat", "cats"], ["
 ANSWERS_GIVEN = ["denver broncos!", "24-10", "An  old cat", ""]
 
 
-def test_squad_without_unanswerable_questions():
+def test_squad_metric_without_unanswerable_questions():
     found = squad_metrics(ANSWERS, ANSWERS_GIVEN)
     # The dash of the second answer is no ASCII punctuation; "An" is an article; the fourth answer
     # is nothing but an article: SQuAD 1.1 has a match there, and an F1 of 0.
@@ -161,7 +161,7 @@ def test_squad_without_unanswerable_questions():
     assert found == pytest.approx(t5_metrics.squad(ANSWERS, ANSWERS_GIVEN))
 
 
-def test_squad_with_unanswerable_questions():
+def test_squad_metric_with_unanswerable_questions():
     found = squad_metrics([*ANSWERS, [], []], [*ANSWERS_GIVEN, "", "Oslo"])
     # By SQuAD 2.0 an answer that is nothing but an article counts as none, and none was given.
     f1 = 1 + 0 + 2 / 3 + 1
@@ -175,14 +175,14 @@ def test_squad_with_unanswerable_questions():
     }
 
 
-def test_squad_scores_of_one():
+def test_squad_metric_of_one_answer():
     assert squad_scores(["Oslo"], "oslo", may_be_none=False) == {"em": 1.0, "f1": 1.0}
     assert squad_scores(["Oslo"], "", may_be_none=True) == {"em": 0.0, "f1": 0.0}
     assert squad_scores([], "", may_be_none=True) == {"em": 1.0, "f1": 1.0}
     assert normalised_answer("The  Broncos' a-quarterback, an") == "broncos aquarterback"
 
 
-def test_a_whole_fine_tuned_model_s_predictions(shared_data):
+def test_squad_metric_equals_official_values_on_predictions(shared_data):
     folder = shared_data / "data_recipes" / "qa" / "squad"
     if not folder.is_dir():
         pytest.skip("needs predictions over SQuAD, not part of this project")
@@ -204,7 +204,7 @@ TARGETS = [
 PREDICTIONS = ["A cat sits on a mat!", "city of oslo", " ONE. ", ""]
 
 
-def test_values_are_those_of_rouge_score():
+def test_rouge_metric_equals_rouge_score_over_groups():
     scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
     best = [
         max(scorer.score(reference, prediction)["rougeL"].fmeasure for reference in t.references)
@@ -219,7 +219,7 @@ def test_values_are_those_of_rouge_score():
     assert found["rougeL_for_task3"] == 0
 
 
-def test_values_by_hand():
+def test_rouge_metric_by_hand():
     # Common in order, stemmed: cat (cats), on, mat, of 7 words wanted and 6 given; "sits" and
     # "sitting" have the stem "sit".
     found = instruction_metrics(TARGETS[:1], PREDICTIONS[:1])
@@ -233,21 +233,21 @@ def test_values_by_hand():
         "نعم، هذا صحيح", "कक्षा 7 में school है", "Ünö", "ναι", "😀",
     ],
 )  # fmt: skip
-def test_equal_texts_of_any_script_have_the_highest_rouge(text):
+def test_rouge_metric_of_equal_texts_in_any_script(text):
     metrics = METRICS["ROUGE"]([text], [text])
     assert instruction_metrics([Expected((text,), "t", "c")], [text])["rougeL"] == 100
     assert metrics["rouge1"] == metrics["rougeLsum"] == pytest.approx(100)
     assert instruction_metrics([Expected((text,), "t", "c")], ["no"])["rougeL"] == 0
 
 
-def test_rouge_counts_characters_of_scripts_without_spaces():
+def test_rouge_metric_counts_characters_without_spaces():
     # Two of the three characters, in order: precision 1, recall 2/3. Three of four Hindi words.
     for target, prediction, score in (("东京都", "东京", 0.8), ("यह घर बड़ा है", "यह घर है", 6 / 7)):
         found = instruction_metrics([Expected((target,), "t", "c")], [prediction])
         assert found["rougeL"] == pytest.approx(100 * score)
 
 
-def test_rouge_of_english_is_that_of_rouge_score():
+def test_rouge_metric_of_english_equals_rouge_score():
     target, prediction = "The café’s menu costs 5 € (β-test)! 😀\nIt opened.", "A cafe menu, 5 β"
     scores = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True).score(target, prediction)
     found = instruction_metrics([Expected((target,), "t", "c")], [prediction])
@@ -255,14 +255,14 @@ def test_rouge_of_english_is_that_of_rouge_score():
     assert METRICS["ROUGE"]([target], [prediction]) == t5.rouge([target], [prediction])
 
 
-def test_exact_match_knows_no_case_punctuation_or_spaces_but_articles():
+def test_exact_match_ignores_case_punctuation_and_spaces():
     assert normalised_output("  The  Cat-fish, \n swam. ") == "the catfish swam"
     targets = [Expected((reference,), "t", "C") for reference in ("the cat", "the cat", "A; b")]
     found = instruction_metrics(targets, ["The cat!", "cat", "a  b"])
     assert found["exact_match"] == pytest.approx(200 / 3)
 
 
-def test_groups_and_their_order():
+def test_instruction_metrics_groups_and_their_order():
     names = [
         name for name in instruction_metrics(TARGETS, PREDICTIONS) if name.startswith("exact_match")
     ]
@@ -276,7 +276,7 @@ def test_groups_and_their_order():
     ]
 
 
-def test_postprocess():
+def test_postprocess_of_instruction_targets():
     example = {"references": np.array([b"a", "ü".encode()]), "task": b"task1", "category": b"Misc."}
     assert postprocess(" a\n", example=example) == "a"
     target = postprocess("a", example=example, is_target=True)

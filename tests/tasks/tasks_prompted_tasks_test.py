@@ -36,7 +36,7 @@ from t0.tasks.prompted_tasks import expand_choices
         ("rêves", None, "ça  va", "", "rêves_ça_va"),
     ],
 )
-def test_task_name(dataset, subset, template, suffix, name):
+def test_task_name_of_dataset_and_template(dataset, subset, template, suffix, name):
     assert task_name(dataset, subset, template, suffix) == name
 
 
@@ -58,7 +58,7 @@ def source(moods):
     return build
 
 
-def test_records_and_the_rows_left_out(source):
+def test_prompted_source_records_and_skipped_rows(source):
     one = source("open")
     records = list(one.records("train"))
     kept = [row["text"] for row in ROWS if row["label"] == 1]
@@ -74,7 +74,7 @@ def test_records_and_the_rows_left_out(source):
     assert one.reports["train"].labels == {"no label": 1}
 
 
-def test_report_counts_anew_in_each_pass(source):
+def test_row_report_counts_again_in_each_pass(source):
     one = source("closed", hide_labels=True)
     for _ in range(2):
         assert len(list(one.records("train"))) == len(ROWS)
@@ -84,19 +84,19 @@ def test_report_counts_anew_in_each_pass(source):
     assert one.reports["train"].counts["rows"] == 2
 
 
-def test_no_label(source):
+def test_missing_label_becomes_no_label_target(source):
     targets = [record["targets"] for record in source("may lack a label").records("train")]
     # The fourth row renders no inputs, and is left out.
     assert targets[:5] == ["sad", "glad", "<NO LABEL>", "sad", "glad"]
 
 
-def test_hidden_label_hides_the_target_only_where_asked(source):
+def test_hidden_label_hides_the_target_only_on_request(source):
     assert [r["targets"] for r in source("closed").records("train")][2] == "<b>both</b>"
     hiding = source("closed", hide_labels=True)
     assert [r["targets"] for r in hiding.records("train")][2] == "<NO LABEL>"
 
 
-def test_split_mapping_and_sizes(moods, source, tmp_path):
+def test_prompted_source_split_mapping_and_sizes(moods, source, tmp_path):
     folder = tmp_path / "data" / "moods"
     (folder / "train.jsonl").rename(folder / "dev_r2.jsonl")
     one = source("open", split_mapping={"validation": "dev_r2"}, num_rows={"validation": 7})
@@ -107,12 +107,12 @@ def test_split_mapping_and_sizes(moods, source, tmp_path):
     assert counted.num_input_examples("train") == 5
 
 
-def test_unknown_split(source):
+def test_prompted_source_unknown_split_is_refused(source):
     with pytest.raises(UserError, match="no split 'test' here, it has: train"):
         source("open").open("test")
 
 
-def test_one_shard(source):
+def test_prompted_source_sharding_is_refused(source):
     one = source("open")
     assert one.list_shards("train") == ["train"]
     assert not one.supports_arbitrary_sharding
@@ -121,13 +121,13 @@ def test_one_shard(source):
         one.get_dataset("train", shard_info=seqio.ShardInfo(0, 2))
 
 
-def test_absent_data_is_an_error_when_the_dataset_is_asked_for(source):
+def test_prompted_source_missing_data_is_an_error(source):
     one = source("open", dataset="no_such_moods")
     with pytest.raises(UserError, match="no rows for the dataset 'no_such_moods'"):
         one.get_dataset("train")
 
 
-def test_missing_column(source, tmp_path):
+def test_prompted_source_missing_column_is_named(source, tmp_path):
     (tmp_path / "data" / "moods" / "train.jsonl").write_text('{"txt": "x", "label": 0}\n')
     with pytest.raises(UserError) as raised:
         source("closed").get_dataset("train")
@@ -136,7 +136,7 @@ def test_missing_column(source, tmp_path):
         assert part in text
 
 
-def test_making_a_source_opens_and_compiles_nothing(source, moods):
+def test_prompted_source_is_lazy(source, moods):
     import dataclasses
 
     broken = dataclasses.replace(moods["closed"], jinja="{% if %}")
@@ -223,7 +223,7 @@ def stock_vocabulary(vocabulary):
     [pytest.param(None, marks=pytest.mark.slow, id="whole")]
     + [pytest.param({"inputs": 7, "targets": 3}, id="trimmed")],
 )
-def test_records_of_both_tasks_are_stock_s(name, length, mood_tasks, stock_vocabulary):
+def test_prompted_task_records_equal_stock_t0(name, length, mood_tasks, stock_vocabulary):
     plain, scored = mood_tasks(name)
     # A hidden label is where the rank-evaluation tasks differ, on purpose: see below.
     scored_rows = [row for row in ROWS if row["label"] >= 0]
@@ -242,7 +242,7 @@ def test_records_of_both_tasks_are_stock_s(name, length, mood_tasks, stock_vocab
         assert_same(ours, records(stock_scored, length=length))
 
 
-def test_fields_of_the_records(mood_tasks, vocabulary):
+def test_prompted_task_record_fields(mood_tasks, vocabulary):
     plain, scored = mood_tasks("closed")
     first = records(plain)[0]
     text = "Rain ||| all day Is this sad, glad, <b>both</b>?"
@@ -264,9 +264,7 @@ def test_fields_of_the_records(mood_tasks, vocabulary):
     assert three[1]["targets"].tolist() == [*encode("glad"), 1]
 
 
-def test_hidden_label_keeps_stock_s_text_in_the_plain_task_and_has_no_correct_choice(
-    mood_tasks, vocabulary
-):
+def test_hidden_label_has_no_correct_choice_in_rank_task(mood_tasks, vocabulary):
     plain, scored = mood_tasks("closed")
     row = records(plain)[2]
     # -1 picks the last choice in Jinja, as in Python.
@@ -279,7 +277,7 @@ def test_hidden_label_keeps_stock_s_text_in_the_plain_task_and_has_no_correct_ch
     assert plain.source.reports["train"].counts["hidden label"] == 0
 
 
-def test_a_choice_is_compared_as_it_is_with_the_stripped_target():
+def test_correct_choice_equals_the_stripped_target():
     dataset = tf.data.Dataset.from_tensors(
         {"inputs": "x", "targets": " yes ", "answer_choices": ["yes", " yes", "yes ", "Yes", "yes"]}
     )
@@ -287,7 +285,7 @@ def test_a_choice_is_compared_as_it_is_with_the_stripped_target():
     assert correct == [True, False, False, False, True]
 
 
-def test_a_drawn_prompt_is_the_same_in_each_run_and_in_both_tasks(mood_tasks, vocabulary):
+def test_random_prompt_is_the_same_in_each_run_and_task(mood_tasks, vocabulary):
     def words(task, step=1):
         texts = [record["inputs_pretokenized"].decode() for record in records(task)]
         return [text.partition(":")[0] for text in texts[::step]]
@@ -301,7 +299,7 @@ def test_a_drawn_prompt_is_the_same_in_each_run_and_in_both_tasks(mood_tasks, vo
     assert drawn != words(mood_tasks("drawn too")[0])  # and so do the tasks
 
 
-def test_empty_choices_are_an_open_prompt(moods):
+def test_empty_answer_choices_are_an_open_prompt(moods):
     import dataclasses
 
     template = dataclasses.replace(moods["open"], answer_choices="")
@@ -317,7 +315,7 @@ REAL = [("super_glue", "rte"), ("super_glue", "cb"), ("hellaswag", None)]
     [REAL[0], *(pytest.param(*other, marks=pytest.mark.slow) for other in REAL[1:])],
     ids=["rte", "cb", "hellaswag"],
 )
-def test_real_rows(dataset, subset, stock_vocabulary, monkeypatch):
+def test_prompted_tasks_on_real_rows_equal_stock_t0(dataset, subset, stock_vocabulary, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(real_rows.ROWS))
     from t0.prompts import CompiledTemplate, read_template_file, template_file_path
 

@@ -63,7 +63,7 @@ def sni(data, name="sni_def_pos_1"):
     return seqio.Task(name, **instruction_task(data / "sni", [switches_of(name)]))
 
 
-def test_instances_become_examples(data, vocabulary):
+def test_instruction_task_examples(data, vocabulary):
     task = sni(data)
     assert set(task.splits) == {"train", "test"}
     assert task.num_input_examples("train") == 103
@@ -85,7 +85,7 @@ def test_instances_become_examples(data, vocabulary):
     assert metric([judged], ["other 0."])["exact_match_for_word_analogy"] == 100
 
 
-def test_long_inputs_lose_examples_then_their_end(data, vocabulary):
+def test_instruction_task_truncation_of_long_inputs(data, vocabulary):
     task = sni(data)
 
     def first(most):
@@ -100,7 +100,7 @@ def test_long_inputs_lose_examples_then_their_end(data, vocabulary):
     assert cut["inputs"].tolist() == [*short["inputs"].tolist()[:29], 1]
 
 
-def test_targets_are_drawn_to_train_on_and_fixed_to_judge(data, vocabulary):
+def test_instruction_targets_are_sampled_only_in_training(data, vocabulary):
     def targets(split, seed):
         return {
             record["id"]: record["targets_pretokenized"].decode()
@@ -115,7 +115,7 @@ def test_targets_are_drawn_to_train_on_and_fixed_to_judge(data, vocabulary):
     assert {text.split()[0] for text in targets("test", 1).values()} == {"out"}
 
 
-def test_the_variants_are_the_tasks(data):
+def test_instruction_tasks_are_the_variants(data):
     assert instruction_tasks(data / "sni").keys() == VARIANTS.keys()
 
 
@@ -127,13 +127,13 @@ _EXTREMES = ("sni_def", "sni_pos_4", MIXED)
     "name",
     [*_EXTREMES, *(pytest.param(n, marks=SLOW) for n in VARIANTS if n not in _EXTREMES)],
 )
-def test_each_variant_is_a_task(data, vocabulary, name):
+def test_instruction_variant_makes_a_task(data, vocabulary, name):
     task = seqio.Task(name, **instruction_tasks(data / "sni")[name])
     (record,) = records(task, "train", count=1)
     assert record["inputs_pretokenized"].endswith(b"Output: ")
 
 
-def test_gin_says_what_is_taken(data, vocabulary, bound):
+def test_instruction_task_gin_limits_instances_and_languages(data, vocabulary, bound):
     bound("sni.instances_per_task = 2")
     task = sni(data)
     assert task.num_input_examples("train") == task.num_input_examples("test") == 4
@@ -142,7 +142,7 @@ def test_gin_says_what_is_taken(data, vocabulary, bound):
         task.num_input_examples("train")
 
 
-def test_notes_of_instructions(tmp_path):
+def test_instruction_task_notes(tmp_path):
     tasks = {"here": tiny_recipes.sni_task(), "gone": None, "gone_too": None}
     folder = tiny_recipes.write_sni(tmp_path, {"train": tasks})
     source = instruction_task(folder, VARIANTS["sni_def"])["source"]
@@ -152,7 +152,7 @@ def test_notes_of_instructions(tmp_path):
     ]
 
 
-def test_a_line_of_predicted_examples(data, vocabulary):
+def test_instruction_task_prediction_line(data, vocabulary):
     task = sni(data)
     example = records(task, "test", count=2)[1]
     line = task.source.prediction_line(example, "rain")
@@ -167,7 +167,7 @@ def test_a_line_of_predicted_examples(data, vocabulary):
     }
 
 
-def test_questions_become_examples(data, vocabulary, bound):
+def test_question_answering_task_examples(data, vocabulary, bound):
     task = seqio.Task("qa_toy", **question_task(question_splits(data / "qa" / "toy")))
     assert set(task.splits) == {"train", "validation"}
     assert [task.num_input_examples(split) for split in ("train", "validation")] == [3, 2]
@@ -186,14 +186,14 @@ def test_questions_become_examples(data, vocabulary, bound):
     assert first["inputs_pretokenized"].decode() == r"Where does it rain? \n In Oslo it rains."
 
 
-def test_a_question_without_context_stands_alone(data, vocabulary):
+def test_question_answering_without_context(data, vocabulary):
     task = seqio.Task("qa_memory", **question_task(question_splits(data / "qa" / "memory")))
     (record,) = records(task, "validation")
     assert record["inputs_pretokenized"] == b"Where is Oslo?"
     assert record["targets_pretokenized"] == b"Norway"
 
 
-def test_translations_become_examples(data, vocabulary):
+def test_translation_task_examples(data, vocabulary):
     splits = folder_splits(data / "mt")
     task = seqio.Task("mt_en_de", **translation_task(splits, "en", "de"))
     assert set(task.splits) == {"train", "validation", "wmt99"}
@@ -204,7 +204,7 @@ def test_translations_become_examples(data, vocabulary):
     assert [metric.__name__ for metric in task.predict_metric_fns] == ["bleu"]
 
 
-def test_names_of_languages():
+def test_translation_language_names():
     names = ("English", "German", "Romanian", "Chinese", "Asturian")
     assert tuple(map(language_name, ("en", "de", "ro", "zh_Hans", "ast"))) == names
     with pytest.raises(UserError, match="'xx' is no language code"):
@@ -215,7 +215,7 @@ GERMAN = ["Es regnet heute sehr stark in Oslo.", "Der Hund – schläft „tief�
 OTHERS = ["Es regnet sehr stark in Oslo.", "Der Hund schläft „tief“ ."]
 
 
-def test_bleu_is_sacrebleu_s_and_t5_s_with_its_signature(bound):
+def test_bleu_equals_sacrebleu_and_t5_with_its_signature(bound):
     found = Bleu()(GERMAN, OTHERS)
     assert 0 < found["bleu"] < 100
     assert found == t5_metrics.bleu(GERMAN, OTHERS)
@@ -230,7 +230,7 @@ def test_bleu_is_sacrebleu_s_and_t5_s_with_its_signature(bound):
         Bleu()(GERMAN, OTHERS)
 
 
-def test_mistakes_pass_through_tensorflow(tmp_path, vocabulary):
+def test_user_error_passes_through_tensorflow(tmp_path, vocabulary):
     tiny_recipes.write_lines(tmp_path / "train.jsonl", [tiny_recipes.SQUAD_ROW, {"question": 1}])
     task = seqio.Task("qa_bad", **question_task(question_splits(tmp_path)))
     from t0.errors import original
@@ -240,7 +240,7 @@ def test_mistakes_pass_through_tensorflow(tmp_path, vocabulary):
     assert isinstance(original(raised.value), UserError)
 
 
-def test_a_source_of_records():
+def test_record_source_splits_and_single_shard():
     source = RecordSource(
         read=lambda split: [{"text": split}], count=lambda split: 1, splits=["a"],
         signature={"text": TEXT},
@@ -270,7 +270,7 @@ def read(dataset):
     return [row["text"].decode() for row in dataset.as_numpy_iterator()]
 
 
-def test_shards_together_are_the_split(texts):
+def test_sharding_of_text_source_covers_the_split(texts):
     source = TextSource(texts)
     assert source.splits == ("train", "validation")
     assert source.num_input_examples("train") is None
@@ -288,14 +288,14 @@ def test_shards_together_are_the_split(texts):
         source.get_dataset("train", shard_info=seqio.ShardInfo(0, 99))
 
 
-def test_shuffling_orders_shards_by_seed(texts):
+def test_shuffling_of_text_source_depends_on_seed(texts):
     source = TextSource(texts)
     one, same, other = (read(source.get_dataset("train", True, seed)) for seed in (1, 1, 2))
     assert one == same != other
     assert sorted(one) == sorted(other)
 
 
-def test_faulty_line_comes_out_of_tensorflow_as_it_is(texts):
+def test_text_source_error_names_file_and_line(texts):
     (texts.folder / "train-1.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
     source = TextSource(FolderTexts(texts.folder))
     with pytest.raises(tf.errors.OpError) as caught:
@@ -304,7 +304,7 @@ def test_faulty_line_comes_out_of_tensorflow_as_it_is(texts):
 
 
 @SLOW
-def test_tasks_are_made_of_t5s_own_steps(texts, vocabulary):
+def test_span_corruption_and_lm_tasks_use_t5s_steps(texts, vocabulary):
     made = pretraining_definitions("mine", texts)
     assert list(made) == ["mine_span_corruption", "mine_prefix_lm", "mine_lm"]
     for name, published in zip(made, ("span_corruption", "prefix_lm", "full_lm"), strict=True):

@@ -55,7 +55,7 @@ def spm(path):
     return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
 
-def test_flag_before_gin_before_variable_before_default(models):
+def test_vocabulary_path_order_of_flag_gin_and_environment(models):
     assert vocabulary_path() == DEFAULT_VOCABULARY
     os.environ["T0_VOCAB"] = "/variable"
     assert vocabulary_path() == "/variable"
@@ -70,7 +70,7 @@ def test_flag_before_gin_before_variable_before_default(models):
 
 
 @pytest.mark.parametrize("edition", ["plain", "sentinels"])
-def test_ids_are_sentencepiece_s(models, monkeypatch, edition):
+def test_vocabulary_ids_equal_sentencepiece(models, monkeypatch, edition):
     truth = spm(models["sentinels"])
     assert truth.encode("say <extra_id_0>")[-1] == truth.get_piece_size() - 1
     monkeypatch.setenv("T0_VOCAB", str(models[edition]))
@@ -86,7 +86,7 @@ def test_ids_are_sentencepiece_s(models, monkeypatch, edition):
 
 @pytest.mark.skipif(not T5_MODEL.exists(), reason=f"T5's own model is not at {T5_MODEL}")
 @pytest.mark.parametrize("edition", ["32,000 pieces", "with sentinels"])
-def test_t5_s_own_model_has_32100_ids(edition, tmp_path, monkeypatch):
+def test_vocabulary_of_t5_has_32100_ids(edition, tmp_path, monkeypatch):
     model = sentencepiece_model_pb2.ModelProto.FromString(T5_MODEL.read_bytes())
     assert len(model.pieces) == 32_000
     for number in reversed(range(100)):
@@ -102,7 +102,7 @@ def test_t5_s_own_model_has_32100_ids(edition, tmp_path, monkeypatch):
     assert ours.encode("<extra_id_0> <extra_id_99>") == [32_099, 32_000]
 
 
-def test_choosing_another_file_is_seen_by_a_vocabulary_that_has_been_read(models, monkeypatch):
+def test_vocabulary_reads_a_newly_chosen_file(models, monkeypatch):
     ours = default_vocabulary()
     monkeypatch.setenv("T0_VOCAB", str(models["plain"]))
     before = ours.vocab_size
@@ -113,7 +113,7 @@ def test_choosing_another_file_is_seen_by_a_vocabulary_that_has_been_read(models
     assert ours.vocab_size == before
 
 
-def test_equal_to_the_stock_vocabulary_with_the_same_ids_both_ways(models, monkeypatch):
+def test_vocabulary_equals_stock_one_with_the_same_ids(models, monkeypatch):
     plain, sentinels = str(models["plain"]), str(models["sentinels"])
     stock = seqio.SentencePieceVocabulary
     ours = SharedVocabulary()
@@ -135,7 +135,7 @@ def test_equal_to_the_stock_vocabulary_with_the_same_ids_both_ways(models, monke
     assert ours != stock(sentinels, 100)
 
 
-def test_equal_to_t5_s_own_default_without_a_look_at_either(monkeypatch):
+def test_vocabulary_equals_t5_default_without_reading_files(monkeypatch):
     monkeypatch.delenv("T0_VOCAB", raising=False)
     ours = SharedVocabulary()
     theirs = seqio.SentencePieceVocabulary(
@@ -148,7 +148,7 @@ def test_equal_to_t5_s_own_default_without_a_look_at_either(monkeypatch):
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v))])
 @pytest.mark.parametrize("read_before", [False, True])
-def test_copies_look_the_path_up_anew(models, monkeypatch, copied, read_before):
+def test_vocabulary_copies_read_the_path_again(models, monkeypatch, copied, read_before):
     monkeypatch.setenv("T0_VOCAB", str(models["plain"]))
     ours = SharedVocabulary()
     if read_before:
@@ -160,7 +160,7 @@ def test_copies_look_the_path_up_anew(models, monkeypatch, copied, read_before):
     assert len(pickle.dumps(ours)) < 1000
 
 
-def test_mixture_of_our_tasks_and_of_stock_ones(models, monkeypatch, clean_registries):
+def test_vocabulary_in_mixture_of_own_and_stock_tasks(models, monkeypatch, clean_registries):
     monkeypatch.setenv("T0_VOCAB", str(models["plain"]))
 
     def rows(split, shuffle_files):
@@ -188,7 +188,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-def test_garbage(kind, tmp_path, monkeypatch):
+def test_vocabulary_file_that_is_garbage_is_refused(kind, tmp_path, monkeypatch):
     path = tmp_path / "x.model"
     path.write_bytes(GARBAGE[kind])
     monkeypatch.setenv("T0_VOCAB", str(path))
@@ -199,7 +199,7 @@ def test_garbage(kind, tmp_path, monkeypatch):
     assert "empty" in str(raised.value) or "not a SentencePiece model" in str(raised.value)
 
 
-def test_truncated_model(models, tmp_path, monkeypatch):
+def test_vocabulary_file_that_is_truncated_is_refused(models, tmp_path, monkeypatch):
     path = tmp_path / "half.model"
     path.write_bytes(models["plain"].read_bytes()[:-100])
     monkeypatch.setenv("T0_VOCAB", str(path))
@@ -207,7 +207,7 @@ def test_truncated_model(models, tmp_path, monkeypatch):
         SharedVocabulary().encode("text")
 
 
-def test_absent_file(tmp_path, monkeypatch):
+def test_vocabulary_file_that_is_missing_is_refused(tmp_path, monkeypatch):
     path = str(tmp_path / "absent.model")
     with pytest.raises(UserError, match="vocabulary not found: .*absent.model"):
         set_vocabulary(path)
@@ -218,7 +218,7 @@ def test_absent_file(tmp_path, monkeypatch):
         SharedVocabulary().encode("text")
 
 
-def test_model_with_other_special_ids(tmp_path, monkeypatch, models):
+def test_vocabulary_with_other_special_ids_is_refused(tmp_path, monkeypatch, models):
     # SentencePiece's own defaults: unk 0, bos 1, eos 2. Padding would be read as unknown words.
     model = sentencepiece_model_pb2.ModelProto.FromString(models["plain"].read_bytes())
     names = ["<unk>", "<s>", "</s>"]
@@ -236,7 +236,7 @@ def task_with(vocabulary):
     return types.SimpleNamespace(name="mine", output_features=features)
 
 
-def test_the_vocabulary_of_a_users_own_task_is_checked_as_that_of_the_flag(tmp_path, models):
+def test_vocabulary_of_a_user_task_is_checked(tmp_path, models):
     path = testing.train_vocabulary(
         tmp_path / "defaults.model", ["sun and rain"] * 20, unk_id=0, bos_id=1, eos_id=2, pad_id=-1
     )
@@ -252,7 +252,7 @@ def test_the_vocabulary_of_a_users_own_task_is_checked_as_that_of_the_flag(tmp_p
         check_vocabularies(task_with(seqio.PassThroughVocabulary(100, eos_id=7)))
 
 
-def test_vocabularies_of_t5s_ids_and_absent_files_pass(models):
+def test_vocabulary_check_accepts_t5_ids_and_missing_files(models):
     for vocabulary in (
         seqio.SentencePieceVocabulary(str(models["plain"]), extra_ids=100),
         seqio.SentencePieceVocabulary("gs://no-bucket/a.model"),
@@ -263,7 +263,7 @@ def test_vocabularies_of_t5s_ids_and_absent_files_pass(models):
         check_vocabularies(task_with(vocabulary))
 
 
-def test_making_a_feature_reads_nothing(tmp_path, monkeypatch):
+def test_vocabulary_of_a_feature_is_read_lazily(tmp_path, monkeypatch):
     monkeypatch.setenv("T0_VOCAB", str(tmp_path / "absent.model"))
     feature = seqio.Feature(SharedVocabulary(), add_eos=True)
     assert copy.deepcopy(feature) == feature
@@ -271,7 +271,7 @@ def test_making_a_feature_reads_nothing(tmp_path, monkeypatch):
         _ = feature.vocabulary.vocab_size
 
 
-def test_replaced_file_at_another_path(models, tmp_path, monkeypatch):
+def test_vocabulary_file_at_another_path_is_read(models, tmp_path, monkeypatch):
     path = tmp_path / "copy.model"
     shutil.copy(models["other"], path)
     monkeypatch.setenv("T0_VOCAB", str(path))

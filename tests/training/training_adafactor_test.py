@@ -30,7 +30,7 @@ def reference_adafactor(weights, gradients, rate):
 
 
 @pytest.mark.parametrize("shape", [(128, 150), (150, 128), (33, 7), (40,)])
-def test_steps_are_the_papers(either_way, shape):
+def test_adafactor_steps_equal_the_paper(either_way, shape):
     rng = np.random.default_rng(0)
     weights = rng.normal(size=shape).astype(np.float32)
     gradients = [rng.normal(size=shape).astype(np.float32) * 3 for _ in range(4)]
@@ -55,7 +55,7 @@ def test_steps_are_the_papers(either_way, shape):
 
 
 @pytest.mark.parametrize("axes", [(0, 1), (1, 0)])
-def test_rows_of_several_look_ups_are_the_dense_gradient(axes):
+def test_adafactor_sparse_embedding_rows_equal_dense_gradient(axes):
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(50, 8)).astype(np.float32)
     old = [rng.uniform(1, 2, size=weights.shape[1 - axis]).astype(np.float32) for axis in axes]
@@ -80,7 +80,7 @@ def test_rows_of_several_look_ups_are_the_dense_gradient(axes):
     assert (found[1][0][untouched] == weights[untouched]).all()
 
 
-def test_embeddings_are_updated_by_rows_where_a_batch_has_few(monkeypatch):
+def test_adafactor_updates_few_embedding_rows_sparsely(monkeypatch):
     batches = tiny.first_batches(3)
     found = {}
     for sparse in (0, 1000):

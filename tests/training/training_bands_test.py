@@ -43,7 +43,7 @@ def test_bfloat16_stays_within_the_stated_band_of_float32():
     assert 0 < bands.largest_difference(*curves) < bands.BAND
 
 
-def test_curves_are_compared_by_windows():
+def test_training_curves_are_compared_by_windows():
     curve = dict.fromkeys(range(1, 51), 4.0)
     other = curve | dict.fromkeys(range(26, 51), 4.2)
     assert bands.largest_difference(curve, other) == pytest.approx(0.05)
@@ -51,7 +51,7 @@ def test_curves_are_compared_by_windows():
 
 
 @pytest.mark.parametrize("hours", NANOT5)
-def test_budgets_are_nanot5s(hours):
+def test_nanot5_budget_gin_files_have_its_settings(hours):
     parsed = parse.parse(
         [f"runs/budget_{hours}.gin"], ["MIXTURE_OR_TASK_NAME='a'", "MODEL_DIR='m'"]
     )
@@ -76,7 +76,7 @@ def test_budgets_are_nanot5s(hours):
     assert bound("%dropout_rate", evaluate=False) == 0.0
 
 
-def test_nanot5s_runs_are_chosen_by_macros():
+def test_nanot5_gin_file_takes_optimizer_and_schedule_macros():
     words = ["MIXTURE_OR_TASK_NAME='a'", "MODEL_DIR='m'", "BATCH_SIZE=144"]
     words += ["OPTIMIZER=@optimize.AdafactorOptimizer", "SCHEDULE=@t0.rsqrt_then_linear"]
     parsed = parse.parse(["runs/nanot5.gin"], words)
@@ -90,7 +90,7 @@ def test_nanot5s_runs_are_chosen_by_macros():
     ]
 
 
-def test_nanot5s_fine_tuning_starts_from_any_step():
+def test_nanot5_fine_tuning_starts_from_a_given_step():
     words = ["MODEL_DIR='m'", "INIT_CHECKPOINT='/i/model.ckpt-65536'", "TRAIN_STEPS=84366"]
     parsed = parse.parse(["runs/nanot5_sni.gin"], words)
     with pytest.raises(UserError, match="START_STEP"):
@@ -110,13 +110,13 @@ def test_nanot5s_fine_tuning_starts_from_any_step():
     assert {name: bound(name) for name in wanted} == wanted
 
 
-def test_budget_of_fifteen_minutes():
+def test_training_budget_of_fifteen_minutes_gin_file():
     parse.parse(["runs/budget_15min_cpu.gin"], [])
     assert bound("train_loop.max_hours") == 0.25
     assert bound("run.sequence_length") == {"inputs": 128, "targets": 29}
 
 
-def test_table_of_cells():
+def test_benchmark_table_of_optimizers_and_schedules():
     cells = [budgets.Cell(o, s) for o in budgets.OPTIMIZERS for s in budgets.SCHEDULES]
     found = {cell: [budgets.Outcome(2.0 + n, 0.5), budgets.Outcome(2.5 + n, 0.7)] for n, cell in
              enumerate(cells)}  # fmt: skip
@@ -156,7 +156,7 @@ def program(name, documents, *words, monkeypatch):
 
 
 @pytest.mark.exhaustive
-def test_bands_of_a_short_run(documents, tmp_path, monkeypatch):
+def test_benchmark_of_bfloat16_bands_on_a_short_run(documents, tmp_path, monkeypatch):
     words = [f"--out={tmp_path}", "--steps=50"]
     done = program("training_bands.py", documents, *words, monkeypatch=monkeypatch)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -166,7 +166,7 @@ def test_bands_of_a_short_run(documents, tmp_path, monkeypatch):
 
 
 @pytest.mark.exhaustive
-def test_budgets_of_a_short_run(documents, tmp_path, monkeypatch):
+def test_benchmark_of_training_budgets_on_a_short_run(documents, tmp_path, monkeypatch):
     words = [f"--out={tmp_path}", "--steps=4", "--seeds", "0", "--validation_batches=1"]
     words += ["--gin_param=train_loop.log_every_steps = 2"]
     done = program("budgets.py", documents, *words, monkeypatch=monkeypatch)

@@ -21,7 +21,7 @@ def losses(text):
     return {line["step"]: line["loss"] for line in map(json.loads, text.splitlines())}
 
 
-def test_a_recorder_that_ends_as_soon_as_it_forgot_what_came_after_its_step(bucket):
+def test_metrics_recorder_in_a_bucket_drops_later_steps(bucket):
     metrics = any_path("gs://b/model/metrics.jsonl")
     metrics.write_text('{"step": 4}\n{"step": 6}\n')
     recorder = Recorder("gs://b/model", total=8, tokens=144, start=4, events=False)
@@ -32,7 +32,7 @@ def test_a_recorder_that_ends_as_soon_as_it_forgot_what_came_after_its_step(buck
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_as_on_the_disk(as_in_commands, bucket, tmp_path, monkeypatch):
+def test_resume_of_a_killed_run_in_a_bucket(as_in_commands, bucket, tmp_path, monkeypatch):
     run(tmp_path, 8)
     folder = any_path("gs://b/model")
     progress = Recorder.progress

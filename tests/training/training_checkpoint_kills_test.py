@@ -70,7 +70,7 @@ def faults_seen(changes, whole, first=0):
 # All points take a minute.
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 9])
-def test_a_kill_at_any_request_of_a_save(steps, bucket, monkeypatch, every):
+def test_checkpoint_save_killed_at_any_request_stays_consistent(steps, bucket, monkeypatch, every):
     whole = {}
     for number in range(1, 5):
         save(steps, number)

@@ -21,7 +21,7 @@ ALL = Keep()
 RESUME = {"began": 0, "seed": 0, "position": None}
 
 
-def test_which_checkpoints_stay():
+def test_keep_checkpoints_last_every_steps_and_best():
     steps = [10, 20, 30, 40, 50]
     assert select_retained_steps(steps, Keep()) == steps
     assert select_retained_steps(steps, Keep(last=2)) == [40, 50]
@@ -29,7 +29,7 @@ def test_which_checkpoints_stay():
     assert select_retained_steps(steps, Keep(last=1), best=10) == [10, 50]
 
 
-def test_gin_sets_the_rule_and_not_the_plain_class():
+def test_keep_checkpoints_gin_binding_leaves_plain_class_alone():
     gin.bind_parameter("keep_checkpoints.best_by", "eval/accuracy")
     assert Keep(2) == model_directory.Keep(last=2, best_by="eval/accuracy")
     assert model_directory.Keep(2).best_by is None
@@ -42,7 +42,7 @@ def test_gin_sets_the_rule_and_not_the_plain_class():
 
 
 @given(arrays.arrays(np.uint32, 20, elements=st.integers(0, 2**32 - 1)))
-def test_low_halves_bring_back_every_weight(bits):
+def test_resume_file_low_halves_restore_float32_weights(bits):
     finite = bits & ~np.uint32(0x4000_0000)  # no infinities, nor what rounds to one
     wide = finite.view(np.float32)
     low, ties = resume_file.split_halves(wide)
@@ -59,7 +59,7 @@ def _cast(wide):
     return wide.astype(tf.bfloat16.as_numpy_dtype).astype(np.float32)
 
 
-def test_ties_to_even_keep_their_bit():
+def test_resume_file_restores_weights_rounded_at_ties():
     wide = np.array([0x3F808000, 0x3F818000, 0x3F817FFF], np.uint32).view(np.float32)
     low, ties = resume_file.split_halves(wide)
     assert ties.tolist() == [0]
@@ -76,7 +76,7 @@ def checkpoints(steps, tmp_path):
     return lambda keep=ALL: Checkpoints(str(tmp_path), steps.graph, steps.session, keep)
 
 
-def test_last_kept_and_best_stay_and_others_go(checkpoints, tmp_path):
+def test_keep_checkpoints_deletes_all_but_last_kept_and_best(checkpoints, tmp_path):
     saver = checkpoints(Keep(last=2, every_steps=3, best_by="validation_loss"))
     for step in range(1, 7):
         saver.save(step, RESUME, best=min(step, 2))
@@ -110,9 +110,7 @@ def test_full_disk_leaves_the_last_checkpoint_intact(checkpoints, tmp_path, monk
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
-def test_killed_while_publishing_leaves_no_checkpoint_that_looks_whole(
-    checkpoints, tmp_path, monkeypatch
-):
+def test_atomic_write_of_checkpoint_killed_while_publishing(checkpoints, tmp_path, monkeypatch):
     saver = checkpoints()
     saver.save(1, RESUME)
     rename = tf.io.gfile.rename
@@ -133,7 +131,7 @@ def test_killed_while_publishing_leaves_no_checkpoint_that_looks_whole(
     assert not list(tmp_path.glob(".saving*"))
 
 
-def test_a_damaged_resume_file_names_the_checkpoint_before_it(checkpoints, tmp_path):
+def test_resume_file_damage_names_the_earlier_checkpoint(checkpoints, tmp_path):
     saver = checkpoints()
     for step in (1, 2, 3):
         saver.save(step, RESUME | {"began": step})
@@ -172,7 +170,7 @@ def test_a_damaged_resume_file_names_the_checkpoint_before_it(checkpoints, tmp_p
     assert saver.restore(str(tmp_path / "model.ckpt-1")) == RESUME | {"began": 1}
 
 
-def test_the_file_checkpoint_is_written_again(checkpoints, tmp_path):
+def test_checkpoint_state_file_is_written_again_if_missing(checkpoints, tmp_path):
     saver = checkpoints()
     assert checkpointing.repair_latest_checkpoint_file(str(tmp_path)) == []
     for step in (1, 2, 3):
@@ -198,7 +196,7 @@ def test_the_file_checkpoint_is_written_again(checkpoints, tmp_path):
     assert checkpointing.repair_latest_checkpoint_file(str(tmp_path)) == []
 
 
-def test_checkpoints_that_were_deleted_do_not_count_among_the_last(checkpoints, tmp_path):
+def test_keep_checkpoints_does_not_count_deleted_ones(checkpoints, tmp_path):
     saver = checkpoints(Keep(last=3))
     for step in (1, 2, 3):
         saver.save(step, RESUME)
@@ -211,7 +209,7 @@ def test_checkpoints_that_were_deleted_do_not_count_among_the_last(checkpoints, 
 
 
 @pytest.mark.parametrize("content", [b"[1]", b'{"a": 1}', b"{", b"[" * 9**5, b"\xff", None])
-def test_a_damaged_record_of_the_configuration_is_named(tmp_path, content):
+def test_configuration_record_that_is_damaged_is_refused(tmp_path, content):
     path = tmp_path / "configuration.json"
     path.write_bytes(content) if content else path.mkdir()
     with pytest.raises(UserError, match=r"configuration\.json, the record .* remove it$"):

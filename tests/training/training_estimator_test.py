@@ -63,7 +63,7 @@ def last_checkpoint(folder):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_a_signal_saves_and_the_run_goes_on(train, tmp_path, capsys, number, status):
+def test_estimator_saves_on_signal_and_resumes(train, tmp_path, capsys, number, status):
     with pytest.raises(SystemExit) as ended:
         train(8, sent(number, 3))
     assert ended.value.code == status
@@ -77,7 +77,7 @@ def test_a_signal_saves_and_the_run_goes_on(train, tmp_path, capsys, number, sta
     assert steps[-1] == 8
 
 
-def test_it_goes_on_where_the_file_checkpoint_is_missing(train, tmp_path, capsys):
+def test_estimator_resumes_without_the_checkpoint_state_file(train, tmp_path, capsys):
     train(3)
     (tmp_path / "checkpoint").unlink()
     train(5)
@@ -87,7 +87,7 @@ def test_it_goes_on_where_the_file_checkpoint_is_missing(train, tmp_path, capsys
     assert last_checkpoint(tmp_path) == "5"
 
 
-def test_hours_are_those_of_all_starts(train, tmp_path, capsys, monkeypatch):
+def test_estimator_time_limit_counts_all_starts(train, tmp_path, capsys, monkeypatch):
     hours = iter(range(10**6))
     monkeypatch.setattr(estimator.time, "monotonic", lambda: next(hours) / 1000)
     bound(max_hours=1 / 3600)
@@ -115,7 +115,7 @@ def bound(max_hours):
         gin.bind_parameter("t0.train_loop.max_hours", max_hours)
 
 
-def test_clipping_that_only_our_loop_does_is_refused(train, tmp_path):
+def test_estimator_refuses_gradient_clipping(train, tmp_path):
     from t0.compat import gin
     from t0.training import optimizers
 
@@ -128,14 +128,14 @@ def test_clipping_that_only_our_loop_does_is_refused(train, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{}", "[", '{"seconds": "x"}', '{"seconds": NaN}', "[1]"])
-def test_damaged_seconds_are_one_message(train, tmp_path, text):
+def test_estimator_damaged_time_record_is_one_message(train, tmp_path, text):
     train(1)
     (tmp_path / estimator.SECONDS_FILE).write_text(text)
     with pytest.raises(UserError, match="does not say how many seconds"):
         train(2)
 
 
-def test_the_operative_config_is_two_files_in_place_of_meshs_one(train, tmp_path, monkeypatch):
+def test_estimator_writes_two_operative_gin_files(train, tmp_path, monkeypatch):
     """Stock T5 reads the first; Mesh TensorFlow's hook writes all bindings into it."""
     from t0.compat import gin
 
@@ -164,7 +164,7 @@ def test_the_operative_config_is_two_files_in_place_of_meshs_one(train, tmp_path
     assert (stock.read_text(), ours.read_text()) == before
 
 
-def test_data_that_ends_is_one_message(train, monkeypatch):
+def test_estimator_training_data_that_ends_is_one_message(train, monkeypatch):
     monkeypatch.setattr(tf.data.Dataset, "repeat", lambda self, count=None: self)
     with pytest.raises(UserError, match=r"the training data ended at step 3 of 8"):
         train(8)

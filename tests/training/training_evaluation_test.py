@@ -45,7 +45,7 @@ def unpacked():
 SIZES = tuple(tiny.LENGTHS.items())
 
 
-def test_scores_are_the_log_likelihoods_of_the_training_loss(trained, unpacked):
+def test_scoring_in_training_equals_the_validation_loss(trained, unpacked):
     steps, model = trained
     scores = model.score(unpacked["inputs"], unpacked["targets"])
     fed = {tensor: unpacked.get(name) for name, tensor in steps.graph.features.items()}
@@ -64,7 +64,7 @@ def _ones_where(batch, tensor):
     return np.broadcast_to(np.arange(batch[name].shape[1], dtype=np.int32), batch[name].shape)
 
 
-def test_decoded_is_the_likeliest_token_at_each_place(trained, unpacked):
+def test_greedy_decoding_picks_the_likeliest_token(trained, unpacked):
     _, model = trained
     inputs = unpacked["inputs"][:1]
     (decoded,) = model.decode(inputs)
@@ -80,7 +80,7 @@ def test_decoded_is_the_likeliest_token_at_each_place(trained, unpacked):
             break
 
 
-def test_any_number_of_examples_and_the_same_ones_alike(trained, unpacked):
+def test_decoding_of_any_number_of_examples(trained, unpacked):
     _, model = trained
     many = np.concatenate([unpacked["inputs"]] * 2)[:11]
     decoded = model.decode(many)
@@ -89,7 +89,7 @@ def test_any_number_of_examples_and_the_same_ones_alike(trained, unpacked):
 
 
 @pytest.mark.slow
-def test_several_devices_say_the_same(trained, unpacked):
+def test_scoring_on_several_devices_is_the_same(trained, unpacked):
     steps, model = trained
     given = tiny.training_spec(dropout=0.0, mesh="batch:2")
     several = tiny.Steps(given)
@@ -101,7 +101,7 @@ def test_several_devices_say_the_same(trained, unpacked):
     )
 
 
-def test_examples_are_the_first_and_ranked_ones_are_whole():
+def test_evaluation_reads_first_examples_with_all_choices():
     decoded, ranked = read(examples=4)
     assert (decoded.task.name, ranked.task.name) == ("tiny_decoded", "tiny_ranked")
     assert len(decoded.rows) == 4
@@ -131,7 +131,7 @@ class Wrong(Oracle):
         return np.zeros((len(inputs), 6), np.int32)
 
 
-def test_metrics_have_t5s_names_and_means_over_tasks():
+def test_evaluation_metric_names_are_t5s_with_means_over_tasks():
     found = evaluation.task_fields(read(), Oracle())
     assert found == {
         "eval/tiny_decoded/accuracy": 100.0,
@@ -145,7 +145,7 @@ def test_metrics_have_t5s_names_and_means_over_tasks():
     assert found["eval/accuracy"] == 50.0
 
 
-def test_mistakes(trained):
+def test_evaluation_in_training_user_errors(trained):
     with pytest.raises(UserError, match="no task of tiny_unjudged has metrics and a split"):
         read(mixture="tiny_unjudged")
     with pytest.raises(UserError, match="a split 'test': set another mixture"):

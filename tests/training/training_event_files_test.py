@@ -48,7 +48,7 @@ def read(folder):
 
 
 @pytest.mark.parametrize("suffix", ["", ".ranked.1000"])
-def test_events_equal_tensorflows(tmp_path, suffix):
+def test_tensorboard_event_file_equals_tensorflows(tmp_path, suffix):
     theirs(tmp_path / "theirs", suffix)
     began = time.time()
     ours(tmp_path / "ours", suffix)
@@ -62,7 +62,7 @@ def test_events_equal_tensorflows(tmp_path, suffix):
     assert all(re.fullmatch(pattern, name) for name in names), names
 
 
-def test_a_local_file_has_each_event_at_once_and_begins_with_the_first(tmp_path):
+def test_tensorboard_event_file_has_each_event_immediately(tmp_path):
     events = EventFile(str(tmp_path / "new" / "folder"))
     assert list((tmp_path / "new").iterdir()) == [tmp_path / "new" / "folder"]
     assert not list((tmp_path / "new" / "folder").iterdir())
@@ -73,7 +73,7 @@ def test_a_local_file_has_each_event_at_once_and_begins_with_the_first(tmp_path)
     events.close()
 
 
-def test_files_of_one_second_do_not_overwrite_each_other(tmp_path, monkeypatch):
+def test_tensorboard_event_files_of_one_second_have_own_names(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.5)
     for step in (1, 2, 3):
         with EventFile(str(tmp_path)) as events:
@@ -83,7 +83,7 @@ def test_files_of_one_second_do_not_overwrite_each_other(tmp_path, monkeypatch):
     assert len(read(tmp_path)[0]) == 6
 
 
-def test_a_bucket_gets_the_file_whole(bucket):
+def test_tensorboard_event_file_is_written_whole_to_a_bucket(bucket):
     with EventFile("gs://b/empty"):
         pass
     events = EventFile("gs://b/model/", restarted_at=11)

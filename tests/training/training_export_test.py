@@ -53,7 +53,7 @@ def model_dir(tmp_path):
     return tmp_path / "model"
 
 
-def test_what_hugging_face_cannot_hold_is_refused_before_training(tmp_path):
+def test_hugging_face_export_refuses_bpe_vocabulary_and_epsilon(tmp_path):
     tiny.training_spec(tmp_path)
     text = [f"rain and snow in {i} places" for i in range(99)]
     other = train_vocabulary(tmp_path / "other.model", text, size=60, model_type="bpe")
@@ -64,7 +64,7 @@ def test_what_hugging_face_cannot_hold_is_refused_before_training(tmp_path):
         export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())
 
 
-def test_last_checkpoint_with_its_tokenizer(model_dir, tmp_path, pieces, capsys):
+def test_hugging_face_export_of_last_checkpoint_with_tokenizer(model_dir, tmp_path, pieces, capsys):
     place = {"model_dir": str(model_dir), "vocabulary": Vocabulary(pieces)}
     tiny.training_spec(model_dir)
     export.check(str(tmp_path / "hf"), vocabulary=place["vocabulary"])
@@ -78,7 +78,7 @@ def test_last_checkpoint_with_its_tokenizer(model_dir, tmp_path, pieces, capsys)
     assert "no tokenizer" not in out
 
 
-def test_tokenizer_that_is_not_on_this_machine(model_dir, tmp_path, pieces):
+def test_hugging_face_export_copies_remote_tokenizer(model_dir, tmp_path, pieces):
     with tf.io.gfile.GFile("ram://vocabulary/spiece.model", "wb") as file:
         file.write(pieces.read_bytes())
     vocabulary = (Vocabulary("ram://vocabulary/spiece.model"), Vocabulary())
@@ -86,13 +86,13 @@ def test_tokenizer_that_is_not_on_this_machine(model_dir, tmp_path, pieces):
     assert (tmp_path / "hf" / "spiece.model").read_bytes() == pieces.read_bytes()
 
 
-def test_vocabulary_without_pieces(model_dir, tmp_path, capsys):
+def test_hugging_face_export_without_tokenizer(model_dir, tmp_path, capsys):
     export.export(str(tmp_path / "hf"), model_dir=str(model_dir), vocabulary=Vocabulary())
     assert capsys.readouterr().out.endswith("GB, no tokenizer\n")
     assert not list((tmp_path / "hf").glob("*token*"))
 
 
-def test_what_is_refused_before_training(model_dir, tmp_path, monkeypatch):
+def test_hugging_face_export_checks_folder_and_disk_first(model_dir, tmp_path, monkeypatch):
     def check(folder=tmp_path / "hf"):
         export.check(str(folder), vocabulary=Vocabulary())
 
@@ -106,7 +106,7 @@ def test_what_is_refused_before_training(model_dir, tmp_path, monkeypatch):
         check()
 
 
-def test_the_room_that_a_model_needs(model_dir, tmp_path, monkeypatch):
+def test_hugging_face_export_disk_space_depends_on_dtype(model_dir, tmp_path, monkeypatch):
     parameters = sum(array.size for array in weights(MODEL).values())
     needed = []
     monkeypatch.setattr(export, "check_destination", lambda folder, size: needed.append(size))
@@ -116,7 +116,7 @@ def test_the_room_that_a_model_needs(model_dir, tmp_path, monkeypatch):
     assert needed == [4 * parameters, 2 * parameters]
 
 
-def test_model_that_is_no_t5(model_dir, tmp_path):
+def test_hugging_face_export_refuses_language_model(model_dir, tmp_path):
     tiny.training_spec(model_dir, params=["run.model_type = 'lm'"])
     with pytest.raises(UserError, match="writes T5's encoder-decoders.*is different"):
         export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())

@@ -42,7 +42,7 @@ def mesh_graph(settings, features):
 @pytest.mark.parametrize(
     "model", ["t5.1.1.tiny", pytest.param("t5.1.0.small", marks=pytest.mark.slow)]
 )
-def test_losses_weights_and_names_are_those_of_mesh_tensorflow(model):
+def test_training_graph_equals_mesh_tensorflow(model):
     batches = tiny.first_batches(3)
     given = tiny.training_spec(dropout=0.0, model=model)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -71,7 +71,7 @@ def test_losses_weights_and_names_are_those_of_mesh_tensorflow(model):
 
 
 @pytest.mark.parametrize("compiles", [True, False])
-def test_microbatches_do_not_change_the_step(compiles, monkeypatch):
+def test_microbatches_do_not_change_the_training_step(compiles, monkeypatch):
     monkeypatch.setattr(compiled, "WORTH_COMPILING", 0 if compiles else 1e9)
     batch = tiny.first_batches(1)[0]
     found = {}
@@ -97,7 +97,7 @@ def looked_at(mesh):
     return training_graph.build(given, features=tiny.FEATURES, seed=0, **settings)
 
 
-def test_the_sum_of_squared_weights_has_one_order():
+def test_weight_norm_is_summed_in_a_fixed_order():
     """AddN, which TensorFlow makes of added scalars, begins with any that nothing else reads."""
     metrics = looked_at("").metrics
     found = metrics.op.inputs[training_graph.METRICS.index("weight_square")]
@@ -107,7 +107,7 @@ def test_the_sum_of_squared_weights_has_one_order():
 
 
 @pytest.mark.parametrize("mesh", ["", pytest.param("batch:2,model:2", marks=pytest.mark.slow)])
-def test_a_step_reads_each_variable_once(mesh):
+def test_training_step_reads_each_variable_once(mesh):
     # A second read could come after the step's own update of the variable.
     built = looked_at(mesh)
     roots = [built.train.name, built.metrics.op.name]
@@ -123,7 +123,7 @@ def test_a_step_reads_each_variable_once(mesh):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["batch:2", "model:2", "batch:2,model:2"])
-def test_several_devices_take_the_same_steps_as_one(mesh):
+def test_training_steps_on_several_devices_equal_one_device(mesh):
     batches = tiny.first_batches(3)
     one = tiny.Steps(tiny.training_spec(dropout=0.0))
     several = tiny.Steps(tiny.training_spec(dropout=0.0, mesh=mesh))
@@ -163,7 +163,7 @@ def test_dropout_depends_on_the_microbatch():
 
 
 @pytest.mark.slow
-def test_bfloat16_stays_close_to_float32():
+def test_bfloat16_loss_stays_close_to_float32():
     batches = tiny.first_batches(4)
     wide = tiny.Steps(tiny.training_spec(dropout=0.0))
     narrow = tiny.Steps(tiny.training_spec(dropout=0.0), activations=tf.bfloat16)
@@ -174,7 +174,7 @@ def test_bfloat16_stays_close_to_float32():
         assert other["loss"] != one["loss"]
 
 
-def test_packed_and_alone_an_example_has_the_same_loss():
+def test_packing_does_not_change_the_loss_of_an_example():
     # Sums over the batch: nats of all target tokens, packed in few rows or one to a row.
     rng = np.random.default_rng(0)
     examples = [

@@ -99,7 +99,7 @@ def weights(folder, step):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [[9], [1, 6, 9]], ids=len)
-def test_killed_anywhere_a_run_goes_on_bit_for_bit(
+def test_resume_after_a_kill_is_bit_for_bit(
     as_in_commands, whole, tmp_path, monkeypatch, capsys, killed
 ):
     for step in killed:
@@ -118,14 +118,14 @@ def test_killed_anywhere_a_run_goes_on_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_another_seed_is_another_run_and_is_not_gone_on_with(whole, tmp_path):
+def test_resume_on_another_seed_is_refused(whole, tmp_path):
     run(tmp_path, 4, options={"seed": 5}, data=tiny.made_up_data(5), params=BFLOAT16)
     assert recorded(tmp_path)[1]["loss"] != recorded(whole)[1]["loss"]
     with pytest.raises(UserError, match="--seed=5"):
         run(tmp_path, 8, params=BFLOAT16)
 
 
-def test_data_position_is_small_and_records_are_complete(whole):
+def test_resume_record_is_small_and_metrics_are_complete(whole):
     record = resume_file.record(str(whole / "model.ckpt-8"))
     assert len(json.dumps(record)) < 2000
     fields = recorded(whole)[12]
@@ -137,7 +137,7 @@ def test_data_position_is_small_and_records_are_complete(whole):
 
 
 @pytest.mark.slow
-def test_graphs_and_layouts_are_written_only_when_asked_for(whole, tmp_path):
+def test_model_info_file_is_written_only_on_request(whole, tmp_path):
     names = {re.sub(r"[-.\d].*", "", path.name) for path in whole.iterdir()}
     assert names == {
         "model",
@@ -151,7 +151,7 @@ def test_graphs_and_layouts_are_written_only_when_asked_for(whole, tmp_path):
     assert "encoder/block_000" in (tmp_path / "info.txt").read_text()
 
 
-def test_sigterm_saves_and_exits_with_a_status_of_its_own(tmp_path, monkeypatch):
+def test_sigterm_saves_and_exits_with_status_75(tmp_path, monkeypatch):
     progress = Recorder.progress
 
     def told(self, step, fields):
@@ -168,7 +168,7 @@ def test_sigterm_saves_and_exits_with_a_status_of_its_own(tmp_path, monkeypatch)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_loss_that_is_no_number_stops_the_run_and_keeps_what_is_good(tmp_path):
+def test_nan_loss_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
     with pytest.raises(UserError, match="training has diverged.*batch of this step is in") as error:
         run(tmp_path, 12, rate=1e38)
     step = int(str(error.value).split("at step ")[1].split(":")[0])
@@ -178,7 +178,7 @@ def test_loss_that_is_no_number_stops_the_run_and_keeps_what_is_good(tmp_path):
     assert all((dumped[name] == batch[name]).all() for name in batch)
 
 
-def test_a_held_out_loss_that_is_no_number_stops_the_run(tmp_path, held_out):
+def test_nan_validation_loss_stops_the_run(tmp_path, held_out):
     """The first step's loss is finite, and makes weights whose loss is not."""
     options = {"validate_every_steps": 1, "validation_batches": 1}
     expected = "held-out loss is (nan|inf) at step 1: training has diverged. The last .*step 0"
@@ -187,7 +187,7 @@ def test_a_held_out_loss_that_is_no_number_stops_the_run(tmp_path, held_out):
     assert checkpoint_files.steps(str(tmp_path)) == [0]
 
 
-def test_infinite_weights_are_not_saved(tmp_path):
+def test_checkpoint_with_infinite_weights_is_not_saved(tmp_path):
     expected = "weights are not finite numbers, such as .*, at step 1: training has diverged"
     with pytest.raises(UserError, match=expected):
         run(tmp_path, 1, rate=float("inf"))
@@ -195,7 +195,7 @@ def test_infinite_weights_are_not_saved(tmp_path):
 
 
 @pytest.mark.slow
-def test_weights_whose_norm_is_no_number_stop_the_run(tmp_path, monkeypatch):
+def test_infinite_weight_norm_stops_the_run(tmp_path, monkeypatch):
     """Such as those of words that no later batch has, which do not change the loss."""
     one_step = loop.one_step
     infinite = {"weight_square": float("inf")}
@@ -204,7 +204,7 @@ def test_weights_whose_norm_is_no_number_stop_the_run(tmp_path, monkeypatch):
         run(tmp_path, 12)
 
 
-def test_initial_checkpoint_must_fill_every_variable(whole, tmp_path, capsys):
+def test_warm_start_checkpoint_must_fill_every_variable(whole, tmp_path, capsys):
     initial = str(whole / "model.ckpt-8")
     with pytest.raises(UserError, match="no/model.ckpt-1 cannot be read"):
         run(tmp_path / "a", 12, init_checkpoint="/no/model.ckpt-1")
@@ -223,7 +223,7 @@ def test_initial_checkpoint_must_fill_every_variable(whole, tmp_path, capsys):
     assert "optimizer state: 12 of 29 slots restored, the others start at zero" in out
 
 
-def test_another_configuration_is_refused_with_what_differs(tmp_path, capsys):
+def test_resume_with_another_configuration_is_refused(tmp_path, capsys):
     run(tmp_path, 2)
     with pytest.raises(UserError) as error:
         run(tmp_path, 4, dropout=0.2)
@@ -238,7 +238,7 @@ def held_out(monkeypatch):
     monkeypatch.setattr(evaluation, "open_split", lambda data, split: tiny.made_up_data(9))
 
 
-def test_validation_loss_stands_beside_the_training_loss(tmp_path, capsys, held_out):
+def test_validation_loss_is_recorded_next_to_training_loss(tmp_path, capsys, held_out):
     options = {"validate_every_steps": 2, "validation_batches": 2}
     run(tmp_path, 4, options=options, params=BFLOAT16)
     found = recorded(tmp_path)
@@ -248,9 +248,7 @@ def test_validation_loss_stands_beside_the_training_loss(tmp_path, capsys, held_
     assert "held-out " in capsys.readouterr().out
 
 
-def test_best_checkpoint_stays_and_a_run_without_a_better_one_ends(
-    tmp_path, capsys, monkeypatch, held_out
-):
+def test_early_stopping_keeps_the_best_checkpoint(tmp_path, capsys, monkeypatch, held_out):
     given = [3.0, 2.0, 2.5, 2.4, 2.3, 1.0]
     monkeypatch.setattr(
         evaluation.Evaluation,
@@ -278,7 +276,7 @@ def test_best_checkpoint_stays_and_a_run_without_a_better_one_ends(
     assert checkpoint_files.steps(str(tmp_path)) == [12]
 
 
-def test_best_by_what_is_not_evaluated_is_refused(tmp_path):
+def test_best_checkpoint_by_unknown_metric_is_refused(tmp_path):
     tiny_tasks.register()
     best = ["keep_checkpoints.best_by = 'eval/acuracy'"]
     with pytest.raises(UserError, match="by eval/acuracy, but nothing is evaluated"):
@@ -295,7 +293,7 @@ def test_best_by_what_is_not_evaluated_is_refused(tmp_path):
 TASKS = ["task_metrics.mixture_or_task_name = 'tiny_decoded'", "task_metrics.examples = 3"]
 
 
-def test_task_metrics_are_measured_beside_the_loss_and_change_nothing(
+def test_task_metrics_in_training_do_not_change_the_weights(
     as_in_commands, whole, tmp_path, capsys, held_out
 ):
     tiny_tasks.register()
@@ -326,9 +324,7 @@ def test_task_metrics_are_measured_beside_the_loss_and_change_nothing(
     assert {"validation_loss", "eval/accuracy", "eval/tiny_decoded/accuracy"} <= tags
 
 
-def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
-    tmp_path, capsys, monkeypatch, held_out
-):
+def test_time_limit_ends_training_and_counts_all_starts(tmp_path, capsys, monkeypatch, held_out):
     # A clock of steps: each takes a minute, and nothing else takes time.
     minutes = [0.0]
     one_step = loop.one_step
@@ -356,7 +352,7 @@ def test_budget_of_hours_ends_a_run_in_time_and_counts_all_starts(
 
 
 @pytest.mark.slow
-def test_sigterm_saves_before_it_evaluates_and_the_next_start_does_both(
+def test_sigterm_saves_and_the_next_start_evaluates(
     as_in_commands, whole, tmp_path, monkeypatch, capsys, held_out
 ):
     progress = Recorder.progress
@@ -380,7 +376,7 @@ def test_sigterm_saves_before_it_evaluates_and_the_next_start_does_both(
         assert fields.items() <= found[step].items()
 
 
-def test_disk_that_fills_up_while_training(tmp_path, capsys):
+def test_full_disk_during_training_keeps_the_last_checkpoint(tmp_path, capsys):
     run(tmp_path, 2)
     before = {p.name: p.read_bytes() for p in tmp_path.glob("model.ckpt-2.*")}
     limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -402,7 +398,7 @@ def test_disk_that_fills_up_while_training(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_gradient_that_is_no_number_stops_the_run_though_the_loss_is_one(tmp_path, monkeypatch):
+def test_infinite_gradient_norm_stops_the_run(tmp_path, monkeypatch):
     one_step, done = loop.one_step, itertools.count(1)
 
     def bad(*arguments):
@@ -415,7 +411,7 @@ def test_gradient_that_is_no_number_stops_the_run_though_the_loss_is_one(tmp_pat
     assert (tmp_path / "bad_batch_3.npz").exists()
 
 
-def test_start_screen_says_how_large_everything_is_and_how_long_it_takes(tmp_path, capsys):
+def test_start_report_shows_memory_and_expected_time(tmp_path, capsys):
     run(tmp_path, 30, options={"log_every_steps": 20})
     out = capsys.readouterr().out
     assert re.search(

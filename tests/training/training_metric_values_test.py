@@ -35,7 +35,7 @@ def only_for_texts(targets, predictions):
     return {"accuracy": len(targets[0].split())}
 
 
-def test_numbers_of_every_kind():
+def test_metric_values_of_every_number_type():
     values = MetricValues("teas")
     returned = {
         "int": 3, "bool": True, "numpy": np.float32(0.5), "zero_d": np.array(2),
@@ -62,20 +62,20 @@ def test_numbers_of_every_kind():
         (1j, "complex"),
     ],
 )
-def test_others_are_named_and_numbers_beside_them_are_kept(value, kind):
+def test_metric_values_that_are_no_numbers_are_noted(value, kind):
     values = MetricValues("teas")
     assert values.add(accuracy, {"first": value, "share": 0.25}) == {"share": 0.25}
     assert values.others == {"first": kind}
     assert [*values.notes()] == [f"teas: metric 'first' is not a number ({kind}) and is left out"]
 
 
-def test_a_metric_that_returns_no_dictionary_has_its_own_name():
+def test_metric_without_dictionary_uses_its_function_name():
     values = MetricValues("teas")
     values.add(functools.partial(accuracy, []), 2.5)
     assert values.numbers == {"accuracy": 2.5}
 
 
-def test_two_metrics_of_one_name_are_refused_and_one_metric_may_be_listed_twice():
+def test_metric_names_that_clash_are_refused():
     values = MetricValues("teas")
     values.add(accuracy, {"accuracy": 1.0})
     values.add(accuracy, {"accuracy": 1.0})
@@ -83,7 +83,7 @@ def test_two_metrics_of_one_name_are_refused_and_one_metric_may_be_listed_twice(
         values.add(other_accuracy, {"accuracy": 1.0})
 
 
-def test_names_are_checked_before_anything_is_decoded():
+def test_metric_names_are_checked_before_decoding():
     check_names("teas", [accuracy], "green")
     with pytest.raises(UserError, match="both return 'accuracy'"):
         check_names("teas", [accuracy, other_accuracy], "green")

@@ -36,7 +36,7 @@ def end(pid):
     os.waitpid(pid, 0)
 
 
-def test_the_second_is_told_who_and_the_lock_dies_with_its_holder(tmp_path, other):
+def test_model_directory_lock_names_holder_and_ends_with_it(tmp_path, other):
     try:
         with (
             pytest.raises(
@@ -51,7 +51,7 @@ def test_the_second_is_told_who_and_the_lock_dies_with_its_holder(tmp_path, othe
         assert f'"pid": {os.getpid()}' in (tmp_path / LOCK_FILE).read_text()
 
 
-def test_a_damaged_file_is_no_matter(tmp_path, other):
+def test_model_directory_lock_with_damaged_file(tmp_path, other):
     (tmp_path / LOCK_FILE).write_text("{")
     try:
         with (
@@ -63,7 +63,7 @@ def test_a_damaged_file_is_no_matter(tmp_path, other):
         end(other)
 
 
-def test_a_folder_that_is_made_and_left_again(tmp_path):
+def test_model_directory_lock_makes_folder_and_is_released(tmp_path):
     for _ in range(2):
         with lock(str(tmp_path / "new")):
             pass

@@ -33,7 +33,7 @@ def stepped(make, weights, gradients):
 
 
 @pytest.mark.parametrize(("shape", "size"), [((7, 5), 0.3), ((6,), 1e-5)])
-def test_adamw_with_rms_scaling_is_nanot5s(shape, size):
+def test_adamw_with_rms_scaling_equals_nanot5(shape, size):
     rng = np.random.default_rng(0)
     weights = (rng.normal(size=shape) * size).astype(np.float32)
     # Small ones too, so that the place of epsilon shows.
@@ -65,7 +65,7 @@ NAME = "encoder/block_000/layer_000/SelfAttention/q"
 
 
 @pytest.mark.slow
-def test_momentum():
+def test_momentum_sgd_and_nesterov_steps():
     # From two steps the gradients follow; the third is checked against velocity's rule.
     plain, _ = _one_variable(
         ["MomentumSGDOptimizer.momentum = 0.0"], optimizers.MomentumSGDOptimizer, 1
@@ -84,7 +84,7 @@ def test_momentum():
 
 
 @pytest.mark.slow
-def test_adamw_steps_are_the_rate_at_first_and_decay_apart_from_them():
+def test_adamw_first_step_weight_decay_and_rms_clipping():
     found, _ = _one_variable([], optimizers.AdamWOptimizer, 1)
     step = found[1][NAME] - found[0][NAME]
     # With corrected moments the first update is the gradient's sign.
@@ -104,7 +104,7 @@ def test_adamw_steps_are_the_rate_at_first_and_decay_apart_from_them():
     np.testing.assert_allclose(np.sqrt(np.mean(half**2)), 0.005, rtol=1e-2)
 
 
-def test_clipped_gradients_have_the_norm_asked_for():
+def test_gradient_clipping_limits_the_norm():
     plain, norms = _one_variable([], optimizers.MomentumSGDOptimizer, 1)
     limit = np.sqrt(norms[0]["gradient_square"]) / 4
     clipped, clipped_norms = _one_variable(

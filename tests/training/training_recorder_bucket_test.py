@@ -6,7 +6,7 @@ from t0.files import paths
 from t0.training.recorder import Recorder
 
 
-def test_metrics_wait_for_a_checkpoint_and_lose_nothing(bucket):
+def test_metrics_recorder_in_a_bucket_writes_at_checkpoints(bucket):
     recording = Recorder("gs://b/recorded", total=30, tokens=64, start=0)
     for step in range(1, 31):
         recording.progress(step, {"loss": 1 / step})

@@ -42,7 +42,7 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").open()]
 
 
-def test_line_of_every_interval_and_its_numbers(tmp_path, capsys):
+def test_metrics_recorder_writes_a_line_every_interval(tmp_path, capsys):
     hook = train(tmp_path, [3.0, 2.5, 2.25, 2.0, 1.5], total=5, interval=2)
     assert hook.last_step == 5
     first, *shown = capsys.readouterr().out.splitlines()
@@ -63,7 +63,7 @@ def test_line_of_every_interval_and_its_numbers(tmp_path, capsys):
         assert line["tokens_per_second"] == pytest.approx(32 / line["seconds_per_step"])
 
 
-def test_run_that_goes_on_appends(tmp_path, capsys):
+def test_metrics_recorder_appends_after_resume(tmp_path, capsys):
     train(tmp_path, [3.0, 2.0], total=2)
     hook = train(tmp_path, [1.5, 1.0], total=4, start=2)
     assert hook.last_step == 4
@@ -71,24 +71,24 @@ def test_run_that_goes_on_appends(tmp_path, capsys):
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4]
 
 
-def test_default_interval_is_a_hundredth_of_the_run(tmp_path):
+def test_metrics_recorder_default_interval_is_a_hundredth(tmp_path):
     train(tmp_path, [1.0] * 20, total=1000)
     assert [line["step"] for line in lines(tmp_path)] == [1, 10, 20]
 
 
-def test_runs_of_many_steps_may_step_over_the_interval(tmp_path):
+def test_metrics_recorder_with_several_steps_per_session_run(tmp_path):
     train(tmp_path, [1.0] * 6, total=42, interval=10, steps_of_a_run=7)
     assert [line["step"] for line in lines(tmp_path)] == [7, 14, 21, 35, 42]
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_loss_that_is_no_number_stops_the_run(tmp_path, loss):
+def test_nan_loss_stops_the_run_and_is_not_recorded(tmp_path, loss):
     with pytest.raises(UserError, match=r"the loss is \w+ at step 3: training has diverged"):
         train(tmp_path, [2.0, 1.0, loss, 1.0], total=4)
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
 
 
-def test_damaged_lines_of_before_are_dropped(tmp_path):
+def test_metrics_recorder_drops_damaged_lines(tmp_path):
     path, good = tmp_path / "metrics.jsonl", b'{"step": 1}\n{"step": 2, "loss": NaN}\n'
     path.write_bytes(
         good + b'{"step": "3"}\n[]\n{"step": null}\n' + b"[" * 9**5 + b'\n\xff\x00\n{"st'
@@ -101,12 +101,12 @@ def test_damaged_lines_of_before_are_dropped(tmp_path):
         Recorder(str(tmp_path), total=3, tokens=1, start=2, events=False)
 
 
-def test_memory_of_gpus_or_of_the_process():
+def test_used_memory_of_gpus_or_of_the_process():
     assert used_memory([2**30, 3 * 2**30]) == "3.0 GiB used on a GPU"
     assert used_memory([]).endswith("GiB used")
 
 
-def test_utilisation_is_shown_where_the_peak_is_known(tmp_path, capsys):
+def test_model_flops_utilization_is_shown_if_peak_is_known(tmp_path, capsys):
     recorder = Recorder(str(tmp_path), total=4, tokens=8, start=0)
     recorder.progress(1, {})
     recorder.ideal_seconds = 1e-9

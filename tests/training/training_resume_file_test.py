@@ -9,7 +9,7 @@ from t0.training import resume_file
 RECORD = {"began": 4, "seed": None, "position": {"row": 3}, "own": [2, 8], "seconds": 1.5}
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_resume_file_is_read_as_written(tmp_path):
     path = str(tmp_path / "model.ckpt-8")
     assert resume_file.record(path) is None
     with resume_file.open_arrays(path) as content:
@@ -39,7 +39,7 @@ def test_what_is_written_is_read(tmp_path):
         {"evaluated": "yes"},
     ],
 )
-def test_a_record_of_other_types_is_damaged(tmp_path, wrong):
+def test_resume_file_record_of_other_types_is_damaged(tmp_path, wrong):
     for step in (3, 8):
         (tmp_path / f"model.ckpt-{step}.index").touch()
     resume_file.write(str(tmp_path / "model.ckpt-3"), RECORD)
@@ -53,7 +53,7 @@ def test_a_record_of_other_types_is_damaged(tmp_path, wrong):
         resume_file.record_in(content)
 
 
-def test_faults_of_the_block_that_the_caller_names(tmp_path):
+def test_resume_file_reports_errors_that_the_caller_names(tmp_path):
     path = str(tmp_path / "model.ckpt-8")
     resume_file.write(path, RECORD)
 
@@ -88,7 +88,7 @@ MESHES = {
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("type_", ["bfloat16", "other"])
-def test_slices_of_any_mesh_make_the_exact_weight(mesh, type_):
+def test_resume_file_mesh_slices_make_the_exact_weight(mesh, type_):
     weight = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
     weight.view(np.uint32)[0, 0] = 0x3F80_8000  # halfway between two bfloat16 numbers
     content = {}
@@ -102,7 +102,7 @@ def test_slices_of_any_mesh_make_the_exact_weight(mesh, type_):
     assert resume_file.wide_weight(content, "v", weight) is None
 
 
-def test_slices_that_do_not_fit_are_refused():
+def test_resume_file_slices_that_do_not_fit_are_refused():
     weight = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
     content = {f"wide/w/{n}": weight[:, 3 * (n % 2) : 3 * (n % 2) + 3] + n for n in range(4)}
     with pytest.raises(ValueError, match="the 4 slices of w do not make one weight"):
@@ -111,7 +111,7 @@ def test_slices_that_do_not_fit_are_refused():
         resume_file.wide_slice(content, "w/0", weight)
 
 
-def test_a_mesh_with_more_devices_takes_the_weight_of_one():
+def test_resume_file_of_one_device_on_a_larger_mesh():
     weight = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
     content = resume_file.low_halves("w/0", weight)
     assert np.array_equal(resume_file.wide_slice(content, "w/1", rounded(weight)), weight)

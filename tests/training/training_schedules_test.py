@@ -62,11 +62,11 @@ def rates(function, steps, **values):
         ),
     ],
 )
-def test_values_at_probe_steps(function, values, probes):
+def test_learning_rate_schedule_values_at_probe_steps(function, values, probes):
     assert rates(function, probes, **values) == pytest.approx(list(probes.values()), abs=1e-6)
 
 
-def test_rsqrt_is_mesh_tensorflows_truncated_rsqrt():
+def test_learning_rate_rsqrt_equals_mesh_tensorflow():
     from mesh_tensorflow.transformer import learning_rate_schedules as published
 
     steps = [0, 1, 99, 100, 101, 5000]

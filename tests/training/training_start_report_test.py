@@ -28,7 +28,7 @@ def lines(given):
     )
 
 
-def test_lines_of_a_start():
+def test_start_report_lines():
     assert "\n".join(lines(data(2))) == (
         "training from step 20 to 1,020: 16 sequences, 11,264 tokens a step at inputs 512, "
         "targets 192\n"
@@ -44,19 +44,19 @@ def test_lines_of_a_start():
     )
 
 
-def test_unknown_tokens_have_a_line():
+def test_start_report_shows_unknown_tokens():
     given = data(2)
     given.filling = dataclasses.replace(given.filling, unknown=0.25)
     (line,) = set(lines(given)) - set(lines(data(2)))
     assert line.startswith("  unknown tokens: 25.0% of the first targets have some")
 
 
-def test_a_dozen_tasks_and_those_of_unknown_size():
+def test_start_report_lists_twelve_tasks_and_unknown_sizes():
     found = lines(data(14, examples=None))
     assert found[-1] == "    ... and 2 more"
     assert found[-2] == "    task_11: ? passes (unknown size, 7.1% of the mixture)"
 
 
-def test_a_dataset_of_the_users_own_has_no_lines():
+def test_start_report_of_a_user_dataset_has_no_task_lines():
     filled = types.SimpleNamespace(filling=None, shares=list)
     assert len(lines(filled)) == 4

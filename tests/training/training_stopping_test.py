@@ -15,7 +15,7 @@ def seen(best, *values, name="validation_loss"):
     return [best.update(10 * n, {name: value}) for n, value in enumerate(values, start=1)]
 
 
-def test_less_of_a_loss_and_more_of_an_accuracy_is_better():
+def test_early_stopping_prefers_low_loss_and_high_accuracy():
     best = BestEvaluation("validation_loss")
     assert seen(best, 3.0, 2.0, 2.5, 2.0, 1.9) == [True, True, False, False, True]
     assert best.best == Best(1.9, 50)
@@ -38,7 +38,7 @@ def test_less_of_a_loss_and_more_of_an_accuracy_is_better():
         ("eval/bleu", False),
     ],
 )
-def test_direction_is_told_by_the_name(metric, smaller):
+def test_early_stopping_direction_follows_metric_name(metric, smaller):
     best = BestEvaluation(metric)
     assert [best.update(n, {metric: value}) for n, value in enumerate((2.0, 1.0))] == [
         True,
@@ -46,7 +46,7 @@ def test_direction_is_told_by_the_name(metric, smaller):
     ]
 
 
-def test_patience_counts_evaluations_in_a_row():
+def test_early_stopping_patience_counts_evaluations_in_a_row():
     best = BestEvaluation("validation_loss", patience=2)
     found = [seen(best, value) and best.exhausted for value in (3.0, 3.1, 2.9, 3.0, math.nan)]
     assert found == [False, False, False, False, True]
@@ -55,14 +55,14 @@ def test_patience_counts_evaluations_in_a_row():
     assert not BestEvaluation("validation_loss").exhausted
 
 
-def test_other_evaluations_do_not_count():
+def test_early_stopping_ignores_evaluations_of_other_metrics():
     best = BestEvaluation("eval/accuracy", patience=1)
     assert seen(best, 1.0, 2.0) == [False, False]
     assert not best.exhausted
     assert best.state is None
 
 
-def test_a_run_that_goes_on_counts_on():
+def test_early_stopping_patience_continues_after_resume():
     def resumed(state, metric="validation_loss", patience=2):
         best = BestEvaluation(metric, patience=patience)
         best.restore(state)
@@ -79,7 +79,7 @@ def test_a_run_that_goes_on_counts_on():
     assert resumed(again.state, "eval/accuracy", patience=1).best is None
 
 
-def test_metric_that_no_evaluation_gives():
+def test_early_stopping_by_unknown_metric_suggests_a_name():
     best = BestEvaluation("validation_los")
     seen(best, 1.0)
     assert not best.knows_metric
@@ -88,7 +88,7 @@ def test_metric_that_no_evaluation_gives():
     assert BestEvaluation().knows_metric
 
 
-def test_limit_counts_all_starts(monkeypatch):
+def test_time_limit_counts_all_starts(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
     limit = TimeLimit(0.5)
@@ -108,7 +108,7 @@ def test_limit_counts_all_starts(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_noted_and_the_handler_goes_back(number):
+def test_signal_is_noted_and_its_handler_restored(number):
     before = signal.getsignal(number)
     with watched_signals() as came:
         assert not came()
@@ -117,13 +117,13 @@ def test_a_signal_is_noted_and_the_handler_goes_back(number):
     assert signal.getsignal(number) == before
 
 
-def test_a_second_interrupt_ends_at_once():
+def test_ctrl_c_twice_ends_immediately():
     with watched_signals(), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_repeated_interrupt_is_the_same_and_only_a_process_that_prints_says_so(capsys):
+def test_ctrl_c_repeated_within_seconds_counts_once(capsys):
     with watched_signals(prints=False, repeated_seconds=60.0) as came:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
