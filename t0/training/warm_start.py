@@ -88,7 +88,7 @@ def _patterns(names: Sequence[str]) -> list[str]:
 
 def _own_config(path: str) -> str:
     """Returns a hint about the operative config next to a checkpoint, if there is one."""
-    config = operative_config.beside(path)
+    config = operative_config.find_operative(path)
     if not config:
         return ""
     return f" (its own is there: --gin_file={config} in place of the model's gin file)"

@@ -172,7 +172,7 @@ def test_altered_data_file(written):
 def test_damaged_index(written, keep):
     index = written.with_name("model.ckpt-5.index")
     index.write_bytes(index.read_bytes()[:keep])
-    with pytest.raises(UserError, match="not a whole index"):
+    with pytest.raises(UserError, match="not a complete index"):
         BundleReader(written)
 
 

@@ -149,7 +149,9 @@ def test_float16_only_on_request(tmp_path):
 def test_integers_are_no_weights(tmp_path):
     tensors = weights(V11)
     tensors["shared/embedding"] = tensors["shared/embedding"].astype(np.int64)
-    with pytest.raises(UserError, match="(?s)dtype that no weights have.*shared/embedding int64"):
+    with pytest.raises(
+        UserError, match="(?s)dtype that weights cannot have.*shared/embedding int64"
+    ):
         open_source(write_mtf(tmp_path / "source", tensors))
 
 
@@ -237,7 +239,9 @@ def test_destination_in_use_is_left_alone(tmp_path, mtf_v11):
 def test_disk_space_is_checked_before_writing(tmp_path, mtf_v11, monkeypatch):
     usage = type("Usage", (), {"free": 10_000})
     monkeypatch.setattr(MODULE.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(UserError, match=r"needs 0\.\d+ GB, the disk of .* has 0\.00 GB free"):
+    with pytest.raises(
+        UserError, match=r"needs 0\.\d+ GB, but the disk of .* has only 0\.00 GB free"
+    ):
         convert(mtf_v11, tmp_path / "new" / "out", to="hf", progress=False)
     assert not (tmp_path / "new").exists()
 
@@ -260,8 +264,11 @@ def test_an_assumed_activation_is_said(tmp_path, mtf_v11):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("encoder/SelfAttention.num_heads = 4", "num_heads = 4, the checkpoint beside it has 2"),
-        ("DenseReluDense.activation = 'relu'", "activation = 'relu'; wanted one of"),
+        (
+            "encoder/SelfAttention.num_heads = 4",
+            "num_heads = 4, but the checkpoint next to it has 2",
+        ),
+        ("DenseReluDense.activation = 'relu'", "activation = 'relu'; expected one of"),
     ],
 )
 def test_operative_config_of_another_model(mtf_v11, line, message):
@@ -331,7 +338,7 @@ def test_no_tensorflow(tmp_path, mtf_v11):
 @pytest.mark.parametrize("path", ["nowhere", "empty"])
 def test_no_checkpoint(tmp_path, path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="does not exist|holds no checkpoint"):
+    with pytest.raises(UserError, match="does not exist|has no checkpoint"):
         open_source(tmp_path / path)
 
 
@@ -339,5 +346,5 @@ def test_missing_index_of_mesh(mtf_v11):
     (mtf_v11 / "model.ckpt-1000.index").unlink()
     with pytest.raises(UserError, match="index.*missing"):
         open_source(mtf_v11 / "model.ckpt-1000")
-    with pytest.raises(UserError, match="holds no checkpoint"):
+    with pytest.raises(UserError, match="has no checkpoint"):
         open_source(mtf_v11)

@@ -195,7 +195,7 @@ def test_missing_and_truncated_chunks(written, tmp_path, damage):
 def test_truncated_index(written, keep):
     index = written / "checkpoint"
     index.write_bytes(index.read_bytes()[:keep])
-    with pytest.raises(UserError, match="truncated or no T5X checkpoint"):
+    with pytest.raises(UserError, match="truncated or not a T5X checkpoint"):
         open_source(written)
 
 

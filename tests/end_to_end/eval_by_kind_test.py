@@ -294,5 +294,5 @@ def test_mistakes_in_the_words(t0_eval, pretrained, tmp_path, words, said):
 def test_a_folder_without_a_checkpoint(t0_eval, tmp_path):
     done = t0_eval(tmp_path, f"--output={tmp_path}/out")
     assert done.status == 2
-    assert "holds no checkpoint: wanted model.ckpt-STEP.index" in done.err
+    assert "has no checkpoint; expected model.ckpt-STEP.index" in done.err
     assert not (tmp_path / "out").exists()

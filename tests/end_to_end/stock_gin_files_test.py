@@ -38,7 +38,7 @@ def test_adapters_hide_no_other_difference_between_model_and_checkpoint(
 ):
     words = [*TRAIN, *ADAPTERS, TWO_LAYERS, f"--checkpoint={pretrained}"]
     text = message(command(f"--model_dir={tmp_path}", *words))
-    assert "is of another model than the gin files configure: num_layers: 1 in the" in text
+    assert "does not match the model that the gin files configure: num_layers: 1 in the" in text
     assert f"--gin_file={pretrained}/operative_config.gin, or another --model_dir" in text
     assert not list(tmp_path.glob("model.ckpt*"))
 

@@ -102,7 +102,7 @@ def test_what_is_refused_before_training(model_dir, tmp_path, monkeypatch):
         check(model_dir)
     usage = type("Usage", (), {"free": 64 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
-    with pytest.raises(UserError, match="the checkpoint needs 0.07 GB, the disk of"):
+    with pytest.raises(UserError, match="the checkpoint needs 0.07 GB, but the disk of"):
         check()
 
 
@@ -120,5 +120,5 @@ def test_model_that_is_no_t5(model_dir, tmp_path):
     tiny.training_spec(model_dir, params=["run.model_type = 'lm'"])
     with pytest.raises(UserError, match="writes T5's encoder-decoders.*is another"):
         export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())
-    with pytest.raises(UserError, match="holds no checkpoint"):
+    with pytest.raises(UserError, match="has no checkpoint"):
         export.export(str(tmp_path / "hf"), model_dir=str(tmp_path), vocabulary=Vocabulary())
