@@ -233,7 +233,7 @@ def test_a_worker_that_the_system_kills(start_command, command_environment, with
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 2
     assert "SIGKILL" in errors
-    assert "lack of memory" in errors
+    assert "memory ran out" in errors
 
 
 def corrupt_gz(folder):

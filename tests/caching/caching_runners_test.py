@@ -44,7 +44,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_its_unit(cache_here, tmp_path
     with pytest.raises(UserError) as error:
         cache_here(tmp_path, "toy_dies", workers=1)
     assert "SIGKILL" in str(error.value)
-    assert "lack of memory" in str(error.value)
+    assert "memory ran out" in str(error.value)
     assert "toy_dies split 'train'" in str(error.value)
     assert [p.name for p in tmp_path.iterdir()] == []
 
