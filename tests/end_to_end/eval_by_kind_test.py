@@ -281,7 +281,7 @@ def test_a_regular_expression_ranks_and_decodes(t0_eval, pretrained, tmp_path):
         (["--tasks=wether_eval"], "unknown task or mixture 'wether_eval'. Did you mean"),
         (["--tasks=weather_eval", "--split=dev"], "no task of weather_eval has a split 'dev'"),
         (["--limit=0"], "--limit 0: wanted a number from 1"),
-        (["--lengths=input=3"], "--lengths: 'input=3' is no length"),
+        (["--lengths=input=3"], "--lengths: 'input=3' is not a length"),
     ],
 )
 def test_mistakes_in_the_words(t0_eval, pretrained, tmp_path, words, said):

@@ -71,7 +71,11 @@ OF_VERBS = [
         ["unknown TPU topology 'v3-500'. Did you mean 'v3-512'"],
     ),
     (20, ["convert", ".", "out", "--to=hf"], ["has no checkpoint; expected model.ckpt-STEP.index"]),
-    (23, ["init", "new", "$DATA/empty.csv"], ["empty.csv is empty: wanted a first line with the"]),
+    (
+        23,
+        ["init", "new", "$DATA/empty.csv"],
+        ["empty.csv is empty: expected a first line with the"],
+    ),
     (24, ["show", "--data_dir=$DATA/yaml", "x"], ["templates.yaml:3: not a template file"]),
     (
         25,
@@ -198,7 +202,7 @@ def test_mistake_22_lengths_that_cut_the_question(command, tmp_path):
 def test_mistake_26_dataset_of_another_name_than_its_folder(verb, data):
     done = verb("tasks", f"--data_dir={data / 'name'}", "yours_which_word")
     assert done.status == 0, done.err
-    assert "is for the dataset 'yours' by its key 'dataset', and not for 'mine'" in done.err
+    assert "is for the dataset 'yours' because of its key 'dataset', not for 'mine'" in done.err
 
 
 def test_mistake_32_interrupts_say_what_is_kept(command, pretrained, tmp_path):
