@@ -197,7 +197,7 @@ def test_a_row_of_a_gigabyte_in_quotes_is_refused(tmp_path, monkeypatch):
 def test_recorded_types_of_a_known_dataset(path):
     known = features("social_i_qa")
     text = "context,question,answerA,answerB,answerC,label\n1,2,3,4,5,1\n"
-    row = everything(write(path, text, known=known))[0]
+    row = everything(write(path, text, features=known))[0]
     assert set(map(type, row.values())) == {str}
 
 
@@ -325,7 +325,7 @@ def test_stray_quotes_never_swallow_rows(tmp_path, columns, places, ends):
             "line 2: text follows a closing quote: 'y\\\\\" z\",2' (a quote",
         ),
         ('a,b\n"x \\"",2\n"z",1\n', "line 3: text follows a closing quote: 'z"),
-        ('a,b\n"x\ny,z\nv,w\nu",2\n', "line 2: a quoted cell that begins here holds lines that"),
+        ('a,b\n"x\ny,z\nv,w\nu",2\n', "line 2: a quoted cell that begins here contains lines that"),
         ('a,b\n1,"x\n2,y\n3,z\nu"\n', "line 2: a quoted cell that begins here"),
         ("a,b\n1\n", "line 2: has 1 cells instead of the 2"),
         ("a,b\n1,2\n\n1,2,3\n", "line 4: has 3 cells instead of the 2"),
@@ -440,7 +440,7 @@ def test_other_encodings_are_told_with_line_and_remedy(tmp_path, name):
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\ufeff"])
 def test_an_empty_file_is_told(path, text):
-    assert "is empty: wanted a first line" in refusal(write(path, text))
+    assert "is empty: expected a first line" in refusal(write(path, text))
 
 
 def test_a_name_twice_is_told(path):

@@ -104,7 +104,7 @@ def test_a_copy_is_tried_after_the_first_name(stand_in):
 
 def test_a_copy_with_other_columns_is_not_taken(stand_in):
     stand_in({"Samsung/samsum": [{"id": "1", "dialog": "x", "summary": "y"}]})
-    with pytest.raises(UserError, match="lacks the columns dialogue"):
+    with pytest.raises(UserError, match="has no columns dialogue"):
         open_split("samsum", None, "train")
 
 
@@ -122,7 +122,7 @@ def test_a_dataset_of_an_owner_is_asked_for_by_its_own_name(stand_in):
 
 def test_a_name_without_an_owner_is_not_asked_for(stand_in):
     made = stand_in({})
-    with pytest.raises(UserError, match="no hub name"):
+    with pytest.raises(UserError, match="not a hub name"):
         open_split("my_own", None, "train")
     assert made.calls == []
 

@@ -151,7 +151,7 @@ def test_unreadable_task(tmp_path):
     (folder / "tasks" / "task1_x.json").write_text('{"Definition": ')
     assert "not JSON" in mistake(read_task, folder, "task1_x")
     (folder / "tasks" / "task1_x.json").write_text("[]")
-    assert "wanted a JSON object" in mistake(read_task, folder, "task1_x")
+    assert "expected a JSON object" in mistake(read_task, folder, "task1_x")
     (folder / "tasks" / "task1_x.json").unlink()
     (folder / "tasks" / "task1_x.json.gz").write_bytes(b"no gzip")
     assert "cannot be read" in mistake(read_task, folder, "task1_x")
@@ -181,12 +181,12 @@ def test_half_a_surrogate_pair_is_told_or_skipped(tmp_path, monkeypatch, capsys)
     ]
     folder = one_task(tmp_path, Instances=instances)
     told = mistake(read_task, folder, "task1_x")
-    assert "task1_x.json: instance 1: the text holds '\\ude00'" in told
+    assert "task1_x.json: instance 1: the text contains '\\ude00'" in told
     monkeypatch.setenv("T0_SKIP_BAD_ROWS", "1")
     assert [one.input for one in read_task(folder, "task1_x").instances] == ["in 0", "in 2"]
     assert "task1_x.json: skipped 1 rows" in capsys.readouterr().err
     one_task(tmp_path, Definition="cut \ud83d")
-    assert "task1_x.json: 'Definition': the text holds" in mistake(read_task, folder, "task1_x")
+    assert "task1_x.json: 'Definition': the text contains" in mistake(read_task, folder, "task1_x")
 
 
 def test_lists_of_tasks_with_a_mark_or_in_another_encoding(tmp_path):
