@@ -80,16 +80,16 @@ def run(module: str, words: list[str], environment: dict[str, str]) -> float:
     return time.monotonic() - began
 
 
-def caching(server: ServedBuckets, given: argparse.Namespace, folder: Path) -> dict[str, float]:
+def caching(server: ServedBuckets, args: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Caches to the disk and to the bucket in turn; returns the requests and the ratio."""
-    words = [*lay_out(folder, given.rows), "--tasks=mine_prompt_.*", "--num_workers=2"]
+    words = [*lay_out(folder, args.rows), "--tasks=mine_prompt_.*", "--num_workers=2"]
     environment = server.environment()
     seconds: dict[str, list[float]] = {"disk": [], "bucket": []}
-    for number in range(given.rounds):
+    for number in range(args.rounds):
         out = f"--output_cache_dir={folder / f'cache{number}'}"
         seconds["disk"].append(run("t0.cli.cache_tasks", [*words, out], {}))
         server.reset({"b": Bucket()})
-        server.set_faults(no_faults, given.delay)
+        server.set_faults(no_faults, args.delay)
         out = "--output_cache_dir=gs://b/cache"
         seconds["bucket"].append(run("t0.cli.cache_tasks", [*words, out], environment))
     print(f"seconds of caching: {seconds}; {dict(server.counts())}", file=sys.stderr)
@@ -145,15 +145,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40_000, help="of the dataset that is cached")
     parser.add_argument("--delay", type=float, default=0.03, help="seconds of a request")
     parser.add_argument("--rounds", type=int, default=1, help="of caching")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, served_buckets({"b": Bucket()}) as server:
         folder = Path(scratch)
-        found = caching(server, given, folder)
-        found |= training(server, folder)
+        figures = caching(server, args, folder)
+        figures |= training(server, folder)
     print("| figure | measured | bound |\n|---|---|---|")
     for name, bound in BOUNDS.items():
-        print(f"| {name} | {found[name]:.2f} | {bound} |", flush=True)
-    sys.exit(int(any(found[name] > bound for name, bound in BOUNDS.items())))
+        print(f"| {name} | {figures[name]:.2f} | {bound} |", flush=True)
+    sys.exit(int(any(figures[name] > bound for name, bound in BOUNDS.items())))
 
 
 if __name__ == "__main__":

@@ -62,9 +62,9 @@ class Outcome:
     step_seconds: float
 
 
-def words_of(given: argparse.Namespace, cell: Cell, seed: int) -> list[str]:
+def words_of(args: argparse.Namespace, cell: Cell, seed: int) -> list[str]:
     """Returns the flags of a run."""
-    warmup_steps = round(0.15 * given.steps)
+    warmup_steps = round(0.15 * args.steps)
     params = [
         *OPTIMIZERS[cell.optimizer],
         *SCHEDULES[cell.schedule],
@@ -76,43 +76,43 @@ def words_of(given: argparse.Namespace, cell: Cell, seed: int) -> list[str]:
         "serialize_num_microbatches.tokens_per_microbatch_per_replica = None",
     ]
     return [
-        *("--module_import=t0.recipes", f"--data_dir={given.data_dir}", f"--seed={seed}"),
-        *(f"--gin_file=models/{given.model}.gin", "--gin_file=runs/pretrain.gin"),
+        *("--module_import=t0.recipes", f"--data_dir={args.data_dir}", f"--seed={seed}"),
+        *(f"--gin_file=models/{args.model}.gin", "--gin_file=runs/pretrain.gin"),
         *gin(
-            MIXTURE_OR_TASK_NAME=given.task,
-            TRAIN_STEPS=given.steps,
-            BATCH_SIZE=given.rows,
-            TASK_FEATURE_LENGTHS={"inputs": given.inputs, "targets": given.targets},
-            EVAL_PERIOD=given.steps,
-            EVAL_STEPS=given.validation_batches,
+            MIXTURE_OR_TASK_NAME=args.task,
+            TRAIN_STEPS=args.steps,
+            BATCH_SIZE=args.rows,
+            TASK_FEATURE_LENGTHS={"inputs": args.inputs, "targets": args.targets},
+            EVAL_PERIOD=args.steps,
+            EVAL_STEPS=args.validation_batches,
         ),
         *(f"--gin_param={param}" for param in params),
-        *(f"--gin_param={param}" for param in given.gin_param),
+        *(f"--gin_param={param}" for param in args.gin_param),
     ]
 
 
-def run(given: argparse.Namespace, cell: Cell, seed: int) -> Outcome:
+def run(args: argparse.Namespace, cell: Cell, seed: int) -> Outcome:
     """Trains one cell with one seed."""
-    folder = Path(given.out) / cell.folder / str(seed)
-    records = train(folder, words_of(given, cell, seed), threads=given.threads)
-    nll = series(records, NLL)[given.steps]
+    folder = Path(args.out) / cell.folder / str(seed)
+    records = train(folder, words_of(args, cell, seed), threads=args.threads)
+    nll = series(records, NLL)[args.steps]
     paces = list(series(records, "seconds_per_step").values())
-    found = Outcome(nll, statistics.median(paces))
+    outcome = Outcome(nll, statistics.median(paces))
     print(
-        f"{cell.optimizer}, {cell.schedule}, seed {seed}: {found.nll_nats:.4f} nats, "
-        f"{found.step_seconds:.3f} s/step",
+        f"{cell.optimizer}, {cell.schedule}, seed {seed}: {outcome.nll_nats:.4f} nats, "
+        f"{outcome.step_seconds:.3f} s/step",
         flush=True,
     )
-    return found
+    return outcome
 
 
-def table(found: dict[Cell, list[Outcome]]) -> str:
+def table(outcomes: dict[Cell, list[Outcome]]) -> str:
     """Returns the Markdown table: NLL as mean (least to greatest), and the time of a step."""
-    schedules = list(dict.fromkeys(cell.schedule for cell in found))
-    optimizers = list(dict.fromkeys(cell.optimizer for cell in found))
+    schedules = list(dict.fromkeys(cell.schedule for cell in outcomes))
+    optimizers = list(dict.fromkeys(cell.optimizer for cell in outcomes))
     lines = [f"| | {' | '.join(schedules)} | s/step |", "|---" * (len(schedules) + 2) + "|"]
     for optimizer in optimizers:
-        cells = [found.get(Cell(optimizer, schedule), []) for schedule in schedules]
+        cells = [outcomes.get(Cell(optimizer, schedule), []) for schedule in schedules]
         paces = [outcome.step_seconds for cell in cells for outcome in cell]
         words = [_words([outcome.nll_nats for outcome in cell]) for cell in cells]
         lines.append(f"| {optimizer} | {' | '.join(words)} | {statistics.median(paces):.2f} |")
@@ -148,22 +148,22 @@ def flags() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Runs the cells, seed after seed, and prints the table."""
-    given = flags().parse_args()
+    args = flags().parse_args()
     cells = [Cell(optimizer, schedule) for optimizer in OPTIMIZERS for schedule in SCHEDULES]
-    cells = [cell for cell in cells if given.only in cell.folder]
-    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+    cells = [cell for cell in cells if args.only in cell.folder]
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         waiting = [
-            (cell, pool.submit(run, given, cell, seed)) for seed in given.seeds for cell in cells
+            (cell, pool.submit(run, args, cell, seed)) for seed in args.seeds for cell in cells
         ]
-        found: dict[Cell, list[Outcome]] = {cell: [] for cell in cells}
+        outcomes: dict[Cell, list[Outcome]] = {cell: [] for cell in cells}
         for cell, future in waiting:
-            found[cell].append(future.result())
-    tokens = given.steps * given.rows * given.inputs
+            outcomes[cell].append(future.result())
+    tokens = args.steps * args.rows * args.inputs
     print(
-        f"\n{given.model}, {given.steps:,} steps of {given.rows} x ({given.inputs} + "
-        f"{given.targets}) tokens, {tokens:,} input tokens in all; nats for each target token on "
-        f"{given.validation_batches} held-out batches; seeds {given.seeds}: mean (least to "
-        f"greatest)\n\n{table(found)}"
+        f"\n{args.model}, {args.steps:,} steps of {args.rows} x ({args.inputs} + "
+        f"{args.targets}) tokens, {tokens:,} input tokens in all; nats for each target token on "
+        f"{args.validation_batches} held-out batches; seeds {args.seeds}: mean (least to "
+        f"greatest)\n\n{table(outcomes)}"
     )
 
 

@@ -132,15 +132,15 @@ def texts(args):
     return inputs + list(targets)
 
 
-def encode(vocabulary, some, ready, go):
+def encode(vocabulary, batch_texts, ready, go):
     """Encodes texts in batches when told to."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
     ready.release()
     go.wait()
-    for start in range(0, len(some), 512):
-        processor.encode(some[start : start + 512], out_type=int, num_threads=1)
+    for start in range(0, len(batch_texts), 512):
+        processor.encode(batch_texts[start : start + 512], out_type=int, num_threads=1)
 
 
 def tokenizer(args):
@@ -166,16 +166,16 @@ def tokenizer(args):
     print(json.dumps({"seconds": seconds, "processor": used, "records": len(every)}))
 
 
-def differences(one, other):
+def differences(first, second):
     """How many records of two caches have no equal in the other."""
     from t0.files import tfrecord as frames
 
     tensorflow_example = __import__("tensorflow").train.Example
     different = 0
-    for folder in sorted(path for path in Path(one).iterdir() if path.is_dir()):
+    for folder in sorted(path for path in Path(first).iterdir() if path.is_dir()):
         for split in SPLITS:
             counts = []
-            for cache in (one, other):
+            for cache in (first, second):
                 counted = collections.Counter()
                 for path in sorted(Path(cache, folder.name).glob(f"{split}.tfrecord-*")):
                     with path.open("rb") as file:
@@ -184,7 +184,7 @@ def differences(one, other):
                             counted[message.SerializeToString(deterministic=True)] += 1
                 counts.append(counted)
             different += sum(((counts[0] - counts[1]) + (counts[1] - counts[0])).values())
-            stats = [Path(cache, folder.name, f"stats.{split}.json") for cache in (one, other)]
+            stats = [Path(cache, folder.name, f"stats.{split}.json") for cache in (first, second)]
             if stats[0].exists() and json.loads(stats[0].read_text()) != json.loads(
                 stats[1].read_text()
             ):
@@ -192,19 +192,19 @@ def differences(one, other):
     return different
 
 
-def median(runs, what="seconds"):
+def median(runs, quantity="seconds"):
     """The median of a measurement."""
-    return statistics.median(run[what] for run in runs)
+    return statistics.median(run[quantity] for run in runs)
 
 
-def table(found, workers):
+def table(results, workers):
     """The measurements as a Markdown table."""
     lines = [
         "| program | seconds | records/s | ratio | processor s | ratio | peak memory |",
         "|---|---|---|---|---|---|---|",
     ]
     base = None
-    for name, runs in found.items():
+    for name, runs in results.items():
         if not runs:
             continue
         seconds, used, records = median(runs), median(runs, "processor"), runs[0]["records"]
@@ -218,7 +218,7 @@ def table(found, workers):
             f"| {name} | {seconds:.2f} | {records / seconds:,.0f} | {ratios[0]} | {used:.2f} | "
             f"{ratios[1]} | {memory:.2f} GB |"
         )
-    alone, own = found["tokenizer alone"], found[f"ours, {workers} workers"]
+    alone, own = results["tokenizer alone"], results[f"ours, {workers} workers"]
     wall = median(alone) / median(own)
     processor = median(alone, "processor") / median(own, "processor")
     lines.append(
@@ -252,25 +252,25 @@ def main():
         return
     if args.stock_rounds and tuple(args.tasks) != TASKS:
         parser.error("stock SeqIO runs the default --tasks alone: add --stock_rounds=0")
-    given = ["--data_dir", args.data_dir, "--vocab", args.vocab, "--tasks", *args.tasks]
-    here = [Path(__file__).relative_to(ROOT), "--workers", args.workers, "--role"]
+    data_flags = ["--data_dir", args.data_dir, "--vocab", args.vocab, "--tasks", *args.tasks]
+    this_program = [Path(__file__).relative_to(ROOT), "--workers", args.workers, "--role"]
     name = f"ours, {args.workers} workers"
-    found = {"stock SeqIO": [], name: [], "tokenizer alone": []}
+    results = {"stock SeqIO": [], name: [], "tokenizer alone": []}
     with tempfile.TemporaryDirectory() as folder:
         stock, own = Path(folder, "stock"), Path(folder, "own")
         for turn in range(args.rounds):
             shutil.rmtree(own, ignore_errors=True)
             own = Path(folder, f"own{turn}")
-            found[name].append(run([*here, "ours"], *given, "--out", own))
-            found["tokenizer alone"].append(run([*here, "tokenizer"], *given))
+            results[name].append(run([*this_program, "ours"], *data_flags, "--out", own))
+            results["tokenizer alone"].append(run([*this_program, "tokenizer"], *data_flags))
             if turn < args.stock_rounds:
                 stock = Path(folder, f"stock{turn}")
                 program = ["benchmarks/caching_stock.py", "--tasks", args.stock_tasks]
-                place = ["--data_dir", args.data_dir, "--vocab", args.vocab, "--out", stock]
-                found["stock SeqIO"].append(run(program, *place))
+                stock_flags = ["--data_dir", args.data_dir, "--vocab", args.vocab, "--out", stock]
+                results["stock SeqIO"].append(run(program, *stock_flags))
             print(f"round {turn + 1} of {args.rounds}", file=sys.stderr)
-        print(table(found, args.workers))
-        if found["stock SeqIO"]:
+        print(table(results, args.workers))
+        if results["stock SeqIO"]:
             print(f"records and statistics that differ: {differences(stock, own)}")
 
 

@@ -133,14 +133,14 @@ def measured(name, data, workers, vocabulary):
     return {"seconds": ended - times[0], "records": records, "memory": peak}
 
 
-def table(found):
+def table(results):
     """The measurements as a Markdown table: (workload, times, workers) -> runs."""
     lines = [
         "| workload | rows | records | workers | seconds | records/s | speed-up | memory | limit |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     base = {}
-    for (name, times, workers), runs in found.items():
+    for (name, times, workers), runs in results.items():
         seconds = statistics.median(run["seconds"] for run in runs)
         records, memory = runs[0]["records"], max(run["memory"] for run in runs)
         # Against the first number of workers that is listed, mostly one.
@@ -177,7 +177,7 @@ def main():
     sources = {name: folders[name] / WORKLOADS[name][2] for name in args.workloads}
     for path in sources.values():
         check_packed(path)
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
         data = {
             (name, times): lay_out(Path(folder), name, sources[name], times)
@@ -185,12 +185,12 @@ def main():
             for times in args.times
         }
         for turn in range(args.rounds):
-            for (name, times), place in data.items():
+            for (name, times), data_dir in data.items():
                 for workers in args.workers:
-                    run = measured(name, place, workers, args.vocab)
-                    found.setdefault((name, times, workers), []).append(run)
+                    run = measured(name, data_dir, workers, args.vocab)
+                    results.setdefault((name, times, workers), []).append(run)
                     print(f"round {turn + 1}: {name}, {times}x, {workers} workers", file=sys.stderr)
-        print(table(found))
+        print(table(results))
 
 
 if __name__ == "__main__":

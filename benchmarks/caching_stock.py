@@ -40,30 +40,30 @@ WORKLOAD = (
 def rendered(row, template):
     """The original's rule: anything but two parts, or empty inputs, is dropped later."""
     row = promptsource.utils.removeHyphen(row)
-    parts = template.apply(row)
-    inputs, targets = parts if len(parts) == 2 else ("", "")
-    made = {"inputs": inputs, "targets": targets or (NO_LABEL if inputs else "")}
+    texts = template.apply(row)
+    inputs, targets = texts if len(texts) == 2 else ("", "")
+    example = {"inputs": inputs, "targets": targets or (NO_LABEL if inputs else "")}
     choices = template.get_answer_choices_list(row)
-    return {**made, "answer_choices": choices} if choices else made
+    return {**example, "answer_choices": choices} if choices else example
 
 
 def prompted(rows, template):
     """All rows of a split, rendered."""
-    made = rows.map(functools.partial(rendered, template=template))
-    made = made.filter(lambda row: bool(row["inputs"] and row["targets"]))
-    kept = {"inputs", "targets", "answer_choices"}
-    return made.remove_columns([name for name in rows.column_names if name not in kept])
+    examples = rows.map(functools.partial(rendered, template=template))
+    examples = examples.filter(lambda row: bool(row["inputs"] and row["targets"]))
+    columns = {"inputs", "targets", "answer_choices"}
+    return examples.remove_columns([name for name in rows.column_names if name not in columns])
 
 
 def source(splits, template):
     """One Python generator for each split, as the original has."""
 
     def dataset_fn(split, shuffle_files, seed=None):
-        made = prompted(splits[split], template)
+        examples = prompted(splits[split], template)
         signature = {name: tf.TensorSpec((), tf.string) for name in ("inputs", "targets")}
-        if "answer_choices" in made.column_names:
+        if "answer_choices" in examples.column_names:
             signature["answer_choices"] = tf.TensorSpec((None,), tf.string)
-        return tf.data.Dataset.from_generator(made.__iter__, output_signature=signature)
+        return tf.data.Dataset.from_generator(examples.__iter__, output_signature=signature)
 
     sizes = {split: len(rows) for split, rows in splits.items()}
     return seqio.FunctionDataSource(dataset_fn, splits=list(splits), num_input_examples=sizes)
@@ -99,11 +99,11 @@ def register(data_dir, vocabulary, pattern):
         seqio.preprocessors.append_eos,
         seqio.CacheDatasetPlaceholder(required=False),
     ]
-    for name, subset, splits, wanted in WORKLOAD:
+    for name, subset, splits, template_names in WORKLOAD:
         rows = None
         templates = promptsource.templates.DatasetTemplates(name, subset)
         for template in templates.templates.values():
-            if wanted and template.name not in wanted:
+            if template_names and template.name not in template_names:
                 continue
             task = re.sub(
                 r"[^\w\d\._]+", "_", "_".join(filter(None, (name, subset, template.name)))
