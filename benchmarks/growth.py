@@ -78,12 +78,12 @@ def lay_out(args: argparse.Namespace, folder: Path, times: int) -> Path:
     with gzip.open(args.recipes_dir / "text" / "train.jsonl.gz", "rt") as file:
         lines = list(itertools.islice(file, args.documents))
     # As many files as cores, so that every core has work at once the rows, too.
-    for number in range(os.cpu_count()):
-        shard = folder / f"documents-{number}.jsonl.gz"
+    for index in range(os.cpu_count()):
+        shard = folder / f"documents-{index}.jsonl.gz"
         with gzip.open(shard, "wt") as file:
-            file.writelines(lines[number :: os.cpu_count()])
+            file.writelines(lines[index :: os.cpu_count()])
         for copy in range(times):
-            (text / f"train-{copy:05d}-{number}.jsonl.gz").symlink_to(shard.resolve())
+            (text / f"train-{copy:05d}-{index}.jsonl.gz").symlink_to(shard.resolve())
     features = data / "super_glue" / "rte" / "features.json"
     if features.exists():
         (rte / features.name).write_bytes(features.read_bytes())

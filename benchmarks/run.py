@@ -237,10 +237,8 @@ def show_history(name: str) -> None:
     for line in HISTORY.read_text().splitlines():
         record = json.loads(line)
         if record["claim"] == name:
-            computer = record["machine"]
-            print(
-                f"{record['date']} {record['commit']} {computer['processor']} {computer['cores']} cores"
-            )
+            host = record["machine"]
+            print(f"{record['date']} {record['commit']} {host['processor']} {host['cores']} cores")
             for row, column, cell in record["cells"]:
                 print(f"  {row}: {column} {cell}")
 
