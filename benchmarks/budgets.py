@@ -1,19 +1,20 @@
-"""Optimizer x schedule at one budget: held-out NLL of the four cells that nanoT5 compares.
+"""Compares nanoT5's optimizers and schedules at one budget, by the negative log-likelihood (NLL).
 
     .venv/bin/python benchmarks/budgets.py --data_dir=DATA --out=/tmp/budgets
 
-DATA/text/{train,validation}.jsonl.gz are documents; the task is span corruption of them. Each cell
-is `runs/pretrain.gin` with its optimizer and schedule, trained from random weights for the same
-number of steps with each seed, which decides data order, corruption and initial weights. Prints a
-Markdown table: mean over the seeds, and their least and greatest, of nats for each target token on
-the validation split (the same batches for all), and the time of a step.
+The task is span corruption of the documents in DATA/text/{train,validation}.jsonl.gz. Each of the
+four cells is `runs/pretrain.gin` with its optimizer and schedule, trained from random weights for
+the same number of steps with each seed. The seed sets the data order, the corruption and the
+initial weights. Prints a Markdown table: the mean, minimum and maximum over the seeds of the nats
+per target token on the validation split (the same batches for all), and the time per step.
 
-Hyper-parameters are nanoT5's (github.com/PiotrNawrot/nanoT5): cosine from 0.01 up to 0.02 over the
-first 15% of the steps and down to 1e-5; the legacy schedule is 1 / sqrt(max(step, 10,000)), then
-down to 0 over the last tenth, so in a run of less than 10,000 steps it is a constant 0.01 up to
-there; gradients clipped to norm 1; no dropout.
+The hyperparameters are nanoT5's (github.com/PiotrNawrot/nanoT5). The cosine schedule rises from
+0.01 to 0.02 over the first 15% of the steps, then falls to 1e-5. The legacy schedule is
+1 / sqrt(max(step, 10,000)), and falls to 0 over the last tenth of the steps. So in a run of fewer
+than 10,000 steps it is a constant 0.01 until then. Gradients are clipped to norm 1; there is no
+dropout.
 
-Runs lie in OUT/<cell>/<seed>; a second call trains only what is missing.
+The runs are in OUT/<cell>/<seed>. A second call trains only the missing ones.
 """
 
 import argparse
@@ -56,7 +57,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run came to: NLL at its end, in nats for each target token, and its pace."""
+    """The result of a run: the NLL at its end, in nats per target token, and its step time."""
 
     nll_nats: float
     step_seconds: float
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace, cell: Cell, seed: int) -> Outcome:
 
 
 def table(outcomes: dict[Cell, list[Outcome]]) -> str:
-    """Returns the Markdown table: NLL as mean (least to greatest), and the time of a step."""
+    """Returns the Markdown table: the NLL as mean (minimum to maximum), and the step time."""
     schedules = list(dict.fromkeys(cell.schedule for cell in outcomes))
     optimizers = list(dict.fromkeys(cell.optimizer for cell in outcomes))
     lines = [f"| | {' | '.join(schedules)} | s/step |", "|---" * (len(schedules) + 2) + "|"]
@@ -147,7 +148,7 @@ def flags() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Runs the cells, seed after seed, and prints the table."""
+    """Runs the cells with each seed, and prints the table."""
     args = flags().parse_args()
     cells = [Cell(optimizer, schedule) for optimizer in OPTIMIZERS for schedule in SCHEDULES]
     cells = [cell for cell in cells if args.only in cell.folder]

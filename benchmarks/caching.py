@@ -1,19 +1,19 @@
-"""How fast `seqio_cache_tasks` caches, beside stock SeqIO and beside its tokenizer alone.
+"""Compares the speed of `seqio_cache_tasks` with stock SeqIO and with its tokenizer.
 
     .venv/bin/python benchmarks/caching.py --data_dir=DIR --vocab=spiece.model --rounds=3
     .venv/bin/python benchmarks/caching.py ... --tasks=".*" --stock_rounds=0
 
-The workload: the ten RTE prompts as plain and rank-evaluation tasks, train and validation, and
-HellaSwag's how_ends, plain and rank-evaluation, validation: 133,220 records. Needs
+The workload is the ten RTE prompts as plain and rank-evaluation tasks, train and validation, and
+HellaSwag's how_ends, plain and rank-evaluation, validation: 133,220 records. It needs
 `super_glue/rte` and `hellaswag/default` as jsonl.gz in the data folder (see README). Other
-`--tasks` are cached as far as the data folder has their data.
+`--tasks` are cached if the data folder has their data.
 
-Each program runs in a process of its own and starts its clock after its imports; ours then still
-plans, starts its workers, joins, hashes and publishes. Turns are taken: ours and the tokenizer in
-each round, stock in the first `--stock_rounds`. The tokenizer's bound is SentencePiece alone over
-each input and each distinct target once, in as many processes as ours has workers. Memory is the
-highest sum of resident memory over a program's process tree (shared pages counted in each
-process). At the end the records of the last outputs are compared, all of them, order aside.
+Each program runs in its own process and starts its clock after its imports. Our time also includes
+planning, starting workers, joining, hashing and publishing. The programs take turns: ours and the
+tokenizer in each round, stock SeqIO in the first `--stock_rounds`. The tokenizer's bound is
+SentencePiece encoding each input and each distinct target once, in as many processes as we have
+workers. Memory is the highest sum of resident memory over a program's process tree (shared pages
+count in each process). At the end all records of the last outputs are compared, in any order.
 Prints a Markdown table.
 """
 
@@ -41,7 +41,7 @@ AIM = 30.0
 
 
 def tree_bytes(process):
-    """Resident memory of a process and all below it."""
+    """Returns the resident memory of a process and its descendants."""
     total = 0
     try:
         for member in [process, *process.children(recursive=True)]:
@@ -55,7 +55,7 @@ def tree_bytes(process):
 
 
 def run(program, *words):
-    """Runs a program to its end; returns what its last line says, with its peak memory."""
+    """Runs a program to its end; returns the figures of its last line, and its peak memory."""
     # Offline, because to ask for absent datasets takes seconds.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -81,12 +81,12 @@ def run(program, *words):
 
 
 def processor_seconds():
-    """Seconds of the processor in this process and those that it has waited for."""
+    """Returns the CPU seconds of this process and of the children that it has waited for."""
     return sum(os.times()[:4])
 
 
 def ours(args):
-    """Caches the workload with this project's command, less its imports."""
+    """Caches the workload with this project's command; the time excludes imports."""
     from rich.console import Console
 
     from t0.caching import CacheSelection, RecordOptions, Setup, cache, workers
@@ -104,7 +104,7 @@ def ours(args):
 
 
 def texts(args):
-    """Each input of the workload, and each distinct target and choice."""
+    """Returns each input of the workload, and each distinct target and choice."""
     from t0.caching import Setup, workers
     from t0.catalogue import SCORE_EVAL
     from t0.compat import seqio
@@ -133,7 +133,7 @@ def texts(args):
 
 
 def encode(vocabulary, batch_texts, ready, go):
-    """Encodes texts in batches when told to."""
+    """Encodes texts in batches after the start signal."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
@@ -144,7 +144,7 @@ def encode(vocabulary, batch_texts, ready, go):
 
 
 def tokenizer(args):
-    """SentencePiece alone."""
+    """Measures SentencePiece without anything else."""
     every = texts(args)
     context = multiprocessing.get_context("fork")
     ready, go = context.Semaphore(0), context.Event()
@@ -167,7 +167,7 @@ def tokenizer(args):
 
 
 def differences(first, second):
-    """How many records of two caches have no equal in the other."""
+    """Returns the number of records of two caches that have no equal in the other cache."""
     from t0.files import tfrecord as frames
 
     tensorflow_example = __import__("tensorflow").train.Example
@@ -193,12 +193,12 @@ def differences(first, second):
 
 
 def median(runs, quantity="seconds"):
-    """The median of a measurement."""
+    """Returns the median of a quantity."""
     return statistics.median(run[quantity] for run in runs)
 
 
 def table(results, workers):
-    """The measurements as a Markdown table."""
+    """Returns the measurements as a Markdown table."""
     lines = [
         "| program | seconds | records/s | ratio | processor s | ratio | peak memory |",
         "|---|---|---|---|---|---|---|",
@@ -229,7 +229,7 @@ def table(results, workers):
 
 
 def main():
-    """Runs all, or what `--role` names."""
+    """Runs all programs, or the one that `--role` names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     shared = ROOT.parent / "shared"
     parser.add_argument("--data_dir", default=os.environ.get("T0_DATA_DIR", shared / "data"))

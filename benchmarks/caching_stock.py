@@ -1,9 +1,9 @@
-"""The peer of `caching.py`: SeqIO's own caching over promptsource's own rendering.
+"""The peer of `caching.py`: SeqIO's caching with promptsource's rendering.
 
     python benchmarks/caching_stock.py --data_dir DIR --vocab FILE --out DIR [--tasks REGEX]
 
-As the original T0 does it: `datasets.map` with `Template.apply`, a `FunctionDataSource` over one
-Python generator, T5's preprocessors, Beam's DirectRunner. The rows are loaded before the clock
+It works like the original T0: `datasets.map` with `Template.apply`, a `FunctionDataSource` over one
+Python generator, T5's preprocessors, and Beam's DirectRunner. The rows are loaded before the clock
 starts. Prints one line of JSON: seconds, processor seconds, records.
 """
 
@@ -38,7 +38,7 @@ WORKLOAD = (
 
 
 def rendered(row, template):
-    """The original's rule: anything but two parts, or empty inputs, is dropped later."""
+    """Renders a row; if there are not two parts, or the inputs are empty, it is dropped later."""
     row = promptsource.utils.removeHyphen(row)
     texts = template.apply(row)
     inputs, targets = texts if len(texts) == 2 else ("", "")
@@ -48,7 +48,7 @@ def rendered(row, template):
 
 
 def prompted(rows, template):
-    """All rows of a split, rendered."""
+    """Renders all rows of a split."""
     examples = rows.map(functools.partial(rendered, template=template))
     examples = examples.filter(lambda row: bool(row["inputs"] and row["targets"]))
     columns = {"inputs", "targets", "answer_choices"}
@@ -56,7 +56,7 @@ def prompted(rows, template):
 
 
 def source(splits, template):
-    """One Python generator for each split, as the original has."""
+    """Returns a source with one Python generator per split, like the original."""
 
     def dataset_fn(split, shuffle_files, seed=None):
         examples = prompted(splits[split], template)
@@ -70,7 +70,7 @@ def source(splits, template):
 
 
 def expand(dataset):
-    """T5's rank classification, as the original sets it up (`tf.size` mends a fault of its)."""
+    """Applies T5's rank classification like the original (`tf.size` fixes a bug in it)."""
     return t5_preprocessors.rank_classification(
         dataset,
         inputs_fn=lambda ex: tf.fill((tf.size(ex["answer_choices"]),), ex["inputs"]),
@@ -81,7 +81,7 @@ def expand(dataset):
 
 
 def loaded(data_dir, name, subset, splits):
-    """The rows of the splits, in Arrow's form."""
+    """Loads the rows of the splits as Arrow tables."""
     folder = Path(data_dir, name, subset or "default")
     files = {split: str(folder / f"{split}.jsonl.gz") for split in splits}
     rows = datasets.load_dataset("json", data_files=files)
@@ -89,7 +89,7 @@ def loaded(data_dir, name, subset, splits):
 
 
 def register(data_dir, vocabulary, pattern):
-    """Registers the workload's tasks whose names (the original's) match, and returns these."""
+    """Registers the workload's tasks whose original names match, and returns the names."""
     features = {
         "inputs": seqio.Feature(vocabulary, add_eos=False, dtype=tf.int32),
         "targets": seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32),
@@ -122,7 +122,7 @@ def register(data_dir, vocabulary, pattern):
 
 
 def main():
-    """Caches and prints how long it took."""
+    """Caches the tasks and prints the time."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--vocab", required=True)

@@ -1,11 +1,11 @@
-"""Examples a second and packing: our feeding beside T5's `mesh_train_dataset_fn`, from one cache.
+"""Compares examples/s and packing of our feeding and T5's `mesh_train_dataset_fn`, from one cache.
 
     seqio_cache_tasks --tasks='super_glue_rte_.*' --output_cache_dir=CACHE \
       --module_import=t0.seqio_tasks --splits=train
     .venv/bin/python benchmarks/feeding.py --cache=CACHE --tasks='super_glue_rte_(?!.*score_eval).*'
 
-Both read, mix, shuffle and pack the same mixture to 1024 + 256 tokens, in turns in one process.
-Filled is the share of input places that hold a token. Prints a Markdown table.
+Both read, mix, shuffle and pack the same mixture to 1024 + 256 tokens. They take turns in one
+process. "Filled" is the share of input positions with a token. Prints a Markdown table.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def _examples(rows: np.ndarray) -> int:
 
 
 def ours(rows: int, seed: int, split: str) -> tuple[int, float, float]:
-    """Returns examples, seconds and the share of input places filled."""
+    """Returns our examples, seconds and the share of filled input positions."""
     began = time.perf_counter()
     options = {"dataset_split": split, "use_cached": True, "seed": seed}
     batches = open_data(data_spec(NAME, LENGTHS, **options)).batches(16)
@@ -47,7 +47,7 @@ def ours(rows: int, seed: int, split: str) -> tuple[int, float, float]:
 
 
 def stock(rows: int, seed: int, split: str) -> tuple[int, float, float]:
-    """The same of T5's function."""
+    """Returns the same figures for T5's function."""
     began = time.perf_counter()
     with tf.Graph().as_default(), tf.Session() as session:
         options = {"dataset_split": split, "use_cached": True, "seed": seed}
