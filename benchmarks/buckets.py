@@ -1,11 +1,11 @@
-"""Counts requests to a bucket, and caches and trains at 30 ms a request beside a disk.
+"""Counts the requests to a bucket, and compares a bucket at 30 ms per request with a disk.
 
     .venv/bin/python benchmarks/buckets.py --rows=40000 --delay=0.03
 
-The bucket is imitated on this machine. Requests for a task are those of caching it. Those for a
-step and for a checkpoint are differences between runs with more steps, and with more checkpoints,
-that train a tiny model on the cache. The bounds are in `BOUNDS`; the program ends with status 1
-where a figure exceeds its bound.
+The bucket is simulated on this machine. The requests per task are counted while caching. The
+requests per step and per checkpoint are differences between runs that train a tiny model on the
+cache, with more steps or with more checkpoints. `BOUNDS` has the limits. If a figure exceeds its
+limit, the program ends with status 1.
 """
 
 import argparse
@@ -52,7 +52,7 @@ TRAIN = [
 
 
 def lay_out(folder: Path, rows: int) -> list[str]:
-    """Writes a dataset with four prompts and a vocabulary; returns the flags that name them."""
+    """Writes a dataset with four prompts and a vocabulary; returns the flags that set them."""
     data = folder / "data" / "mine"
     testing.write_templates(data, PROMPTS)
     lines = ({"text": f"row {n} " + "word " * (n % 40), "label": n % 2} for n in range(rows))
@@ -65,13 +65,13 @@ def lay_out(folder: Path, rows: int) -> list[str]:
 
 
 def named(folder: Path) -> list[str]:
-    """Returns the flags that name what `lay_out` has written."""
+    """Returns the flags for the files that `lay_out` has written."""
     paths = [f"--data_dir={folder / 'data'}", f"--vocab={folder / 'words.model'}"]
     return ["--module_import=t0.seqio_tasks", *paths]
 
 
 def run(module: str, words: list[str], environment: dict[str, str]) -> float:
-    """Runs a command of ours; returns its seconds."""
+    """Runs one of our commands; returns its seconds."""
     began = time.monotonic()
     command = [sys.executable, "-m", module, *words]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True)
@@ -80,16 +80,16 @@ def run(module: str, words: list[str], environment: dict[str, str]) -> float:
     return time.monotonic() - began
 
 
-def caching(server: ServedBuckets, given: argparse.Namespace, folder: Path) -> dict[str, float]:
+def caching(server: ServedBuckets, args: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Caches to the disk and to the bucket in turn; returns the requests and the ratio."""
-    words = [*lay_out(folder, given.rows), "--tasks=mine_prompt_.*", "--num_workers=2"]
+    words = [*lay_out(folder, args.rows), "--tasks=mine_prompt_.*", "--num_workers=2"]
     environment = server.environment()
     seconds: dict[str, list[float]] = {"disk": [], "bucket": []}
-    for number in range(given.rounds):
+    for number in range(args.rounds):
         out = f"--output_cache_dir={folder / f'cache{number}'}"
         seconds["disk"].append(run("t0.cli.cache_tasks", [*words, out], {}))
         server.reset({"b": Bucket()})
-        server.set_faults(no_faults, given.delay)
+        server.set_faults(no_faults, args.delay)
         out = "--output_cache_dir=gs://b/cache"
         seconds["bucket"].append(run("t0.cli.cache_tasks", [*words, out], environment))
     print(f"seconds of caching: {seconds}; {dict(server.counts())}", file=sys.stderr)
@@ -100,7 +100,7 @@ def caching(server: ServedBuckets, given: argparse.Namespace, folder: Path) -> d
 
 
 def training(server: ServedBuckets, folder: Path) -> dict[str, float]:
-    """Trains on the cache, on the disk and in the bucket; returns requests and the ratio."""
+    """Trains on the cache, on disk and in the bucket; returns the requests and the ratio."""
     paces: dict[str, list[float]] = {"disk": [], "bucket": []}
     requests = {}
     environment = server.environment()
@@ -126,13 +126,13 @@ def training(server: ServedBuckets, folder: Path) -> dict[str, float]:
 
 
 def times_the_disks(seconds: dict[str, list[float]]) -> float:
-    """Returns the median of the rounds' ratios, for the machine's speed changes between rounds."""
+    """Returns the median of the rounds' ratios; the machine's speed changes between rounds."""
     pairs = zip(seconds["bucket"], seconds["disk"], strict=True)
     return statistics.median(bucket / disk for bucket, disk in pairs)
 
 
 def pace(metrics: str) -> float:
-    """Returns the median of the seconds a step in the text of a run's metrics.jsonl."""
+    """Returns the median seconds per step from the text of a run's metrics.jsonl."""
     lines = [json.loads(line) for line in metrics.splitlines()]
     return statistics.median(
         line["seconds_per_step"] for line in lines if line.get("seconds_per_step")
@@ -140,20 +140,20 @@ def pace(metrics: str) -> float:
 
 
 def main() -> None:
-    """Measures, prints the table, and compares with the bounds."""
+    """Runs the measurements, prints the table, and compares it with the bounds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=40_000, help="of the dataset that is cached")
     parser.add_argument("--delay", type=float, default=0.03, help="seconds of a request")
     parser.add_argument("--rounds", type=int, default=1, help="of caching")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, served_buckets({"b": Bucket()}) as server:
         folder = Path(scratch)
-        found = caching(server, given, folder)
-        found |= training(server, folder)
+        figures = caching(server, args, folder)
+        figures |= training(server, folder)
     print("| figure | measured | bound |\n|---|---|---|")
     for name, bound in BOUNDS.items():
-        print(f"| {name} | {found[name]:.2f} | {bound} |", flush=True)
-    sys.exit(int(any(found[name] > bound for name, bound in BOUNDS.items())))
+        print(f"| {name} | {figures[name]:.2f} | {bound} |", flush=True)
+    sys.exit(int(any(figures[name] > bound for name, bound in BOUNDS.items())))
 
 
 if __name__ == "__main__":

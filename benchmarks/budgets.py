@@ -1,19 +1,20 @@
-"""Optimizer x schedule at one budget: held-out NLL of the four cells that nanoT5 compares.
+"""Compares nanoT5's optimizers and schedules at one budget, by the negative log-likelihood (NLL).
 
     .venv/bin/python benchmarks/budgets.py --data_dir=DATA --out=/tmp/budgets
 
-DATA/text/{train,validation}.jsonl.gz are documents; the task is span corruption of them. Each cell
-is `runs/pretrain.gin` with its optimizer and schedule, trained from random weights for the same
-number of steps with each seed, which decides data order, corruption and initial weights. Prints a
-Markdown table: mean over the seeds, and their least and greatest, of nats for each target token on
-the validation split (the same batches for all), and the time of a step.
+The task is span corruption of the documents in DATA/text/{train,validation}.jsonl.gz. Each of the
+four cells is `runs/pretrain.gin` with its optimizer and schedule, trained from random weights for
+the same number of steps with each seed. The seed sets the data order, the corruption and the
+initial weights. Prints a Markdown table: the mean, minimum and maximum over the seeds of the nats
+per target token on the validation split (the same batches for all), and the time per step.
 
-Hyper-parameters are nanoT5's (github.com/PiotrNawrot/nanoT5): cosine from 0.01 up to 0.02 over the
-first 15% of the steps and down to 1e-5; the legacy schedule is 1 / sqrt(max(step, 10,000)), then
-down to 0 over the last tenth, so in a run of less than 10,000 steps it is a constant 0.01 up to
-there; gradients clipped to norm 1; no dropout.
+The hyperparameters are nanoT5's (github.com/PiotrNawrot/nanoT5). The cosine schedule rises from
+0.01 to 0.02 over the first 15% of the steps, then falls to 1e-5. The legacy schedule is
+1 / sqrt(max(step, 10,000)), and falls to 0 over the last tenth of the steps. So in a run of fewer
+than 10,000 steps it is a constant 0.01 until then. Gradients are clipped to norm 1; there is no
+dropout.
 
-Runs lie in OUT/<cell>/<seed>; a second call trains only what is missing.
+The runs are in OUT/<cell>/<seed>. A second call trains only the missing ones.
 """
 
 import argparse
@@ -56,15 +57,15 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run came to: NLL at its end, in nats for each target token, and its pace."""
+    """The result of a run: the NLL at its end, in nats per target token, and its step time."""
 
     nll_nats: float
     step_seconds: float
 
 
-def words_of(given: argparse.Namespace, cell: Cell, seed: int) -> list[str]:
+def words_of(args: argparse.Namespace, cell: Cell, seed: int) -> list[str]:
     """Returns the flags of a run."""
-    warmup_steps = round(0.15 * given.steps)
+    warmup_steps = round(0.15 * args.steps)
     params = [
         *OPTIMIZERS[cell.optimizer],
         *SCHEDULES[cell.schedule],
@@ -76,43 +77,43 @@ def words_of(given: argparse.Namespace, cell: Cell, seed: int) -> list[str]:
         "serialize_num_microbatches.tokens_per_microbatch_per_replica = None",
     ]
     return [
-        *("--module_import=t0.recipes", f"--data_dir={given.data_dir}", f"--seed={seed}"),
-        *(f"--gin_file=models/{given.model}.gin", "--gin_file=runs/pretrain.gin"),
+        *("--module_import=t0.recipes", f"--data_dir={args.data_dir}", f"--seed={seed}"),
+        *(f"--gin_file=models/{args.model}.gin", "--gin_file=runs/pretrain.gin"),
         *gin(
-            MIXTURE_OR_TASK_NAME=given.task,
-            TRAIN_STEPS=given.steps,
-            BATCH_SIZE=given.rows,
-            TASK_FEATURE_LENGTHS={"inputs": given.inputs, "targets": given.targets},
-            EVAL_PERIOD=given.steps,
-            EVAL_STEPS=given.validation_batches,
+            MIXTURE_OR_TASK_NAME=args.task,
+            TRAIN_STEPS=args.steps,
+            BATCH_SIZE=args.rows,
+            TASK_FEATURE_LENGTHS={"inputs": args.inputs, "targets": args.targets},
+            EVAL_PERIOD=args.steps,
+            EVAL_STEPS=args.validation_batches,
         ),
         *(f"--gin_param={param}" for param in params),
-        *(f"--gin_param={param}" for param in given.gin_param),
+        *(f"--gin_param={param}" for param in args.gin_param),
     ]
 
 
-def run(given: argparse.Namespace, cell: Cell, seed: int) -> Outcome:
+def run(args: argparse.Namespace, cell: Cell, seed: int) -> Outcome:
     """Trains one cell with one seed."""
-    folder = Path(given.out) / cell.folder / str(seed)
-    records = train(folder, words_of(given, cell, seed), threads=given.threads)
-    nll = series(records, NLL)[given.steps]
+    folder = Path(args.out) / cell.folder / str(seed)
+    records = train(folder, words_of(args, cell, seed), threads=args.threads)
+    nll = series(records, NLL)[args.steps]
     paces = list(series(records, "seconds_per_step").values())
-    found = Outcome(nll, statistics.median(paces))
+    outcome = Outcome(nll, statistics.median(paces))
     print(
-        f"{cell.optimizer}, {cell.schedule}, seed {seed}: {found.nll_nats:.4f} nats, "
-        f"{found.step_seconds:.3f} s/step",
+        f"{cell.optimizer}, {cell.schedule}, seed {seed}: {outcome.nll_nats:.4f} nats, "
+        f"{outcome.step_seconds:.3f} s/step",
         flush=True,
     )
-    return found
+    return outcome
 
 
-def table(found: dict[Cell, list[Outcome]]) -> str:
-    """Returns the Markdown table: NLL as mean (least to greatest), and the time of a step."""
-    schedules = list(dict.fromkeys(cell.schedule for cell in found))
-    optimizers = list(dict.fromkeys(cell.optimizer for cell in found))
+def table(outcomes: dict[Cell, list[Outcome]]) -> str:
+    """Returns the Markdown table: the NLL as mean (minimum to maximum), and the step time."""
+    schedules = list(dict.fromkeys(cell.schedule for cell in outcomes))
+    optimizers = list(dict.fromkeys(cell.optimizer for cell in outcomes))
     lines = [f"| | {' | '.join(schedules)} | s/step |", "|---" * (len(schedules) + 2) + "|"]
     for optimizer in optimizers:
-        cells = [found.get(Cell(optimizer, schedule), []) for schedule in schedules]
+        cells = [outcomes.get(Cell(optimizer, schedule), []) for schedule in schedules]
         paces = [outcome.step_seconds for cell in cells for outcome in cell]
         words = [_words([outcome.nll_nats for outcome in cell]) for cell in cells]
         lines.append(f"| {optimizer} | {' | '.join(words)} | {statistics.median(paces):.2f} |")
@@ -147,23 +148,23 @@ def flags() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Runs the cells, seed after seed, and prints the table."""
-    given = flags().parse_args()
+    """Runs the cells with each seed, and prints the table."""
+    args = flags().parse_args()
     cells = [Cell(optimizer, schedule) for optimizer in OPTIMIZERS for schedule in SCHEDULES]
-    cells = [cell for cell in cells if given.only in cell.folder]
-    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+    cells = [cell for cell in cells if args.only in cell.folder]
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         waiting = [
-            (cell, pool.submit(run, given, cell, seed)) for seed in given.seeds for cell in cells
+            (cell, pool.submit(run, args, cell, seed)) for seed in args.seeds for cell in cells
         ]
-        found: dict[Cell, list[Outcome]] = {cell: [] for cell in cells}
+        outcomes: dict[Cell, list[Outcome]] = {cell: [] for cell in cells}
         for cell, future in waiting:
-            found[cell].append(future.result())
-    tokens = given.steps * given.rows * given.inputs
+            outcomes[cell].append(future.result())
+    tokens = args.steps * args.rows * args.inputs
     print(
-        f"\n{given.model}, {given.steps:,} steps of {given.rows} x ({given.inputs} + "
-        f"{given.targets}) tokens, {tokens:,} input tokens in all; nats for each target token on "
-        f"{given.validation_batches} held-out batches; seeds {given.seeds}: mean (least to "
-        f"greatest)\n\n{table(found)}"
+        f"\n{args.model}, {args.steps:,} steps of {args.rows} x ({args.inputs} + "
+        f"{args.targets}) tokens, {tokens:,} input tokens in all; nats for each target token on "
+        f"{args.validation_batches} held-out batches; seeds {args.seeds}: mean (least to "
+        f"greatest)\n\n{table(outcomes)}"
     )
 
 

@@ -1,19 +1,19 @@
-"""How fast `seqio_cache_tasks` caches, beside stock SeqIO and beside its tokenizer alone.
+"""Compares the speed of `seqio_cache_tasks` with stock SeqIO and with its tokenizer.
 
     .venv/bin/python benchmarks/caching.py --data_dir=DIR --vocab=spiece.model --rounds=3
     .venv/bin/python benchmarks/caching.py ... --tasks=".*" --stock_rounds=0
 
-The workload: the ten RTE prompts as plain and rank-evaluation tasks, train and validation, and
-HellaSwag's how_ends, plain and rank-evaluation, validation: 133,220 records. Needs
+The workload is the ten RTE prompts as plain and rank-evaluation tasks, train and validation, and
+HellaSwag's how_ends, plain and rank-evaluation, validation: 133,220 records. It needs
 `super_glue/rte` and `hellaswag/default` as jsonl.gz in the data folder (see README). Other
-`--tasks` are cached as far as the data folder has their data.
+`--tasks` are cached if the data folder has their data.
 
-Each program runs in a process of its own and starts its clock after its imports; ours then still
-plans, starts its workers, joins, hashes and publishes. Turns are taken: ours and the tokenizer in
-each round, stock in the first `--stock_rounds`. The tokenizer's bound is SentencePiece alone over
-each input and each distinct target once, in as many processes as ours has workers. Memory is the
-highest sum of resident memory over a program's process tree (shared pages counted in each
-process). At the end the records of the last outputs are compared, all of them, order aside.
+Each program runs in its own process and starts its clock after its imports. Our time also includes
+planning, starting workers, joining, hashing and publishing. The programs take turns: ours and the
+tokenizer in each round, stock SeqIO in the first `--stock_rounds`. The tokenizer's bound is
+SentencePiece encoding each input and each distinct target once, in as many processes as we have
+workers. Memory is the highest sum of resident memory over a program's process tree (shared pages
+count in each process). At the end all records of the last outputs are compared, in any order.
 Prints a Markdown table.
 """
 
@@ -41,7 +41,7 @@ AIM = 30.0
 
 
 def tree_bytes(process):
-    """Resident memory of a process and all below it."""
+    """Returns the resident memory of a process and its descendants."""
     total = 0
     try:
         for member in [process, *process.children(recursive=True)]:
@@ -55,7 +55,7 @@ def tree_bytes(process):
 
 
 def run(program, *words):
-    """Runs a program to its end; returns what its last line says, with its peak memory."""
+    """Runs a program to its end; returns the figures of its last line, and its peak memory."""
     # Offline, because to ask for absent datasets takes seconds.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -81,12 +81,12 @@ def run(program, *words):
 
 
 def processor_seconds():
-    """Seconds of the processor in this process and those that it has waited for."""
+    """Returns the CPU seconds of this process and of the children that it has waited for."""
     return sum(os.times()[:4])
 
 
 def ours(args):
-    """Caches the workload with this project's command, less its imports."""
+    """Caches the workload with this project's command; the time excludes imports."""
     from rich.console import Console
 
     from t0.caching import CacheSelection, RecordOptions, Setup, cache, workers
@@ -104,7 +104,7 @@ def ours(args):
 
 
 def texts(args):
-    """Each input of the workload, and each distinct target and choice."""
+    """Returns each input of the workload, and each distinct target and choice."""
     from t0.caching import Setup, workers
     from t0.catalogue import SCORE_EVAL
     from t0.compat import seqio
@@ -132,19 +132,19 @@ def texts(args):
     return inputs + list(targets)
 
 
-def encode(vocabulary, some, ready, go):
-    """Encodes texts in batches when told to."""
+def encode(vocabulary, batch_texts, ready, go):
+    """Encodes texts in batches after the start signal."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
     ready.release()
     go.wait()
-    for start in range(0, len(some), 512):
-        processor.encode(some[start : start + 512], out_type=int, num_threads=1)
+    for start in range(0, len(batch_texts), 512):
+        processor.encode(batch_texts[start : start + 512], out_type=int, num_threads=1)
 
 
 def tokenizer(args):
-    """SentencePiece alone."""
+    """Measures SentencePiece without anything else."""
     every = texts(args)
     context = multiprocessing.get_context("fork")
     ready, go = context.Semaphore(0), context.Event()
@@ -166,16 +166,16 @@ def tokenizer(args):
     print(json.dumps({"seconds": seconds, "processor": used, "records": len(every)}))
 
 
-def differences(one, other):
-    """How many records of two caches have no equal in the other."""
+def differences(first, second):
+    """Returns the number of records of two caches that have no equal in the other cache."""
     from t0.files import tfrecord as frames
 
     tensorflow_example = __import__("tensorflow").train.Example
     different = 0
-    for folder in sorted(path for path in Path(one).iterdir() if path.is_dir()):
+    for folder in sorted(path for path in Path(first).iterdir() if path.is_dir()):
         for split in SPLITS:
             counts = []
-            for cache in (one, other):
+            for cache in (first, second):
                 counted = collections.Counter()
                 for path in sorted(Path(cache, folder.name).glob(f"{split}.tfrecord-*")):
                     with path.open("rb") as file:
@@ -184,7 +184,7 @@ def differences(one, other):
                             counted[message.SerializeToString(deterministic=True)] += 1
                 counts.append(counted)
             different += sum(((counts[0] - counts[1]) + (counts[1] - counts[0])).values())
-            stats = [Path(cache, folder.name, f"stats.{split}.json") for cache in (one, other)]
+            stats = [Path(cache, folder.name, f"stats.{split}.json") for cache in (first, second)]
             if stats[0].exists() and json.loads(stats[0].read_text()) != json.loads(
                 stats[1].read_text()
             ):
@@ -192,19 +192,19 @@ def differences(one, other):
     return different
 
 
-def median(runs, what="seconds"):
-    """The median of a measurement."""
-    return statistics.median(run[what] for run in runs)
+def median(runs, quantity="seconds"):
+    """Returns the median of a quantity."""
+    return statistics.median(run[quantity] for run in runs)
 
 
-def table(found, workers):
-    """The measurements as a Markdown table."""
+def table(results, workers):
+    """Returns the measurements as a Markdown table."""
     lines = [
         "| program | seconds | records/s | ratio | processor s | ratio | peak memory |",
         "|---|---|---|---|---|---|---|",
     ]
     base = None
-    for name, runs in found.items():
+    for name, runs in results.items():
         if not runs:
             continue
         seconds, used, records = median(runs), median(runs, "processor"), runs[0]["records"]
@@ -218,7 +218,7 @@ def table(found, workers):
             f"| {name} | {seconds:.2f} | {records / seconds:,.0f} | {ratios[0]} | {used:.2f} | "
             f"{ratios[1]} | {memory:.2f} GB |"
         )
-    alone, own = found["tokenizer alone"], found[f"ours, {workers} workers"]
+    alone, own = results["tokenizer alone"], results[f"ours, {workers} workers"]
     wall = median(alone) / median(own)
     processor = median(alone, "processor") / median(own, "processor")
     lines.append(
@@ -229,7 +229,7 @@ def table(found, workers):
 
 
 def main():
-    """Runs all, or what `--role` names."""
+    """Runs all programs, or the one that `--role` names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     shared = ROOT.parent / "shared"
     parser.add_argument("--data_dir", default=os.environ.get("T0_DATA_DIR", shared / "data"))
@@ -252,25 +252,25 @@ def main():
         return
     if args.stock_rounds and tuple(args.tasks) != TASKS:
         parser.error("stock SeqIO runs the default --tasks alone: add --stock_rounds=0")
-    given = ["--data_dir", args.data_dir, "--vocab", args.vocab, "--tasks", *args.tasks]
-    here = [Path(__file__).relative_to(ROOT), "--workers", args.workers, "--role"]
+    data_flags = ["--data_dir", args.data_dir, "--vocab", args.vocab, "--tasks", *args.tasks]
+    this_program = [Path(__file__).relative_to(ROOT), "--workers", args.workers, "--role"]
     name = f"ours, {args.workers} workers"
-    found = {"stock SeqIO": [], name: [], "tokenizer alone": []}
+    results = {"stock SeqIO": [], name: [], "tokenizer alone": []}
     with tempfile.TemporaryDirectory() as folder:
         stock, own = Path(folder, "stock"), Path(folder, "own")
         for turn in range(args.rounds):
             shutil.rmtree(own, ignore_errors=True)
             own = Path(folder, f"own{turn}")
-            found[name].append(run([*here, "ours"], *given, "--out", own))
-            found["tokenizer alone"].append(run([*here, "tokenizer"], *given))
+            results[name].append(run([*this_program, "ours"], *data_flags, "--out", own))
+            results["tokenizer alone"].append(run([*this_program, "tokenizer"], *data_flags))
             if turn < args.stock_rounds:
                 stock = Path(folder, f"stock{turn}")
                 program = ["benchmarks/caching_stock.py", "--tasks", args.stock_tasks]
-                place = ["--data_dir", args.data_dir, "--vocab", args.vocab, "--out", stock]
-                found["stock SeqIO"].append(run(program, *place))
+                stock_flags = ["--data_dir", args.data_dir, "--vocab", args.vocab, "--out", stock]
+                results["stock SeqIO"].append(run(program, *stock_flags))
             print(f"round {turn + 1} of {args.rounds}", file=sys.stderr)
-        print(table(found, args.workers))
-        if found["stock SeqIO"]:
+        print(table(results, args.workers))
+        if results["stock SeqIO"]:
             print(f"records and statistics that differ: {differences(stock, own)}")
 
 

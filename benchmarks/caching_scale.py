@@ -1,17 +1,18 @@
-"""How caching scales: records/s and memory of `seqio_cache_tasks` by workers and by rows.
+"""Measures how caching scales: records/s and memory by the number of workers and of rows.
 
     .venv/bin/python benchmarks/caching_scale.py --data_dir=D --recipes_dir=R --vocab=spiece.model
 
-Two workloads: prompts (the ten RTE prompts as plain and rank-evaluation tasks, training split) and
-a general SeqIO task (`text_lm` of t0.recipes, training split). Each is cached from its data as it
-is, and from `--times` as many rows, made in a temporary folder: RTE's file is repeated, the text's
-is copied, so that there are several source shards. Each with every number of `--workers`.
+There are two workloads: prompts (the ten RTE prompts as plain and rank-evaluation tasks, training
+split) and a general SeqIO task (`text_lm` of t0.recipes, training split). Each is cached from its
+original data, and from `--times` as many rows in a temporary folder: RTE's file repeats its rows,
+and the text file is copied, so that there are several source shards. Each runs with every number of
+`--workers`.
 
-The command is run as a user runs it. Its clock starts with its first line of progress, when
-modules are imported and the plan is made; starting workers, joining and publishing are in it.
-Memory is the highest proportional set size of the process tree, in which pages that processes share
-count once (Linux's `smaps_rollup`); the limit is 1.0 GB and 0.4 GB for each worker. Rounds take
-turns; times are medians, memory the maximum. Prints a Markdown table.
+The command runs as for a user. The clock starts with the first progress line, after imports and
+planning. It includes starting workers, joining and publishing. Memory is the highest proportional
+set size of the process tree, in which shared pages count once (Linux's `smaps_rollup`). The limit
+is 1.0 GB plus 0.4 GB per worker. The configurations take turns in each round. Times are medians,
+memory is the maximum. Prints a Markdown table.
 """
 
 import argparse
@@ -38,7 +39,7 @@ WORKLOADS = {
 
 
 def repeated(source, target, times):
-    """Writes the lines of a packed file `times` over: its packed form, as often."""
+    """Writes a compressed file whose lines are repeated `times` times."""
     content = source.read_bytes()
     with target.open("wb") as file:
         for _ in range(times):
@@ -46,7 +47,7 @@ def repeated(source, target, times):
 
 
 def lay_out(folder, name, source, times):
-    """Makes a data folder with `times` the rows of a workload."""
+    """Creates a data folder with `times` times the rows of a workload."""
     target = folder / f"{name}-{times}" / WORKLOADS[name][2]
     target.parent.mkdir(parents=True)
     if name == "prompts":
@@ -61,7 +62,7 @@ def lay_out(folder, name, source, times):
 
 
 def tree_bytes(process):
-    """Memory of a process and all below it, shared pages counted once."""
+    """Returns the memory of a process and its descendants; shared pages count once."""
     total = 0
     try:
         members = [process, *process.children(recursive=True)]
@@ -79,7 +80,7 @@ def tree_bytes(process):
 
 
 def peak_bytes(child, every=0.2):
-    """Waits for a process to end; returns the most memory that it and all below it had."""
+    """Waits for a process to end; returns the peak memory of it and its descendants."""
     peak, process = 0, psutil.Process(child.pid)
     while child.poll() is None:
         peak = max(peak, tree_bytes(process))
@@ -133,14 +134,14 @@ def measured(name, data, workers, vocabulary):
     return {"seconds": ended - times[0], "records": records, "memory": peak}
 
 
-def table(found):
-    """The measurements as a Markdown table: (workload, times, workers) -> runs."""
+def table(results):
+    """Returns a Markdown table of the measurements: (workload, times, workers) -> runs."""
     lines = [
         "| workload | rows | records | workers | seconds | records/s | speed-up | memory | limit |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     base = {}
-    for (name, times, workers), runs in found.items():
+    for (name, times, workers), runs in results.items():
         seconds = statistics.median(run["seconds"] for run in runs)
         records, memory = runs[0]["records"], max(run["memory"] for run in runs)
         # Against the first number of workers that is listed, mostly one.
@@ -155,7 +156,7 @@ def table(found):
 
 
 def check_packed(path):
-    """Ends the program if a workload's file is not there."""
+    """Ends the program if a workload's file is missing."""
     if not path.is_file():
         raise SystemExit(f"{path} is not there; see the header of {Path(__file__).name}")
     with gzip.open(path) as file:
@@ -177,7 +178,7 @@ def main():
     sources = {name: folders[name] / WORKLOADS[name][2] for name in args.workloads}
     for path in sources.values():
         check_packed(path)
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
         data = {
             (name, times): lay_out(Path(folder), name, sources[name], times)
@@ -185,12 +186,12 @@ def main():
             for times in args.times
         }
         for turn in range(args.rounds):
-            for (name, times), place in data.items():
+            for (name, times), data_dir in data.items():
                 for workers in args.workers:
-                    run = measured(name, place, workers, args.vocab)
-                    found.setdefault((name, times, workers), []).append(run)
+                    run = measured(name, data_dir, workers, args.vocab)
+                    results.setdefault((name, times, workers), []).append(run)
                     print(f"round {turn + 1}: {name}, {times}x, {workers} workers", file=sys.stderr)
-        print(table(found))
+        print(table(results))
 
 
 if __name__ == "__main__":

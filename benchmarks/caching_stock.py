@@ -1,9 +1,9 @@
-"""The peer of `caching.py`: SeqIO's own caching over promptsource's own rendering.
+"""The peer of `caching.py`: SeqIO's caching with promptsource's rendering.
 
     python benchmarks/caching_stock.py --data_dir DIR --vocab FILE --out DIR [--tasks REGEX]
 
-As the original T0 does it: `datasets.map` with `Template.apply`, a `FunctionDataSource` over one
-Python generator, T5's preprocessors, Beam's DirectRunner. The rows are loaded before the clock
+It works like the original T0: `datasets.map` with `Template.apply`, a `FunctionDataSource` over one
+Python generator, T5's preprocessors, and Beam's DirectRunner. The rows are loaded before the clock
 starts. Prints one line of JSON: seconds, processor seconds, records.
 """
 
@@ -38,39 +38,39 @@ WORKLOAD = (
 
 
 def rendered(row, template):
-    """The original's rule: anything but two parts, or empty inputs, is dropped later."""
+    """Renders a row; if there are not two parts, or the inputs are empty, it is dropped later."""
     row = promptsource.utils.removeHyphen(row)
-    parts = template.apply(row)
-    inputs, targets = parts if len(parts) == 2 else ("", "")
-    made = {"inputs": inputs, "targets": targets or (NO_LABEL if inputs else "")}
+    texts = template.apply(row)
+    inputs, targets = texts if len(texts) == 2 else ("", "")
+    example = {"inputs": inputs, "targets": targets or (NO_LABEL if inputs else "")}
     choices = template.get_answer_choices_list(row)
-    return {**made, "answer_choices": choices} if choices else made
+    return {**example, "answer_choices": choices} if choices else example
 
 
 def prompted(rows, template):
-    """All rows of a split, rendered."""
-    made = rows.map(functools.partial(rendered, template=template))
-    made = made.filter(lambda row: bool(row["inputs"] and row["targets"]))
-    kept = {"inputs", "targets", "answer_choices"}
-    return made.remove_columns([name for name in rows.column_names if name not in kept])
+    """Renders all rows of a split."""
+    examples = rows.map(functools.partial(rendered, template=template))
+    examples = examples.filter(lambda row: bool(row["inputs"] and row["targets"]))
+    columns = {"inputs", "targets", "answer_choices"}
+    return examples.remove_columns([name for name in rows.column_names if name not in columns])
 
 
 def source(splits, template):
-    """One Python generator for each split, as the original has."""
+    """Returns a source with one Python generator per split, like the original."""
 
     def dataset_fn(split, shuffle_files, seed=None):
-        made = prompted(splits[split], template)
+        examples = prompted(splits[split], template)
         signature = {name: tf.TensorSpec((), tf.string) for name in ("inputs", "targets")}
-        if "answer_choices" in made.column_names:
+        if "answer_choices" in examples.column_names:
             signature["answer_choices"] = tf.TensorSpec((None,), tf.string)
-        return tf.data.Dataset.from_generator(made.__iter__, output_signature=signature)
+        return tf.data.Dataset.from_generator(examples.__iter__, output_signature=signature)
 
     sizes = {split: len(rows) for split, rows in splits.items()}
     return seqio.FunctionDataSource(dataset_fn, splits=list(splits), num_input_examples=sizes)
 
 
 def expand(dataset):
-    """T5's rank classification, as the original sets it up (`tf.size` mends a fault of its)."""
+    """Applies T5's rank classification like the original (`tf.size` fixes a bug in it)."""
     return t5_preprocessors.rank_classification(
         dataset,
         inputs_fn=lambda ex: tf.fill((tf.size(ex["answer_choices"]),), ex["inputs"]),
@@ -81,7 +81,7 @@ def expand(dataset):
 
 
 def loaded(data_dir, name, subset, splits):
-    """The rows of the splits, in Arrow's form."""
+    """Loads the rows of the splits as Arrow tables."""
     folder = Path(data_dir, name, subset or "default")
     files = {split: str(folder / f"{split}.jsonl.gz") for split in splits}
     rows = datasets.load_dataset("json", data_files=files)
@@ -89,7 +89,7 @@ def loaded(data_dir, name, subset, splits):
 
 
 def register(data_dir, vocabulary, pattern):
-    """Registers the workload's tasks whose names (the original's) match, and returns these."""
+    """Registers the workload's tasks whose original names match, and returns the names."""
     features = {
         "inputs": seqio.Feature(vocabulary, add_eos=False, dtype=tf.int32),
         "targets": seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32),
@@ -99,11 +99,11 @@ def register(data_dir, vocabulary, pattern):
         seqio.preprocessors.append_eos,
         seqio.CacheDatasetPlaceholder(required=False),
     ]
-    for name, subset, splits, wanted in WORKLOAD:
+    for name, subset, splits, template_names in WORKLOAD:
         rows = None
         templates = promptsource.templates.DatasetTemplates(name, subset)
         for template in templates.templates.values():
-            if wanted and template.name not in wanted:
+            if template_names and template.name not in template_names:
                 continue
             task = re.sub(
                 r"[^\w\d\._]+", "_", "_".join(filter(None, (name, subset, template.name)))
@@ -122,7 +122,7 @@ def register(data_dir, vocabulary, pattern):
 
 
 def main():
-    """Caches and prints how long it took."""
+    """Caches the tasks and prints the time."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--vocab", required=True)

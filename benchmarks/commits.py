@@ -1,12 +1,12 @@
-"""Our speeds at two commits, taking turns: whether a change made something slower.
+"""Compares our speed at two commits, to find out whether a change made something slower.
 
     .venv/bin/python benchmarks/commits.py --before=v0.3 --data_dir=DATA --vocab=spiece.model
     .venv/bin/python benchmarks/commits.py --before=HEAD~20 ... --only training caching
 
-The other commit is checked out into a temporary folder; both run on this environment's packages.
-A round measures each figure at both commits, in processes of their own; what waits sleeps. The
-peers of other projects are left out: `run.py` has those. Prints a Markdown table; a ratio above 1
-means that this commit is faster.
+The other commit is checked out into a temporary folder. Both run with this environment's packages.
+Each round measures every figure at both commits, in separate processes; waiting processes sleep.
+Other projects are not measured here (see `run.py`). Prints a Markdown table. A ratio above 1 means
+that this commit is faster.
 """
 
 import argparse
@@ -63,23 +63,23 @@ CONVERTED_BLOCKS = 2  # of T5 1.1 XL's shape in each stack, 1.3 GB
 
 
 class Tree:
-    """A checkout, and the processes of it that wait for their turn."""
+    """A checkout, and its processes that wait for their turn."""
 
-    def __init__(self, root: Path, given: argparse.Namespace, scratch: Path) -> None:
-        self.root, self.given, self.scratch = root, given, scratch
+    def __init__(self, root: Path, args: argparse.Namespace, scratch: Path) -> None:
+        self.root, self.args, self.scratch = root, args, scratch
 
     def seconds(self, *words: str) -> float:
         """Runs a command; returns its seconds."""
         began = time.monotonic()
         command = [sys.executable, *words]
-        place: dict[str, Any] = {"cwd": self.root, "env": environment(self.root)}
-        run = subprocess.run(command, capture_output=True, **place)
+        options: dict[str, Any] = {"cwd": self.root, "env": environment(self.root)}
+        run = subprocess.run(command, capture_output=True, **options)
         if run.returncode:
             sys.exit(f"{' '.join(command)}: {run.stderr.decode()[-2000:]}")
         return time.monotonic() - began
 
     def asked(self, *words: str) -> subprocess.Popen:
-        """Starts a process that answers questions, as `workers.ask` puts them."""
+        """Starts a process that answers questions from `workers.ask`."""
         return worker([sys.executable, *words], os.cpu_count() or 1, self.root)
 
     def script(self, name: str) -> str:
@@ -89,7 +89,7 @@ class Tree:
 
 @contextmanager
 def training(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Steps a second of t5.1.1.small in the type of activations that a run takes by itself."""
+    """Steps per second of t5.1.1.small with the activation type that a run chooses by default."""
     words = ["ours", "auto"]
     trainer = Worker(sys.executable, tree.script("training_mesh.py"), words, tree.root)
     trainer.steps(STEPS)
@@ -105,8 +105,8 @@ def _answers(process: subprocess.Popen, question: dict[str, Any], name: str) -> 
 
 @contextmanager
 def scoring(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Choices a second, 20 examples of each prompt of RTE and CB, t5.1.1.small in float32."""
-    words = [str(os.cpu_count()), str(tree.scratch), tree.given.data_dir, tree.given.vocab]
+    """Choices per second: 20 examples of each RTE and CB prompt, t5.1.1.small in float32."""
+    words = [str(os.cpu_count()), str(tree.scratch), tree.args.data_dir, tree.args.vocab]
     process = tree.asked(tree.script("scoring_tensorflow.py"), *words)
     question = {"scorer": "ours", "dataset": "ranked", "tasks": RANKED, "dtype": "float32"}
     yield _answers(process, {**question, "examples": 20, "mesh_batches": 1}, "choices_per_second")
@@ -115,7 +115,7 @@ def scoring(tree: Tree) -> Iterator[Callable[[], float]]:
 
 @contextmanager
 def inference(tree: Tree, dtype: str = "float32") -> Iterator[Callable[[], float]]:
-    """Tokens a second, greedily, 32 inputs of 128 and 64 predicted, by t5.1.1.small."""
+    """Tokens per second of t5.1.1.small: greedy, 32 inputs of 128 tokens, 64 predicted tokens."""
     process = tree.asked(tree.script("inference_tensorflow.py"), str(os.cpu_count()))
     sizes = {"batch": 32, "inputs": 128, "targets": 64, "beams": 1}
     yield _answers(process, {"side": "ours", "dtype": dtype, **sizes}, "tokens_per_second")
@@ -125,12 +125,12 @@ def inference(tree: Tree, dtype: str = "float32") -> Iterator[Callable[[], float
 def _cache_words(tree: Tree, tasks: str, output: Path) -> list[str]:
     words = ["-m", "t0.cli.cache_tasks", f"--tasks={tasks}", "--module_import=t0.seqio_tasks"]
     words += [f"--output_cache_dir={output}", "--splits=validation"]
-    return [*words, f"--data_dir={tree.given.data_dir}", f"--vocab={tree.given.vocab}"]
+    return [*words, f"--data_dir={tree.args.data_dir}", f"--vocab={tree.args.vocab}"]
 
 
 @contextmanager
 def caching(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Runs an hour of caching the validation splits of RTE, CB and HellaSwag, all prompts."""
+    """Runs per hour of caching the validation splits of RTE, CB and HellaSwag, all prompts."""
 
     def rate() -> float:
         with tempfile.TemporaryDirectory(dir=tree.scratch) as output:
@@ -141,7 +141,7 @@ def caching(tree: Tree) -> Iterator[Callable[[], float]]:
 
 @contextmanager
 def feeding(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Examples a second, packed to 1024 + 256 tokens, from a cache of RTE and CB."""
+    """Examples per second, packed to 1024 + 256 tokens, from a cache of RTE and CB."""
     cache = tree.scratch / "fed"
     tree.seconds(*_cache_words(tree, FED, cache))
     process = tree.asked("-c", FEEDING, str(tree.root / "benchmarks"), str(cache), FED)
@@ -151,16 +151,16 @@ def feeding(tree: Tree) -> Iterator[Callable[[], float]]:
 
 @contextmanager
 def pretraining(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Tokens a second of span corruption, 512 + 114, packed, from 12 MB of text."""
+    """Tokens per second of packed span corruption, 512 + 114 tokens, from 12 MB of text."""
     text = tree.scratch / "text"
     text.mkdir()
-    rows = sorted(Path(tree.given.data_dir, "hellaswag").rglob("*.jsonl*"))
+    rows = sorted(Path(tree.args.data_dir, "hellaswag").rglob("*.jsonl*"))
     lines = [line for path in rows for line in pandas.read_json(path, lines=True)["ctx"]]
     while sum(map(len, lines)) < 12e6:
         lines += lines
-    for part in range(64):
-        (text / f"train-{part:02d}.txt").write_text("\n".join(lines[part::64]) + "\n")
-    words = [str(tree.root / "benchmarks"), str(text), tree.given.vocab]
+    for number in range(64):
+        (text / f"train-{number:02d}.txt").write_text("\n".join(lines[number::64]) + "\n")
+    words = [str(tree.root / "benchmarks"), str(text), tree.args.vocab]
     process = tree.asked("-c", PRETRAINING, *words)
     yield _answers(process, {}, "rate")
     process.kill()
@@ -168,13 +168,13 @@ def pretraining(tree: Tree) -> Iterator[Callable[[], float]]:
 
 @contextmanager
 def converting(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Conversions an hour of a Mesh TensorFlow checkpoint to Hugging Face's form."""
-    made, converted = tree.scratch / "mesh", tree.scratch / "converted"
-    generate(made, xl_shape(CONVERTED_BLOCKS))
+    """Conversions per hour of a Mesh TensorFlow checkpoint to Hugging Face's format."""
+    checkpoint, converted = tree.scratch / "mesh", tree.scratch / "converted"
+    generate(checkpoint, xl_shape(CONVERTED_BLOCKS))
 
     def rate() -> float:
         shutil.rmtree(converted, ignore_errors=True)
-        words = ["-m", "t0.cli.main", "convert", str(made), str(converted), "--to=hf"]
+        words = ["-m", "t0.cli.main", "convert", str(checkpoint), str(converted), "--to=hf"]
         return 3600 / tree.seconds(*words)
 
     yield rate
@@ -218,38 +218,38 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def main() -> None:
-    """Measures, and prints the table."""
+    """Runs the measurements, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", required=True, help="the other commit")
     parser.add_argument("--data_dir", required=True, help="folder of dataset folders")
     parser.add_argument("--vocab", required=True, help="T5's SentencePiece model")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=FIGURES, default=[*FIGURES])
-    given = parser.parse_args()
-    given.data_dir, given.vocab = (os.path.abspath(p) for p in (given.data_dir, given.vocab))  # noqa: PTH100
+    args = parser.parse_args()
+    args.data_dir, args.vocab = (os.path.abspath(p) for p in (args.data_dir, args.vocab))  # noqa: PTH100
     print("| figure | before | now | ratio | ratio, round by round |\n|---|---|---|---|---|")
-    with checked_out(given.before) as before:
-        for name in given.only:
-            row = measure(FIGURES[name], (before, ROOT), given)
+    with checked_out(args.before) as before:
+        for name in args.only:
+            row = measure(FIGURES[name], (before, ROOT), args)
             print(f"| {name} | {row} |", flush=True)
 
 
 def measure(
-    figure: Callable[[Tree], Any], roots: tuple[Path, Path], given: argparse.Namespace
+    figure: Callable[[Tree], Any], roots: tuple[Path, Path], args: argparse.Namespace
 ) -> str:
     """Returns the cells of a figure: medians of the rounds, and ratios."""
-    found: tuple[list[float], list[float]] = ([], [])
+    results: tuple[list[float], list[float]] = ([], [])
     with ExitStack() as open_, tempfile.TemporaryDirectory() as scratch:
         rates = []
         for number, root in enumerate(roots):
             folder = Path(scratch, str(number))
             folder.mkdir()
-            rates.append(open_.enter_context(figure(Tree(root, given, folder))))
-        for turn in range(given.rounds):
+            rates.append(open_.enter_context(figure(Tree(root, args, folder))))
+        for turn in range(args.rounds):
             for side in ((0, 1), (1, 0))[turn % 2]:
-                found[side].append(rates[side]())
-    before, now = map(statistics.median, found)
-    paired = [b / a for a, b in zip(*found, strict=True)]
+                results[side].append(rates[side]())
+    before, now = map(statistics.median, results)
+    paired = [b / a for a, b in zip(*results, strict=True)]
     rounds = ", ".join(f"{ratio:.2f}" for ratio in paired)
     return f"{before:.4g} | {now:.4g} | {statistics.median(paired):.2f} | {rounds}"
 

@@ -1,14 +1,14 @@
-"""Speed and memory of `t0 convert` on a 3B-shaped checkpoint, beside the disk's own copy speed.
+"""Measures the speed and memory of `t0 convert` on a 3B-shaped checkpoint, compared with `cp`.
 
     .venv/bin/python benchmarks/converting.py --folder /big/disk          # about 12 GB x 3
     .venv/bin/python benchmarks/converting.py --folder /tmp --blocks 2    # a small one
 
-The weights are generated in T5 1.1 XL's shape. Before each measurement the files read are evicted
-from the page cache, and every time includes the wait until what was written is on the disk. Copies
-and conversions take turns; the fastest of each counts, as a virtual machine's disk and memory may
-be several times slower at one moment than at the next. Peak memory is the resident set of a process
-that does nothing but that conversion. The goals: half of the copy's speed, and 1.2 times the
-largest tensor plus 1 GB.
+The generated weights have the shape of T5 1.1 XL. Before each measurement the input files are
+evicted from the page cache. Every time includes the wait until the output is on disk. Copies and
+conversions take turns, and the fastest of each counts, because the disk and memory of a virtual
+machine may at times be several times slower. Peak memory is the resident set of a process that only
+runs the conversion. The goals are half of the copy's speed, and 1.2 times the largest tensor plus
+1 GB.
 """
 
 import argparse
@@ -32,7 +32,7 @@ COPY_SHARE_GOAL = 0.5
 
 
 def xl_shape(blocks: int) -> ModelShape:
-    """T5 1.1 XL's shape (2.85 billion parameters at 24 blocks)."""
+    """Returns T5 1.1 XL's shape (2.85 billion parameters at 24 blocks)."""
     return ModelShape(
         vocabulary=32_128,
         d_model=2048,
@@ -87,7 +87,7 @@ def copy_rate(source: Path, target: Path) -> float:
 
 
 def one_conversion(source: str, target: str, to: str, gzip_level: int) -> None:
-    """Converts, and prints seconds and peak memory; runs in a process of its own."""
+    """Converts in this process, and prints the seconds and peak memory."""
     report = convert(
         source, target, to=to, options=ConversionOptions(gzip_level=gzip_level), progress=False
     )
@@ -96,7 +96,7 @@ def one_conversion(source: str, target: str, to: str, gzip_level: int) -> None:
 
 
 def measured(source: Path, target: Path, to: str, gzip_level: int) -> dict:
-    """Returns seconds, bytes and peak memory of a conversion in a process of its own."""
+    """Runs a conversion in its own process; returns its seconds, bytes and peak memory."""
     evict(source)
     words = [sys.executable, __file__, "--one", str(source), str(target), to, str(gzip_level)]
     done = subprocess.run(words, check=True, capture_output=True, text=True)

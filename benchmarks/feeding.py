@@ -1,11 +1,11 @@
-"""Examples a second and packing: our feeding beside T5's `mesh_train_dataset_fn`, from one cache.
+"""Compares examples/s and packing of our feeding and T5's `mesh_train_dataset_fn`, from one cache.
 
     seqio_cache_tasks --tasks='super_glue_rte_.*' --output_cache_dir=CACHE \
       --module_import=t0.seqio_tasks --splits=train
     .venv/bin/python benchmarks/feeding.py --cache=CACHE --tasks='super_glue_rte_(?!.*score_eval).*'
 
-Both read, mix, shuffle and pack the same mixture to 1024 + 256 tokens, in turns in one process.
-Filled is the share of input places that hold a token. Prints a Markdown table.
+Both read, mix, shuffle and pack the same mixture to 1024 + 256 tokens. They take turns in one
+process. "Filled" is the share of input positions with a token. Prints a Markdown table.
 """
 
 import argparse
@@ -39,19 +39,19 @@ def _examples(rows: np.ndarray) -> int:
 
 
 def ours(rows: int, seed: int, split: str) -> tuple[int, float, float]:
-    """Returns examples, seconds and the share of input places filled."""
+    """Returns our examples, seconds and the share of filled input positions."""
     began = time.perf_counter()
-    given = {"dataset_split": split, "use_cached": True, "seed": seed}
-    batches = open_data(data_spec(NAME, LENGTHS, **given)).batches(16)
+    options = {"dataset_split": split, "use_cached": True, "seed": seed}
+    batches = open_data(data_spec(NAME, LENGTHS, **options)).batches(16)
     return _counted(rows, began, (next(batches)[0] for _ in range(rows // 16)))
 
 
 def stock(rows: int, seed: int, split: str) -> tuple[int, float, float]:
-    """The same of T5's function."""
+    """Returns the same figures for T5's function."""
     began = time.perf_counter()
     with tf.Graph().as_default(), tf.Session() as session:
-        given = {"dataset_split": split, "use_cached": True, "seed": seed}
-        dataset = mesh_transformer.mesh_train_dataset_fn(NAME, LENGTHS, **given)
+        options = {"dataset_split": split, "use_cached": True, "seed": seed}
+        dataset = mesh_transformer.mesh_train_dataset_fn(NAME, LENGTHS, **options)
         following = tf.data.make_one_shot_iterator(dataset.batch(16).prefetch(4)).get_next()
         return _counted(rows, began, (session.run(following) for _ in range(rows // 16)))
 
@@ -72,20 +72,20 @@ def main() -> None:
     parser.add_argument("--split", default="train", help="which split is read (default: train)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=2048, help="packed rows of a round")
-    given = parser.parse_args()
+    args = parser.parse_args()
     tf.disable_v2_behavior()
-    mesh_transformer.seqio.set_global_cache_dirs([given.cache])
-    names = [path.parent.name for path in Path(given.cache).glob("*/COMPLETED")]
-    names = sorted(name for name in names if re.fullmatch(given.tasks, name))
+    mesh_transformer.seqio.set_global_cache_dirs([args.cache])
+    names = [path.parent.name for path in Path(args.cache).glob("*/COMPLETED")]
+    names = sorted(name for name in names if re.fullmatch(args.tasks, name))
     seqio.MixtureRegistry.add(NAME, names, default_rate=1.0)
-    found: dict[str, list[tuple[int, float, float]]] = {"T5, stock": [], "ours": []}
-    for turn in range(given.rounds):
-        for name, function in zip(found, (stock, ours), strict=True):
-            found[name].append(function(given.rows, turn, given.split))
+    results: dict[str, list[tuple[int, float, float]]] = {"T5, stock": [], "ours": []}
+    for turn in range(args.rounds):
+        for name, function in zip(results, (stock, ours), strict=True):
+            results[name].append(function(args.rows, turn, args.split))
     print(f"{len(names)} tasks\n\n| feeding | examples/s | ratio | inputs filled |")
     print("|---|---|---|---|")
-    speeds = {n: statistics.median(e / s for e, s, _ in rounds) for n, rounds in found.items()}
-    for name, rounds in found.items():
+    speeds = {n: statistics.median(e / s for e, s, _ in rounds) for n, rounds in results.items()}
+    for name, rounds in results.items():
         filled = statistics.median(share for _, _, share in rounds)
         ratio = speeds[name] / speeds["T5, stock"]
         print(f"| {name} | {speeds[name]:,.0f} | {ratio:.1f} | {filled:.1%} |")

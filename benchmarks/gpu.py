@@ -122,13 +122,13 @@ def measured(
     case: Case, place: Place, rounds: int, steps: int, only: Sequence[str] = ()
 ) -> tuple[dict[str, list[dict[str, float]]], dict[str, int]]:
     """Returns the answers of each system in each round, none where it failed; and processes."""
-    found: dict[str, list[dict[str, float]]] = {}
+    answers: dict[str, list[dict[str, float]]] = {}
     counts, started = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for name, count, ours, settings in systems(case, place):
             if only and name not in only:
                 continue
-            found[name], counts[name] = [], count
+            answers[name], counts[name] = [], count
             launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}"]
             program = "training_torch_ours.py" if ours else "training_torch_peer.py"
             words = [*(launch if count > 1 else []), str(FOLDER / program)]
@@ -146,12 +146,12 @@ def measured(
                 _ask(started[name], steps)
                 answer = _answer(started[name])
                 print(f"round {turn + 1}: {name}: {answer}", file=sys.stderr, flush=True)
-                found[name] += [answer] if answer else []
+                answers[name] += [answer] if answer else []
                 running -= set() if answer else {name}
         for process in started.values():
             process.kill()
             process.wait()
-    return found, counts
+    return answers, counts
 
 
 def _warmed_up(started: Mapping[str, subprocess.Popen]) -> Iterator[str]:
@@ -178,14 +178,14 @@ def _answer(process: subprocess.Popen) -> dict[str, float] | None:
 def records(
     case: Case,
     place: Place,
-    found: Mapping[str, list[dict[str, float]]],
+    answers_of: Mapping[str, list[dict[str, float]]],
     processes: Mapping[str, int],
     steps: int,
 ) -> Iterator[dict[str, Any]]:
     """Yields what was measured of each system."""
     card = gpus.find_by_device_name(place.name)
     peak = card.teraflops * 1e12 if card and card.teraflops else None
-    for name, answers in found.items():
+    for name, answers in answers_of.items():
         record = {
             "size": case.size,
             "tokens": case.shape,
@@ -235,28 +235,28 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="where the numbers are written, too")
     parser.add_argument("--steps", type=int, default=20, help="of a round (default: 20)")
-    given = parser.parse_args()
-    count, name = found_gpus(sys.executable) if given.device == "cuda" else (1, "this processor")
+    args = parser.parse_args()
+    count, name = found_gpus(sys.executable) if args.device == "cuda" else (1, "this processor")
     if not count:
         sys.exit("gpu.py: PyTorch finds no GPU here; --device=cpu --sizes tiny tries the program")
-    place = Place(sys.executable, given.device, count, name)
+    place = Place(sys.executable, args.device, count, name)
     print(f"{count} x {name}\n")
     print("\n".join(HEAD), flush=True)
     cases = [
-        Case(size, shape, given.rows or max(ROWS[size] * 512 // SHAPES[shape]["inputs"], 1))
-        for size in given.sizes
-        for shape in given.shapes
+        Case(size, shape, args.rows or max(ROWS[size] * 512 // SHAPES[shape]["inputs"], 1))
+        for size in args.sizes
+        for shape in args.shapes
     ]
-    kept: list[dict[str, Any]] = []
-    published = NANOT5 if given.nanot5 and "base" in given.sizes and given.device == "cuda" else {}
+    saved: list[dict[str, Any]] = []
+    published = NANOT5 if args.nanot5 and "base" in args.sizes and args.device == "cuda" else {}
     cases += [Case("base", *case) for case in published]
     for case in cases:
-        found, processes = measured(case, place, given.rounds, given.steps, given.systems)
-        for record in records(case, place, found, processes, given.steps):
+        answers, processes = measured(case, place, args.rounds, args.steps, args.systems)
+        for record in records(case, place, answers, processes, args.steps):
             print(row(record), flush=True)
-            kept.append(record)
-        if given.json:
-            given.json.write_text(json.dumps(kept, indent=1))
+            saved.append(record)
+        if args.json:
+            args.json.write_text(json.dumps(saved, indent=1))
     for (shape, rows, _), (name, seconds) in published.items():
         print(f"| base | {shape} | {rows} | {name} | {seconds} | | | |")
 

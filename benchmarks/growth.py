@@ -60,10 +60,10 @@ class Measured(NamedTuple):
 def lay_out(args: argparse.Namespace, folder: Path, times: int) -> Path:
     """Writes `times` the rows of RTE and the documents, and CB as it is; returns the folder."""
     data = args.data_dir
-    made = folder / "data"
-    rte = made / "super_glue" / "rte"
+    data_dir = folder / "data"
+    rte = data_dir / "super_glue" / "rte"
     rte.mkdir(parents=True)
-    (made / "super_glue" / "cb").symlink_to((data / "super_glue" / "cb").resolve())
+    (data_dir / "super_glue" / "cb").symlink_to((data / "super_glue" / "cb").resolve())
     for split in ("train", "validation"):
         name = f"{split}.jsonl.gz"
         with gzip.open(data / "super_glue" / "rte" / name, "rt") as file:
@@ -71,23 +71,23 @@ def lay_out(args: argparse.Namespace, folder: Path, times: int) -> Path:
         with gzip.open(rte / name, "wt", compresslevel=1) as file:
             for shift in range(times):
                 for number, row in enumerate(rows):
-                    other = rows[(number + shift) % len(rows)]["hypothesis"]
-                    file.write(json.dumps({**row, "hypothesis": other}) + "\n")
-    text = made / "text"
+                    hypothesis = rows[(number + shift) % len(rows)]["hypothesis"]
+                    file.write(json.dumps({**row, "hypothesis": hypothesis}) + "\n")
+    text = data_dir / "text"
     text.mkdir()
     with gzip.open(args.recipes_dir / "text" / "train.jsonl.gz", "rt") as file:
         lines = list(itertools.islice(file, args.documents))
     # As many files as cores, so that every core has work at once the rows, too.
-    for part in range(os.cpu_count()):
-        own = folder / f"documents-{part}.jsonl.gz"
-        with gzip.open(own, "wt") as file:
-            file.writelines(lines[part :: os.cpu_count()])
-        for number in range(times):
-            (text / f"train-{number:05d}-{part}.jsonl.gz").symlink_to(own.resolve())
+    for index in range(os.cpu_count()):
+        shard = folder / f"documents-{index}.jsonl.gz"
+        with gzip.open(shard, "wt") as file:
+            file.writelines(lines[index :: os.cpu_count()])
+        for copy in range(times):
+            (text / f"train-{copy:05d}-{index}.jsonl.gz").symlink_to(shard.resolve())
     features = data / "super_glue" / "rte" / "features.json"
     if features.exists():
         (rte / features.name).write_bytes(features.read_bytes())
-    return made
+    return data_dir
 
 
 def run(*words: str | Path) -> tuple[float, int, str]:
@@ -139,7 +139,7 @@ def stages(folder: Path, data: Path, args: argparse.Namespace) -> dict[str, Call
 
     def examples(pattern: str, cache: Path = cache) -> int:
         stats = (json.loads(path.read_text()) for path in cache.glob(pattern))
-        return sum(one["examples"] for one in stats)
+        return sum(task_stats["examples"] for task_stats in stats)
 
     def measured(
         output: Path, rows: Callable[[], int], *words: str | Path
@@ -223,26 +223,26 @@ def make_model(args: argparse.Namespace, folder: Path) -> None:
     )
 
 
-def further(found: dict[int, Measured]) -> list[float]:
+def further(measurements: dict[int, Measured]) -> list[float]:
     """Returns the seconds of each further row, from each number of rows to the next."""
-    runs = [found[times] for times in sorted(found)]
+    runs = [measurements[times] for times in sorted(measurements)]
     return [
         (more.seconds - less.seconds) / (more.rows - less.rows)
         for less, more in zip(runs, runs[1:], strict=False)
     ]
 
 
-def table(found: dict[str, dict[int, Measured]]) -> str:
+def table(measurements: dict[str, dict[int, Measured]]) -> str:
     """Returns the measurements as a Markdown table."""
-    times = sorted(next(iter(found.values())))
+    times = sorted(next(iter(measurements.values())))
     lines = [
         "| what | " + " | ".join(f"rows, seconds, memory at {n}x" for n in times) + " | "
         "ms for each further row | last beside first |",
         "|---" * (len(times) + 3) + "|",
     ]
-    for name, runs in found.items():
+    for name, runs in measurements.items():
         cells = [
-            f"{one.rows:,}, {one.seconds:.1f}, {one.memory / 1e9:.2f} GB" for one in runs.values()
+            f"{run.rows:,}, {run.seconds:.1f}, {run.memory / 1e9:.2f} GB" for run in runs.values()
         ]
         costs = further(runs)
         ratio = costs[-1] / costs[0]
@@ -254,27 +254,27 @@ def table(found: dict[str, dict[int, Measured]]) -> str:
     return "\n".join(lines)
 
 
-def projection(found: dict[str, dict[int, Measured]]) -> str:
+def projection(measurements: dict[str, dict[int, Measured]]) -> str:
     """Returns what the costs of further rows mean for P3 and C4."""
-    here, beam, documents = (
-        further(found[name])[-1]
+    records, beam, documents = (
+        further(measurements[name])[-1]
         for name in ("caching, records", "caching by Beam, records", "caching, documents")
     )
-    times = max(found["caching, records"])
-    start = found["caching by Beam, records"][times].seconds
-    start -= beam * found["caching by Beam, records"][times].rows
+    times = max(measurements["caching, records"])
+    start = measurements["caching by Beam, records"][times].seconds
+    start -= beam * measurements["caching by Beam, records"][times].rows
     lines = []
-    for what, cost in (("records as P3's", here), ("documents as C4's", documents)):
-        many = start + cost * max(1.0, beam / here) * PROJECTED / MACHINES
+    for kind, cost in (("records as P3's", records), ("documents as C4's", documents)):
+        many = start + cost * max(1.0, beam / records) * PROJECTED / MACHINES
         lines.append(
-            f"{PROJECTED:,} {what}: {cost * PROJECTED / 3600:.1f} hours on one machine, "
+            f"{PROJECTED:,} {kind}: {cost * PROJECTED / 3600:.1f} hours on one machine, "
             f"{many / 60:.1f} minutes on {MACHINES} by Beam."
         )
-    slower = f"a further record {beam / here:.2f} times as long as without it"
+    slower = f"a further record {beam / records:.2f} times as long as without it"
     return "\n".join([*lines, f"Beam takes {start:.0f} s to start, and {slower}."])
 
 
-def draw(found: dict[str, dict[int, Measured]], path: Path) -> None:
+def draw(measurements: dict[str, dict[int, Measured]], path: Path) -> None:
     """Draws seconds and memory over rows, both on logarithmic scales."""
     import matplotlib
 
@@ -282,10 +282,10 @@ def draw(found: dict[str, dict[int, Measured]], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, (seconds, memory) = pyplot.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
-    for name, runs in found.items():
-        rows = [one.rows for one in runs.values()]
-        seconds.plot(rows, [one.seconds for one in runs.values()], marker="o", label=name)
-        memory.plot(rows, [one.memory / 1e9 for one in runs.values()], marker="o", label=name)
+    for name, runs in measurements.items():
+        rows = [run.rows for run in runs.values()]
+        seconds.plot(rows, [run.seconds for run in runs.values()], marker="o", label=name)
+        memory.plot(rows, [run.memory / 1e9 for run in runs.values()], marker="o", label=name)
     for axes, label in ((seconds, "seconds"), (memory, "peak memory, GB")):
         axes.set(xscale="log", xlabel="rows", ylabel=label)
         axes.grid(alpha=0.3)
@@ -317,7 +317,7 @@ def main() -> None:
     if args.feed:
         feed(args.feed)
         return
-    found: dict[str, dict[int, list[Measured]]] = {}
+    measurements: dict[str, dict[int, list[Measured]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         args.model = Path(scratch, "model")
         make_model(args, Path(scratch, "first"))
@@ -327,11 +327,11 @@ def main() -> None:
             data = lay_out(args, folder, times)
             runs[times] = stages(folder, data, args)
         for name, times in itertools.product(runs[args.times[0]], order(args.times, args.repeats)):
-            found.setdefault(name, {}).setdefault(times, []).append(runs[times][name]())
-            print(name, times, found[name][times][-1], file=sys.stderr)
+            measurements.setdefault(name, {}).setdefault(times, []).append(runs[times][name]())
+            print(name, times, measurements[name][times][-1], file=sys.stderr)
     middle = {
         name: {times: statistics.median_high(many) for times, many in by_times.items()}
-        for name, by_times in found.items()
+        for name, by_times in measurements.items()
     }
     print(table(middle))
     print(f"\n{projection(middle)}")

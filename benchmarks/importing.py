@@ -43,17 +43,17 @@ def measure(module: str) -> tuple[float, float]:
 
 def run(rounds: int) -> dict[str, list[tuple[float, float]]]:
     """Returns the measurements of `rounds` rounds, in which the modules take turns."""
-    found: dict[str, list[tuple[float, float]]] = {PEER: [], OURS: []}
+    measurements: dict[str, list[tuple[float, float]]] = {PEER: [], OURS: []}
     for turn in range(rounds + 1):
-        for module in found:
+        for module in measurements:
             seconds = measure(module)
             if turn:
-                found[module].append(seconds)
+                measurements[module].append(seconds)
         print(f"round {turn} of {rounds}", file=sys.stderr)
-    return found
+    return measurements
 
 
-def table(found: dict[str, list[tuple[float, float]]]) -> str:
+def table(measurements: dict[str, list[tuple[float, float]]]) -> str:
     """Returns the measurements as a Markdown table."""
     lines = [
         "| import | wall, median s | fastest | ratio | processor, median s | ratio |",
@@ -61,10 +61,10 @@ def table(found: dict[str, list[tuple[float, float]]]) -> str:
     ]
     medians = {
         module: [statistics.median(column) for column in zip(*seconds, strict=True)]
-        for module, seconds in found.items()
+        for module, seconds in measurements.items()
     }
     for module, (wall, processor) in medians.items():
-        fastest = min(seconds for seconds, _ in found[module])
+        fastest = min(seconds for seconds, _ in measurements[module])
         lines.append(
             f"| `{module}` | {wall:.2f} | {fastest:.2f} | {wall / medians[PEER][0]:.2f} "
             f"| {processor:.2f} | {processor / medians[PEER][1]:.2f} |"

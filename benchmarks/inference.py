@@ -47,25 +47,25 @@ def measure(arguments: argparse.Namespace, dtype: str) -> dict[str, list[dict[st
     workers = {side: worker(command, arguments.threads) for side, command in commands.items()}
     for side, process in workers.items():
         ask(process, {"side": side, **question})  # loads and warms up
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in workers}
+    measurements: dict[str, list[dict[str, float]]] = {side: [] for side in workers}
     for number in range(arguments.rounds):
         for side, process in workers.items():
-            found[side].append(ask(process, {}))
-            print(number, dtype, side, found[side][-1], file=sys.stderr)
+            measurements[side].append(ask(process, {}))
+            print(number, dtype, side, measurements[side][-1], file=sys.stderr)
     for process in workers.values():
         process.stdin.close()
         process.wait()
-    return found
+    return measurements
 
 
-def rows(dtype: str, found: dict[str, list[dict[str, float]]]) -> list[str]:
+def rows(dtype: str, measurements: dict[str, list[dict[str, float]]]) -> list[str]:
     """Returns the rows of a type in the Markdown table."""
 
     def median(side: str, name: str) -> float:
-        return statistics.median(answer[name] for answer in found[side])
+        return statistics.median(answer[name] for answer in measurements[side])
 
     lines = []
-    for side in found:
+    for side in measurements:
         speed, share = (median(side, n) for n in ("tokens_per_second", "per_processor_second"))
         ratios = ["", ""]
         if side != "ours":

@@ -101,10 +101,10 @@ class Mesh:
                 max_decode_length=question["targets"],
             )
             outputs = mtf.anonymize(outputs)
-            place = mtf.placement_mesh_impl.PlacementMeshImpl(
+            mesh_implementation = mtf.placement_mesh_impl.PlacementMeshImpl(
                 PLACE.mesh_shape, PLACE.layout_rules, PLACE.devices
             )
-            lowering = mtf.Lowering(graph, {mesh: place}, autostack=False)
+            lowering = mtf.Lowering(graph, {mesh: mesh_implementation}, autostack=False)
             self._ids = lowering.export_to_tf_tensor(outputs)
             copies = lowering.copy_masters_to_slices()
             self.lowering = time.perf_counter() - started

@@ -89,7 +89,7 @@ def simulated(setting: Setting, count: int, *, seed: int = 0) -> Iterator[Evalua
     for start in range(0, count, chunk):
         size = min(chunk, count - start)
         effects = _effects(setting, size, rng)
-        runs = [_run(setting, one, rng) for one in effects]
+        runs = [_run(setting, effect, rng) for effect in effects]
         yield *runs, _truth(setting, effects[0][0])
 
 
@@ -118,8 +118,8 @@ def _halves(
         places = setting.clusters
         of_document = _normal(rng, (*shape[:-1], places.max() + 1))[..., places]
         common = np.sqrt(0.5) * (common + of_document)
-    of_runs = [np.sqrt(SHARED[name]) * common + np.sqrt(1 - SHARED[name]) * one for one in own]
-    return tuple(DEVIATIONS[name] * one for one in of_runs)
+    of_runs = [np.sqrt(SHARED[name]) * common + np.sqrt(1 - SHARED[name]) * part for part in own]
+    return tuple(DEVIATIONS[name] * part for part in of_runs)
 
 
 def _run(setting: Setting, effects: tuple[np.ndarray, ...], rng: np.random.Generator) -> np.ndarray:
@@ -177,17 +177,17 @@ class Tally:
 def measure(setting: Setting, evaluations: int, *, seed: int = 0) -> Tally:
     """Returns the intervals and tests of ours, of the crossed bootstrap, and over rows."""
     tally = Tally()
-    given = {"prompts": setting.kind, "clusters": setting.clusters}
-    drawn = simulated(setting, evaluations, seed=seed)
-    for number, (first, second, truth) in enumerate(drawn):
-        found = statistics.interval_of_share(statistics.crossed_mean(first, **given))
-        tally.interval("ours", found.low, found.high, truth)
-        gap = statistics.crossed_difference(first, second, **given)
+    options = {"prompts": setting.kind, "clusters": setting.clusters}
+    evaluation_pairs = simulated(setting, evaluations, seed=seed)
+    for number, (first, second, truth) in enumerate(evaluation_pairs):
+        interval = statistics.interval_of_share(statistics.crossed_mean(first, **options))
+        tally.interval("ours", interval.low, interval.high, truth)
+        gap = statistics.crossed_difference(first, second, **options)
         tally.test("paired", statistics.p_value(gap), statistics.interval_of_difference(gap))
         _over_rows(tally, first, second, truth)
         if setting.prompts > 1 and setting.seeds == 1:
-            found = crossed_bootstrap(first[:, 0], seed=number)
-            tally.interval("bootstrap", found.low, found.high, truth)
+            interval = crossed_bootstrap(first[:, 0], seed=number)
+            tally.interval("bootstrap", interval.low, interval.high, truth)
         elif setting.prompts == 1:
             _of_one_prompt(tally, first[:, 0, 0] > 0, second[:, 0, 0] > 0, truth)
     return tally
@@ -221,8 +221,8 @@ def _over_rows(tally: Tally, first: np.ndarray, second: np.ndarray, truth: np.nd
 
 
 def _of_one_prompt(tally: Tally, first: np.ndarray, second: np.ndarray, truth: np.ndarray) -> None:
-    found = statistics.score_interval(first.mean(axis=-1), np.array(first.shape[-1]), Z)
-    tally.interval("wilson", found.low, found.high, truth)
+    interval = statistics.score_interval(first.mean(axis=-1), np.array(first.shape[-1]), Z)
+    tally.interval("wilson", interval.low, interval.high, truth)
     test = statistics.mcnemar(first, second)
     tally.test("exact", test.p_value)
     tally.test("mid", test.mid_p_value)
@@ -238,16 +238,16 @@ def calibration_coverage(examples: int, sharpness: float, evaluations: int) -> T
     """
     rng = np.random.default_rng(0)
 
-    def drawn(count: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
         logit = np.abs(rng.normal(0, 1.5, count))
         return special.expit(sharpness * logit), special.expit(logit)
 
-    truth = statistics.calibration_error(*drawn(2_000_000)) if sharpness != 1 else 0.0
+    truth = statistics.calibration_error(*draw(2_000_000)) if sharpness != 1 else 0.0
     tally = Tally()
     for _ in range(evaluations):
-        confidence, share = drawn(examples)
-        found = statistics.calibration_interval(confidence, rng.random(examples) < share)
-        tally.interval("ours", *(np.array([v]) for v in (found.low, found.high, truth)))
+        confidence, share = draw(examples)
+        interval = statistics.calibration_interval(confidence, rng.random(examples) < share)
+        tally.interval("ours", *(np.array([v]) for v in (interval.low, interval.high, truth)))
     return tally
 
 
@@ -291,8 +291,8 @@ def main() -> None:
     table(
         "10 prompts, accuracy 60% | examples | interval | over rows | paired test | over rows",
         (
-            (f"{name}, prompts {kind} | {e:,}", measure(Setting(e, 10, kind, **given), count))
-            for (name, given), kind, e in cells
+            (f"{name}, prompts {kind} | {e:,}", measure(Setting(e, 10, kind, **options), count))
+            for (name, options), kind, e in cells
         ),
         ("ours", "rows", "paired", "rows_paired"),
     )

@@ -62,8 +62,8 @@ def peer_index(sets: Sequence[EvaluationSet]) -> dict[int, set[tuple[str, ...]]]
         for batch in chosen.batches():
             for text in batch.texts:
                 words = words_of(text)
-                for n, known in grams.items():
-                    known.update(zip(*(words[i:] for i in range(n)), strict=False))
+                for n, evaluation_grams in grams.items():
+                    evaluation_grams.update(zip(*(words[i:] for i in range(n)), strict=False))
     return grams
 
 
@@ -73,9 +73,13 @@ def peer(job: FileJob, grams: dict[int, set[tuple[str, ...]]]) -> int:
     for texts, _, _ in text_batches(job, None):
         for text in texts:
             words = words_of(text)
-            for n, known in grams.items():
-                found = [g for g in zip(*(words[i:] for i in range(n)), strict=False) if g in known]
-                del found
+            for n, evaluation_grams in grams.items():
+                matches = [
+                    g
+                    for g in zip(*(words[i:] for i in range(n)), strict=False)
+                    if g in evaluation_grams
+                ]
+                del matches
         count += len(texts)
     return count
 
@@ -103,14 +107,14 @@ def main() -> None:
                     writer.add(batch)
         index, grams = Index(folder), peer_index(sets)
         sides = {"t0 overlap": lambda: ours(job, index), "sets": lambda: peer(job, grams)}
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+        rates: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
         for turn in range(arguments.rounds):
             for name, search in sides.items():
-                found[name].append(measure(search))
+                rates[name].append(measure(search))
             print(f"round {turn + 1} of {arguments.rounds}", file=sys.stderr)
     print("| search | texts/s of the processor | texts/s of the clock | ratio |")
     print("|---|---|---|---|")
-    medians = {n: [statistics.median(c) for c in zip(*r, strict=True)] for n, r in found.items()}
+    medians = {n: [statistics.median(c) for c in zip(*r, strict=True)] for n, r in rates.items()}
     for name, (processor, wall) in medians.items():
         ratio = processor / medians["sets"][0]
         print(f"| {name} | {processor:,.0f} | {wall:,.0f} | {ratio:.2f} |")

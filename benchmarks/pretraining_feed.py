@@ -48,8 +48,8 @@ def write_text(source: Path, folder: Path, characters: int) -> None:
     ]
     while sum(map(len, lines)) < characters:
         lines += lines
-    for part in range(_PARTS):
-        (folder / f"train-{part:02d}.txt").write_text("\n".join(lines[part::_PARTS]) + "\n")
+    for number in range(_PARTS):
+        (folder / f"train-{number:02d}.txt").write_text("\n".join(lines[number::_PARTS]) + "\n")
 
 
 def register(folder: Path) -> None:
@@ -71,8 +71,8 @@ def register(folder: Path) -> None:
 def ours(batches: int, seed: int) -> tuple[int, float]:
     """Returns tokens and seconds."""
     began = time.perf_counter()
-    made = open_data(data_spec(OURS, LENGTHS, seed=seed)).batches(16)
-    return _counted(began, (next(made)[0] for _ in range(batches)))
+    batch_stream = open_data(data_spec(OURS, LENGTHS, seed=seed)).batches(16)
+    return _counted(began, (next(batch_stream)[0] for _ in range(batches)))
 
 
 def stock(batches: int, seed: int) -> tuple[int, float]:
@@ -96,21 +96,21 @@ def main() -> None:
     parser.add_argument("--vocab", help="SentencePiece model (default: T0_VOCAB)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=400, help="of 16 sequences, in a round")
-    given = parser.parse_args()
-    set_vocabulary(given.vocab)
+    args = parser.parse_args()
+    set_vocabulary(args.vocab)
     tf.disable_v2_behavior()
     gin.bind_parameter("pack_dataset.use_custom_ops", False)
-    found: dict[str, list[tuple[int, float]]] = {"T5, stock": [], "ours": []}
+    results: dict[str, list[tuple[int, float]]] = {"T5, stock": [], "ours": []}
     with tempfile.TemporaryDirectory() as folder:
         # 3 characters for each token that a round takes.
-        write_text(given.text, Path(folder), given.batches * 16 * sum(LENGTHS.values()) * 3)
+        write_text(args.text, Path(folder), args.batches * 16 * sum(LENGTHS.values()) * 3)
         register(Path(folder))
-        for turn in range(given.rounds):
-            for name, function in zip(found, (stock, ours), strict=True):
-                found[name].append(function(given.batches, turn))
+        for turn in range(args.rounds):
+            for name, function in zip(results, (stock, ours), strict=True):
+                results[name].append(function(args.batches, turn))
     print("| feeding | tokens/s | slowest round | ratio |\n|---|---|---|---|")
-    speeds = {n: statistics.median(t / s for t, s in rounds) for n, rounds in found.items()}
-    for name, rounds in found.items():
+    speeds = {n: statistics.median(t / s for t, s in rounds) for n, rounds in results.items()}
+    for name, rounds in results.items():
         slowest = min(tokens / seconds for tokens, seconds in rounds)
         ratio = speeds[name] / speeds["T5, stock"]
         print(f"| {name} | {speeds[name]:,.0f} | {slowest:,.0f} | {ratio:.1f} |")

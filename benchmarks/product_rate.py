@@ -20,11 +20,11 @@ def product_rate(dtype: str) -> float:
     """Returns the GFLOP/s of a product of 2,048 by 2,048 by 2,048: the third best of seven."""
     with tf.Graph().as_default(), tf.Session() as session:
         values = [tf.random.stateless_uniform([SIZE, SIZE], [1, n]) for n in (1, 2)]
-        kept = [
+        variables = [
             tf.get_variable(str(n), initializer=tf.cast(value, dtype), use_resource=True)
             for n, value in enumerate(values)
         ]
-        product = tf.matmul(kept[0].read_value(), kept[1].read_value()).op
+        product = tf.matmul(variables[0].read_value(), variables[1].read_value()).op
         session.run(tf.global_variables_initializer())
         seconds = []
         for _ in range(PRODUCTS):

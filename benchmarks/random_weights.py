@@ -37,10 +37,10 @@ def random_checkpoint(
         model.call_simple(
             ids, ids, compute_loss=False, variable_dtype=mtf.VariableDType(tf.float32)
         )
-        place = mtf.placement_mesh_impl.PlacementMeshImpl(
+        mesh_implementation = mtf.placement_mesh_impl.PlacementMeshImpl(
             mtf.convert_to_shape(""), mtf.convert_to_layout_rules(""), [""]
         )
-        mtf.Lowering(graph, {mesh: place})
+        mtf.Lowering(graph, {mesh: mesh_implementation})
         variables = {variable.op.name: variable for variable in tf.global_variables()}
         session.run(tf.global_variables_initializer())
         for name, change in (changes or {}).items():

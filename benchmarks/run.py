@@ -181,9 +181,9 @@ def _environment() -> dict[str, str]:
 def commit() -> str:
     """Returns the commit's short hash, with "+" where the working tree differs from it."""
     git = ["git", "-C", str(ROOT)]
-    found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD"]).returncode
-    return found.stdout.strip() + ("+" if changed else "")
+    return head.stdout.strip() + ("+" if changed else "")
 
 
 def cells(text: str) -> Iterator[tuple[str, str, str]]:
@@ -196,21 +196,26 @@ def cells(text: str) -> Iterator[tuple[str, str, str]]:
         if not line.startswith("|"):
             header = []
             continue
-        found = [cell.strip() for cell in line.strip("|").split("|")]
+        row_cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not header:
-            header = found
-        elif not set("".join(found)) <= set("-: "):
-            named = next((n for n, cell in enumerate(found) if cell[:1].isdigit()), len(found))
-            row = ", ".join(found[: max(named, 1)])
-            for column, cell in list(zip(header, found, strict=False))[max(named, 1) :]:
+            header = row_cells
+        elif not set("".join(row_cells)) <= set("-: "):
+            first_number = next(
+                (n for n, cell in enumerate(row_cells) if cell[:1].isdigit()), len(row_cells)
+            )
+            row = ", ".join(row_cells[: max(first_number, 1)])
+            for column, cell in list(zip(header, row_cells, strict=False))[max(first_number, 1) :]:
                 yield row, column, cell
 
 
 def measure(name: str, paths: Mapping[str, str], output: Path) -> dict[str, Any]:
     """Runs a claim's program, writes what it prints to OUT/<name>.md, and returns its record."""
     claim = CLAIMS[name]
-    prepare = [part.format(**paths) for part in claim.before]
-    command = [str(FOLDER / claim.program), *(part.format(**paths) for part in claim.arguments)]
+    prepare = [argument.format(**paths) for argument in claim.before]
+    command = [
+        str(FOLDER / claim.program),
+        *(argument.format(**paths) for argument in claim.arguments),
+    ]
     with (output / f"{name}.log").open("w") as log:
         environment = _environment() | {"T0_VOCAB": paths["vocab"]}
         settings = {"env": environment, "stdout": subprocess.PIPE, "stderr": log, "text": True}
@@ -232,10 +237,8 @@ def show_history(name: str) -> None:
     for line in HISTORY.read_text().splitlines():
         record = json.loads(line)
         if record["claim"] == name:
-            where = record["machine"]
-            print(
-                f"{record['date']} {record['commit']} {where['processor']} {where['cores']} cores"
-            )
+            host = record["machine"]
+            print(f"{record['date']} {record['commit']} {host['processor']} {host['cores']} cores")
             for row, column, cell in record["cells"]:
                 print(f"  {row}: {column} {cell}")
 
@@ -250,30 +253,30 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path(tempfile.gettempdir()) / "benchmarks")
     parser.add_argument("--only", nargs="+", choices=CLAIMS, default=[*CLAIMS])
     parser.add_argument("--history", choices=CLAIMS, metavar="CLAIM", help="print and do nothing")
-    given = parser.parse_args()
-    if given.history:
-        show_history(given.history)
+    args = parser.parse_args()
+    if args.history:
+        show_history(args.history)
         return
-    if missing := [f"--{flag}" for flag in PATHS if not getattr(given, flag)]:
+    if missing := [f"--{flag}" for flag in PATHS if not getattr(args, flag)]:
         parser.error(f"needs {', '.join(missing)}")
-    given.output.mkdir(parents=True, exist_ok=True)
-    here = {"date": datetime.date.today().isoformat(), "commit": commit(), "machine": machine()}
-    print(json.dumps(here), flush=True)
-    parts = [f"{here['date']}, commit {here['commit']}, {json.dumps(here['machine'])}"]
+    args.output.mkdir(parents=True, exist_ok=True)
+    header = {"date": datetime.date.today().isoformat(), "commit": commit(), "machine": machine()}
+    print(json.dumps(header), flush=True)
+    sections = [f"{header['date']}, commit {header['commit']}, {json.dumps(header['machine'])}"]
     failed = []
-    for name in given.only:
+    for name in args.only:
         with tempfile.TemporaryDirectory(prefix="t0_benchmark_") as scratch:
-            paths = {flag: getattr(given, flag) for flag in PATHS} | {"scratch": scratch}
-            record = here | measure(name, paths, given.output)
+            paths = {flag: getattr(args, flag) for flag in PATHS} | {"scratch": scratch}
+            record = header | measure(name, paths, args.output)
         with HISTORY.open("a") as history:
             history.write(json.dumps(record) + "\n")
-        parts.append(f"## {name}\n\n" + (given.output / f"{name}.md").read_text())
-        (given.output / "table.md").write_text("\n\n".join(parts))
+        sections.append(f"## {name}\n\n" + (args.output / f"{name}.md").read_text())
+        (args.output / "table.md").write_text("\n\n".join(sections))
         failed += [name] if record["status"] else []
         print(f"{name}: {record['seconds']} s, exit status {record['status']}", flush=True)
     if failed:
         sys.exit(
-            f"failed, or missed an aim: {', '.join(failed)}; see {given.output}/<claim>.md and .log"
+            f"failed, or missed an aim: {', '.join(failed)}; see {args.output}/<claim>.md and .log"
         )
 
 

@@ -40,24 +40,24 @@ DATASETS = {
 }
 
 
-def median(found: list[dict[str, float]], key: str) -> float:
+def median(answers: list[dict[str, float]], key: str) -> float:
     """Returns the median of a measurement over the rounds."""
-    return statistics.median(answer[key] for answer in found)
+    return statistics.median(answer[key] for answer in answers)
 
 
-def table(found: dict[tuple[str, str, str], list[dict[str, float]]]) -> str:
+def table(measurements: dict[tuple[str, str, str], list[dict[str, float]]]) -> str:
     """Returns the measurements as a Markdown table."""
     lines = [
         "| dataset | scorer | type | choices/s | with lowering | ours is faster by "
         "| by processor time | aim | GFLOP/s | of large products |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for (dataset, scorer, dtype), answers in found.items():
+    for (dataset, scorer, dtype), answers in measurements.items():
         speed = median(answers, "choices_per_second")
-        ours = median(found[dataset, "ours", dtype], "choices_per_second")
+        ours = median(measurements[dataset, "ours", dtype], "choices_per_second")
         aim = AIMS.get((scorer, dataset)) or (HF_AIMS[dtype] if scorer == "hf" else "")
         ratio = f"{ours / speed:.2f}" if scorer != "ours" else ""
-        share = median(found[dataset, "ours", dtype], "per_processor_second")
+        share = median(measurements[dataset, "ours", dtype], "per_processor_second")
         share /= median(answers, "per_processor_second")
         processor = f"{share:.2f}" if scorer != "ours" else ""
         whole = f"{median(answers, 'with_lowering'):.1f}" if "with_lowering" in answers[0] else ""
@@ -90,14 +90,14 @@ def measure(
     arguments: argparse.Namespace, folder: Path
 ) -> dict[tuple[str, str, str], list[dict[str, float]]]:
     """Returns (dataset, scorer, type) -> a measurement for each round."""
-    here = Path(__file__).parent
+    programs = Path(__file__).parent
     common = [str(arguments.threads), str(folder)]
-    ours = [sys.executable, str(here / "scoring_tensorflow.py"), *common]
+    ours = [sys.executable, str(programs / "scoring_tensorflow.py"), *common]
     ours += [arguments.data, arguments.vocab]
     commands = {"ours": ours, "mesh": ours}
     if arguments.hf_python:
-        commands["hf"] = [arguments.hf_python, str(here / "scoring_transformers.py"), *common]
-    found: dict[tuple[str, str, str], list[dict[str, float]]] = {}
+        commands["hf"] = [arguments.hf_python, str(programs / "scoring_transformers.py"), *common]
+    measurements: dict[tuple[str, str, str], list[dict[str, float]]] = {}
     for dataset in arguments.datasets:
         for dtype in arguments.types:
             workers = {}
@@ -117,13 +117,13 @@ def measure(
             for number in range(arguments.rounds):
                 for scorer, process in workers.items():
                     answer = ask(process, {})
-                    found.setdefault((dataset, scorer, dtype), []).append(answer)
-                    _complete(answer, found[dataset, "ours", dtype][0])
+                    measurements.setdefault((dataset, scorer, dtype), []).append(answer)
+                    _complete(answer, measurements[dataset, "ours", dtype][0])
                     print(number, dataset, scorer, dtype, answer, file=sys.stderr)
             for process in workers.values():
                 process.stdin.close()
                 process.wait()
-    return found
+    return measurements
 
 
 def _complete(answer: dict[str, float], ours: dict[str, float]) -> None:

@@ -54,7 +54,7 @@ def read_tasks(question: dict[str, Any], sorter: RecordSorter) -> list[Any]:
     def read(name: str) -> Any:
         task, few = seqio.TaskRegistry.get(name), question["examples"] or sys.maxsize
         features = prompted_records(task.source, "validation", task.output_features)
-        records = itertools.takewhile(lambda one: one.example < few, map(record_of, features))
+        records = itertools.takewhile(lambda record: record.example < few, map(record_of, features))
         return count_task(rank_task_facts(name, "validation"), sorter.sort(records), LIMITS)
 
     return [read(name) for name in sorted(names)]
@@ -94,18 +94,18 @@ class Ours:
         self.first = self._pass()
 
     def _write(self, path: Path) -> list[dict[str, Any]]:
-        found = []
+        examples = []
         for task in self._tasks:
             for example in task.examples():
                 inputs = example.choices[0].inputs.tolist()
                 choices = [choice.tokens.tolist() for choice in example.choices]
-                found.append({"inputs": inputs, "targets": choices})
-        path.write_text(json.dumps(found))
-        return found
+                examples.append({"inputs": inputs, "targets": choices})
+        path.write_text(json.dumps(examples))
+        return examples
 
     def _make(self, types: mtf.VariableDType) -> MeshScorer:
-        place = Placement(mtf.convert_to_shape(""), mtf.convert_to_layout_rules(""), [""])
-        return MeshScorer(build_model(), types, place)
+        placement = Placement(mtf.convert_to_shape(""), mtf.convert_to_layout_rules(""), [""])
+        return MeshScorer(build_model(), types, placement)
 
     def _pass(self) -> float:
         started = time.perf_counter()

@@ -71,11 +71,11 @@ class Scorer:
 def ceiling(dtype: str) -> float:
     """Returns the GFLOP/s of a matrix product of 2,048 by 2,048 by 2,048."""
     size = 2048
-    one, other = (torch.rand(size, size, dtype=getattr(torch, dtype)) for _ in range(2))
+    left, right = (torch.rand(size, size, dtype=getattr(torch, dtype)) for _ in range(2))
     seconds = []
     for _ in range(7):
         started = time.perf_counter()
-        one @ other
+        left @ right
         seconds.append(time.perf_counter() - started)
     return 2 * size**3 / sorted(seconds)[2] / 1e9
 

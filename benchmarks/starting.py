@@ -44,7 +44,7 @@ def report():
     """Prints the seconds since this process began, and ends it."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor = sum(one.ru_utime + one.ru_stime for one in (own, children))
+    processor = sum(usage.ru_utime + usage.ru_stime for usage in (own, children))
     began = float(os.environ["STARTING_BEGAN"])
     print(json.dumps({"processor": processor, "seconds": time.time() - began}), flush=True)
     os._exit(0)
@@ -126,21 +126,22 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     args.vocab = str(Path(args.vocab).resolve())
-    found = {"stock": [], "ours": []}
+    measurements = {"stock": [], "ours": []}
     with tempfile.TemporaryDirectory() as cache:
         words = ["-m", "t0.cli.cache_tasks", f"--tasks={TASK}", "--module_import=t0.seqio_tasks"]
         words += ["--splits=train", f"--data_dir={args.data_dir}", f"--vocab={args.vocab}"]
         words += [f"--output_cache_dir={cache}"]
         subprocess.run([sys.executable, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         for turn in range(args.rounds + 1):
-            for role, runs in found.items():
-                one = measure(role, cache, args)
-                runs.extend([one] if turn else [])
+            for role, runs in measurements.items():
+                measurement = measure(role, cache, args)
+                runs.extend([measurement] if turn else [])
     print("| program | processor s | s |")
     print("|---|---|---|")
     for role, name in (("stock", "T5's own command"), ("ours", "t5_mesh_transformer")):
         values = [
-            statistics.median(run[kind] for run in found[role]) for kind in ("processor", "seconds")
+            statistics.median(run[kind] for run in measurements[role])
+            for kind in ("processor", "seconds")
         ]
         print(f"| {name} | {values[0]:.2f} | {values[1]:.2f} |")
     print(f"\nto the end of the first step; aim: {AIM:.0f} seconds of the processor")

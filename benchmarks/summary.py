@@ -111,9 +111,9 @@ def _has_bfloat16(record: dict[str, Any]) -> bool:
     return "avx512_bf16" in record["machine"]["instruction_sets"]
 
 
-def _cell(record: dict[str, Any], place: tuple[str, str]) -> str:
+def _cell(record: dict[str, Any], location: tuple[str, str]) -> str:
     """Returns the last cell of that row and column, or ""."""
-    values = [value for row, column, value in record["cells"] if (row, column) == place]
+    values = [value for row, column, value in record["cells"] if (row, column) == location]
     return values[-1] if values else ""
 
 

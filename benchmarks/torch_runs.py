@@ -103,14 +103,14 @@ def cached(folder: Path, split: str, lengths: Mapping[str, int]) -> DataSpec:
 
 def config(size: str) -> dict[str, Any]:
     """Returns the parameters of the same model's `transformers.T5Config`."""
-    of = SIZES[size]
+    shape = SIZES[size]
     return {
         "vocab_size": VOCABULARY,
-        "d_model": of.d_model,
-        "d_kv": of.d_kv,
-        "d_ff": of.d_ff,
-        "num_layers": of.layers,
-        "num_heads": of.heads,
+        "d_model": shape.d_model,
+        "d_kv": shape.d_kv,
+        "d_ff": shape.d_ff,
+        "num_layers": shape.layers,
+        "num_heads": shape.heads,
         "feed_forward_proj": "gated-gelu",
         "tie_word_embeddings": False,
         "decoder_start_token_id": 0,
@@ -156,17 +156,17 @@ def _sublayers() -> dict[str, list[dict[str, Any]]]:
         "dropout": ("sublayer_dropout", {"dropout_rate": DROPOUT}),
         "residual": ("sublayer_residual", {}),
     }
-    places = {
+    positions = {
         "initial": ("dropout",),
         "per_layer": ("norm", "call", "dropout", "residual"),
         "final": ("norm", "dropout"),
     }
     return {
-        place: [
+        position: [
             {"selector": _SUBLAYERS + kinds[kind][0], "parameters": kinds[kind][1]}
             for kind in chosen
         ]
-        for place, chosen in places.items()
+        for position, chosen in positions.items()
     }
 
 

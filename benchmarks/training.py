@@ -96,26 +96,26 @@ def measure(
             worker.close()
         else:
             workers[name] = worker
-    found: dict[str, list[float]] = {name: [] for name in workers}
+    seconds_per_step: dict[str, list[float]] = {name: [] for name in workers}
     for turn in range(rounds):
         for name, worker in workers.items():
             seconds = worker.steps(steps)
             if seconds is None:
                 sys.exit(f"{name} ended in round {turn + 1}: too little memory? Try --only=REGEX")
-            found[name].append(seconds / steps)
-        last = ", ".join(f"{name} {times[-1]:.2f}" for name, times in found.items())
+            seconds_per_step[name].append(seconds / steps)
+        last = ", ".join(f"{name} {times[-1]:.2f}" for name, times in seconds_per_step.items())
         print(f"round {turn + 1} of {rounds}: {last}", file=sys.stderr, flush=True)
     for worker in workers.values():
         worker.close()
-    return found
+    return seconds_per_step
 
 
-def table(found: dict[str, list[float]]) -> str:
+def table(seconds_per_step: dict[str, list[float]]) -> str:
     """Returns a Markdown table, the first system being what the others are compared with."""
-    first = next(iter(found.values()))
+    first = next(iter(seconds_per_step.values()))
     lines = ["| system | s/step | fastest | steps/s | ratio | ratio, round by round |"]
     lines.append("|---|---|---|---|---|---|")
-    for name, times in found.items():
+    for name, times in seconds_per_step.items():
         median = statistics.median(times)
         paired = statistics.median(a / b for a, b in zip(first, times, strict=True))
         lines.append(
@@ -134,11 +134,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="regex of the systems to run")
     parser.add_argument("--devices", default="", help="device of all systems, such as gpu:0")
     parser.add_argument("--size", choices=SHAPES, default="small", help="of T5 1.1")
-    given = parser.parse_args()
-    systems = chosen(given.only, given.devices)
-    more = [f"size={given.size}", *([f"device={given.devices}"] if given.devices else [])]
+    args = parser.parse_args()
+    systems = chosen(args.only, args.devices)
+    more = [f"size={args.size}", *([f"device={args.devices}"] if args.devices else [])]
     systems = {name: (script, [*words, *more]) for name, (script, words) in systems.items()}
-    print(table(measure(systems, given.rounds, given.steps, given.hf_python)))
+    print(table(measure(systems, args.rounds, args.steps, args.hf_python)))
     print(f"\nThe aim: {AIM_STOCK} times stock Mesh TensorFlow, {AIM_HF} times the best of HF.")
 
 

@@ -39,7 +39,7 @@ def largest_difference(curve: Mapping[int, float], other: Mapping[int, float]) -
     return max(abs(b - a) / a for a, b in pairs)
 
 
-def words_of(given: argparse.Namespace, activations: str, seed: int) -> list[str]:
+def words_of(args: argparse.Namespace, activations: str, seed: int) -> list[str]:
     """Returns the flags of a run."""
     params = [
         "run.learning_rate_schedule = @t0.constant_with_warmup",
@@ -50,16 +50,16 @@ def words_of(given: argparse.Namespace, activations: str, seed: int) -> list[str
         "serialize_num_microbatches.tokens_per_microbatch_per_replica = None",
     ]
     return [
-        *("--module_import=t0.recipes", f"--data_dir={given.data_dir}", f"--seed={seed}"),
-        *(f"--gin_file=models/{given.model}.gin", "--gin_file=runs/pretrain.gin"),
+        *("--module_import=t0.recipes", f"--data_dir={args.data_dir}", f"--seed={seed}"),
+        *(f"--gin_file=models/{args.model}.gin", "--gin_file=runs/pretrain.gin"),
         f"--activation_dtype={activations}",
         *gin(
-            MIXTURE_OR_TASK_NAME=given.task,
-            TRAIN_STEPS=given.steps,
-            BATCH_SIZE=given.rows,
-            TASK_FEATURE_LENGTHS={"inputs": given.inputs, "targets": given.targets},
+            MIXTURE_OR_TASK_NAME=args.task,
+            TRAIN_STEPS=args.steps,
+            BATCH_SIZE=args.rows,
+            TASK_FEATURE_LENGTHS={"inputs": args.inputs, "targets": args.targets},
             DROPOUT_RATE=0.1,
-            EVAL_PERIOD=given.steps,
+            EVAL_PERIOD=args.steps,
             EVAL_STEPS=8,
         ),
         *(f"--gin_param={param}" for param in params),
@@ -77,22 +77,22 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8, help="sequences of a batch")
     parser.add_argument("--inputs", type=int, default=128, help="tokens of an input")
     parser.add_argument("--targets", type=int, default=29, help="tokens of a target")
-    given = parser.parse_args()
-    found = {}
+    args = parser.parse_args()
+    curves = {}
     for name, activations, seed in (
         ("float32", "float32", 0),
         ("bfloat16", "bfloat16", 0),
         ("float32, another seed", "float32", 1),
     ):
-        folder = Path(given.out) / name.replace(", ", "_").replace(" ", "_")
-        found[name] = train(folder, words_of(given, activations, seed))
-    wide = found.pop("float32")
+        folder = Path(args.out) / name.replace(", ", "_").replace(" ", "_")
+        curves[name] = train(folder, words_of(args, activations, seed))
+    wide = curves.pop("float32")
     final, held_out = means(series(wide, "loss"))[-1], _held_out(wide)
     print("| beside float32 | largest difference | loss at the end | held-out loss |")
     print("|---|---|---|---|")
     print(f"| float32 itself | | {final:.4f} | {held_out:.4f} |")
     worst = 0.0
-    for name, records in found.items():
+    for name, records in curves.items():
         curve = largest_difference(series(wide, "loss"), series(records, "loss"))
         end, theirs = means(series(records, "loss"))[-1], _held_out(records)
         print(f"| {name} | {curve:.2%} | {end:.4f} | {theirs:.4f} |", flush=True)

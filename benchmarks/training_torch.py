@@ -56,14 +56,14 @@ def write_examples(path: Path, cache: Path, split: str) -> None:
     """Writes the examples of our first batches, each by itself, in the order of a shuffle."""
     data = open_training_data(torch_runs.cached(cache, split, PACKED["lengths"]))
     batch, _ = next(data.batches(WINDOW_ROWS))
-    found: dict[str, list[np.ndarray]] = {"inputs": [], "targets": []}
+    examples: dict[str, list[np.ndarray]] = {"inputs": [], "targets": []}
     for row in range(WINDOW_ROWS):
         for number in range(1, int(batch["inputs_segmentation"][row].max()) + 1):
-            for name, into in found.items():
+            for name, into in examples.items():
                 into.append(batch[name][row][batch[f"{name}_segmentation"][row] == number])
-    order = np.random.default_rng(0).permutation(len(found["inputs"]))
+    order = np.random.default_rng(0).permutation(len(examples["inputs"]))
     arrays = {}
-    for name, rows in found.items():
+    for name, rows in examples.items():
         arrays[name] = np.concatenate([rows[index] for index in order])
         arrays[f"{name}_lengths"] = np.array([len(rows[index]) for index in order])
     np.savez(path, **arrays)
@@ -92,8 +92,10 @@ class Systems:
 
     def peer(self, name: str, **settings: Any) -> None:
         """Starts Transformers."""
-        given = {"config": torch_runs.config(settings["size"]), "folder": str(self._folder)}
-        self._start(name, [str(FOLDER / "training_torch_peer.py")], self._threads, given | settings)
+        defaults = {"config": torch_runs.config(settings["size"]), "folder": str(self._folder)}
+        self._start(
+            name, [str(FOLDER / "training_torch_peer.py")], self._threads, defaults | settings
+        )
 
     def _start(
         self, name: str, words: Sequence[str], threads: int, settings: Mapping[str, Any]
@@ -104,26 +106,26 @@ class Systems:
 
     def measured(self, rounds: int, steps: int) -> dict[str, list[dict[str, float]]]:
         """Returns the answers of each system in each round, and ends the processes."""
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in self._workers}
+        answers: dict[str, list[dict[str, float]]] = {name: [] for name in self._workers}
         for turn in range(rounds):
             for name, process in self._workers.items():
-                found[name].append(ask(process, {"steps": steps}))
-                print(f"round {turn + 1}: {name}: {found[name][-1]}", file=sys.stderr, flush=True)
+                answers[name].append(ask(process, {"steps": steps}))
+                print(f"round {turn + 1}: {name}: {answers[name][-1]}", file=sys.stderr, flush=True)
         for process in self._workers.values():
             process.stdin.close()
             process.wait()
-        return found
+        return answers
 
 
-def table(found: Mapping[str, list[dict[str, float]]], steps: int, first: str) -> list[str]:
+def table(answers: Mapping[str, list[dict[str, float]]], steps: int, first: str) -> list[str]:
     """Returns the rows of a Markdown table, `first` being what the others are compared with."""
     lines = [
         "| system | s/step | useful tokens/s | ratio | rounds | for each second of the processor |",
         "|---|---|---|---|---|---|",
     ]
-    rates = {kind: _rates(found, kind) for kind in ("seconds", "processor")}
-    for name, answers in found.items():
-        seconds = statistics.median(answer["seconds"] / steps for answer in answers)
+    rates = {kind: _rates(answers, kind) for kind in ("seconds", "processor")}
+    for name, rounds in answers.items():
+        seconds = statistics.median(answer["seconds"] / steps for answer in rounds)
         ratios, by_processor = (
             [a / b for a, b in zip(rate[name], rate[first], strict=True)] for rate in rates.values()
         )
@@ -135,9 +137,9 @@ def table(found: Mapping[str, list[dict[str, float]]], steps: int, first: str) -
     return lines
 
 
-def _rates(found: Mapping[str, list[dict[str, float]]], kind: str) -> dict[str, list[float]]:
+def _rates(answers: Mapping[str, list[dict[str, float]]], kind: str) -> dict[str, list[float]]:
     """Returns system -> tokens a second of each round, by the clock or of the processor."""
-    return {name: [x["tokens"] / x[kind] for x in answers] for name, answers in found.items()}
+    return {name: [x["tokens"] / x[kind] for x in rounds] for name, rounds in answers.items()}
 
 
 def equal_shapes(systems: Systems, size: str) -> str:
@@ -185,19 +187,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of one process (default: 2)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2, help="of a round (default: 2)")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         start = {
             "equal shapes": equal_shapes,
-            "prompted data": functools.partial(prompted, given.cache, given.split, folder),
+            "prompted data": functools.partial(prompted, args.cache, args.split, folder),
             "processes": processes,
         }
-        for title in given.only:
-            systems = Systems(given.hf_python, folder, threads=given.threads)
-            first = start[title](systems, given.size)
-            found = systems.measured(given.rounds, given.steps)
-            rows = table(found, given.steps, first)
+        for title in args.only:
+            systems = Systems(args.hf_python, folder, threads=args.threads)
+            first = start[title](systems, args.size)
+            answers = systems.measured(args.rounds, args.steps)
+            rows = table(answers, args.steps, first)
             print(f"{title}\n\n" + "\n".join(rows) + "\n", flush=True)
     print(f"The aims: {AIM_EQUAL} and {AIM_PROMPTED} times in {TYPES[-1]}.")
 

@@ -44,19 +44,23 @@ def tokens(batch: Mapping[str, np.ndarray]) -> int:
     return sum(int(np.count_nonzero(batch[name])) for name in ("inputs", "targets"))
 
 
-def opened(given: Mapping[str, Any], joined: world.World) -> tuple[loop.TorchEngine, Iterator[Any]]:
+def opened(
+    settings: Mapping[str, Any], joined: world.World
+) -> tuple[loop.TorchEngine, Iterator[Any]]:
     """Returns the engine of the settings, with random weights, and its batches."""
-    rows, lengths, cache = given["rows"], given["lengths"], given.get("cache")
-    data = torch_runs.cached(Path(cache), given["split"], lengths) if cache else None
-    parts = given.get("microbatches", 1)
-    spec = torch_runs.run(given["size"], rows=rows, lengths=lengths, data=data, microbatches=parts)
+    rows, lengths, cache = settings["rows"], settings["lengths"], settings.get("cache")
+    data = torch_runs.cached(Path(cache), settings["split"], lengths) if cache else None
+    microbatches = settings.get("microbatches", 1)
+    spec = torch_runs.run(
+        settings["size"], rows=rows, lengths=lengths, data=data, microbatches=microbatches
+    )
     packed = open_training_data(data) if data else None
     options = loop.ComputeOptions(
-        getattr(torch, given["type"]),
-        recompute=given.get("recompute", "off"),
-        compiled=given.get("compiled", False),
-        replays=given.get("replays", True),
-        attention=tuple(given.get("attention", attention.KERNELS)),
+        getattr(torch, settings["type"]),
+        recompute=settings.get("recompute", "off"),
+        compiled=settings.get("compiled", False),
+        replays=settings.get("replays", True),
+        attention=tuple(settings.get("attention", attention.KERNELS)),
     )
     engine = loop.TorchEngine(spec, LoopOptions(train_steps=10**6), packed, joined, options)
     if joined.device.type == "cuda":
@@ -76,25 +80,25 @@ def fill(model: torch.nn.Module) -> None:
 
 def measured(engine: loop.TorchEngine, batches: Iterator[Any], steps: int) -> dict[str, float]:
     """Takes steps; returns their seconds, reading included, also of the processor, and tokens."""
-    began, processor, found = time.perf_counter(), time.process_time(), 0
+    began, processor, token_count = time.perf_counter(), time.process_time(), 0
     for _ in range(steps):
         batch = next(batches)
-        found += tokens(batch)
+        token_count += tokens(batch)
         engine.take(batch)  # which reads the loss, and so waits for the device
     return {
         "seconds": time.perf_counter() - began,
         "processor": time.process_time() - processor,
-        "tokens": found,
+        "tokens": token_count,
     }
 
 
 def main() -> None:
     """Builds the engine, then serves."""
-    given = json.loads(sys.argv[1])
-    with world.join_processes(given.get("device", "cpu")) as joined:
+    settings = json.loads(sys.argv[1])
+    with world.join_processes(settings.get("device", "cpu")) as joined:
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
-        engine, batches = opened(given, joined)
+        engine, batches = opened(settings, joined)
         while True:
             asked = sys.stdin.readline() if joined.first else ""
             steps = joined.max_over_processes(json.loads(asked)["steps"] if asked else 0)

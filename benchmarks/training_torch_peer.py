@@ -28,15 +28,15 @@ ENDLESS = 10**6
 
 def padded(rows: list[np.ndarray], value: int) -> torch.Tensor:
     """Returns rows of tokens as one tensor, padded to the longest."""
-    found = np.full((len(rows), max(map(len, rows))), value, np.int64)
-    for row, ids in zip(found, rows, strict=True):
+    table = np.full((len(rows), max(map(len, rows))), value, np.int64)
+    for row, ids in zip(table, rows, strict=True):
         row[: len(ids)] = ids
-    return torch.from_numpy(found)
+    return torch.from_numpy(table)
 
 
-def random_batches(given: Mapping[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
+def random_batches(settings: Mapping[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
     """Yields one batch of random tokens, again and again."""
-    rows, lengths = given["rows"], given["lengths"]
+    rows, lengths = settings["rows"], settings["lengths"]
     batch = {
         "input_ids": torch.randint(2, 32000, (rows, lengths["inputs"])),
         "labels": torch.randint(2, 32000, (rows, lengths["targets"])),
@@ -46,15 +46,15 @@ def random_batches(given: Mapping[str, Any]) -> Iterator[dict[str, torch.Tensor]
         yield batch
 
 
-def prompted_batches(given: Mapping[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
+def prompted_batches(settings: Mapping[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
     """Yields batches of the examples in the file, in their order."""
-    held = np.load(given["examples"])
+    arrays = np.load(settings["examples"])
     sides = [
-        np.split(held[name], np.cumsum(held[f"{name}_lengths"])[:-1])
+        np.split(arrays[name], np.cumsum(arrays[f"{name}_lengths"])[:-1])
         for name in ("inputs", "targets")
     ]
     pairs = list(zip(*sides, strict=True))
-    count = given["rows"]
+    count = settings["rows"]
     while True:
         for first in range(0, len(pairs) - count + 1, count):
             inputs, targets = zip(*pairs[first : first + count], strict=True)
@@ -106,13 +106,13 @@ class Turns:
         print(json.dumps(answer), flush=True)
 
 
-def plain(model: torch.nn.Module, batches: Iterator[Any], given: Mapping[str, Any]) -> None:
+def plain(model: torch.nn.Module, batches: Iterator[Any], settings: Mapping[str, Any]) -> None:
     """Trains by a loop of a few lines."""
-    device, narrow = given["device"], given["type"] == "bfloat16"
+    device, narrow = settings["device"], settings["type"] == "bfloat16"
     optimizer = Adafactor(
         model.parameters(), lr=RATE, relative_step=False, scale_parameter=True, warmup_init=False
     )
-    compiled = given.get("compiled")
+    compiled = settings.get("compiled")
     forward = torch.compile(model) if compiled == "whole" else model
     if compiled == "blocks":
         torch._dynamo.config.recompile_limit = 64
@@ -131,12 +131,12 @@ def plain(model: torch.nn.Module, batches: Iterator[Any], given: Mapping[str, An
         turns.after()
 
 
-def by_trainer(model: torch.nn.Module, batches: Iterator[Any], given: Mapping[str, Any]) -> None:
+def by_trainer(model: torch.nn.Module, batches: Iterator[Any], options: Mapping[str, Any]) -> None:
     """Trains by `Trainer`, whose batches and end of a step ask and answer."""
     from torch.utils.data import IterableDataset
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    turns = Turns(given["device"])
+    turns = Turns(options["device"])
 
     class Batches(IterableDataset):
         def __iter__(self) -> Iterator[Any]:
@@ -145,19 +145,19 @@ def by_trainer(model: torch.nn.Module, batches: Iterator[Any], given: Mapping[st
                 yield batch
 
     class Answers(TrainerCallback):
-        def on_step_end(self, *given: Any, **named: Any) -> None:
+        def on_step_end(self, *arguments: Any, **named: Any) -> None:
             turns.after()
 
     settings = TrainingArguments(
-        output_dir=given["folder"],
+        output_dir=options["folder"],
         max_steps=ENDLESS,
         per_device_train_batch_size=1,
         optim="adafactor",
         learning_rate=RATE,
         lr_scheduler_type="constant",
         max_grad_norm=0.0,
-        bf16=given["type"] == "bfloat16",
-        use_cpu=given["device"] == "cpu",
+        bf16=options["type"] == "bfloat16",
+        use_cpu=options["device"] == "cpu",
         save_strategy="no",
         logging_strategy="no",
         report_to=[],
@@ -168,25 +168,27 @@ def by_trainer(model: torch.nn.Module, batches: Iterator[Any], given: Mapping[st
         model,
         settings,
         train_dataset=Batches(),
-        data_collator=lambda one: one[0],
+        data_collator=lambda batches_of_one: batches_of_one[0],
         callbacks=[Answers()],
     ).train()
 
 
 def main() -> None:
     """Builds the model, then serves."""
-    given = {"device": "cpu", **json.loads(sys.argv[1])}
-    Path(given["folder"]).mkdir(parents=True, exist_ok=True)
+    settings = {"device": "cpu", **json.loads(sys.argv[1])}
+    Path(settings["folder"]).mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    if given["device"] == "cuda":
+    if settings["device"] == "cuda":
         torch.set_float32_matmul_precision("high")
-    config = T5Config(**given["config"], use_cache=False)
-    config._attn_implementation = given.get("attention", "eager")
-    with torch.device(given["device"]):
+    config = T5Config(**settings["config"], use_cache=False)
+    config._attn_implementation = settings.get("attention", "eager")
+    with torch.device(settings["device"]):
         model = T5ForConditionalGeneration(config)
     model.train()
-    batches = random_batches(given) if not given.get("examples") else prompted_batches(given)
-    {"plain": plain, "trainer": by_trainer}[given["loop"]](model, batches, given)
+    batches = (
+        random_batches(settings) if not settings.get("examples") else prompted_batches(settings)
+    )
+    {"plain": plain, "trainer": by_trainer}[settings["loop"]](model, batches, settings)
 
 
 if __name__ == "__main__":

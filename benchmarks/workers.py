@@ -32,13 +32,13 @@ def types() -> tuple[str, ...]:
 def environment(root: Path | None = None, *, gpus: bool = False) -> dict[str, str]:
     """Returns the environment of a process that measures a checkout, this one or that in `root`."""
     # Commands start from bytecode, as those of users do, whatever this shell says.
-    found = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     if not gpus:
-        found["CUDA_VISIBLE_DEVICES"] = ""
+        variables["CUDA_VISIBLE_DEVICES"] = ""
     # What data there is, each benchmark says itself.
-    found.pop("T0_DATA_DIR", None)
-    places = [str(root or ROOT), *filter(None, [found.get("PYTHONPATH")])]
-    return {**found, "PYTHONPATH": os.pathsep.join(places)}
+    variables.pop("T0_DATA_DIR", None)
+    paths = [str(root or ROOT), *filter(None, [variables.get("PYTHONPATH")])]
+    return {**variables, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def worker(

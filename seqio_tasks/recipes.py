@@ -103,9 +103,9 @@ def question_recipe(folder: Path) -> TaskDefinitions:
     """
     splits = {name: question_splits(path) for name, path in _dataset_folders(folder).items()}
     tasks = {
-        task_name("qa", name or None, None): question_task(found)
-        for name, found in splits.items()
-        if found
+        task_name("qa", name or None, None): question_task(files)
+        for name, files in splits.items()
+        if files
     }
     if not tasks:
         raise UserError(
@@ -126,9 +126,9 @@ def translation_recipe(folder: Path) -> TaskDefinitions:
         splits = folder_splits(path)
         codes = next(filter(None, map(languages, splits.values())), ())
         # Leave out a folder name such as "en-de": the task name already contains the languages.
-        own = None if set(re.split("[-_]", name)) <= {*codes, ""} else name
+        folder_name = None if set(re.split("[-_]", name)) <= {*codes, ""} else name
         for source, target in itertools.permutations(codes, 2):
-            task = task_name("mt", own, f"{source}_{target}")
+            task = task_name("mt", folder_name, f"{source}_{target}")
             tasks[task] = translation_task(splits, source, target)
     if not tasks:
         raise UserError(
@@ -158,7 +158,7 @@ def registered() -> Mapping[str, tuple[str, ...]]:
     return dict(_registered)
 
 
-def _found() -> Iterator[tuple[str, str, TaskDefinitions]]:
+def _define_tasks() -> Iterator[tuple[str, str, TaskDefinitions]]:
     """Yields (kind, folder, its tasks) for each recipe."""
     for kind, define in KINDS.items():
         for folder in (data_dir / kind for data_dir in data_dirs()):
@@ -175,21 +175,21 @@ def _register() -> None:
       UserError: two folders define a task of the same name, or the name is already registered.
     """
     taken = dict.fromkeys([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()], "SeqIO")
-    found = []
+    definitions = []
     # Build everything before registering anything: an error then leaves the registries unchanged.
-    for kind, where, made in _found():
-        for name in made:
+    for kind, where, tasks in _define_tasks():
+        for name in tasks:
             if name in taken:
                 raise UserError(
-                    f"{where}: there is a task or mixture '{name}' already, from {taken[name]}. "
-                    "Tasks are named after subfolders: rename one, or name one data folder only."
+                    f"{where}: a task or mixture '{name}' exists already, from {taken[name]}. "
+                    "Tasks are named after subfolders: rename one, or use only one data folder."
                 )
             taken[name] = where
-        found.append((kind, made))
-    for kind, made in found:
-        for name, arguments in made.items():
+        definitions.append((kind, tasks))
+    for kind, tasks in definitions:
+        for name, arguments in tasks.items():
             seqio.TaskRegistry.add(name, **arguments)
-        _registered[kind] = (*_registered.get(kind, ()), *made)
+        _registered[kind] = (*_registered.get(kind, ()), *tasks)
 
 
 _register()

@@ -16,7 +16,7 @@ source_shards   engine: reads shards of the source of any SeqIO task
 split_state     the finished pieces of a split, and whether the split may be published
 parts           files with the records of a piece of a split
 cache_files     the final files of a cache: joins, describes, publishes and reads them
-provenance      what a task's cache was made from, and what changed since
+provenance      the inputs of a task's cache, and their changes since then
 referenced_code the code and the files that a task's steps refer to
 workers         does jobs in worker processes of this machine
 beam_runner     does the same jobs on Apache Beam

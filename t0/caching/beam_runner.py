@@ -70,24 +70,26 @@ def run_on_beam(
         ("ranges", by_rows, RowRangeWorker(model, setup)),
         ("shards", by_shards, ShardRunWorker(options, setup, own_process=False)),
     )
-    known = [(str(split), done) for split, state in states.items() for done in state.results()]
+    earlier_results = [
+        (str(split), done) for split, state in states.items() for done in state.results()
+    ]
     specs = {str(split): state.spec for split, state in states.items()}
     try:
         with beam.Pipeline(options=PipelineOptions(list(pipeline_options))) as pipeline:
-            earlier = pipeline | "parts of earlier runs" >> beam.Create(known)
-            made = [
-                _spread(pipeline, name, some) | f"make {name}" >> beam.ParDo(_Make(start))
-                for name, some, start in starts
-                if some
+            earlier_parts = pipeline | "parts of earlier runs" >> beam.Create(earlier_results)
+            new_parts = [
+                _distribute(pipeline, name, elements) | f"make {name}" >> beam.ParDo(_Make(start))
+                for name, elements, start in starts
+                if elements
             ]
             joins = _Join(specs, options, parts_dir, run_dir)
-            _ = (*made, earlier) | beam.Flatten() | beam.GroupByKey() | beam.ParDo(joins)
-        yield from _outcomes(states, run_dir)
+            _ = (*new_parts, earlier_parts) | beam.Flatten() | beam.GroupByKey() | beam.ParDo(joins)
+        yield from _read_outcomes(states, run_dir)
     finally:
         paths.remove(run_dir)
 
 
-def _spread(pipeline: beam.Pipeline, name: str, elements: Iterable[Any]) -> beam.PCollection:
+def _distribute(pipeline: beam.Pipeline, name: str, elements: Iterable[Any]) -> beam.PCollection:
     return pipeline | name >> beam.Create(list(elements)) | f"spread {name}" >> beam.Reshuffle()
 
 
@@ -101,9 +103,9 @@ class _Make(beam.DoFn):
         self._execute = self._start()
 
     def process(self, element: Any) -> Iterator[tuple[str, tuple[int, PartInfo | SplitOutcome]]]:
-        made = self._execute(element, lambda report: None)
+        infos = self._execute(element, lambda report: None)
         for spec in element.specs:
-            yield str(spec.split), (element.start, made[spec.split.task])
+            yield str(spec.split), (element.start, infos[spec.split.task])
 
 
 class _Join(beam.DoFn):
@@ -118,16 +120,19 @@ class _Join(beam.DoFn):
         self._run_dir = run_dir
 
     def process(self, element: tuple[str, Iterable[tuple[int, Any]]]) -> None:
-        name, made = element
+        name, results = element
         state = SplitState(self._specs[name], self._options, self._parts_dir)
         # A runner may repeat a range; its result is the same each time.
-        for start, result in made:
+        for start, result in results:
             state.add(start, result)
-        follows = state.conclusion()
-        _leave(execute(follows, None) if isinstance(follows, JoinParts) else follows, self._run_dir)
+        conclusion = state.conclusion()
+        _write_outcome(
+            execute(conclusion, None) if isinstance(conclusion, JoinParts) else conclusion,
+            self._run_dir,
+        )
 
 
-def _outcomes(splits: Iterable[TaskSplit], run_dir: str) -> Iterator[SplitOutcome]:
+def _read_outcomes(splits: Iterable[TaskSplit], run_dir: str) -> Iterator[SplitOutcome]:
     for split in splits:
         path = _outcome_path(run_dir, split)
         if not paths.exists(path):
@@ -141,6 +146,6 @@ def _outcome_path(run_dir: str, split: TaskSplit) -> str:
     return posixpath.join(run_dir, hashlib.sha256(str(split).encode()).hexdigest() + ".json")
 
 
-def _leave(outcome: SplitOutcome, run_dir: str) -> None:
+def _write_outcome(outcome: SplitOutcome, run_dir: str) -> None:
     text = json.dumps(dataclasses.asdict(outcome))
     write_whole(_outcome_path(run_dir, outcome.split), text)

@@ -275,7 +275,7 @@ def join_parts(job: JoinParts) -> SplitOutcome:
         total, size_bytes = (sum(numbers) for numbers in zip(*sizes, strict=True))
         count = shard_count(job.options, spec.source_shards, total, size_bytes)
         bounds = [total * index // count for index in range(count + 1)]
-        stretches = _stretches(files, [records for records, _ in sizes], bounds)
+        stretches = _divide_into_stretches(files, [records for records, _ in sizes], bounds)
         written = _write_files(stretches, bounds, split.name, directory)
     stats = totals(job.infos)
     info = {
@@ -323,7 +323,7 @@ def _renumber_parts(
 ) -> tuple[list[str], list[tuple[int, int]]]:
     """Returns parts that number the kept rows, with the records and bytes of each."""
     numbered, sizes = [], []
-    where: str | None = None
+    temporary: str | None = None
     kept_before = 0
     for path, info in zip(files, infos, strict=True):
         shift = kept_before - info["start"]
@@ -331,12 +331,12 @@ def _renumber_parts(
         kept_before += info.get("kept", 0)
         if shift:
             with writing(directory):
-                where = where or stack.enter_context(
+                temporary = temporary or stack.enter_context(
                     tempfile.TemporaryDirectory(
                         dir=None if paths.is_remote(directory) else directory
                     )
                 )
-            path, info = _renumber_part(path, shift, where)
+            path, info = _renumber_part(path, shift, temporary)
         numbered.append(path)
         sizes.append((info["records"], info["bytes"]))
     return numbered, sizes
@@ -345,14 +345,14 @@ def _renumber_parts(
 def _renumber_part(path: str, shift: int, folder: str) -> tuple[str, Mapping[str, Any]]:
     name = posixpath.basename(path)
     frames = (tfrecord.framed(_renumber(record, shift)) for record in parts.read_records(path))
-    with parts.PartWriter(folder, name) as part:
-        while some := list(itertools.islice(frames, 1000)):
-            part.append(some)
-        info = part.finish({})
+    with parts.PartWriter(folder, name) as writer:
+        while batch := list(itertools.islice(frames, 1000)):
+            writer.append(batch)
+        info = writer.finish({})
     return os.path.join(folder, name), info  # noqa: PTH118
 
 
-def _stretches(
+def _divide_into_stretches(
     files: Sequence[str], counts: Sequence[int], bounds: Sequence[int]
 ) -> list[list[Stretch]]:
     """Returns, for each final file, the stretches of frames that it consists of.
@@ -367,8 +367,8 @@ def _stretches(
     for path, count in zip(files, counts, strict=True):
         last = first + count
         cuts = sorted({first, last, *(bound for bound in bounds if first < bound < last)})
-        at = parts.find_offsets(path, [cut - first for cut in cuts])
-        for cut, (begin, end) in zip(cuts, itertools.pairwise(at), strict=False):
+        offsets = parts.find_offsets(path, [cut - first for cut in cuts])
+        for cut, (begin, end) in zip(cuts, itertools.pairwise(offsets), strict=False):
             of_files[bisect.bisect_right(bounds, cut) - 1].append((path, begin, end))
         first = last
     return of_files
@@ -430,18 +430,18 @@ def _write_json(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
 def copy_frames(path: str, stretches: Sequence[Stretch]) -> None:
     """Writes the bytes of the stretches, one after another, to the file at `path`."""
     with open(path, "wb") as target:
-        for block in _blocks(stretches):
+        for block in _read_blocks(stretches):
             target.write(block)
 
 
-def _blocks(stretches: Sequence[Stretch]) -> Iterator[bytes]:
+def _read_blocks(stretches: Sequence[Stretch]) -> Iterator[bytes]:
     for path, start, end in stretches:
         with open(path, "rb") as source:
             source.seek(start)
             while start < end:
                 block = source.read(min(COPIED_BYTES, end - start))
                 if not block:
-                    raise OSError(f"{path} ends at byte {start}, {end} were wanted")
+                    raise OSError(f"{path} ends at byte {start}, expected {end} bytes")
                 start += len(block)
                 yield block
 

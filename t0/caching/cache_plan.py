@@ -24,7 +24,7 @@ from typing import Any
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.files import path_inside
 
-NO_RECORD = "an older version or SeqIO wrote it, without a record of what it was made from"
+NO_RECORD = "an older version or SeqIO wrote it, without a record of its inputs"
 # T0's sequence lengths in tokens, EOS included: training cuts longer examples.
 LONGEST = {"inputs": 1024, "targets": 256}
 
@@ -133,7 +133,7 @@ class TaskPlan:
       staging: the directory in which this run writes it.
       splits: the splits to write.
       absent: split -> the reason why it is left out.
-      stale: what changed since the cache in `final` was written, which this run replaces; or "".
+      stale: the changes since the cache in `final` was written, which this run replaces; or "".
     """
 
     name: str
@@ -247,8 +247,8 @@ def _matching(catalogue: Catalogue, entry: str) -> set[str]:
 
 
 _ABSENT_HINT = (
-    "\nAbsent splits: provide the data, name the wanted splits (--splits=validation), or leave "
-    "absent ones out with --skip_absent_splits."
+    "\nAbsent splits: provide the data, select the available splits (--splits=validation), or "
+    "leave out absent ones with --skip_absent_splits."
 )
 
 
@@ -267,7 +267,7 @@ def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> Cach
 
     Raises:
       UserError: if a name matches nothing, no task is selected, data is absent without
-        `skip_absent_splits`, or a finished cache has not all wanted splits.
+        `skip_absent_splits`, or a finished cache does not have all selected splits.
     """
     names, notes = select_tasks(catalogue, selection.tasks, selection.excluded_tasks)
     if not names:
@@ -319,7 +319,7 @@ def _decide(
     if not task.supports_caching:
         return "does not support caching (no CacheDatasetPlaceholder)", []
     if not splits:
-        return "has none of the wanted splits", []
+        return "has none of the selected splits", []
     final = task_directory(selection.output_cache_dir, task.name)
     cache = catalogue.cache_of(task.name)
     reason = _cached_already(selection, cache, final)

@@ -29,8 +29,8 @@ class Progress:
 
     def __init__(self, plan: CachePlan, file: TextIO) -> None:
         self._plan = plan
-        known = all(split.rows for split in plan.splits)
-        total = sum(split.rows for split in plan.splits) if known else None
+        all_counted = all(split.rows for split in plan.splits)
+        total = sum(split.rows for split in plan.splits) if all_counted else None
         self._line = ProgressLine(total, unit="row", doing="caching", file=file)
         self._examples: dict[TaskSplit, int] = {}
         self._rows = 0
@@ -82,8 +82,8 @@ class Progress:
 
     def _note(self) -> str:
         total = len(self._plan.tasks)
-        left = len({split.task for split in self._plan.splits if split not in self._finished})
-        return f"{total - left}/{total} tasks, {sum(self._examples.values()):,} examples"
+        remaining = len({split.task for split in self._plan.splits if split not in self._finished})
+        return f"{total - remaining}/{total} tasks, {sum(self._examples.values()):,} examples"
 
 
 _NUMBERS = (
@@ -108,16 +108,16 @@ def summary(outcomes: Iterable[SplitOutcome]) -> Table:
         cells = [""] * len(_NUMBERS)
         note = f"NOT WRITTEN ({outcome.status})"
         if outcome.status == WRITTEN:
-            cells, note = _cells(outcome), ""
+            cells, note = _format_cells(outcome), ""
         elif outcome.status == EMPTY:
             cells[:3] = f"{outcome.counts['rows']:,}", "0", f"{outcome.counts['rows']:,}"
             note = "left out"
-        why = "; ".join(filter(None, [note, _reasons(outcome), *outcome.notes]))
+        why = "; ".join(filter(None, [note, _join_reasons(outcome), *outcome.notes]))
         table.add_row(outcome.split.task, outcome.split.name, *cells, why)
     return table
 
 
-def _cells(outcome: SplitOutcome) -> list[str]:
+def _format_cells(outcome: SplitOutcome) -> list[str]:
     rows = outcome.counts.get("rows", outcome.split.rows)
     dropped = outcome.counts.get(DROPPED, 0) if "rows" in outcome.counts else None
     files = sum("examples" in entry for entry in outcome.files.values())
@@ -125,12 +125,12 @@ def _cells(outcome: SplitOutcome) -> list[str]:
         "" if rows is None else f"{rows:,}",
         f"{outcome.stats['examples']:,}",
         "" if dropped is None else f"{dropped:,}",
-        *(cell for feature in LONGEST for cell in _token_cells(outcome, feature)),
+        *(cell for feature in LONGEST for cell in _format_token_cells(outcome, feature)),
         str(files),
     ]
 
 
-def _token_cells(outcome: SplitOutcome, feature: str) -> tuple[str, str, str]:
+def _format_token_cells(outcome: SplitOutcome, feature: str) -> tuple[str, str, str]:
     tokens = outcome.stats.get(f"{feature}_tokens")
     if tokens is None:
         return "", "", ""
@@ -143,7 +143,9 @@ def _token_cells(outcome: SplitOutcome, feature: str) -> tuple[str, str, str]:
     )
 
 
-def _reasons(outcome: SplitOutcome) -> str:
-    reasons = [f"{count:,} {what}" for what, count in outcome.counts.items() if what != "rows"]
+def _join_reasons(outcome: SplitOutcome) -> str:
+    reasons = [
+        f"{count:,} {reason}" for reason, count in outcome.counts.items() if reason != "rows"
+    ]
     rows = outcome.counts.get("rows")
     return ", ".join(reasons) + (f" (of {rows:,} rows)" if reasons and rows else "")

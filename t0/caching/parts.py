@@ -124,10 +124,10 @@ def find_offsets(path: str, numbers: Sequence[int]) -> list[int]:
       numbers: the numbers of the records in ascending order, from 0 to the number of all records,
         whose offset is the end of the last record.
     """
-    wanted = set(numbers)
+    selected = set(numbers)
     with open(path, "rb") as file:
         starts = enumerate(tfrecord.beginnings(file))
-        return [start for number, start in starts if number in wanted]
+        return [start for number, start in starts if number in selected]
 
 
 def read_records(path: str) -> Iterator[bytes]:

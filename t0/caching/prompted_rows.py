@@ -362,8 +362,8 @@ def _batches(
         yield batch
     if expected != job.stop:
         raise UserError(
-            f"{split.where} ends at row {expected}, {job.stop} were counted when the run began. "
-            "Has it changed since? Start the same command again"
+            f"{split.where} ends at row {expected}, but {job.stop} were counted when the run "
+            "began. Has it changed since? Start the same command again"
         )
 
 

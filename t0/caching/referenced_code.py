@@ -2,7 +2,7 @@
 
     walk = CodeWalk()
     walk.describe((task.preprocessors, task.source))     # plain data, equal in every process
-    walk.find_find_own_modules()    # [("my_tasks", "/home/me/my_tasks.py"), ...], imports included
+    walk.find_own_modules()    # [("my_tasks", "/home/me/my_tasks.py"), ...], imports included
     walk.paths                 # ["/data/lines.txt"]: texts that look like paths
 
 The walk follows the values that are bound to the steps: `functools.partial`, a function's closure

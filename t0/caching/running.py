@@ -387,7 +387,9 @@ class _Run:
         return [outcome for of_task in outcomes.values() for outcome in of_task]
 
     def _publish(self, task: TaskPlan, outcomes: Sequence[SplitOutcome]) -> None:
-        states = [self.states[one.split] for one in outcomes if one.split in self.states]
+        states = [
+            self.states[outcome.split] for outcome in outcomes if outcome.split in self.states
+        ]
         self.output.publish(
             task.staging,
             functools.partial(_finish, task, outcomes, self.selection, self.made_from[task.name]),
@@ -452,7 +454,7 @@ def _conclude(
     done = len(plan.tasks) - len(failed)
     if faults:
         raise UserError(
-            f"{len(failed)} of {len(plan.tasks)} tasks could not be cached, {done} are in "
+            f"{len(failed)} of {len(plan.tasks)} tasks could not be cached; {done} are in "
             f"{selection.output_cache_dir}:\n" + "\n".join(f"  {fault}" for fault in faults)
         )
     where = printable(selection.output_cache_dir)

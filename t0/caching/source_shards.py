@@ -109,7 +109,7 @@ def make_part(
     frames: list[bytes] = []
     due = time.monotonic() + ADVANCE_SECONDS
     name = parts.part_name(spec.key, job.start, job.stop)
-    with parts.PartWriter(job.directory, name) as part:
+    with parts.PartWriter(job.directory, name) as writer:
         for shard in range(job.start, job.stop):
             stream = read_examples(
                 task,
@@ -126,17 +126,17 @@ def make_part(
                 counter.add(as_numpy(example))
                 frames.append(tfrecord.framed(serialize(example)))
                 if len(frames) == RECORDS_AT_ONCE:
-                    part.append(frames)
+                    writer.append(frames)
                     frames.clear()
                 if time.monotonic() >= due:
                     advance(counter.examples)
                     due = time.monotonic() + ADVANCE_SECONDS
-        part.append(frames)
+        writer.append(frames)
         counts = {"features": features, **_counts(task, job, counter.examples), **counter.counts()}
         counts["counts"] |= {UNKNOWN: counter.unknown} if counter.unknown else {}
         if all(step in _AFTER_CACHE for step in after_cache):
             counts["blank"] = {"targets": counter.blank_targets}
-        return {split.task: part.finish({"start": job.start, "stop": job.stop, **counts})}
+        return {split.task: writer.finish({"start": job.start, "stop": job.stop, **counts})}
 
 
 def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str, Any]]) -> None:
@@ -168,8 +168,8 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
         )
         if name:
             raise UserError(
-                f"task {task.name}: a step after the cache reads the feature '{name}', which no "
-                f"step before it makes; they make: {', '.join(made)}"
+                f"task {task.name}: a step after the cache reads the feature '{name}', but no "
+                f"step before the cache makes it; they make: {', '.join(made)}"
             ) from error
 
 

@@ -126,13 +126,13 @@ class Tokenizer:
 
     def _join_by_score(self, words: Sequence[bytes]) -> tuple[bytes, int] | None:
         # All were looked up before, so that those which are not there were not learned.
-        known = [*map(self._words.get, words)]
-        if None in known:
+        entries = [*map(self._words.get, words)]
+        if None in entries:
             return None
-        score = sum([word.score for word in known])
-        if not all(word.wins_in(score) for word in set(known)):
+        score = sum([word.score for word in entries])
+        if not all(word.wins_in(score) for word in set(entries)):
             return None
-        return b"".join([word.ids for word in known]), sum([word.count for word in known])
+        return b"".join([word.ids for word in entries]), sum([word.count for word in entries])
 
 
 class _KnownWords(dict[bytes, _KnownWord]):
@@ -160,12 +160,12 @@ class _KnownWords(dict[bytes, _KnownWord]):
         self.searches_left: float = _SEARCHES_AT_FIRST
 
     def __missing__(self, word: bytes) -> _KnownWord | None:
-        known = self._learn(word)
-        if known:
+        learned = self._learn(word)
+        if learned:
             if len(self) >= MOST_WORDS:
                 self.clear()
-            self[word] = known
-        return known
+            self[word] = learned
+        return learned
 
     def _learn(self, word: bytes) -> _KnownWord | None:
         if len(word) > _LONGEST_WORD:
@@ -207,13 +207,13 @@ class _InFewIds(dict[bytes, bytes | None]):
         self._words = words
 
     def __missing__(self, word: bytes) -> bytes | None:
-        known = self._words[word]
-        if known is None:  # it may be learned later
+        entry = self._words[word]
+        if entry is None:  # it may be learned later
             return None
         if len(self) >= len(self._words):  # which were forgotten since
             self.clear()
-        small = known.score <= _NATS_AN_ID * known.count
-        self[word] = ids = known.ids if small and known.wins_in(_NATS_AN_ID * _FEW_IDS) else None
+        small = entry.score <= _NATS_AN_ID * entry.count
+        self[word] = ids = entry.ids if small and entry.wins_in(_NATS_AN_ID * _FEW_IDS) else None
         return ids
 
 
@@ -229,12 +229,12 @@ def _distance(score: float) -> float:
 def _marks(model: sentencepiece_model_pb2.ModelProto) -> dict[bytes, int]:
     """Returns a letter or digit with a mark, which no piece has -> the id of the mark's piece."""
     ids = {piece.piece: index for index, piece in enumerate(model.pieces)}
-    within = {two for piece in ids for two in zip(piece, piece[1:], strict=False)}
+    pairs = {pair for piece in ids for pair in zip(piece, piece[1:], strict=False)}
     return {
         f"{letter}{mark}".encode(): ids[mark]
         for letter in string.ascii_letters + string.digits
         for mark in _MARKS
-        if mark in ids and (letter, mark) not in within
+        if mark in ids and (letter, mark) not in pairs
     }
 
 

@@ -123,10 +123,10 @@ class Uploads(InPlace):
             return dataclasses.replace(job, directory=self._folder)
         staging = job.spec.split.directory
         if staging not in self._directories:
-            here = self._has_room()
-            self._directories[staging] = tempfile.mkdtemp(dir=self._folder) if here else staging
-        parts = tuple(map(self._nearest, job.parts))
-        return dataclasses.replace(job, parts=parts, directory=self._directories[staging])
+            has_room = self._has_room()
+            self._directories[staging] = tempfile.mkdtemp(dir=self._folder) if has_room else staging
+        part_paths = tuple(map(self._nearest, job.parts))
+        return dataclasses.replace(job, parts=part_paths, directory=self._directories[staging])
 
     def add_part(self, path: str) -> None:
         """Uploads the part that a job has made for `path`; waits if there is no room to keep it."""

@@ -43,8 +43,8 @@ def find_caches(directory: str) -> list[str]:
     ]
     if not caches:
         raise UserError(
-            f"{directory} holds no cache. Name the directory of a task, or one with directories of "
-            "tasks, as --output_cache_dir is"
+            f"{directory} has no cache. Set the directory of a task, or a directory of tasks, such "
+            "as the --output_cache_dir of a run"
         )
     return sorted(caches)
 
@@ -78,11 +78,11 @@ def verify_cache(
         the checksums that a bucket knows.
     """
     asks_bucket = not contents and object_facts.applies(directory)
-    listed = object_facts.below(directory) if asks_bucket else {}
-    names = set(listed or paths.list_names(directory))
+    in_bucket = object_facts.below(directory) if asks_bucket else {}
+    names = set(in_bucket or paths.list_names(directory))
     if unread := sorted(name for name in names if ".array_record-" in name):
         yield (
-            f"{directory}: {unread[0]} is an ArrayRecord file, and training and SeqIO read "
+            f"{directory}: {unread[0]} is an ArrayRecord file, but training and SeqIO read "
             "only TFRecord; cache the task again"
         )
         return
@@ -90,13 +90,13 @@ def verify_cache(
         yield f"{directory}: unfinished, it has no {cache_files.COMPLETED}; cache the task again"
         return
     try:
-        manifest = _manifest(directory)
+        manifest = _read_manifest(directory)
     except (OSError, ValueError) as error:
         refuse_unanswered(error)
         yield f"{posixpath.join(directory, cache_files.COMPLETED)}: damaged: {error}"
         return
     if manifest is None:
-        yield from _against_stats(directory, names, split, contents)
+        yield from _compare_with_stats(directory, names, split, contents)
         return
     manifested = {name for of_split in manifest["splits"].values() for name in of_split["files"]}
     for name, of_split in manifest["splits"].items():
@@ -105,7 +105,7 @@ def verify_cache(
                 path = posixpath.join(directory, file)
                 if file not in names:
                     yield f"{path}: missing"
-                elif fault := _find_difference(path, entry, listed.get(file), contents):
+                elif fault := _find_difference(path, entry, in_bucket.get(file), contents):
                     yield f"{path}: {fault}"
     if contents:
         try:
@@ -116,55 +116,55 @@ def verify_cache(
         match = _SHARD.fullmatch(name) or _DESCRIPTION.fullmatch(name)
         if match and split in (None, match["split"]):
             path = posixpath.join(directory, name)
-            yield f"{path}: not of this cache, and readers would read it; remove it"
+            yield f"{path}: does not belong to this cache, but readers would read it; remove it"
 
 
 def has_checksums(directory: str) -> bool:
     """Returns whether a cache has checksums of its files; one that SeqIO wrote has none."""
     try:
-        return _manifest(directory) is not None
+        return _read_manifest(directory) is not None
     except (OSError, ValueError):
         return True
 
 
-def _manifest(directory: str) -> dict[str, Any] | None:
+def _read_manifest(directory: str) -> dict[str, Any] | None:
     content = paths.read_bytes(posixpath.join(directory, cache_files.COMPLETED))
     return cache_files.checked_manifest(content)
 
 
 def _find_difference(
-    path: str, entry: Mapping[str, Any], listed: Facts | None, contents: bool
+    path: str, entry: Mapping[str, Any], in_bucket: Facts | None, contents: bool
 ) -> str | None:
     """Returns how a file differs from its entry of the manifest, None if it does not."""
     digest = entry["sha256"]
     try:
-        size = listed.size_bytes if listed else paths.size_bytes(path)
+        size = in_bucket.size_bytes if in_bucket else paths.size_bytes(path)
         if contents and size == entry["bytes"]:
             with paths.opened(path) as file:
-                found = cache_files.entry_of(file)
-            size, digest = found["bytes"], found["sha256"]
+                actual = cache_files.entry_of(file)
+            size, digest = actual["bytes"], actual["sha256"]
     except Exception as error:  # noqa: BLE001 - a disk or a store fails in many ways
         return f"cannot be read ({error})"
     if size != entry["bytes"]:
-        return f"has {size:,} bytes, {entry['bytes']:,} were written"
+        return f"has {size:,} bytes, but {entry['bytes']:,} were written"
     if digest != entry["sha256"]:
-        return f"damaged: its bytes are not those that were written{_where(path)}"
-    if listed and entry.get("crc32c") not in (None, listed.crc32c):
-        return f"damaged: its CRC32C is {listed.crc32c}, {entry['crc32c']} was written"
+        return f"damaged: its bytes are not those that were written{_locate_damage(path)}"
+    if in_bucket and entry.get("crc32c") not in (None, in_bucket.crc32c):
+        return f"damaged: its CRC32C is {in_bucket.crc32c}, but {entry['crc32c']} was written"
     return None
 
 
-def _where(path: str) -> str:
+def _locate_damage(path: str) -> str:
     """Returns the number of a TFRecord file's first damaged record, in brackets, or ""."""
     try:
         if ".tfrecord-" in path:  # not a description, which is JSON
-            _count(path)
+            _count_records(path)
     except ValueError as error:
         return f" ({error})"
     return ""
 
 
-def _count(path: str) -> int:
+def _count_records(path: str) -> int:
     """Returns the number of records of a TFRecord file.
 
     Raises:
@@ -174,7 +174,7 @@ def _count(path: str) -> int:
         return sum(1 for _ in tfrecord.unframed(file))
 
 
-def _against_stats(
+def _compare_with_stats(
     directory: str, names: set[str], only: str | None, contents: bool
 ) -> Iterator[str]:
     shards: dict[str, list[str]] = {}
@@ -185,21 +185,21 @@ def _against_stats(
             shards.setdefault(match["split"], [])
     for split, of_split in shards.items():
         if only in (None, split):
-            yield from _split_against_stats(directory, split, of_split, names, contents)
+            yield from _compare_split_with_stats(directory, split, of_split, names, contents)
 
 
-def _split_against_stats(
+def _compare_split_with_stats(
     directory: str, split: str, shards: list[str], names: set[str], contents: bool
 ) -> Iterator[str]:
     info = posixpath.join(directory, f"info.{split}.json")
     if f"info.{split}.json" not in names:
         yield f"{info}: missing; SeqIO does not read a split without it"
-    promised = _number(info, "num_shards") if f"info.{split}.json" in names else None
+    promised = _read_number(info, "num_shards") if f"info.{split}.json" in names else None
     if f"info.{split}.json" in names and promised is None:
         yield f"{info}: damaged: it does not say how many files the split has"
     counts = {int(_SHARD.fullmatch(name)["count"]) for name in shards}
     if promised is not None and counts - {promised} or len(counts) > 1:
-        yield f"{info}: promises {promised} files, the files' names {sorted(counts)}"
+        yield f"{info}: says {promised} files, but the files' names say {sorted(counts)}"
         return
     count = promised if promised is not None else next(iter(counts), 0)
     missing = 0
@@ -214,19 +214,19 @@ def _split_against_stats(
     for name in shards:
         path = posixpath.join(directory, name)
         try:
-            records += _count(path)
+            records += _count_records(path)
         except (ValueError, OSError) as error:
             sound = False
             yield f"{path}: {error}"
     path = posixpath.join(directory, f"stats.{split}.json")
-    expected = _number(path, "examples")
+    expected = _read_number(path, "examples")
     if expected is None and f"stats.{split}.json" in names:
         yield f"{path}: damaged: it does not say how many examples the split has"
     if sound and expected is not None and expected != records:
-        yield f"{path}: counts {expected:,} examples, the files hold {records:,}"
+        yield f"{path}: counts {expected:,} examples, but the files have {records:,}"
 
 
-def _number(path: str, name: str) -> int | None:
+def _read_number(path: str, name: str) -> int | None:
     """Returns a number of a JSON file, None if the file is absent or does not have it."""
     try:
         number = parsed_json(paths.read_bytes(path))[name]

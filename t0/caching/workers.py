@@ -325,18 +325,18 @@ class _WorkerDied(Exception):
         super().__init__()
         self._worker = worker
 
-    def describe(self, doing: str) -> str:
+    def describe(self, activity: str) -> str:
         """Returns how the process ended, and its job."""
         self._worker.process.join(END_SECONDS)
         code, job = self._worker.process.exitcode, self._worker.job
         if code is not None and code < 0:
             why = f"was killed ({signal.Signals(-code).name})"
             if -code == signal.SIGKILL:
-                why += ", most likely by the system for lack of memory: try a smaller --num_workers"
+                why += ", most likely because memory ran out: try a smaller --num_workers"
         else:
             why = f"ended (exit status {code})"
         if job is not None:
-            return f"a worker process {why}. It stopped while {doing} {job}."
+            return f"a worker process {why}. It stopped while {activity} {job}."
         hint = 'Its error is above. A script that starts workers needs if __name__ == "__main__":'
         return f"a worker process {why}. It stopped before its first task. {hint}."
 

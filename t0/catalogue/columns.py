@@ -25,7 +25,7 @@ from t0.prompts import is_missing, whole_number
 
 # A column with more distinct values than this is not a label column.
 MOST_LABELS = 100
-_LOOKED_AT = 1000
+_SAMPLED_ROWS = 1000
 _OFTEN_LABELS = ("label", "labels", "class", "category", "target", "sentiment", "answer", "y")
 _FALSE_FIRST = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
 _WHOLE = re.compile(r"(0|-?[1-9][0-9]*)(?:\.0+)?")
@@ -42,7 +42,7 @@ class ColumnSummary:
       values: label -> number of rows; incomplete if there are more than `MOST_LABELS`.
       rows: the number of rows that have a value.
       words: the total number of words in the sampled rows.
-      looked_at: the number of sampled rows.
+      sampled: the number of sampled rows.
       numbers: whether all sampled values are numbers.
       nested: whether the column contains lists or objects, which are neither text nor labels.
     """
@@ -52,7 +52,7 @@ class ColumnSummary:
     values: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     rows: int = 0
     words: int = 0
-    looked_at: int = 0
+    sampled: int = 0
     numbers: bool = True
     nested: bool = False
 
@@ -65,8 +65,8 @@ class ColumnSummary:
         if len(self.values) <= MOST_LABELS:
             self.values[label_text(value)] += 1
             self.splits[-1].add(label_text(value))
-        if self.looked_at < _LOOKED_AT:
-            self.looked_at += 1
+        if self.sampled < _SAMPLED_ROWS:
+            self.sampled += 1
             self.words += len(str(value).split())
             self.numbers &= isinstance(value, int | float) or whole_number(value) is not None
 
@@ -80,7 +80,7 @@ class ColumnSummary:
     def is_text(self) -> bool:
         """Whether this looks like a text column: mostly several words, mostly distinct values."""
         several = len(self.values) > min(MOST_LABELS, self.rows // 4)
-        return not self.nested and not self.numbers and self.words > 2 * self.looked_at and several
+        return not self.nested and not self.numbers and self.words > 2 * self.sampled and several
 
     @property
     def is_label(self) -> bool:
@@ -101,9 +101,14 @@ class ColumnTable:
 
     def labels(self) -> list[str]:
         """Returns the candidate label columns; if any have typical names, only the first."""
-        found = [c.name for c in self.columns.values() if c.is_label and not c.is_text]
-        named = [name for often in _OFTEN_LABELS for name in found if name.lower() == often]
-        return named[:1] or found
+        candidates = [c.name for c in self.columns.values() if c.is_label and not c.is_text]
+        typical = [
+            name
+            for typical_name in _OFTEN_LABELS
+            for name in candidates
+            if name.lower() == typical_name
+        ]
+        return typical[:1] or candidates
 
     def check(self, name: str, flag: str) -> None:
         """Checks that a column exists and has values that a prompt can show.
@@ -118,12 +123,12 @@ class ColumnTable:
         if self.columns[name].nested:
             some = next(iter(self.columns[name].values))
             raise UserError(
-                f"column '{name}' of {self.where} ({flag}) holds lists or objects, such as "
-                f"{some:.60}: a prompt would show these brackets. Write the wanted text or label "
-                "into a separate column"
+                f"column '{name}' of {self.where} ({flag}) contains lists or objects, such as "
+                f"{some:.60}: a prompt would show these brackets. Write the text or label to a "
+                "separate column"
             )
 
-    def described(self) -> Iterator[str]:
+    def describe(self) -> Iterator[str]:
         """Yields a line for each column: its name and some of its values."""
         for column in self.columns.values():
             some = ", ".join(f"{value:.30}" for value in list(column.values)[:3])
@@ -207,38 +212,42 @@ def read_labels(
     if len(column.values) > MOST_LABELS:
         raise UserError(
             f"column '{name}' of {table.where} has more than {MOST_LABELS} different values: it is "
-            "no label. Name the column with the answers by --label"
+            "not a label column. Set the column of the answers with --label"
         )
     where = f"column '{name}' of {table.where}"
-    shown = set().union(*(s for n, s in enumerate(column.splits) if n not in column.hidden_splits))
+    label_values = set().union(
+        *(s for n, s in enumerate(column.splits) if n not in column.hidden_splits)
+    )
     if names:
-        spellings, notes = _by_stored_names(shown, names, where)
+        spellings, notes = _match_stored_names(label_values, names, where)
         order = list(names)
     else:
-        spellings, notes = _spellings({n: column.values[n] for n in shown}, choices or ())
-        order = _sorted(set(spellings.values()))
+        spellings, notes = _group_spellings(
+            {n: column.values[n] for n in label_values}, choices or ()
+        )
+        order = _sort_labels(set(spellings.values()))
     if len(order) < 2:
         raise UserError(
-            f"{where} has {len(order)} different values; a label needs at least two. Name the "
-            "column with the answers by --label"
+            f"{where} has {len(order)} different values; a label needs at least two. Set the "
+            "column of the answers with --label"
         )
-    given = tuple(choice.strip() for choice in choices or order)
-    _check_choices(given)
-    places = _indices(order, given, where)
-    indices = {label: places[main] for label, main in spellings.items()}
-    counts = collections.Counter(dict.fromkeys(range(len(given)), 0))
-    for label, place in indices.items():
-        counts[place] += column.values[label]
+    stripped = tuple(choice.strip() for choice in choices or order)
+    _check_choices(stripped)
+    choice_indices = _match_choices(order, stripped, where)
+    indices = {label: choice_indices[main] for label, main in spellings.items()}
+    counts = collections.Counter(dict.fromkeys(range(len(stripped)), 0))
+    for label, index in indices.items():
+        counts[index] += column.values[label]
     if "-1" in indices:
         notes.append(
             f"{name} -1 is read as a class, since its split has other labels. If it means that a "
             "row has no label, leave these cells empty"
         )
-    counted = tuple(counts[place] for place in range(len(given)))
-    return Labels(name, given, indices, counted, tuple(notes))
+    rows_per_choice = tuple(counts[index] for index in range(len(stripped)))
+    return Labels(name, stripped, indices, rows_per_choice, tuple(notes))
 
 
-def _spellings(
+def _group_spellings(
     counts: Mapping[str, int], choices: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
     """Returns label -> its most frequent spelling, and notes about labels with several spellings.
@@ -247,7 +256,7 @@ def _spellings(
     """
     groups: dict[str, list[str]] = {}
     for label in sorted(counts, key=lambda label: (-counts[label], label)):
-        groups.setdefault(_folded(label), []).append(label)
+        groups.setdefault(_normalize_label(label), []).append(label)
     spellings, notes = {}, []
     for group in groups.values():
         if len(group) > 1 and set(group) <= set(choices):
@@ -258,36 +267,36 @@ def _spellings(
             listed = ", ".join(f"{label!a} ({counts[label]:,} rows)" for label in group)
             notes.append(
                 f"{listed} differ only in case or Unicode form, and are read as one label. To keep "
-                "them apart, name each of them by --choices"
+                "them apart, list each of them in --choices"
             )
     return spellings, notes
 
 
-def _folded(label: str) -> str:
+def _normalize_label(label: str) -> str:
     """Normalizes case, Unicode form and spaces of a label."""
     return " ".join(unicodedata.normalize("NFKC", label).casefold().split())
 
 
-def _by_stored_names(
+def _match_stored_names(
     labels: Iterable[str], names: Sequence[str], where: str
 ) -> tuple[dict[str, str], list[str]]:
     """Returns label -> its stored name, and a note if there are rows without a label."""
-    found, notes = {}, []
+    stored_names, notes = {}, []
     for label in sorted(labels):
         number = whole_number(label)
         if label in names and number is None:
-            found[label] = label
+            stored_names[label] = label
         elif number is not None and 0 <= number < len(names):
-            found[label] = names[number]
+            stored_names[label] = names[number]
         elif number == -1:
-            notes.append(f"-1 of {where} is no label: the data names the labels from 0")
+            notes.append(f"-1 of {where} is not a label: the data names the labels from 0")
         else:
             listed = ", ".join(f"{n}={name}" for n, name in enumerate(names[:20]))
-            raise UserError(f"{where}: '{label}' is none of the labels that it names: {listed}")
-    return found, notes
+            raise UserError(f"{where}: unknown label '{label}'; the data names: {listed}")
+    return stored_names, notes
 
 
-def _sorted(labels: set[str]) -> list[str]:
+def _sort_labels(labels: set[str]) -> list[str]:
     if all(map(_is_number, labels)):
         return sorted(labels, key=lambda label: (float(label), label))
     for order in _FALSE_FIRST:
@@ -307,34 +316,34 @@ def _check_choices(choices: Sequence[str]) -> None:
     for choice in choices:
         if not choice or _JINJA.search(choice):
             raise UserError(
-                f"'{choice}' cannot be an answer choice: it is empty, or holds a brace, a line "
-                "break or '|||'. Name the choices by --choices, in the order of the labels"
+                f"'{choice}' cannot be an answer choice: it is empty, or contains a brace, a line "
+                "break or '|||'. Set the choices with --choices, in the order of the labels"
             )
     if len(set(choices)) < len(choices):
         raise UserError(f"the choices are not all different: {', '.join(choices)}")
 
 
-def _indices(labels: Sequence[str], choices: Sequence[str], where: str) -> dict[str, int]:
-    exact = {choice: place for place, choice in enumerate(choices)}
-    folded = {_folded(choice): place for place, choice in enumerate(choices)}
-    places = {label: exact.get(label, folded.get(_folded(label))) for label in labels}
-    if None not in places.values():
-        return places
+def _match_choices(labels: Sequence[str], choices: Sequence[str], where: str) -> dict[str, int]:
+    exact = {choice: index for index, choice in enumerate(choices)}
+    normalized = {_normalize_label(choice): index for index, choice in enumerate(choices)}
+    indices = {label: exact.get(label, normalized.get(_normalize_label(label))) for label in labels}
+    if None not in indices.values():
+        return indices
     whole = [int(label) for label in labels if label.isdecimal()]
     if len({*whole}) == len(labels):
         start = 0 if min(whole) == 0 else 1
         if start and len(labels) < len(choices) > max(whole):
             raise UserError(
-                f"{where} has the labels {', '.join(labels)}, and --choices names {len(choices)}: "
+                f"{where} has the labels {', '.join(labels)}, but --choices names {len(choices)}: "
                 "do the labels count from 0 or from 1? Name one choice for each label"
             )
         if max(whole) < len(choices) + start:
             return {label: int(label) - start for label in labels}
     if len(labels) == len(choices):
-        return {label: place for place, label in enumerate(labels)}
+        return {label: index for index, label in enumerate(labels)}
     raise UserError(
-        f"--choices names {len(choices)}, {where} has {len(labels)} labels: {', '.join(labels)}. "
-        "Name a choice for each, in this order"
+        f"--choices names {len(choices)}, but {where} has {len(labels)} labels: "
+        f"{', '.join(labels)}. Name a choice for each, in this order"
         + "; leave cells empty if -1 means that a row has no label"
         * ("-1" in labels)
     )

@@ -103,17 +103,17 @@ def lint(
             failure = str(error)
             break
         hidden = hidden_label(source.dataset, row)
-        found = [*oddities(example, hidden, ids)]
+        failed = [*oddities(example, hidden, ids)]
         # Some published templates print lists, and T0 was trained with them.
         if not source.template.published and source.compiled.prints_nested(row, index):
-            found.append(NESTED)
+            failed.append(NESTED)
         if source.compiled.keeps_separators(row):
-            found.append(SEPARATOR)
-        for check in found:
+            failed.append(SEPARATOR)
+        for check in failed:
             counts[check] = counts.get(check, 0) + 1
             first.setdefault(check, index)
             if check == UNKNOWN_TOKENS and not notes:
-                notes = vocabulary_notes(tokens, _answers(example, hidden))
+                notes = vocabulary_notes(tokens, _list_answers(example, hidden))
     return LintReport(seen, counts, first, source.compiled.is_random, failure, notes)
 
 
@@ -146,20 +146,20 @@ def oddities(example: Example | None, hidden: bool, ids: Ids | None) -> Iterator
     elif example.targets == NO_LABEL:
         yield EMPTY
     if example.choices:
-        yield from _odd_choices(example.choices, None if hidden else example.targets)
+        yield from _check_choices(example.choices, None if hidden else example.targets)
     if example.cut:
         yield CUT
     if ids:
-        yield from _odd_tokens(example, hidden, ids)
+        yield from _check_tokens(example, hidden, ids)
 
 
-def _odd_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
+def _check_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
     if len(ids(example.inputs)) > LONGEST_INPUTS:
         yield LONG_INPUTS
     # Targets end in EOS.
     if len(ids(example.targets)) + 1 > LONGEST_TARGETS:
         yield LONG_TARGETS
-    if any(UNKNOWN in ids(text) for text in _answers(example, hidden)):
+    if any(UNKNOWN in ids(text) for text in _list_answers(example, hidden)):
         yield UNKNOWN_TOKENS
     choices = [tuple(ids(choice)) for choice in example.choices or ()]
     if len(choices) > 1 and len(set(choices)) == 1:
@@ -170,13 +170,13 @@ def _odd_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
             yield RIGHT_EQUALS_WRONG
 
 
-def _answers(example: Example, hidden: bool) -> list[str]:
+def _list_answers(example: Example, hidden: bool) -> list[str]:
     """Returns the target, if there is one, and the choices."""
     targets = [] if hidden or example.targets == NO_LABEL else [example.targets]
     return [*targets, *(example.choices or ())]
 
 
-def _odd_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
+def _check_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
     if len(set(choices)) < len(choices):
         yield DUPLICATES
     if target is not None:
@@ -201,8 +201,8 @@ def faults_of(
         return {"fails": report.failure}
     wrong = {}
     for check in FAULTS:
-        found = report.counts.get(check, 0)
-        if found > max_share * report.rows and check not in (excused or {}):
+        count = report.counts.get(check, 0)
+        if count > max_share * report.rows and check not in (excused or {}):
             wrong[check] = _describe_count(report, check)
     if report.counts.get(ALL_EQUAL):
         wrong[ALL_EQUAL] = _describe_count(report, ALL_EQUAL)

@@ -92,8 +92,8 @@ def tasks_by_name(
             if name in known or name in tasks:
                 where = task.template.where or f"template '{task.template.name}'"
                 raise UserError(
-                    f"{where}: there is a task '{name}' already. A task is named after dataset, "
-                    "subset and template: give the template another name, or the dataset."
+                    f"{where}: a task '{name}' exists already. A task is named after dataset, "
+                    "subset and template: rename the template or the dataset."
                 )
             tasks[name] = ListedTask(name, task, ranked, tuple(cache_dirs))
     return tasks
@@ -116,7 +116,7 @@ def mixtures_by_name(
     for own in find_own_mixtures(data_dirs()):
         if own.name in taken:
             raise UserError(
-                f"{own.path}: there is a task or mixture '{own.name}' already; rename yours."
+                f"{own.path}: a task or mixture '{own.name}' exists already; rename yours."
             )
         mixtures[own.name] = own_mixture_tasks(own, tasks)
     return mixtures

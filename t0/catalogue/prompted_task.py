@@ -29,7 +29,7 @@ def task_name(dataset: str, subset: str | None, template: str, suffix: str = "")
     Each run of characters other than letters, digits, `_` and `.` becomes one `_` (like
     `task_clean` in the original code).
     """
-    joined = "_".join(part for part in (dataset, subset, template) if part is not None)
+    joined = "_".join(name for name in (dataset, subset, template) if name is not None)
     return re.sub(r"[^\w\d\._]+", "_", joined) + suffix
 
 

@@ -24,26 +24,26 @@ T0_LENGTHS = {"inputs": 1024, "targets": 256}
 _INDENT = "    "
 
 
-def given_lengths(text: str) -> dict[str, int]:
+def parse_lengths(text: str) -> dict[str, int]:
     """Parses lengths such as "inputs=512,targets=64", in tokens.
 
     Raises:
       UserError: an item is not a length of inputs or targets.
     """
     lengths = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = (word.strip() for word in part.partition("="))
+    for item in filter(None, text.split(",")):
+        name, _, value = (word.strip() for word in item.partition("="))
         if name not in T0_LENGTHS or not value.isdigit() or not int(value):
             raise UserError(
-                f"--lengths: '{part}' is no length; wanted such as {lengths_text(T0_LENGTHS)}, in "
-                "tokens"
+                f"--lengths: '{item}' is not a length; expected tokens such as "
+                f"{lengths_text(T0_LENGTHS)}"
             )
         lengths[name] = int(value)
     return lengths
 
 
 def lengths_text(lengths: Mapping[str, int]) -> str:
-    """Formats lengths so that `given_lengths` can parse them."""
+    """Formats lengths so that `parse_lengths` can parse them."""
     return ",".join(f"{name}={value}" for name, value in lengths.items())
 
 
@@ -89,8 +89,8 @@ class RowPreview:
     @property
     def is_cut(self) -> bool:
         """Whether one of the texts is truncated."""
-        parts = (self.inputs, self.target, *(self.choices or ()))
-        return any(part is not None and part.cut is not None for part in parts)
+        texts = (self.inputs, self.target, *(self.choices or ()))
+        return any(text is not None and text.cut is not None for text in texts)
 
 
 def preview_row(
@@ -122,35 +122,40 @@ def preview_row(
         return RowPreview(title, None, None, None, [note])
     choices = None
     if example.choices is not None:
-        choices = [_part(c, lengths["targets"], tokens, eos=True) for c in example.choices]
-    target = _part(example.targets, lengths["targets"], tokens, eos=True)
-    inputs = _part(example.inputs, lengths["inputs"], tokens, eos=False)
+        choices = [_preview_text(c, lengths["targets"], tokens, eos=True) for c in example.choices]
+    target = _preview_text(example.targets, lengths["targets"], tokens, eos=True)
+    inputs = _preview_text(example.inputs, lengths["inputs"], tokens, eos=False)
     withheld = hidden_label(task.dataset, row)
-    notes = [*_notes(example, withheld), *_cut_notes(example, task.template.published)]
+    notes = [
+        *_describe_target(example, withheld),
+        *_describe_cuts(example, task.template.published),
+    ]
     if tokens is not None:
         texts = [] if withheld or example.targets == NO_LABEL else [example.targets]
         notes += vocabulary_notes(tokens, [*texts, *(example.choices or ())])
     return RowPreview(title, inputs, target, choices, notes)
 
 
-def _part(text: str, limit: int, tokens: Tokens | None, *, eos: bool) -> PreviewText:
+def _preview_text(text: str, limit: int, tokens: Tokens | None, *, eos: bool) -> PreviewText:
     if tokens is None:
         return PreviewText(text, None, limit)
     ids = tokens.ids(text) + [EOS] * eos
-    return PreviewText(text, ids, limit, tokens.place(text, limit) if len(ids) > limit else None)
+    return PreviewText(
+        text, ids, limit, tokens.character_index(text, limit) if len(ids) > limit else None
+    )
 
 
-def _notes(example: Example, withheld: bool) -> Iterator[str]:
+def _describe_target(example: Example, withheld: bool) -> Iterator[str]:
     if withheld:
-        yield "the label is withheld (-1): the target means nothing, and the row is not scored"
+        yield "the label is withheld (-1): the target is meaningless, and the row is not scored"
     elif example.targets == NO_LABEL:
         yield "the target renders to nothing: training would learn '<NO LABEL>'"
     elif example.choices is not None and example.choices.count(example.targets) != 1:
-        found = example.choices.count(example.targets)
-        yield f"{found or 'none'} of the choices {'are' if found else 'is'} the target; wanted one"
+        count = example.choices.count(example.targets)
+        yield f"{count or 'none'} of the choices {'are' if count else 'is'} the target, not one"
 
 
-def _cut_notes(example: Example, published: bool) -> Iterator[str]:
+def _describe_cuts(example: Example, published: bool) -> Iterator[str]:
     if example.cut:
         lengths = ", ".join(f"{length:,}" for length in example.cut)
         lift = "" if published else "; `truncate: false` in templates.yaml prints them whole"
@@ -177,42 +182,44 @@ def lines(row: RowPreview, *, with_ids: bool = False) -> Iterator[str]:
         for choice in row.choices:
             mark = "*" if choice.text == row.target.text else " "
             count = (
-                "" if choice.ids is None else f"  ({_count(choice).replace(_limit(choice), '')})"
+                ""
+                if choice.ids is None
+                else f"  ({_format_count(choice).replace(_format_limit(choice), '')})"
             )
-            yield f"  {mark} {printable(_marked(choice))}{count}"
+            yield f"  {mark} {printable(_mark_truncation(choice))}{count}"
             if with_ids and choice.ids is not None:
-                yield f"{_INDENT}ids {_listed(choice.ids)}"
+                yield f"{_INDENT}ids {_join_ids(choice.ids)}"
     for note in row.notes:
         yield f"  note: {note}"
 
 
-def _section(name: str, part: PreviewText, with_ids: bool) -> Iterator[str]:
-    yield f"  {name}" if part.ids is None else f"  {name}, {_count(part)}"
-    for line in printable(_marked(part)).split("\n"):
+def _section(name: str, text: PreviewText, with_ids: bool) -> Iterator[str]:
+    yield f"  {name}" if text.ids is None else f"  {name}, {_format_count(text)}"
+    for line in printable(_mark_truncation(text)).split("\n"):
         yield f"{_INDENT}{line}"
-    if with_ids and part.ids is not None:
-        yield f"{_INDENT}ids {_listed(part.ids)}"
+    if with_ids and text.ids is not None:
+        yield f"{_INDENT}ids {_join_ids(text.ids)}"
 
 
-def _count(part: PreviewText) -> str:
-    tokens = len(part.ids)
-    eos = " with EOS" if part.ids[-1:] == [EOS] else ""
-    over = f", {tokens - part.limit:,} too many" if tokens > part.limit else ""
-    return f"{tokens:,} token{'s' * (tokens != 1)}{eos}{_limit(part)}{over}"
+def _format_count(text: PreviewText) -> str:
+    tokens = len(text.ids)
+    eos = " with EOS" if text.ids[-1:] == [EOS] else ""
+    over = f", {tokens - text.limit:,} too many" if tokens > text.limit else ""
+    return f"{tokens:,} token{'s' * (tokens != 1)}{eos}{_format_limit(text)}{over}"
 
 
-def _limit(part: PreviewText) -> str:
-    return f" of at most {part.limit:,}"
+def _format_limit(text: PreviewText) -> str:
+    return f" of at most {text.limit:,}"
 
 
-def _marked(part: PreviewText) -> str:
-    if part.cut is None:
-        return part.text
-    if part.cut >= len(part.text):
-        return f"{part.text}[CUT at {part.limit:,} tokens: EOS is lost]"
-    mark = f"[CUT at {part.limit:,} tokens; the model does not see what follows]"
-    return part.text[: part.cut] + mark + part.text[part.cut :]
+def _mark_truncation(preview: PreviewText) -> str:
+    if preview.cut is None:
+        return preview.text
+    if preview.cut >= len(preview.text):
+        return f"{preview.text}[CUT at {preview.limit:,} tokens: EOS is lost]"
+    mark = f"[CUT at {preview.limit:,} tokens; the model does not see what follows]"
+    return preview.text[: preview.cut] + mark + preview.text[preview.cut :]
 
 
-def _listed(ids: Sequence[int]) -> str:
+def _join_ids(ids: Sequence[int]) -> str:
     return " ".join(map(str, ids))

@@ -3,7 +3,7 @@
     tokens = Tokens("spiece.model")
     tokens.ids("A film.")             # [71, 814, 5], without EOS
     tokens.text([71, 814, 5, 1])      # "A film."
-    tokens.place("A film.", 2)        # 6: the first character of the third token
+    tokens.character_index("A film.", 2)        # 6: the first character of the third token
 
 T5's SentencePiece model has two editions: one with 32,000 pieces, to which 100 sentinels
 (`<extra_id_0>` ... `<extra_id_99>`) are added when it is loaded, and `.100extra`, which contains
@@ -25,7 +25,7 @@ from t0.files import paths
 EXTRA_IDS = 100
 EOS, UNKNOWN = 1, 2
 VOCABULARY_VARIABLE = "T0_VOCAB"
-REMEDY = "Name a SentencePiece model file: --vocab=FILE or T0_VOCAB=FILE."
+REMEDY = "Set a SentencePiece model file: --vocab=FILE or T0_VOCAB=FILE."
 
 _SHOWN = 5
 _PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
@@ -128,18 +128,18 @@ class Tokens:
         """Decodes token ids up to EOS; ids without a piece are unknown tokens."""
         processor = self._processor
         count, unknown = processor.get_piece_size(), processor.unk_id()
-        known = [i if i < count else unknown for i in ids]
-        if EOS in known:
-            known = known[: known.index(EOS) + 1]
-        return processor.decode(known)
+        valid = [i if i < count else unknown for i in ids]
+        if EOS in valid:
+            valid = valid[: valid.index(EOS) + 1]
+        return processor.decode(valid)
 
-    def place(self, text: str, length: int) -> int:
+    def character_index(self, text: str, length: int) -> int:
         """Returns the index of the first character after the first `length` tokens of a text."""
         pieces = self._processor.encode(text, out_type="immutable_proto").pieces
         return pieces[length].begin if length < len(pieces) else len(text)
 
 
-def given_tokens(path: str | None) -> Tokens | None:
+def load_tokens(path: str | None) -> Tokens | None:
     """Loads the vocabulary at a path or, without one, at T0_VOCAB; returns None if neither is set.
 
     T5's public vocabulary is not used, since it would have to be downloaded.
@@ -147,14 +147,14 @@ def given_tokens(path: str | None) -> Tokens | None:
     Raises:
       UserError: the file cannot be read, or the model does not fit T5.
     """
-    chosen = path or os.environ.get(VOCABULARY_VARIABLE)
-    return _loaded(chosen) if chosen else None
+    vocabulary = path or os.environ.get(VOCABULARY_VARIABLE)
+    return _load_tokens(vocabulary) if vocabulary else None
 
 
 def vocabulary_notes(tokens: Tokens, texts: Sequence[str]) -> list[str]:
     """Describes targets or choices that the vocabulary cannot express; empty if there are none.
 
-    the vocabulary has no '😀', '😡': the model reads and writes unknown tokens instead
+    not in the vocabulary: '😀', '😡'; the model reads and writes unknown tokens instead
     '😀' and '😡' have the same tokens: no model can tell them apart
     """
     texts = list(dict.fromkeys(texts))
@@ -164,7 +164,7 @@ def vocabulary_notes(tokens: Tokens, texts: Sequence[str]) -> list[str]:
         more = ", ..." * (len(unknown) > _SHOWN)
         listed = ", ".join(f"'{piece.strip()}'" for piece in unknown[:_SHOWN]) + more
         notes.append(
-            f"the vocabulary has no {listed}: the model reads and writes unknown tokens instead"
+            f"not in the vocabulary: {listed}; the model reads and writes unknown tokens instead"
         )
     by_ids: dict[tuple[int, ...], list[str]] = {}
     for text in texts:
@@ -177,5 +177,5 @@ def vocabulary_notes(tokens: Tokens, texts: Sequence[str]) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(path: str) -> Tokens:
+def _load_tokens(path: str) -> Tokens:
     return Tokens(path)

@@ -69,8 +69,8 @@ def check_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"'{name}' cannot be the name of a dataset: the names of tasks begin with it. Wanted "
-            "letters, digits and _, with a letter first"
+            f"'{name}' cannot be the name of a dataset, because the names of tasks begin with it. "
+            "Use letters, digits and _, with a letter first"
         )
     checked_name(name, "dataset", "the command line")
     try:
@@ -98,7 +98,7 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
     """
     final = os.path.abspath(folder)  # noqa: PTH100
     if os.path.lexists(final):
-        raise UserError(f"{folder} exists already: name another folder by --output")
+        raise UserError(f"{folder} exists already: choose another folder with --output")
     staging = f"{final}.{publishing.unfinished_tag()}"
     try:
         with publishing.writing(folder):
@@ -151,7 +151,7 @@ def _names(plan: StarterFolder) -> dict[str, str]:
     return names
 
 
-def _kept(
+def _convert_rows(
     plan: StarterFolder, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any] | None]:
     """Yields each row in its output form, or None for a row without a text or a label."""
@@ -162,32 +162,37 @@ def _kept(
         if index is None or any(is_missing(t) or not str(t).strip() for t in texts):
             yield None
             continue
-        kept = {names[name]: row.get(name) for name in names}
-        yield kept | {LABEL: index}
+        copied = {names[name]: row.get(name) for name in names}
+        yield copied | {LABEL: index}
 
 
 def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
     counts = dict.fromkeys(("train", "validation"), 0)
-    kept = sum(row is not None for rows in splits.values() for row in _kept(plan, rows()))
-    if kept < _FEWEST_ROWS:
+    usable = sum(row is not None for rows in splits.values() for row in _convert_rows(plan, rows()))
+    if usable < _FEWEST_ROWS:
         raise UserError(
-            f"{plan.table.where}: {kept} rows have a text and a label; wanted at least "
-            f"{_FEWEST_ROWS}. The text is {' and '.join(plan.texts)}, the label "
-            f"{plan.labels.column}: name others by --text and --label"
+            f"{plan.table.where}: {usable} rows have a text and a label; expected at "
+            f"least {_FEWEST_ROWS}. The text is {' and '.join(plan.texts)}, the label "
+            f"{plan.labels.column}: set others with --text and --label"
         )
-    is_held_out = None if "validation" in splits else _held_out(plan, splits["train"])
-    files = {s: open(posixpath.join(data, f"{s}.jsonl"), "w", encoding="utf-8") for s in counts}  # noqa: SIM115
+    is_held_out = None if "validation" in splits else _choose_validation(plan, splits["train"])
+    files = {
+        name: open(posixpath.join(data, f"{name}.jsonl"), "w", encoding="utf-8")  # noqa: SIM115
+        for name in counts
+    }
     left_out = 0
     try:
         for split, rows in splits.items():
-            for place, row in enumerate(_kept(plan, rows())):
+            for index, row in enumerate(_convert_rows(plan, rows())):
                 if row is None:
                     left_out += 1
                     continue
-                to = "validation" if is_held_out and is_held_out(place, row) else split
-                with publishing.writing(files[to].name):
-                    files[to].write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
-                counts[to] += 1
+                target_split = "validation" if is_held_out and is_held_out(index, row) else split
+                with publishing.writing(files[target_split].name):
+                    files[target_split].write(
+                        json.dumps(row, ensure_ascii=False, default=str) + "\n"
+                    )
+                counts[target_split] += 1
     finally:
         for file in files.values():
             with publishing.writing(file.name):
@@ -195,7 +200,7 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
     return {"rows": counts, "left_out": left_out}
 
 
-def _held_out(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
+def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
     """Returns a function that selects a tenth of the rows for validation."""
     texts = [_names(plan)[name] for name in plan.texts]
 
@@ -203,7 +208,7 @@ def _held_out(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, An
         content = json.dumps([row[name] for name in texts], default=str)
         return zlib.crc32(content.encode()) % _VALIDATION_SHARE == 0
 
-    chosen = {by_hash(0, row) for row in _kept(plan, rows()) if row is not None}
+    chosen = {by_hash(0, row) for row in _convert_rows(plan, rows()) if row is not None}
     if chosen == {True, False}:
         return by_hash
     # There are few rows, or equal ones: select every tenth row.

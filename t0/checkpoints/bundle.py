@@ -99,7 +99,8 @@ class BundleReader:
             raise UserError(f"checkpoint {self._prefix}: {error.strerror}: {index}") from error
         except DamagedIndexError as error:
             raise UserError(
-                f"{index} is not a whole index of a TensorFlow checkpoint: {error}. Copy it again"
+                f"{index} is not a complete index of a TensorFlow checkpoint: {error}. Copy it "
+                "again"
             ) from error
         self._paths = [
             any_path(f"{self._prefix}.data-{i:05d}-of-{shards:05d}") for i in range(shards)
@@ -116,7 +117,8 @@ class BundleReader:
         number = self.entries[name].dtype
         if number not in _DTYPES:
             raise UserError(
-                f"{self._prefix}: {name} has TensorFlow's dtype {number}, no number type"
+                f"{self._prefix}: {name} has TensorFlow's dtype {number}, which is not a number "
+                "type"
             )
         return _DTYPES[number]
 
@@ -130,7 +132,7 @@ class BundleReader:
         shape = shape_of(entry)
         if nbytes_of(shape, self.dtype(name)) != entry.size:
             raise UserError(
-                f"{self._prefix}.index: {name} has {entry.size:,} bytes, which are not those of "
+                f"{self._prefix}.index: {name} has {entry.size:,} bytes, which do not match "
                 f"{self.dtype(name)} {shown(list(shape))}"
             )
         array = np.empty(shape, self.dtype(name))
@@ -142,7 +144,7 @@ class BundleReader:
         crc = 0
         for piece in pieces(array):
             read_into(file, piece, path)
-            crc = _extended(crc, piece)
+            crc = _extend_crc(crc, piece)
         if masked(crc) != entry.crc32c:
             raise UserError(f"{path}: the checksum of {name} does not match. Copy the file again")
         return array
@@ -167,9 +169,11 @@ class BundleReader:
         ends = [0] * len(self._paths)
         for name, entry in self.entries.items():
             if entry.slices:
-                raise UserError(f"{self._prefix}: {name} is a partitioned variable; Mesh has none")
+                raise UserError(
+                    f"{self._prefix}: {name} is a partitioned variable, which Mesh does not have"
+                )
             if entry.shard_id >= len(ends):
-                raise UserError(f"{self._prefix}.index names more data files than it counts")
+                raise UserError(f"{self._prefix}.index names more data files than it declares")
             ends[entry.shard_id] = max(ends[entry.shard_id], entry.offset + entry.size)
         for path, end in zip(self._paths, ends, strict=True):
             if not path.is_file():
@@ -204,7 +208,7 @@ class BundleWriter:
         offset = self._file.tell()
         crc = 0
         for piece in pieces(np.ascontiguousarray(array)):
-            crc = _extended(crc, piece)
+            crc = _extend_crc(crc, piece)
             self._file.write(piece.data)
         self._entries[name] = BundleEntry(
             dtype=_NUMBERS[array.dtype],
@@ -242,15 +246,15 @@ class BundleWriter:
 
 def prefixes(folder: Path) -> dict[int, str]:
     """Returns step -> prefix of the checkpoints in a model directory, ascending."""
-    found = {}
+    paths = {}
     for name in names_like(folder, "model.ckpt-*.index"):
         match = re.fullmatch(r"(model\.ckpt-(\d+))\.index", name)
         if match:
-            found[int(match[2])] = str(folder / match[1])
-    return dict(sorted(found.items()))
+            paths[int(match[2])] = str(folder / match[1])
+    return dict(sorted(paths.items()))
 
 
-def _extended(crc: int, piece: np.ndarray) -> int:
+def _extend_crc(crc: int, piece: np.ndarray) -> int:
     # google_crc32c accepts only read-only buffers.
     frozen = piece.view()
     frozen.flags.writeable = False
@@ -279,17 +283,17 @@ def write_index(entries: Mapping[str, BundleEntry], *, shards: int) -> bytes:
 
 def _read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
-        raise DamagedIndexError("it does not end like one")
+        raise DamagedIndexError("its footer is wrong")
     footer = data[-_FOOTER_BYTES:]
-    _, position = _handle(footer, 0)
-    index_handle, _ = _handle(footer, position)
+    _, position = _read_handle(footer, 0)
+    index_handle, _ = _read_handle(footer, position)
     shards, entries, read_bytes = 0, {}, 0
-    for _, value in _block(data, index_handle):
-        handle, _ = _handle(value, 0)
+    for _, value in _read_block(data, index_handle):
+        handle, _ = _read_handle(value, 0)
         read_bytes += handle[1]
         if read_bytes > len(data):  # a block that is referenced repeatedly, which no writer does
-            raise DamagedIndexError("its blocks are more than it holds")
-        for key, proto in _block(data, handle):
+            raise DamagedIndexError("its blocks are larger than the file")
+        for key, proto in _read_block(data, handle):
             if key:
                 entries[key.decode()] = BundleEntry.FromString(proto)
             else:
@@ -299,7 +303,7 @@ def _read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
     return shards, entries
 
 
-def _block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
+def _read_block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
     offset, size = handle
     block = data[offset : offset + size]
     trailer = data[offset + size : offset + size + _TRAILER_BYTES]
@@ -307,7 +311,7 @@ def _block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
         raise DamagedIndexError("a block is cut off")
     if masked_crc(block + trailer[:1]) != struct.unpack("<I", trailer[1:])[0]:
         raise DamagedIndexError("a block's checksum does not match")
-    block = _unpacked(block, trailer[0])
+    block = _decompress(block, trailer[0])
     restarts = struct.unpack("<I", block[-4:])[0]
     end = len(block) - 4 * (restarts + 1)
     rows, position, key = [], 0, b""
@@ -322,7 +326,7 @@ def _block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
     return rows
 
 
-def _unpacked(block: bytes, compression: int) -> bytes:
+def _decompress(block: bytes, compression: int) -> bytes:
     if compression == _PLAIN:
         return block
     if compression != _SNAPPY:
@@ -395,7 +399,7 @@ def typed_block(block: bytes) -> bytes:
     return block + bytes([_PLAIN])
 
 
-def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
+def _read_handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
     offset, position = read_varint(data, position)
     size, position = read_varint(data, position)
     return (offset, size), position

@@ -48,9 +48,9 @@ def latest(model_dir: str) -> str | None:
     Raises:
       UserError: if there are checkpoints, but none is complete.
     """
-    found = named(model_dir)
-    if found:
-        return found
+    named_path = named(model_dir)
+    if named_path:
+        return named_path
     reasons = []
     for step in reversed(steps(model_dir)):
         path = checkpoint_path(model_dir, step)
@@ -62,8 +62,8 @@ def latest(model_dir: str) -> str | None:
             return path
     if reasons:
         raise UserError(
-            f"{model_dir} holds checkpoints ({len(reasons)}), and none is complete: {reasons[0]}. "
-            "To start afresh, name another --model_dir, or remove the model.ckpt-* files"
+            f"{model_dir} has {len(reasons)} checkpoints, but none is complete: {reasons[0]}. "
+            "To start over, set another --model_dir, or remove the model.ckpt-* files"
         )
     return None
 
@@ -75,17 +75,17 @@ def named(model_dir: str) -> str | None:
     """
     try:
         state = paths.read_text(os.path.join(model_dir, "checkpoint"))  # noqa: PTH118
-        found = os.path.join(model_dir, latest_path(state))  # noqa: PTH118
+        path = os.path.join(model_dir, latest_path(state))  # noqa: PTH118
     except (OSError, ValueError) as error:  # TensorFlow also ignores such a file
         refuse_unanswered(error)
         return None
-    folder, name = os.path.split(found)
+    folder, name = os.path.split(path)
     names = paths.names_like(folder or ".", f"{glob.escape(name)}*")
     if f"{name}.index" not in names:
         return None
     data = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})")
     ends = [match[1] for match in map(data.fullmatch, names) if match]
-    return found if any(ends.count(each) == int(each) for each in ends) else None
+    return path if any(ends.count(each) == int(each) for each in ends) else None
 
 
 def latest_path(state: str) -> str:
@@ -130,11 +130,11 @@ def select_steps(
         if shards:
             raise UserError(
                 f"{model_dir} has checkpoints of the PyTorch engine only, such as {shards[0]}: add "
-                f"--engine=torch, or name them by --checkpoint={model_dir}"
+                f"--engine=torch, or use --checkpoint={model_dir}"
             )
         raise UserError(
-            f"no checkpoint (model.ckpt-STEP.index) in {model_dir}: name a folder that has one by "
-            "--model_dir, or a checkpoint of any format by --checkpoint"
+            f"no checkpoint (model.ckpt-STEP.index) in {model_dir}: set a folder that has one with "
+            "--model_dir, or a checkpoint of any format with --checkpoint"
         )
     if wanted == "all":
         return present
@@ -145,7 +145,7 @@ def select_steps(
         isinstance(step, int) for step in requested
     ):
         raise UserError(
-            f"eval_checkpoint_step is {wanted!r}; wanted a step, a list of steps, or 'all'"
+            f"eval_checkpoint_step is {wanted!r}; expected a step, a list of steps, or 'all'"
         )
     chosen = [min(present, key=lambda step: (abs(step - goal), step)) for goal in requested]
     return sorted(set(chosen))
@@ -174,12 +174,12 @@ def _open(checkpoint: str) -> BundleReader:
         if error.__cause__ is None:  # a data file is missing or truncated
             raise
         with contextlib.suppress(UserError):
-            found = latest(checkpoint) if isinstance(error.__cause__, FileNotFoundError) else None
-            if found:
-                return BundleReader(found)
+            newest = latest(checkpoint) if isinstance(error.__cause__, FileNotFoundError) else None
+            if newest:
+                return BundleReader(newest)
         raise UserError(
-            f"checkpoint {checkpoint} cannot be read ({error}). Wanted the path of a checkpoint "
-            "without its ending, such as /models/t5/model.ckpt-1000000"
+            f"checkpoint {checkpoint} cannot be read ({error}). Expected the path of a "
+            "checkpoint without its ending, such as /models/t5/model.ckpt-1000000"
         ) from error
 
 
@@ -253,13 +253,13 @@ def check_vocabulary(
     Raises:
       UserError: if the sizes differ; the message has both.
     """
-    present = vocabulary_size(checkpoint) if rows is None else rows
+    trained = vocabulary_size(checkpoint) if rows is None else rows
     padded = -(-vocabulary // divisor) * divisor
-    if present is not None and present != padded:
+    if trained is not None and trained != padded:
         raise UserError(
             f"the vocabulary {source} has {vocabulary} ids ({padded} padded to a multiple of "
-            f"{divisor}), the checkpoint {checkpoint} was trained with {present}. "
-            "Name the checkpoint's own vocabulary with --vocab"
+            f"{divisor}), but the checkpoint {checkpoint} was trained with {trained}. "
+            "Set the checkpoint's own vocabulary with --vocab"
         )
 
 
@@ -286,7 +286,7 @@ def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...
         stored = present[name][1]
         if stored != dtype:
             raise UserError(
-                f"checkpoint {checkpoint} holds {name} as {stored}, the configured model as "
+                f"checkpoint {checkpoint} has {name} as {stored}, the configured model as "
                 f"{dtype}: add --gin_param=\"get_variable_dtype.master_dtype = '{stored}'\""
             )
 
@@ -301,13 +301,13 @@ def _describe_difference(
         lines.append(f"  ... and {len(differing) - _SHOWN:,} more of another shape")
     if missing:
         lines.append(
-            f"  it lacks {len(missing)} of the model's {count} variables, such as {missing[0]}"
+            f"  {len(missing)} of the model's {count} variables are missing, such as {missing[0]}"
         )
     config = os.path.join(folder, "operative_config.gin")  # noqa: PTH118
-    there = paths.exists(config)
-    mend = f"its own --gin_file={config}" if there else "the gin files of its own model"
+    has_config = paths.exists(config)
+    gin_files = f"its own --gin_file={config}" if has_config else "the gin files of its model"
     return (
-        f"checkpoint {checkpoint} is of another model than the gin files configure:\n"
+        f"checkpoint {checkpoint} does not match the model that the gin files configure:\n"
         + "\n".join(lines)
-        + f"\nGive {mend}, or another --model_dir (or another checkpoint)"
+        + f"\nUse {gin_files}, or another --model_dir (or another checkpoint)"
     )

@@ -97,18 +97,22 @@ def compare(a: str | Path, b: str | Path, *, progress: bool = True) -> Compariso
       UserError: if a checkpoint cannot be read.
     """
     with contextlib.ExitStack() as stack:
-        one, other = (stack.enter_context(contextlib.closing(open_source(path))) for path in (a, b))
-        bare = [len(source.entries) == len(source.parameters) for source in (one, other)]
-        ignored = bare[0] != bare[1]
-        names_ = list(dict.fromkeys([*one.entries, *other.entries]))
-        if ignored:
-            names_ = [name for name in names_ if names.split_slot(name)[1] is None]
-        rows = [
-            _difference(one, other, name)
-            for name in tqdm(names_, disable=not progress, leave=False, unit=" tensors")
+        first, second = (
+            stack.enter_context(contextlib.closing(open_source(path))) for path in (a, b)
+        )
+        without_slots = [
+            len(source.entries) == len(source.parameters) for source in (first, second)
         ]
-        settings = _setting_differences(one.facts, other.facts)
-        return Comparison(rows, (one.kind, other.kind), ignored, settings)
+        slots_ignored = without_slots[0] != without_slots[1]
+        tensor_names = list(dict.fromkeys([*first.entries, *second.entries]))
+        if slots_ignored:
+            tensor_names = [name for name in tensor_names if names.split_slot(name)[1] is None]
+        rows = [
+            _difference(first, second, name)
+            for name in tqdm(tensor_names, disable=not progress, leave=False, unit=" tensors")
+        ]
+        settings = _setting_differences(first.facts, second.facts)
+        return Comparison(rows, (first.kind, second.kind), slots_ignored, settings)
 
 
 def compare_forward(
@@ -133,13 +137,15 @@ def compare_forward(
     rows = min(logits.shape[-1] for logits, _ in results)
     highest = int(max(inputs.max(), targets.max()))
     if highest >= rows:
-        raise UserError(f"the text has the id {highest}, a checkpoint has {rows} embeddings")
+        raise UserError(
+            f"the text has the id {highest}, but a checkpoint has only {rows} embeddings"
+        )
     real = targets > 0
-    one, other = (logits[real][:, :rows].astype(np.float64) for logits, _ in results)
+    first, second = (logits[real][:, :rows].astype(np.float64) for logits, _ in results)
     likelihoods = tuple(_nats(logits[real], targets[real]) for logits, _ in results)
     return Forward(
         computed_by=tuple(program for _, program in results),
-        largest=float(np.abs(one - other).max()),
+        largest=float(np.abs(first - second).max()),
         nats=likelihoods,
     )
 

@@ -170,7 +170,7 @@ FORMATS = {
     "t5x": CheckpointFormat("T5X", t5x.T5xTarget, t5x.adapt_plan, t5x.INDEX),
 }
 # Format of a source -> its name in messages. The PyTorch engine's checkpoints can only be read.
-_TITLES = {kind: found.title for kind, found in FORMATS.items()} | {"torch": "PyTorch engine"}
+_TITLES = {kind: row.title for kind, row in FORMATS.items()} | {"torch": "PyTorch engine"}
 
 
 def open_source(
@@ -189,14 +189,14 @@ def open_source(
     Raises:
       UserError: if there is no checkpoint, or it is damaged, incomplete or not a T5.
     """
-    kind, place = recognise(path, step=step)
+    kind, location = recognise(path, step=step)
     if kind == "mtf":
-        return mtf.MtfSource(str(place), keep_slots=keep_slots)
+        return mtf.MtfSource(str(location), keep_slots=keep_slots)
     if kind == "t5x":
-        return t5x.T5xSource(any_path(place), keep_slots=keep_slots)
+        return t5x.T5xSource(any_path(location), keep_slots=keep_slots)
     if kind == "torch":
-        return torch_shards.TorchSource(Path(place), keep_slots=keep_slots)
-    return hugging_face.HfSource(any_path(place))
+        return torch_shards.TorchSource(Path(location), keep_slots=keep_slots)
+    return hugging_face.HfSource(any_path(location))
 
 
 def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
@@ -220,15 +220,19 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     if hugging_face.is_folder(path):
         return "hf", str(path)
     if not path.exists():
-        beside = ", ".join(map(str, bundle.prefixes(path.parent))) if path.parent.is_dir() else ""
-        there = f". {path.parent} holds checkpoints of the steps: {beside}" if beside else ""
-        raise UserError(f"{path} does not exist, and is no checkpoint's prefix{there}")
+        steps = ", ".join(map(str, bundle.prefixes(path.parent))) if path.parent.is_dir() else ""
+        existing = f". {path.parent} has checkpoints of the steps: {steps}" if steps else ""
+        raise UserError(f"{path} does not exist, and is not the prefix of a checkpoint{existing}")
     look_alikes.check(path)
-    alone = path.is_dir() and next(path.glob("model.ckpt-*.data-*"), None)
+    data_file = path.is_dir() and next(path.glob("model.ckpt-*.data-*"), None)
     raise UserError(
-        f"{path} holds no checkpoint: wanted model.ckpt-STEP.index (Mesh TensorFlow), config.json "
+        f"{path} has no checkpoint; expected model.ckpt-STEP.index (Mesh TensorFlow), config.json "
         "with safetensors (Hugging Face), or checkpoint_STEP/checkpoint (T5X)"
-        + (f". {alone.name} has no index: copy it also" if alone else look_alikes.hint(path))
+        + (
+            f". {data_file.name} has no index: copy it also"
+            if data_file
+            else look_alikes.hint(path)
+        )
     )
 
 
@@ -236,9 +240,9 @@ def _torch_folder(path: Path, step: int | None) -> Path | None:
     """Returns the PyTorch engine's checkpoint; None if the other engine has a newer one."""
     if not isinstance(path, Path):  # a bucket, to which the PyTorch engine does not write
         return None
-    found = torch_shards.find_folder(path, step)
-    there = bundle.prefixes(path) if found and step is None and found != path else {}
-    return None if there and max(there) > max(torch_shards.steps(path)) else found
+    newest = torch_shards.find_folder(path, step)
+    mesh_steps = bundle.prefixes(path) if newest and step is None and newest != path else {}
+    return None if mesh_steps and max(mesh_steps) > max(torch_shards.steps(path)) else newest
 
 
 def convert(
@@ -268,26 +272,30 @@ def convert(
     if to not in FORMATS:
         raise unknown_name("format", to, FORMATS, f"The formats are {', '.join(FORMATS)}.")
     destination = any_path(destination)
-    opened = open_source(source, step=options.step, keep_slots=not options.drop_slots)
-    with contextlib.closing(opened):
-        plan, notes = make_plan(opened, to, options)
+    checkpoint = open_source(source, step=options.step, keep_slots=not options.drop_slots)
+    with contextlib.closing(checkpoint):
+        plan, notes = make_plan(checkpoint, to, options)
         _remove_unfinished(destination.parent)
         check_destination(destination, plan.nbytes)
         began = time.monotonic()
         with _stage(destination, FORMATS[to].last) as folder:
             target = FORMATS[to].target(folder, plan)
             with contextlib.closing(target):
-                rows = _copy_tensors(opened, target, plan, checksums=checksums, progress=progress)
+                rows = _copy_tensors(
+                    checkpoint, target, plan, checksums=checksums, progress=progress
+                )
                 target.finish()
         seconds = time.monotonic() - began
     dropped = [
-        (e.native, f"{to} holds none") for n, e in opened.entries.items() if n not in plan.entries
+        (entry.native, f"{to} does not store it")
+        for name, entry in checkpoint.entries.items()
+        if name not in plan.entries
     ]
     return ConversionReport(
-        kinds=(opened.kind, to),
+        kinds=(checkpoint.kind, to),
         path=destination,
         rows=rows,
-        left_out=[*opened.unused, *dropped],
+        left_out=[*checkpoint.unused, *dropped],
         notes=notes,
         nbytes=plan.nbytes,
         seconds=seconds,
@@ -319,19 +327,21 @@ def as_mesh_checkpoint(
     """
     if "://" in str(path):
         return str(path)
-    kind, place = recognise(path)
+    kind, location = recognise(path)
     if kind == "mtf":
-        return place
+        return location
     if "://" in str(workdir):
         raise UserError(
-            f"{path} is a {_TITLES[kind]} checkpoint, and its conversion would go into "
-            f"{workdir}, which is not on this machine: `t0 convert {path} DST --to mtf`, copy DST "
-            "there and name it instead"
+            f"{path} is a {_TITLES[kind]} checkpoint and must be converted first. The converted "
+            f"checkpoint would be written to {workdir}, which is not on this machine. Run "
+            f"`t0 convert {path} DST --to mtf`, copy DST there, and use that path"
         )
-    files = fingerprint(kind, Path(place), f"{dtype} {slots}")
-    folder = Path(workdir) / f"{Path(place).absolute().name}-{files}"
+    source_hash = fingerprint(kind, Path(location), f"{dtype} {slots}")
+    folder = Path(workdir) / f"{Path(location).absolute().name}-{source_hash}"
     if not folder.is_dir():
-        _convert_once(place, folder, _options(place, dtype, slots=slots), progress=progress)
+        _convert_once(
+            location, folder, _choose_mesh_options(location, dtype, slots=slots), progress=progress
+        )
     return recognise(folder)[1]
 
 
@@ -348,13 +358,17 @@ def make_plan(
     model = source.model
     if options.vocabulary_rows and options.vocabulary_rows != model.vocabulary:
         if len(source.parameters) != len(source.entries):
-            raise UserError("--vocabulary_rows changes shapes; say --drop_slots with it")
+            raise UserError("--vocabulary_rows changes shapes: add --drop_slots")
         notes.append(
             f"the vocabulary goes from {model.vocabulary:,} rows to {options.vocabulary_rows:,}"
         )
         model = dataclasses.replace(model, vocabulary=options.vocabulary_rows)
     entries = {
-        name: TensorEntry(_shape(name, entry, model), _dtype(name, entry, dtype), entry.native)
+        name: TensorEntry(
+            _choose_shape(name, entry, model),
+            _choose_tensor_dtype(name, entry, dtype),
+            entry.native,
+        )
         for name, entry in source.entries.items()
     }
     facts = _choose_facts(source, to, options, notes)
@@ -367,11 +381,13 @@ def make_plan(
     plan = FORMATS[to].adapt_plan(TargetPlan(model, entries, facts, settings))
     lost = len(entries) - len(plan.entries)
     if lost:
-        notes.append(f"{lost:,} optimizer slots are left out: {FORMATS[to].title} has no such")
+        notes.append(
+            f"{lost:,} optimizer slots are left out: {FORMATS[to].title} does not store them"
+        )
     if to == "t5x" and len(entries) == len(source.parameters):
         notes.append(
-            "without an optimizer's state T5X takes this for inference, or for training with "
-            "RestoreCheckpointConfig.fallback_to_scratch = True"
+            "without an optimizer's state, T5X can use this checkpoint only for inference, or for "
+            "training with RestoreCheckpointConfig.fallback_to_scratch = True"
         )
     return plan, notes
 
@@ -386,26 +402,26 @@ def _choose_facts(
         kind = "T5 1.1, T0, mT5" if source.model.gated else "T5 1.0"
         if to != "t5x":  # T5X checkpoints do not store it
             notes.append(
-                f"the source does not name its feed-forward activation: {activation} is taken, as "
-                f"{kind} have it (--activation says otherwise)"
+                f"the source does not name its feed-forward activation: using {activation}, as in "
+                f"{kind} (set another with --activation)"
             )
     if activation not in ACTIVATIONS:
         raise unknown_name("activation", activation, ACTIVATIONS)
     if options.activation and facts.activation and options.activation != facts.activation:
         raise UserError(
-            f"--activation {options.activation}, but {source.path} says {facts.activation}"
+            f"--activation {options.activation}, but {source.path} has {facts.activation}"
         )
     step = options.step if options.step is not None else facts.step
     if step != facts.step and facts.step is not None:
-        notes.append(f"step {step:,} is written; the source says {facts.step:,}")
+        notes.append(f"step {step:,} is written; the source has {facts.step:,}")
     if step is None:
         step = 0
-        notes.append("the source does not say its step: 0 is written (--step says otherwise)")
+        notes.append("the source has no step: 0 is written (set another with --step)")
     rows = options.vocabulary_rows or source.model.vocabulary
     pieces = _choose_tokenizer(facts, options, rows, notes)
     if pieces and to == "hf" and (reason := tokenizer.unexportable(pieces)):
         if options.tokenizer:
-            raise UserError(f"the tokenizer {pieces} {reason}: leave it out, with no --vocab")
+            raise UserError(f"the tokenizer {pieces} {reason}: leave out --vocab")
         notes.append(f"{pieces} {reason}: no tokenizer is written")
         pieces = None
     return dataclasses.replace(facts, step=step, activation=activation, tokenizer=pieces)
@@ -420,16 +436,16 @@ def _choose_tokenizer(
         tokenizer.check(pieces, rows)
         return pieces
     if facts.tokenizer_fault:
-        notes.append(f"no tokenizer is written (--vocab names one): {facts.tokenizer_fault}")
+        notes.append(f"no tokenizer is written (set one with --vocab): {facts.tokenizer_fault}")
         return None
-    usual = options.usual_tokenizer
-    if usual and not tokenizer.fits(usual, rows):
+    default = options.usual_tokenizer
+    if default and not tokenizer.fits(default, rows):
         notes.append(
-            f"{usual} has {tokenizer.ids(usual):,} ids and the model {rows:,} embeddings: it is "
-            "another's tokenizer, and none is written (--vocab names one)"
+            f"{default} has {tokenizer.ids(default):,} ids, but the model has {rows:,} embeddings: "
+            "it is another model's tokenizer, and none is written (set one with --vocab)"
         )
         return None
-    return usual
+    return default
 
 
 def _choose_dtype(source: CheckpointSource, options: ConversionOptions) -> np.dtype | None:
@@ -437,25 +453,26 @@ def _choose_dtype(source: CheckpointSource, options: ConversionOptions) -> np.dt
         if options.dtype not in DTYPES:
             raise unknown_name("dtype", options.dtype, DTYPES, f"It is one of {', '.join(DTYPES)}.")
         return DTYPES[options.dtype]
-    odd = [
+    unsupported = [
         f"{entry.native} {entry.dtype}"
         for entry in source.entries.values()
         if entry.dtype not in DTYPES.values()
     ]
-    if odd:
+    if unsupported:
         raise UserError(
-            f"{source.path} has {len(odd):,} tensors that are neither float32 nor bfloat16; say "
-            f"--dtype float32, which holds them exactly (float64 excepted):{listed(odd)}"
+            f"{source.path} has {len(unsupported):,} tensors that are neither float32 nor "
+            "bfloat16. Add --dtype float32, which keeps their values exactly (except "
+            f"float64):{listed(unsupported)}"
         )
     return None
 
 
-def _dtype(name: str, entry: TensorEntry, wanted: np.dtype | None) -> np.dtype:
+def _choose_tensor_dtype(name: str, entry: TensorEntry, requested: np.dtype | None) -> np.dtype:
     # Mesh TensorFlow keeps slots in float32, whatever the dtype of the parameters.
-    return entry.dtype if wanted is None or names.split_slot(name)[1] else wanted
+    return entry.dtype if requested is None or names.split_slot(name)[1] else requested
 
 
-def _shape(name: str, entry: TensorEntry, model: object) -> tuple[int, ...]:
+def _choose_shape(name: str, entry: TensorEntry, model: object) -> tuple[int, ...]:
     if names.split_slot(name)[1]:
         return entry.shape
     return tuple(model.sizes[letter] for letter in names.row_of(name).dims)
@@ -514,12 +531,12 @@ def check_destination(destination: Path, nbytes: int) -> None:
         occupied = destination.exists() and (not destination.is_dir() or any(destination.iterdir()))
         folder = next(p for p in (destination, *destination.absolute().parents) if p.is_dir())
     if occupied:
-        raise UserError(f"{destination} exists and is not empty; name a new folder")
+        raise UserError(f"{destination} exists and is not empty: choose a new folder")
     needed, free = nbytes + _SPARE_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(
-            f"the checkpoint needs {needed / 1e9:,.2f} GB, the disk of {folder} has "
-            f"{free / 1e9:,.2f} GB free: name another destination, or make room"
+            f"the checkpoint needs {needed / 1e9:,.2f} GB, but the disk of {folder} has only "
+            f"{free / 1e9:,.2f} GB free: choose another destination, or free some space"
         )
     if paths.is_remote(destination):
         publishing.check_writable(str(destination))
@@ -579,67 +596,71 @@ def _remove_unfinished(parent: Path) -> None:
                 paths.remove(path)
 
 
-def _options(place: str, dtype: str | None, *, slots: bool) -> ConversionOptions:
-    with contextlib.closing(_open_with_slots(place, slots=slots)) as source:
+def _choose_mesh_options(location: str, dtype: str | None, *, slots: bool) -> ConversionOptions:
+    with contextlib.closing(_open_with_slots(location, slots=slots)) as source:
         rows = source.model.vocabulary
         padded = -(-rows // 128) * 128
-        kept = slots and len(source.parameters) < len(source.entries)
+        has_slots = slots and len(source.parameters) < len(source.entries)
         return ConversionOptions(
             step=source.facts.step or 0,
-            dtype=dtype or _one_dtype(source),
+            dtype=dtype or _choose_common_dtype(source),
             vocabulary_rows=padded if padded != rows else None,
             # The run's gin files define the model; the file next to the checkpoint is not used.
             activation=source.facts.activation or ("gelu" if source.model.gated else "relu"),
-            drop_slots=not kept or padded != rows,
+            drop_slots=not has_slots or padded != rows,
         )
 
 
-def _open_with_slots(place: str, *, slots: bool) -> CheckpointSource:
+def _open_with_slots(location: str, *, slots: bool) -> CheckpointSource:
     if slots:
         with contextlib.suppress(UserError):
-            return open_source(place)
-    source = open_source(place, keep_slots=False)
+            return open_source(location)
+    source = open_source(location, keep_slots=False)
     if slots:
-        _say(f"the optimizer's state of {place} cannot be read: only the weights are taken")
+        _print_to_stderr(
+            f"the optimizer's state of {location} cannot be read: only the weights are used"
+        )
     return source
 
 
-def _one_dtype(source: CheckpointSource) -> str | None:
+def _choose_common_dtype(source: CheckpointSource) -> str | None:
     """Returns "float32" if weights have mixed or unsupported dtypes, else None.
 
     Raises:
       UserError: if float32 cannot hold the weights exactly.
     """
-    found = {entry.dtype for entry in source.parameters.values()}
-    if len(found) == 1 and found <= set(DTYPES.values()):
+    dtypes = {entry.dtype for entry in source.parameters.values()}
+    if len(dtypes) == 1 and dtypes <= set(DTYPES.values()):
         return None
-    if np.dtype(np.float64) in found:
+    if np.dtype(np.float64) in dtypes:
         raise UserError(
-            f"{source.path} has float64 weights, which would be rounded: `t0 convert` it with "
-            "--to mtf --dtype float32, and name the result"
+            f"{source.path} has float64 weights, which would be rounded: convert it with "
+            "`t0 convert --to mtf --dtype float32`, and use the result"
         )
     return "float32"
 
 
-def _convert_once(place: str, folder: Path, options: ConversionOptions, *, progress: bool) -> None:
-    _say(f"converting {place} into {folder}")
+def _convert_once(
+    location: str, folder: Path, options: ConversionOptions, *, progress: bool
+) -> None:
+    _print_to_stderr(f"converting {location} into {folder}")
     try:
-        report = convert(place, folder, to="mtf", options=options, progress=progress)
+        report = convert(location, folder, to="mtf", options=options, progress=progress)
     except UserError:
         if folder.is_dir():  # another process has converted it in the meantime
             return
         raise
     for note in report.notes:
-        _say(f"note: {note}")
+        _print_to_stderr(f"note: {note}")
 
 
-def fingerprint(kind: str, place: Path, wanted: str) -> str:
+def fingerprint(kind: str, folder: Path, settings: str) -> str:
     """Returns a short name for a source: a hash of its path and its files' sizes and times."""
-    found = sorted({path for pattern in _READ[kind] for path in place.glob(pattern)})
-    ages = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in found if p.is_file()]
-    text = "\n".join([str(place.absolute()), wanted, *ages])
+    files = sorted({path for pattern in _READ[kind] for path in folder.glob(pattern)})
+    file_states = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in files if p.is_file()]
+    text = "\n".join([str(folder.absolute()), settings, *file_states])
     return checksum(np.frombuffer(text.encode(), np.uint8))
 
 
-def _say(line: str) -> None:
+def _print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

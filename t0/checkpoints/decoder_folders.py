@@ -27,7 +27,7 @@ def is_decoder_only(path: str) -> bool:
         return False
     if config.get("is_encoder_decoder"):
         raise UserError(
-            f"{path} is a {config['model_type']}, an encoder-decoder that is not a T5; wanted a "
-            "T5, or a decoder-only model"
+            f"{path} is a {config['model_type']}, an encoder-decoder that is not a T5; expected "
+            "a T5, or a decoder-only model"
         )
     return True

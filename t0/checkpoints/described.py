@@ -46,19 +46,19 @@ class Described:
     model: ModelShape | None
 
 
-def locate(given: str) -> tuple[str, str]:
+def locate(path: str) -> tuple[str, str]:
     """Returns the path of a checkpoint and its origin; downloads it if it is a hub name.
 
     Raises:
       UserError: if there is no such checkpoint.
     """
-    if hub_models.is_hub_name(given):
-        print(f"{given} is no path here: looking for it on the Hugging Face hub", file=sys.stderr)
-        path, source = hub_models.fetch(given)
-        look_alikes.check(any_path(path))
-        return path, source
-    look_alikes.check(any_path(given))
-    return given, str(Path(given).absolute()) if "://" not in given else given
+    if hub_models.is_hub_name(path):
+        print(f"{path} is not a path here: looking for it on the Hugging Face hub", file=sys.stderr)
+        folder, source = hub_models.fetch(path)
+        look_alikes.check(any_path(folder))
+        return folder, source
+    look_alikes.check(any_path(path))
+    return path, str(Path(path).absolute()) if "://" not in path else path
 
 
 def describe(path: str, source: str, output: Path, *, vocabulary: str | None = None) -> Described:
@@ -74,7 +74,7 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
       UserError: if there is no checkpoint, it is not a T5, its tokenizer cannot be read and no
         other is named, or the folder cannot be written.
     """
-    kind, place = conversion.recognise(path)
+    kind, prefix_or_folder = conversion.recognise(path)
     name = Path(source.partition("@")[0]).name
     if kind != "mtf":
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
@@ -86,22 +86,22 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
         prefix = conversion.as_mesh_checkpoint(
             path, output / "converted", slots=False, progress=sys.stderr.isatty()
         )
-        beside = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
+        config = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
         pieces = facts.tokenizer
         if pieces and pieces.suffix == ".json":  # the conversion contains the model
             pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
-        return Described(name, source, prefix, beside, pieces and str(pieces), model)
-    beside = Path(place).parent / operative_config.FILE
+        return Described(name, source, prefix, config, pieces and str(pieces), model)
+    config = Path(prefix_or_folder).parent / operative_config.FILE
     try:
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
             gin_file = str(_write(opened, output / MODEL_FILE))
             model, pieces = opened.model, opened.facts.tokenizer
     except UserError as error:
-        if not beside.is_file():
+        if not config.is_file():
             raise
-        print(f"note: {error}; its model is taken from {beside}", file=sys.stderr)
-        gin_file, model, pieces = str(beside), None, None
-    return Described(name, source, place, gin_file, pieces and str(pieces), model)
+        print(f"note: {error}; its model is read from {config}", file=sys.stderr)
+        gin_file, model, pieces = str(config), None, None
+    return Described(name, source, prefix_or_folder, gin_file, pieces and str(pieces), model)
 
 
 def _write(source: CheckpointSource, path: Path) -> Path:
@@ -111,7 +111,7 @@ def _write(source: CheckpointSource, path: Path) -> Path:
         activation = "gelu" if source.model.gated else "relu"
         print(
             f"note: {source.path} has no operative_config.gin that names its feed-forward "
-            f"activation: {activation} is taken, as in {'T5 1.1' if source.model.gated else 'T5'}",
+            f"activation: using {activation}, as in {'T5 1.1' if source.model.gated else 'T5'}",
             file=sys.stderr,
         )
     try:

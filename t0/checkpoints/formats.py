@@ -129,7 +129,7 @@ def checked_step(value: Any, where: str) -> int:
       UserError: if it is not an integer from 0 to 2**31 - 1.
     """
     if type(value) is not int or not 0 <= value <= _LARGEST_STEP:
-        raise UserError(f"{where} says step {shown(value)}; wanted 0 to {_LARGEST_STEP:,}")
+        raise UserError(f"{where} has step {shown(value)}; expected 0 to {_LARGEST_STEP:,}")
     return value
 
 
@@ -142,7 +142,7 @@ def checked_rate(value: Any, where: str) -> float | None:
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 <= value < 1:
-        raise UserError(f"{where} says dropout_rate = {shown(value)}; wanted a number in [0, 1)")
+        raise UserError(f"{where} says dropout_rate = {shown(value)}; expected a number in [0, 1)")
     return float(value)
 
 
@@ -191,8 +191,8 @@ class CheckpointSource(abc.ABC):
         """
         if unknown:
             raise UserError(
-                f"{self.path}: {len(unknown):,} tensors are unknown; it is not a T5, or a variant "
-                f"of it that is not supported:{listed(sorted(unknown))}"
+                f"{self.path}: {len(unknown):,} tensors are unknown; it is not a T5, or it is a "
+                f"variant that is not supported:{listed(sorted(unknown))}"
             )
         odd = [
             f"{e.native or n} {e.dtype}"
@@ -200,7 +200,9 @@ class CheckpointSource(abc.ABC):
             if e.dtype not in _READABLE
         ]
         if odd:
-            raise UserError(f"{self.path}: tensors of a dtype that no weights have:{listed(odd)}")
+            raise UserError(
+                f"{self.path}: tensors have a dtype that weights cannot have:{listed(odd)}"
+            )
         shapes = {name: entry.shape for name, entry in self.entries.items()}
         parameters = {name: shapes[name] for name in self.parameters}
         self.model = read_shape(parameters, where=self.path)
@@ -250,7 +252,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object from a file.
 
     Raises:
-      UserError: if the file does not hold a JSON object.
+      UserError: if the file does not contain a JSON object.
     """
     try:
         with path.open("rb") as file:
@@ -261,7 +263,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path} does not hold a JSON object")
+        raise UserError(f"{path} does not contain a JSON object")
     return value
 
 

@@ -16,7 +16,7 @@ from t0.checkpoints import hugging_face
 from t0.errors import UserError, describe_remote
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w(@[\w./-]+)?")
-_BESIDE = (
+_COMPANIONS = (
     *("*config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json"),
     "added_tokens.json",
     *("tokenizer.model", "vocab.json", "merges.txt"),  # for decoder-only models
@@ -45,14 +45,14 @@ def fetch(name: str) -> tuple[str, str]:
 
     repo, _, revision = name.partition("@")
     try:
-        if _offline():
+        if _is_offline():
             raise ConnectionError("HF_HUB_OFFLINE is set")
-        found = HfApi().model_info(repo, revision=revision or None, timeout=_SECONDS)
-        files = [sibling.rfilename for sibling in found.siblings or ()]
+        model = HfApi().model_info(repo, revision=revision or None, timeout=_SECONDS)
+        files = [sibling.rfilename for sibling in model.siblings or ()]
         patterns = _choose_files(files, name)
-        folder = snapshot_download(repo, revision=found.sha, allow_patterns=patterns)
+        folder = snapshot_download(repo, revision=model.sha, allow_patterns=patterns)
     except _faults() as error:
-        folder = _downloaded(repo, revision, error)
+        folder = _find_downloaded(repo, revision, error)
     if not hugging_face.is_folder(Path(folder)):
         raise UserError(f"{name}: {folder} has no config.json or weights; is it a T5?")
     return folder, f"{repo}@{Path(folder).name}"
@@ -60,18 +60,18 @@ def fetch(name: str) -> tuple[str, str]:
 
 def _choose_files(files: list[str], name: str) -> list[str]:
     """Returns the patterns of the files to download, with only one kind of weights."""
-    there = [file for file in files if "/" not in file]
+    top_level = [file for file in files if "/" not in file]
     for pattern in _WEIGHTS:
-        if any(Path(file).match(pattern) for file in there):
+        if any(Path(file).match(pattern) for file in top_level):
             kind = Path(pattern).suffix
-            return [*_BESIDE, pattern, f"*{kind}{_INDEX[1:]}"]
+            return [*_COMPANIONS, pattern, f"*{kind}{_INDEX[1:]}"]
     raise UserError(
         f"{name} has neither safetensors nor pytorch_model.bin; its files: "
-        f"{', '.join(there[:8]) or 'none'}"
+        f"{', '.join(top_level[:8]) or 'none'}"
     )
 
 
-def _downloaded(repo: str, revision: str, error: Exception) -> str:
+def _find_downloaded(repo: str, revision: str, error: Exception) -> str:
     from huggingface_hub import snapshot_download
 
     try:
@@ -80,10 +80,10 @@ def _downloaded(repo: str, revision: str, error: Exception) -> str:
         owner, _, short = repo.partition("/")
         at = f" --revision {revision}" if revision else ""
         raise UserError(
-            f"{repo} is no folder here, and on the hub it is {describe_remote(error)}. Where there "
-            f"is a network: hf download {repo}{at} --local-dir {short} (as {owner} publishes it: "
-            f"config.json, the weights and spiece.model), copy the folder {short} here, and give "
-            f"that folder"
+            f"{repo} is not a folder here, and on the hub it is {describe_remote(error)}. On a "
+            f"machine with a network, run: hf download {repo}{at} --local-dir {short} (as {owner} "
+            f"publishes it: config.json, the weights and spiece.model). Copy the folder {short} "
+            f"here, and use its path"
         ) from None
 
 
@@ -91,7 +91,7 @@ def _prefix_exists(text: str) -> bool:
     return Path(f"{text}.index").exists()
 
 
-def _offline() -> bool:
+def _is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
 
 

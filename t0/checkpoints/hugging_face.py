@@ -143,7 +143,7 @@ class HfSource(CheckpointSource):
         if not present:
             stored = sorted(self._weights.tensors, key=lambda key: (bool(names.from_hf(key)), key))
             raise UserError(
-                f"{self.path} has no embedding: wanted {' or '.join(keys)}. Its {len(stored):,} "
+                f"{self.path} has no embedding; expected {' or '.join(keys)}. Its {len(stored):,} "
                 f"keys are:{listed(stored)}"
             )
         return present[0]
@@ -162,8 +162,8 @@ class HfSource(CheckpointSource):
         wrong = [key for key in present if key not in copies]
         if wrong:
             raise UserError(
-                f"{self.path}: encoder and decoder have embeddings of their own; Mesh TensorFlow's "
-                f"T5 shares one:{listed(wrong)}"
+                f"{self.path}: encoder and decoder have different embeddings, but Mesh "
+                f"TensorFlow's T5 shares one:{listed(wrong)}"
             )
         if _NEVER_USED in self._weights.tensors:
             copies[_NEVER_USED] = "no layer uses it"
@@ -182,8 +182,8 @@ class HfSource(CheckpointSource):
     def _check_head(self, config: dict, scaled: bool) -> None:
         if self.model.tied and not scaled:
             raise UserError(
-                f"{self.path} lacks lm_head.weight, and its config.json says tie_word_embeddings = "
-                "false: the output matrix is lost"
+                f"{self.path} has no lm_head.weight, but its config.json says tie_word_embeddings "
+                "= false: the output matrix is missing"
             )
         if (
             not self.model.tied
@@ -192,7 +192,7 @@ class HfSource(CheckpointSource):
             and not _unscaled(config)
         ):
             raise UserError(
-                f"{self.path} has an lm_head.weight of its own, but its config.json says "
+                f"{self.path} has an untied lm_head.weight, but its config.json says "
                 "tie_word_embeddings = true, which also scales the outputs. For a T5 1.1 set it to "
                 "false"
             )
@@ -255,7 +255,7 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
     Raises:
       UserError: if the tokenizer has more ids than the model has embeddings.
     """
-    _check_known(plan.model, plan.facts.activation)
+    _check_supported(plan.model, plan.facts.activation)
     entries = {n: e for n, e in plan.entries.items() if names.split_slot(n)[1] is None}
     if plan.facts.tokenizer:
         tokenizer.check(plan.facts.tokenizer, plan.model.vocabulary)
@@ -305,7 +305,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     kind = config.get("model_type")
     if kind not in MODEL_TYPES:
         raise UserError(
-            f"{folder / CONFIG}: unknown architecture model_type = {shown(kind)}; wanted one of "
+            f"{folder / CONFIG}: unknown architecture model_type = {shown(kind)}; expected one of "
             f"{', '.join(MODEL_TYPES)}"
         )
     return config
@@ -333,13 +333,13 @@ def _activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:
       UserError: if it is unknown, or does not fit the tensors.
     """
     name = config.get("feed_forward_proj", "relu" if config["model_type"] == "t5" else "gated-gelu")
-    known = _ACTIVATIONS.get(name) if isinstance(name, str) else None
-    gated, function = known or (None, None)
+    layer = _ACTIVATIONS.get(name) if isinstance(name, str) else None
+    gated, function = layer or (None, None)
     if gated != model.gated:
-        wanted = [n for n, (g, _) in _ACTIVATIONS.items() if g == model.gated]
+        matching = [n for n, (g, _) in _ACTIVATIONS.items() if g == model.gated]
         raise UserError(
-            f"{folder / CONFIG}: feed_forward_proj = {shown(name)}; the tensors want "
-            f"{' or '.join(wanted)}"
+            f"{folder / CONFIG}: feed_forward_proj = {shown(name)}; the tensors need "
+            f"{' or '.join(matching)}"
         )
     return function
 
@@ -370,7 +370,9 @@ def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> No
     if not _same_number(decoder, model.decoder_layers):
         wrong.append(f"num_decoder_layers = {shown(decoder)}, but {model.decoder_layers}")
     if wrong:
-        raise UserError(f"{folder / CONFIG} does not fit the tensors beside it: {'; '.join(wrong)}")
+        raise UserError(
+            f"{folder / CONFIG} does not match the tensors next to it: {'; '.join(wrong)}"
+        )
 
 
 def _check_fixed(folder: Path, config: dict[str, Any], activation: str, gated: bool) -> None:
@@ -381,24 +383,24 @@ def _check_fixed(folder: Path, config: dict[str, Any], activation: str, gated: b
     """
     dense = _DENSE_FUNCTIONS.get(activation, activation)
     expected = {**_TOKENS, **_NORMS, "dense_act_fn": dense, "is_gated_act": gated}
-    wrong = [f"{CONFIG}: {fault}" for fault in _other_values(config, expected)]
+    wrong = [f"{CONFIG}: {fault}" for fault in _list_differences(config, expected)]
     if (folder / GENERATION).is_file():
         generation = read_json(folder / GENERATION)
-        wrong += [f"{GENERATION}: {fault}" for fault in _other_values(generation, _TOKENS)]
+        wrong += [f"{GENERATION}: {fault}" for fault in _list_differences(generation, _TOKENS)]
     if wrong:
         raise UserError(
-            f"{folder} is a T5 with settings that are not computed here. If the model was trained "
-            f"with T5's own values, write these into the file:{listed(wrong)}"
+            f"{folder} is a T5 with unsupported settings. If the model was trained with T5's usual "
+            f"values, write these into the file:{listed(wrong)}"
         )
 
 
-def _other_values(config: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+def _list_differences(config: dict[str, Any], expected: dict[str, Any]) -> list[str]:
     # transformers writes null if a model never had a start token. A list with one end token counts
     # as that token.
     absent = {"decoder_start_token_id": (None,)}
     return [
-        f"{key} = {shown(config[key])}, wanted {value}"
-        for key, value in wanted.items()
+        f"{key} = {shown(config[key])}, expected {value}"
+        for key, value in expected.items()
         if key in config and config[key] not in (value, [value], *absent.get(key, ()))
     ]
 
@@ -450,7 +452,7 @@ def _write_config(folder: Path, plan: TargetPlan) -> None:
     write_json(folder / CONFIG, config)
 
 
-def _check_known(model: ModelShape, function: str) -> None:
+def _check_supported(model: ModelShape, function: str) -> None:
     """Checks that Hugging Face's T5 supports this feed-forward layer.
 
     Raises:

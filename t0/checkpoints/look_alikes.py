@@ -50,8 +50,8 @@ def check(folder: Path) -> None:
     kind, base = (f"{config.get(key)!a:.80}" for key in ("peft_type", "base_model_name_or_path"))
     alone = not _has_weights(folder)
     raise UserError(
-        f"{folder / ADAPTER}: the folder holds an adapter ({kind} of {base})"
-        f"{'' if alone else ' next to a model'}, and adapters are not read here. Merge it: "
+        f"{folder / ADAPTER}: the folder has an adapter ({kind} of {base})"
+        f"{'' if alone else ' next to a model'}, and adapters are not supported. Merge it: "
         "PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(NEW), and name "
         f"NEW{'' if alone else f'; or move {ADAPTER} away to use the model without it'}"
         f"{hint(folder)}"

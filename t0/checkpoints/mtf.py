@@ -41,13 +41,13 @@ def find_prefix(path: Path, step: int | None) -> str | None:
       UserError: if the directory has no checkpoint of that step.
     """
     if path.is_dir():
-        found = prefixes(path)
-        if not found:
+        checkpoints = prefixes(path)
+        if not checkpoints:
             return None
-        if step is not None and step not in found:
-            steps = ", ".join(map(str, found))
+        if step is not None and step not in checkpoints:
+            steps = ", ".join(map(str, checkpoints))
             raise UserError(f"{path} has no checkpoint of step {step}; it has {steps}")
-        return found[step] if step is not None else list(found.values())[-1]
+        return checkpoints[step] if step is not None else list(checkpoints.values())[-1]
     prefix = re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", str(path))
     if any_path(f"{prefix}.index").is_file():
         return prefix

@@ -137,8 +137,8 @@ def find(name: str) -> tuple[str, int] | None:
 
 def row_of(name: str) -> TensorNames | None:
     """Returns the table's row for a canonical parameter or slot name; None if unknown."""
-    found = find(split_slot(name)[0])
-    return BY_MTF[found[0]] if found else None
+    match = find(split_slot(name)[0])
+    return BY_MTF[match[0]] if match else None
 
 
 def hf_name(parameter: str) -> str:
@@ -149,7 +149,7 @@ def hf_name(parameter: str) -> str:
 
 def from_hf(key: str) -> str | None:
     """Returns the canonical name of a Hugging Face key; None if unknown."""
-    return _canonical("hf", key)
+    return _find_canonical("hf", key)
 
 
 def t5x_name(parameter: str) -> str:
@@ -160,7 +160,7 @@ def t5x_name(parameter: str) -> str:
 
 def from_t5x(path: str) -> str | None:
     """Returns the canonical name of an unstacked T5X path below `target/`; None if unknown."""
-    return _canonical("t5x", path)
+    return _find_canonical("t5x", path)
 
 
 def from_mtf(name: str) -> str | None:
@@ -188,15 +188,15 @@ def to_mtf(name: str, *, legacy_norms: bool) -> str:
 
 
 def _find_known(parameter: str) -> tuple[str, int]:
-    found = find(parameter)
-    if found is None:
+    match = find(parameter)
+    if match is None:
         raise KeyError(parameter)
-    return found
+    return match
 
 
-def _canonical(column: str, name: str) -> str | None:
-    found = _find(column, name)
-    return found[0].format(b=found[1]) if found else None
+def _find_canonical(column: str, name: str) -> str | None:
+    match = _find(column, name)
+    return match[0].format(b=match[1]) if match else None
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -212,6 +212,6 @@ def _find(column: str, name: str) -> tuple[str, int] | None:
 @functools.cache
 def _patterns(column: str) -> list[tuple[re.Pattern[str], TensorNames]]:
     """Returns a pattern for each row's name; its only group is the block's number."""
-    parts = [re.split(r"\{b[^}]*\}", getattr(row, column)) for row in ROWS]
-    patterns = (re.compile(r"(\d{1,9})".join(map(re.escape, part))) for part in parts)
+    split_names = [re.split(r"\{b[^}]*\}", getattr(row, column)) for row in ROWS]
+    patterns = (re.compile(r"(\d{1,9})".join(map(re.escape, texts))) for texts in split_names)
     return list(zip(patterns, ROWS, strict=True))

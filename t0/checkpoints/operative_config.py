@@ -38,7 +38,7 @@ _FROM_MESH = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
 TO_MESH = {ours: mesh for mesh, ours in _FROM_MESH.items()}
 
 
-def beside(checkpoint: str) -> str | None:
+def find_operative(checkpoint: str) -> str | None:
     """Returns the operative config in a checkpoint's folder; None if it has none.
 
     Args:
@@ -74,10 +74,10 @@ def read_operative(path: Path) -> dict[str, Any]:
         data = file.read(_LONGEST_BYTES + 1)
     if len(data) > _LONGEST_BYTES:
         raise UserError(
-            f"{path} is larger than {_LONGEST_BYTES:,} bytes: it is no operative config"
+            f"{path} is larger than {_LONGEST_BYTES:,} bytes: it is not an operative config"
         )
     text = data.decode("utf-8", "replace").replace("\\\n", " ")
-    found: dict[str, Any] = {}
+    bindings: dict[str, Any] = {}
     for line in text.splitlines():
         match = _BINDING.match(line.split(" #")[0].strip())
         if not match:
@@ -85,10 +85,10 @@ def read_operative(path: Path) -> dict[str, Any]:
         key = ".".join(match[1].rpartition("/")[2].split(".")[-2:])
         value = match[2].strip()
         try:
-            found[key] = value if value.startswith("%") else ast.literal_eval(value)
+            bindings[key] = value if value.startswith("%") else ast.literal_eval(value)
         except _UNREADABLE:
             continue
-    return {key: _resolve(found, value) for key, value in found.items()}
+    return {key: _resolve(bindings, value) for key, value in bindings.items()}
 
 
 def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
     if not path.is_file():
         return {}
     bound = read_operative(path)
-    _check(path, bound, model)
+    _check_model(path, bound, model)
     check_epsilon(bound.get(EPSILON), str(path))
     facts: dict[str, Any] = {}
     rate = bound.get("DenseReluDense.dropout_rate", bound.get("dropout_rate"))
@@ -109,7 +109,7 @@ def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
         facts["dropout_rate"] = checked_rate(rate, str(path))
     activation = bound.get("DenseReluDense.activation")
     if activation is not None:
-        facts["activation"] = _activation(path, activation, model)
+        facts["activation"] = _read_activation(path, activation, model)
     return facts
 
 
@@ -120,7 +120,7 @@ def check_epsilon(value: Any, where: str) -> None:
       UserError: if it is not 1e-6, the only value that conversions support.
     """
     if value not in (None, 1e-6):
-        raise UserError(f"{where} says {EPSILON} = {shown(value)}; wanted 1e-06, as T5 has it")
+        raise UserError(f"{where} says {EPSILON} = {shown(value)}; expected 1e-06, as in T5")
 
 
 def write_operative(
@@ -161,7 +161,7 @@ def write_operative(
     lines = [
         "# -*-Python-*-",
         # A line break in the name would end the comment.
-        "# The model of the checkpoint beside it, converted from "
+        "# The model of the checkpoint in this folder, converted from "
         f"{source if source.isprintable() else ascii(source)}.",
         "",
         f"include {include!r}",
@@ -188,35 +188,35 @@ def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()
     from t0.compat import gin_parser
     from t0.config.statements import read_files
 
-    known = (*KNOWN_PACKAGES, *filter(None, also))
+    packages = (*KNOWN_PACKAGES, *filter(None, also))
     try:
         paths.check_regular(path)
         with gin_files.quiet_search():
-            for place, statement in read_files([path], folders):
+            for location, statement in read_files([path], folders):
                 if isinstance(statement, gin_parser.ImportStatement):
-                    _check_import(statement.module, known, place)
+                    _check_import(statement.module, packages, location)
     except (*_UNREADABLE, OSError) as error:
-        raise UserError(f"{path} is no gin file: {shown(str(error))}") from error
+        raise UserError(f"{path} is not a gin file: {shown(str(error))}") from error
 
 
-def _check_import(module: str, known: Sequence[str], place: Any) -> None:
-    if not any(module == package or module.startswith(f"{package}.") for package in known):
+def _check_import(module: str, packages: Sequence[str], location: Any) -> None:
+    if not any(module == package or module.startswith(f"{package}.") for package in packages):
         raise UserError(
-            f"{place.file}, line {place.line}, imports {module}: gin would run it, and the file is "
-            "read because it is next to a checkpoint. If you trust that module: "
-            f"--module_import={module}. Else remove the line"
+            f"{location.file}, line {location.line}, imports {module}, which gin would run. The "
+            "file is read because it is next to a checkpoint. If you trust that module, add "
+            f"--module_import={module}. Otherwise remove the line"
         )
 
 
-def _resolve(found: dict[str, Any], value: Any) -> Any:
+def _resolve(bindings: dict[str, Any], value: Any) -> Any:
     for _ in range(_LONGEST_CHAIN):
         if not (isinstance(value, str) and value.startswith("%")):
             return value
-        value = found.get(value[1:].rpartition(".")[2], found.get(value[1:]))
+        value = bindings.get(value[1:].rpartition(".")[2], bindings.get(value[1:]))
     return None
 
 
-def _check(path: Path, bound: dict[str, Any], model: ModelShape) -> None:
+def _check_model(path: Path, bound: dict[str, Any], model: ModelShape) -> None:
     claims = {
         "SelfAttention.num_heads": model.heads,
         "SelfAttention.key_value_size": model.d_kv,
@@ -224,23 +224,23 @@ def _check(path: Path, bound: dict[str, Any], model: ModelShape) -> None:
         "Unitransformer.d_model": model.d_model,
         "Unitransformer.shared_embedding_and_softmax_weights": model.tied,
     }
-    for key, seen in claims.items():
+    for key, actual in claims.items():
         value = bound.get(key)
         if value is not None and (
-            value != seen or isinstance(value, bool) != isinstance(seen, bool)
+            value != actual or isinstance(value, bool) != isinstance(actual, bool)
         ):
             raise UserError(
-                f"{path} says {key} = {shown(value)}, the checkpoint beside it has {seen}: "
-                "it describes another model. Move it away, or put the right one there"
+                f"{path} says {key} = {shown(value)}, but the checkpoint next to it has {actual}: "
+                "it describes another model. Move it away, or replace it with the right one"
             )
 
 
-def _activation(path: Path, activation: Any, model: ModelShape) -> str:
+def _read_activation(path: Path, activation: Any, model: ModelShape) -> str:
     functions = activation if isinstance(activation, list) else [activation]
-    known = {(name, "linear") if model.gated else (name,) for name in _FROM_MESH}
-    if not all(isinstance(name, str) for name in functions) or tuple(functions) not in known:
+    supported = {(name, "linear") if model.gated else (name,) for name in _FROM_MESH}
+    if not all(isinstance(name, str) for name in functions) or tuple(functions) not in supported:
         raise UserError(
-            f"{path} says DenseReluDense.activation = {shown(activation)}; wanted one of "
+            f"{path} says DenseReluDense.activation = {shown(activation)}; expected one of "
             f"{', '.join(_FROM_MESH)}{', followed by linear' if model.gated else ''}"
         )
     return _FROM_MESH[functions[0]]

@@ -94,7 +94,7 @@ def read_shape(shapes: Mapping[str, Shape], *, where: str = "the checkpoint") ->
     Raises:
       UserError: if tensors contradict each other, are missing, or should not be there.
     """
-    sizes = _sizes(shapes, where)
+    sizes = _read_sizes(shapes, where)
     blocks = {
         side: [names.find(name)[1] for name in shapes if name.startswith(f"{side}/block_")]
         for side in ("encoder", "decoder")
@@ -109,7 +109,7 @@ def read_shape(shapes: Mapping[str, Shape], *, where: str = "the checkpoint") ->
         shared_bias=len(biases) <= 2,
     )
     if max(model.encoder_layers, model.decoder_layers) > len(shapes):
-        raise UserError(f"{where}: a block's number is larger than there are tensors")
+        raise UserError(f"{where}: a block's number is larger than the number of tensors")
     if model.inner % model.heads:
         raise UserError(
             f"{where}: {model.heads} heads do not divide {model.inner}, q's last dimension"
@@ -118,11 +118,13 @@ def read_shape(shapes: Mapping[str, Shape], *, where: str = "the checkpoint") ->
     missing = [name for name in expected if name not in shapes]
     if missing:
         raise UserError(
-            f"{where} lacks {len(missing):,} of {len(expected):,} tensors:{listed(missing)}"
+            f"{where} is missing {len(missing):,} of {len(expected):,} tensors:{listed(missing)}"
         )
     surplus = [name for name in shapes if name not in expected]
     if surplus:
-        raise UserError(f"{where} has {len(surplus):,} tensors too many for a T5:{listed(surplus)}")
+        raise UserError(
+            f"{where} has {len(surplus):,} tensors that a T5 does not have:{listed(surplus)}"
+        )
     return model
 
 
@@ -172,8 +174,8 @@ def check_slots(shapes: Mapping[str, Shape], slots: Mapping[str, Shape], where: 
         if slot in ("vr", "vc") and len(shapes.get(parameter, ())) < 2:
             wrong.append(f"{name} {list(shape)}")
         elif tuple(shape) != slot_shape(shapes[parameter], slot):
-            wanted = list(slot_shape(shapes[parameter], slot))
-            wrong.append(f"{name} {list(shape)}, wanted {wanted}")
+            expected = list(slot_shape(shapes[parameter], slot))
+            wrong.append(f"{name} {list(shape)}, expected {expected}")
     if wrong:
         raise UserError(
             f"{where}: optimizer slots of another shape than Mesh TensorFlow's:{listed(wrong)}"
@@ -211,28 +213,28 @@ _FIELDS = {
 }
 
 
-def _sizes(shapes: Mapping[str, Shape], where: str) -> dict[str, int]:
-    seen: dict[str, tuple[int, str]] = {}
+def _read_sizes(shapes: Mapping[str, Shape], where: str) -> dict[str, int]:
+    first_sizes: dict[str, tuple[int, str]] = {}
     for name, shape in shapes.items():
         dims = names.row_of(name).dims
         if len(shape) != len(dims):
             raise UserError(
-                f"{where}: {name} has shape {list(shape)}, wanted {len(dims)} dimensions"
+                f"{where}: {name} has shape {list(shape)}, expected {len(dims)} dimensions"
             )
         for letter, size in zip(dims, shape, strict=True):
             if type(size) is not int or not 0 < size <= _LARGEST_SIZE:
                 raise UserError(f"{where}: {name} has a dimension of size {shown(size)}")
-            known, first = seen.setdefault(letter, (size, name))
-            if size != known:
+            first_size, first_name = first_sizes.setdefault(letter, (size, name))
+            if size != first_size:
                 raise UserError(
-                    f"{where}: {name} has shape {list(shape)}, but {_FIELDS[letter]} is {known} in "
-                    f"{first}: is it a T5 whose layers are all alike?"
+                    f"{where}: {name} has shape {list(shape)}, but {_FIELDS[letter]} is "
+                    f"{first_size} in {first_name}: do all its layers have the same shape?"
                 )
-    absent = [letter for letter in _FIELDS if letter not in seen]
+    absent = [letter for letter in _FIELDS if letter not in first_sizes]
     if absent:
         rows = [row.mtf for row in names.ROWS if set(row.dims) & set(absent)]
-        raise UserError(f"{where} is no T5 encoder-decoder; it has no tensor like{listed(rows)}")
-    return {_FIELDS[letter]: size for letter, (size, _) in seen.items()}
+        raise UserError(f"{where} is not a T5 encoder-decoder: it has no tensor like{listed(rows)}")
+    return {_FIELDS[letter]: size for letter, (size, _) in first_sizes.items()}
 
 
 def _side(row: names.TensorNames) -> str | None:

@@ -65,27 +65,29 @@ def find_folder(path: Path, step: int | None) -> Path | None:
         return path.parent
     if (path / INDEX).is_file() and _is_index(path / INDEX):
         return path
-    found = {}
+    folders = {}
     for folder in path.glob("checkpoint_*"):
         match = re.fullmatch(r"checkpoint_(\d+)", folder.name)
         if match and (folder / INDEX).is_file():
-            found[int(match[1])] = folder
-    if step is not None and found and step not in found:
-        steps = ", ".join(map(str, sorted(found)))
+            folders[int(match[1])] = folder
+    if step is not None and folders and step not in folders:
+        steps = ", ".join(map(str, sorted(folders)))
         raise UserError(f"{path} has no checkpoint of step {step}; it has {steps}")
-    if not found:
-        lost = [f for f in path.glob("checkpoint_*") if re.fullmatch(r"checkpoint_\d+", f.name)]
-        if lost:
-            raise UserError(f"{lost[0]} has no index: the file {INDEX} in it is missing")
+    if not folders:
+        without_index = [
+            f for f in path.glob("checkpoint_*") if re.fullmatch(r"checkpoint_\d+", f.name)
+        ]
+        if without_index:
+            raise UserError(f"{without_index[0]} has no index: the file {INDEX} in it is missing")
         return None
-    return found[step if step is not None else max(found)]
+    return folders[step if step is not None else max(folders)]
 
 
 def _step(leaf: Any, where: str) -> int:
     if isinstance(leaf, InlineArray):
         if leaf.shape not in ((), (1,)) or leaf.dtype.kind not in "iu":
             raise UserError(
-                f"{where} says a step of {leaf.dtype} {shown(leaf.shape)}; wanted one whole number"
+                f"{where} has a step of {leaf.dtype} {shown(leaf.shape)}; expected one integer"
             )
         leaf = leaf.load().item()
     elif isinstance(leaf, np.generic):
@@ -113,7 +115,7 @@ class T5xSource(CheckpointSource):
         tree = read_index(folder / INDEX)
         version = tree.get("version", _VERSION)
         if not isinstance(version, int) or version < 2:
-            raise UserError(f"{folder}: T5X's checkpoint version {shown(version)}; wanted 2 or 3")
+            raise UserError(f"{folder}: T5X's checkpoint version {shown(version)}; expected 2 or 3")
         tree = tree.get("optimizer", tree)
         if not isinstance(tree, dict) or "target" not in tree:
             raise UserError(f"{folder / INDEX} has no parameters (no 'target' in it)")
@@ -195,7 +197,7 @@ class T5xSource(CheckpointSource):
     def _add_slot(self, path: str, leaf: InlineArray | ZarrArray) -> list[str]:
         parameter, _, kind = path.removeprefix("state/param_states/").rpartition("/")
         if kind not in _SLOTS or not path.startswith("state/param_states/"):
-            return [f"{path} (--drop_slots leaves the optimizer's state out)"]
+            return [f"{path} (--drop_slots leaves out the optimizer's state)"]
         if parameter in self._stacks:
             return self._add_stacked_slot(parameter, _SLOTS[kind], path, leaf)
         name = names.from_t5x(_unshared(parameter))
@@ -346,7 +348,7 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
     slots = any(names.split_slot(name)[1] for name in plan.entries)
     if plan.options.get("scan_layers") and slots:
         raise UserError(
-            "T5X factors the optimizer's state of stacked layers otherwise: say --drop_slots with "
+            "T5X factors the optimizer's state of stacked layers differently: add --drop_slots to "
             "--scan_layers"
         )
     layers = {plan.model.encoder_layers, plan.model.decoder_layers}
@@ -398,9 +400,9 @@ def _stacked_slot(slot: str, name: str, shape: tuple[int, ...]) -> tuple[str, in
     dims = names.row_of(name).dims
     if slot not in ("vr", "vc") or len(shape) != 2 or "D" not in dims:
         return slot, 1
-    kept = dims.index("D") if slot == "vr" else 1 - dims.index("D")
+    kept_axis = dims.index("D") if slot == "vr" else 1 - dims.index("D")
     # The stacked array is [first, layers, second].
-    return ("vc" if kept == factored_axes(shape)[0] else "vr"), 1 - kept
+    return ("vc" if kept_axis == factored_axes(shape)[0] else "vr"), 1 - kept_axis
 
 
 def _split_layer(path: str) -> tuple[str, int | None, str]:

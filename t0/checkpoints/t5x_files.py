@@ -121,11 +121,11 @@ def read_index(path: Path) -> dict[str, Any]:
             if not isinstance(tree, dict):
                 raise BrokenIndexError("it is not a single map")
     except _UNREADABLE as error:
-        raise UserError(f"{path} is truncated or no T5X checkpoint: {error}") from error
+        raise UserError(f"{path} is truncated or not a T5X checkpoint: {error}") from error
     try:
         return _with_zarrs(tree)
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} describes an array in no way that T5X does: {error}") from error
+        raise UserError(f"{path} describes an array in a way that T5X does not: {error}") from error
 
 
 def _mapped(file: BinaryIO, path: Path) -> contextlib.AbstractContextManager[mmap.mmap | bytes]:
@@ -161,7 +161,9 @@ class _Reader:
         start = self._data.find(content, self._end)
         self._end = start + len(content)
         if code not in (_ARRAY, _SCALAR):
-            raise BrokenIndexError(f"it holds an extension of code {code}, which is not an array")
+            raise BrokenIndexError(
+                f"it contains an extension of code {code}, which is not an array"
+            )
         shape, name, values = msgpack.unpackb(content, max_array_len=_LONGEST_LIST)
         if code == _SCALAR:
             return np.frombuffer(values, _dtype(name)).reshape(())[()]
@@ -181,7 +183,7 @@ class _Reader:
         self, shape: list[int], dtype: np.dtype, spans: tuple[tuple[int, int], ...]
     ) -> InlineArray:
         if sum(length for _, length in spans) != math.prod(shape) * dtype.itemsize:
-            raise BrokenIndexError("an array's bytes are not as many as its shape needs")
+            raise BrokenIndexError("the number of an array's bytes does not match its shape")
         return InlineArray(tuple(shape), dtype, spans, self._path)
 
 
@@ -201,18 +203,20 @@ def _with_zarrs(tree: Any) -> Any:
 
 def _zarr(spec: dict[str, Any]) -> ZarrArray:
     if spec["driver"] != "zarr":
-        raise UserError(f"an array is kept by TensorStore's driver {spec['driver']!r}; wanted zarr")
+        raise UserError(
+            f"an array is stored by TensorStore's driver {spec['driver']!r}; expected zarr"
+        )
     # TensorStore 0.1.14 moved the path from the spec into the spec's key-value store.
     folder = str(spec["kvstore"].get("path", spec.get("path", ""))).strip("/")
     if not folder or Path(folder).is_absolute() or ".." in Path(folder).parts:
-        raise UserError(f"an array is kept in {folder!r}, outside the checkpoint's folder")
+        raise UserError(f"an array is stored in {folder!r}, outside the checkpoint's folder")
     name = spec.get("dtype") or spec["metadata"].get("dtype", "").lstrip("<>|")
     name = {"f4": "float32", "f2": "float16", "f8": "float64", "u2": "uint16"}.get(name, name)
     packed = name == "uint16"
     dtype = np.dtype(ml_dtypes.bfloat16) if packed else _dtype(name)
     shape = tuple(spec["metadata"]["shape"])
     if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
-        raise ValueError(f"the sizes of {folder} are not whole numbers")
+        raise ValueError(f"the sizes of {folder} are not integers")
     return ZarrArray(shape, dtype, folder, packed)
 
 
@@ -227,7 +231,7 @@ def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
       UserError: if a chunk is missing or truncated, or the array differs from its description.
     """
     if not (folder / ".zarray").is_file():
-        raise UserError(f"{folder} is missing, or has no .zarray: the checkpoint is not whole")
+        raise UserError(f"{folder} is missing, or has no .zarray: the checkpoint is incomplete")
     if is_remote(folder):
         with tempfile.TemporaryDirectory() as local:
             for path in folder.iterdir():
@@ -248,7 +252,7 @@ def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
             dtype = expected.dtype
         if store.shape != expected.shape or dtype != expected.dtype:
             raise UserError(
-                f"{folder} holds {dtype} {list(store.shape)}, the index says {expected.dtype} "
+                f"{folder} has {dtype} {list(store.shape)}, the index says {expected.dtype} "
                 f"{list(expected.shape)}"
             )
         return store.read().result().view(dtype)
@@ -293,10 +297,10 @@ class ZarrWriter:
             },
         }
         self._folder = parent / name
-        place = {"driver": "file", "path": f"{self._folder}/"}
+        kvstore = {"driver": "file", "path": f"{self._folder}/"}
         # By default TensorStore waits for the disk after every chunk; `finish` waits once for all.
-        here = {**self._spec, "kvstore": place, "context": {"file_io_sync": False}}
-        self._store = _tensorstore().open(here, create=True, open=True).result()
+        spec = {**self._spec, "kvstore": kvstore, "context": {"file_io_sync": False}}
+        self._store = _tensorstore().open(spec, create=True, open=True).result()
 
     def write(self, array: np.ndarray) -> None:
         """Writes the whole array."""
@@ -345,7 +349,7 @@ def _tensorstore() -> Any:
         import tensorstore
     except ImportError as error:
         raise UserError(
-            "T5X's checkpoints keep arrays in zarr folders, which needs TensorStore: "
+            "reading T5X checkpoints needs TensorStore, since their arrays are zarr folders: "
             "pip install tensorstore"
         ) from error
     return tensorstore

@@ -121,7 +121,7 @@ def unexportable(path: Path) -> str:
         return f"is a {kind} model; T5Tokenizer reads only UNIGRAM"
     if first != tuple(zip(tokenizer_json.SPECIAL, tokenizer_json.FIRST_KINDS, strict=True)):
         names, expected = (", ".join(x) for x in ([p for p, _ in first], tokenizer_json.SPECIAL))
-        return f"has the ids 0, 1, 2 for {names}; T5Tokenizer wants {expected}"
+        return f"has the ids 0, 1, 2 for {names}; T5Tokenizer needs {expected}"
     return f"has symbols that T5Tokenizer splits: {', '.join(odd[:8])}" if odd else ""
 
 
@@ -150,8 +150,8 @@ def check(path: Path, rows: int) -> None:
     count = ids(path)
     if count > rows:
         raise UserError(
-            f"the tokenizer {path} gives {count:,} ids (with T5's sentinels), the checkpoint has "
-            f"{rows:,} embeddings: name the vocabulary that it was trained with"
+            f"the tokenizer {path} has {count:,} ids (with T5's sentinels), but the checkpoint has "
+            f"only {rows:,} embeddings: use the vocabulary that it was trained with"
         )
 
 
@@ -166,8 +166,8 @@ def caution(path: Path) -> str:
     if hashlib.sha256(path.read_bytes()).hexdigest() == T5_SHA256:
         return ""
     return (
-        f"vocabulary: {path}, which is not T5's. SentencePiece 0.2.0 trusts such a file as it "
-        "trusts a program (CVE-2026-1260): name your own copy by --vocab unless you trust its maker"
+        f"vocabulary: {path}, which is not T5's. A crafted file can make SentencePiece 0.2.0 run "
+        "code (CVE-2026-1260): set your own copy with --vocab unless you trust its author"
     )
 
 
@@ -206,16 +206,17 @@ def _find(folder: Path) -> Path | None:
         kind = shown(read_json(folder / _CONFIG).get("tokenizer_class"))
         raise UserError(
             f"{folder / _CONFIG} names the tokenizer {kind}, and the folder has neither {FILE} nor "
-            f"{tokenizer_json.FILE}: name its SentencePiece model by --vocab"
+            f"{tokenizer_json.FILE}: set its SentencePiece model with --vocab"
         )
     if not files:
         return None
     _check_added(folder, files[0])
-    made = _essence(files[-1]) if files[-1].suffix == ".json" else None
-    if made and len(files) == 2 and _essence(files[0]) != made:
+    exported = _essence(files[-1]) if files[-1].suffix == ".json" else None
+    if exported and len(files) == 2 and _essence(files[0]) != exported:
         raise UserError(
             f"{files[0]} and {tokenizer_json.FILE} next to it are different tokenizers; "
-            "transformers reads the second. Remove the wrong one, or name the vocabulary by --vocab"
+            "transformers reads the second. Remove the wrong one, or set the vocabulary with "
+            "--vocab"
         )
     return files[0]
 
@@ -230,12 +231,12 @@ def _check_added(folder: Path, path: Path) -> None:
         {(f"{name}: {shown(text)}", text) for name, text in _added(folder) if _is_new(text)}
     )
     model = _read(path) if added and path.suffix != ".json" else None
-    own = {piece.piece for piece in model.pieces if piece.type != piece.NORMAL} if model else ()
-    wrong = [line for line, text in added if text not in own]
+    pieces = {piece.piece for piece in model.pieces if piece.type != piece.NORMAL} if model else ()
+    wrong = [line for line, text in added if text not in pieces]
     if wrong:
         raise UserError(
-            f"{folder} adds tokens to its tokenizer, which a SentencePiece model cannot hold. If "
-            f"no text has them, remove them; or name a vocabulary by --vocab:{listed(wrong)}"
+            f"{folder} adds tokens to its tokenizer, which a SentencePiece model cannot store. If "
+            f"no text has them, remove them; or set a vocabulary with --vocab:{listed(wrong)}"
         )
 
 
@@ -280,10 +281,10 @@ def _read(path: Path) -> Any:
     try:
         model.ParseFromString(path.read_bytes())
     except (OSError, DecodeError) as error:
-        raise UserError(f"{path} is no SentencePiece model: {error}") from error
+        raise UserError(f"{path} is not a SentencePiece model: {error}") from error
     # Arbitrary bytes may parse as a message with unknown fields and without pieces.
     if not model.pieces:
-        raise UserError(f"{path} is no SentencePiece model: it has no pieces")
+        raise UserError(f"{path} is not a SentencePiece model: it has no pieces")
     return model
 
 
@@ -294,8 +295,8 @@ def _from_json(path: Path) -> Any:
     count = len(model.pieces) - inside
     if any(_SENTINEL.fullmatch(piece.piece) for piece in model.pieces[:count]):
         raise UserError(
-            f"{path}: wanted T5's sentinels as the last ids, <extra_id_0> as the very last; name "
-            "the SentencePiece model that the model was trained with by --vocab"
+            f"{path} does not have T5's sentinels as the last ids, with <extra_id_0> at the end. "
+            "Set the SentencePiece model that the model was trained with, with --vocab"
         )
     if inside == _EXTRA_IDS:  # these are added on loading
         del model.pieces[count:]

@@ -48,7 +48,7 @@ def read(path: Path) -> Any:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} cannot be read as a SentencePiece model: {shown(str(error))[1:-1]}. Put the "
-            "model's spiece.model next to it, or name a SentencePiece model by --vocab"
+            "model's spiece.model next to it, or set a SentencePiece model with --vocab"
         ) from error
 
 
@@ -117,13 +117,13 @@ def _vocabulary(content: dict[str, Any]) -> list[tuple[str, float]]:
     """Returns the pieces with their scores; raises ValueError if T5's engines cannot use them."""
     model = content["model"]
     if model.get("type") != "Unigram":
-        raise ValueError(f"its model is {model.get('type')}, wanted Unigram")
+        raise ValueError(f"its model is {model.get('type')}, expected Unigram")
     vocabulary = [(piece, float(score)) for piece, score in model["vocab"]]
     if not all(isinstance(p, str) and p and abs(score) < _LARGEST_SCORE for p, score in vocabulary):
-        raise ValueError("a piece is no text, or a score is no number")
+        raise ValueError("a piece is not text, or a score is not a number")
     first = tuple(piece for piece, _ in vocabulary[:3])
     if first != SPECIAL or model.get("unk_id") != 2:
-        raise ValueError(f"its ids 0, 1, 2 are {', '.join(first)}, wanted {', '.join(SPECIAL)}")
+        raise ValueError(f"its ids 0, 1, 2 are {', '.join(first)}, expected {', '.join(SPECIAL)}")
     added = sorted((token["id"], token["content"]) for token in content.get("added_tokens") or ())
     for number, text in added:
         if number == len(vocabulary):  # a sentinel that is not among the pieces
@@ -148,7 +148,7 @@ def _charsmap(content: dict[str, Any]) -> bytes:
             raise ValueError(f"it has the step {step['type']}, unlike SentencePiece")
     kinds = [step["type"] for step in [*steps, *splitters]]
     if kinds.count("Precompiled") != 1 or kinds.count("Metaspace") != 1:
-        raise ValueError("it has no Precompiled normalizer, or no Metaspace: wanted both")
+        raise ValueError("it has no Precompiled normalizer, or no Metaspace: it needs both")
     if "WhitespaceSplit" not in kinds and "Replace" not in kinds:
         raise ValueError("it keeps repeated spaces")
     table = next(step for step in steps if step["type"] == "Precompiled")["precompiled_charsmap"]

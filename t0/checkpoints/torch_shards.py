@@ -46,7 +46,7 @@ PLACES = "DCP_SHARDING_INFO"  # the header's field with the first row of each te
 _NAME = re.compile(r"torch\.ckpt-([0-9]{1,10})")
 
 
-class _Part(NamedTuple):
+class _RowRange(NamedTuple):
     """A range of rows of a tensor, in one file."""
 
     first: int
@@ -58,12 +58,12 @@ def steps(model_dir: Path) -> dict[int, Path]:
     """Returns step -> folder of the complete checkpoints in a model directory, ascending."""
     if not model_dir.is_dir():
         return {}
-    found = {
+    folders = {
         int(match[1]): path
         for path in model_dir.iterdir()
         if (match := _NAME.fullmatch(path.name)) and (path / RECORD).is_file()
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(folders.items()))
 
 
 def find_folder(path: Path, step: int | None) -> Path | None:
@@ -75,8 +75,8 @@ def find_folder(path: Path, step: int | None) -> Path | None:
     """
     if (path / RECORD).is_file():
         return path
-    found = steps(path)
-    return found.get(max(found, default=0) if step is None else step)
+    folders = steps(path)
+    return folders.get(max(folders, default=0) if step is None else step)
 
 
 class TorchSource(CheckpointSource):
@@ -93,9 +93,9 @@ class TorchSource(CheckpointSource):
         super().__init__(str(folder))
         record = read_record(folder)
         check_checksums(folder, record)
-        self._parts = _parts(folder, record)
+        self._row_ranges = _read_row_ranges(folder, record)
         unknown = []
-        for key in self._parts:
+        for key in self._row_ranges:
             group, _, native = key.partition("/")
             name = names.from_mtf(native)
             slot = group == "slots"
@@ -114,17 +114,17 @@ class TorchSource(CheckpointSource):
         """Returns a tensor by canonical name, in canonical orientation."""
         key = self.entries[name].native
         whole = np.empty(self._shape(key), np.float32)
-        for part in self._parts[key]:
-            with safetensors.safe_open(part.path, "np") as file:
-                whole[part.first : part.first + part.shape[0]] = file.get_tensor(key)
+        for rows in self._row_ranges[key]:
+            with safetensors.safe_open(rows.path, "np") as file:
+                whole[rows.first : rows.first + rows.shape[0]] = file.get_tensor(key)
         return np.ascontiguousarray(whole.T) if _is_transposed(name, whole.shape) else whole
 
     def close(self) -> None:
         """Does nothing: no file stays open."""
 
     def _shape(self, key: str) -> tuple[int, ...]:
-        parts = self._parts[key]
-        return sum(part.shape[0] for part in parts), *parts[0].shape[1:]
+        row_ranges = self._row_ranges[key]
+        return sum(rows.shape[0] for rows in row_ranges), *row_ranges[0].shape[1:]
 
 
 def _is_transposed(name: str, shape: tuple[int, ...]) -> bool:
@@ -228,42 +228,44 @@ def checked_files(folder: Path, files: object) -> list[Path]:
     paths = []
     for name, size in files.items():
         path = folder / checked_name(name, "file", folder / RECORD)
-        there = path.stat().st_size if path.is_file() else None
-        if there != size:
-            got = "is missing" if there is None else f"has {there:,} bytes, not {size!r:.20}"
+        actual = path.stat().st_size if path.is_file() else None
+        if actual != size:
+            got = "is missing" if actual is None else f"has {actual:,} bytes, not {size!r:.20}"
             raise UserError(f"{path} {got}: the checkpoint is damaged. {_ADVICE.format(folder)}")
         paths.append(path)
     return paths
 
 
-def _parts(folder: Path, record: dict[str, Any]) -> dict[str, list[_Part]]:
+def _read_row_ranges(folder: Path, record: dict[str, Any]) -> dict[str, list[_RowRange]]:
     """Returns key -> its row ranges in order, from the headers of the files in the record."""
-    found: dict[str, list[_Part]] = {}
+    row_ranges: dict[str, list[_RowRange]] = {}
     for path in checked_files(folder, record.get("files")):
         try:
             with safetensors.safe_open(path, "np") as file:
                 places = parsed_json((file.metadata() or {}).get(PLACES, "{}"))
                 for key in list(file.keys()):
-                    shown = file.get_slice(key)
+                    tensor = file.get_slice(key)
                     first = places[key]["saved_offsets"][0] if key in places else 0
-                    if shown.get_dtype() != "F32" or type(first) is not int:
-                        raise ValueError(f"{key} is {shown.get_dtype()} at {first!r:.20}")
-                    part = _Part(first, tuple(shown.get_shape()), path)
-                    found.setdefault(key, []).append(part)
+                    if tensor.get_dtype() != "F32" or type(first) is not int:
+                        raise ValueError(f"{key} is {tensor.get_dtype()} at {first!r:.20}")
+                    rows = _RowRange(first, tuple(tensor.get_shape()), path)
+                    row_ranges.setdefault(key, []).append(rows)
         except (safetensors.SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
             raise UserError(f"{path} cannot be read: {error!s:.200}") from error
-    for key, parts in found.items():
-        _check_tiled(folder, key, parts)
-    return found
+    for key, ranges in row_ranges.items():
+        _check_tiled(folder, key, ranges)
+    return row_ranges
 
 
-def _check_tiled(folder: Path, key: str, parts: list[_Part]) -> None:
-    parts.sort()
-    following = 0
-    for part in parts:
-        if not part.shape or part.first != following or part.shape[1:] != parts[0].shape[1:]:
-            raise UserError(f"{folder}: the rows of {key!r:.100} do not fit: it is damaged")
-        following += part.shape[0]
+def _check_tiled(folder: Path, key: str, row_ranges: list[_RowRange]) -> None:
+    row_ranges.sort()
+    next_row = 0
+    for rows in row_ranges:
+        if not rows.shape or rows.first != next_row or rows.shape[1:] != row_ranges[0].shape[1:]:
+            raise UserError(
+                f"{folder}: the rows of {key!r:.100} do not fit together: it is damaged"
+            )
+        next_row += rows.shape[0]
 
 
 def _facts(record: dict[str, Any], where: str) -> CheckpointFacts:
@@ -271,7 +273,7 @@ def _facts(record: dict[str, Any], where: str) -> CheckpointFacts:
     model = model if isinstance(model, dict) else {}
     activation, pieces = model.get("activation"), model.get("vocabulary")
     if activation not in (None, *ACTIVATIONS):
-        raise UserError(f"{where} names the activation {activation!r:.40}; wanted one of T5's")
+        raise UserError(f"{where} names the activation {activation!r:.40}; expected one of T5's")
     tokenizer = Path(pieces) if isinstance(pieces, str) and "://" not in pieces else None
     return CheckpointFacts(
         step=checked_step(record.get("step"), where),

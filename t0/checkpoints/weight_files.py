@@ -125,25 +125,25 @@ def open_weights(folder: Path) -> Weights:
         ((SINGLE, INDEX), _open_safetensors),
         (PICKLES, _open_pickles),
     ):
-        where = _shards_by_key(folder / index)
-        absent = sorted(name for name in set(where.values()) if not (folder / name).is_file())
+        shard_of = _shards_by_key(folder / index)
+        missing = sorted(name for name in set(shard_of.values()) if not (folder / name).is_file())
         if (folder / single).is_file():
             weights = open_files(folder, {})
-            if where and not absent:
-                _check_same(folder, (single, weights), (index, open_files(folder, where)))
+            if shard_of and not missing:
+                _check_same(folder, (single, weights), (index, open_files(folder, shard_of)))
             return _without_wrappers(folder, weights)
-        if absent:
+        if missing:
             raise UserError(
-                f"{folder / index} names {len(absent):,} files that are missing. Copy them, or "
-                f"save the model again:{listed(absent)}"
+                f"{folder / index} names {len(missing):,} files that are missing. Copy them, or "
+                f"save the model again:{listed(missing)}"
             )
-        if where:
-            return _without_wrappers(folder, open_files(folder, where))
+        if shard_of:
+            return _without_wrappers(folder, open_files(folder, shard_of))
         strays = sorted(path.name for path in folder.glob("model-*-of-*.safetensors"))
         if strays:
             raise UserError(f"{folder} has shards but not their index, {INDEX}:{listed(strays)}")
     raise UserError(
-        f"{folder} has no weights: wanted {SINGLE}, or {INDEX} with its shards"
+        f"{folder} has no weights; expected {SINGLE}, or {INDEX} with its shards"
         f"{look_alikes.hint(folder)}"
     )
 
@@ -172,18 +172,20 @@ def _digest(weights: Weights, key: str) -> str:
 
 def _without_wrappers(folder: Path, weights: Weights) -> Weights:
     """Returns the weights with the wrappers' prefixes removed from their keys."""
-    stored = {
+    original_keys = {
         ".".join(word for word in key.split(".") if word not in _WRAPPERS): key
         for key in weights.tensors
     }
-    if len(stored) < len(weights.tensors):
-        twice = sorted(weights.tensors.keys() - stored.values())
-        raise UserError(f"{folder} has tensors with and without a wrapper's prefix:{listed(twice)}")
+    if len(original_keys) < len(weights.tensors):
+        duplicates = sorted(weights.tensors.keys() - original_keys.values())
+        raise UserError(
+            f"{folder} has tensors with and without a wrapper's prefix:{listed(duplicates)}"
+        )
 
     def load(key: str, *, transposed: bool) -> np.ndarray:
-        return weights.load(stored[key], transposed=transposed)
+        return weights.load(original_keys[key], transposed=transposed)
 
-    tensors = {key: weights.tensors[native] for key, native in stored.items()}
+    tensors = {key: weights.tensors[native] for key, native in original_keys.items()}
     return Weights(tensors, weights.metadata, load)
 
 
@@ -240,17 +242,17 @@ class ShardWriter:
         self._file.close()
 
 
-def _open_safetensors(folder: Path, where: Mapping[str, str]) -> Weights:
+def _open_safetensors(folder: Path, shard_of: Mapping[str, str]) -> Weights:
     """Opens the files of an index or, without an index, the single file."""
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
-    for shard in sorted(set(where.values())) or [SINGLE]:
+    for shard in sorted(set(shard_of.values())) or [SINGLE]:
         stored, metadata = _read_header(folder / shard)
-        if twice := sorted(tensors.keys() & stored.keys()):
-            raise UserError(f"{folder / INDEX}: several of its files hold:{listed(twice)}")
+        if duplicates := sorted(tensors.keys() & stored.keys()):
+            raise UserError(f"{folder / INDEX}: several of its files have:{listed(duplicates)}")
         tensors |= stored
-    if where and set(tensors) != set(where):
-        wrong = sorted(set(tensors) ^ set(where))
+    if shard_of and set(tensors) != set(shard_of):
+        wrong = sorted(set(tensors) ^ set(shard_of))
         raise UserError(f"{folder / INDEX} and its shards disagree on:{listed(wrong)}")
 
     def load(key: str, *, transposed: bool) -> np.ndarray:
@@ -278,13 +280,13 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
         with binary(path) as file:
             length = int.from_bytes(file.read(8), "little")
             if length > min(_LARGEST_HEADER_BYTES, size - 8):
-                raise ValueError("its header is longer than it may be")
+                raise ValueError("its header is too long")
             header = parsed_json(file.read(length))
         metadata = header.pop("__metadata__", None) or {}
         if not all(isinstance(text, str) for text in metadata.values()):
             raise ValueError("its metadata are not texts")
         if len(header) > _MOST_TENSORS:
-            raise UserError(f"{path} has {len(header):,} tensors; a T5 has some hundreds")
+            raise UserError(f"{path} has {len(header):,} tensors; a T5 has a few hundred")
         end, tensors = 8 + length, {}
         for key, fact in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             first, last = (8 + length + offset for offset in fact["data_offsets"])
@@ -298,7 +300,7 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path} is truncated or no safetensors file ({size:,} bytes): {shown(str(error))}. "
+            f"{path} is truncated or not a safetensors file ({size:,} bytes): {shown(str(error))}. "
             "Copy it again"
         ) from error
     return tensors, metadata
@@ -355,21 +357,23 @@ def _transpose(source: np.ndarray, target: np.ndarray) -> None:
         target[:, row : row + _LINE_ROWS] = source[row : row + _LINE_ROWS].T
 
 
-def _open_pickles(folder: Path, where: Mapping[str, str]) -> Weights:
+def _open_pickles(folder: Path, shard_of: Mapping[str, str]) -> Weights:
     """Opens the files of an index or, without an index, the single file."""
     if is_remote(folder):
         raise UserError(f"{folder} has only a pytorch_model.bin: copy it to this machine first")
     torch = _safe_torch(folder)
     tensors: dict[str, Any] = {}
     paths: dict[str, Path] = {}
-    for path in [folder / name for name in sorted(set(where.values())) or [PICKLES[0]]]:
+    for path in [folder / name for name in sorted(set(shard_of.values())) or [PICKLES[0]]]:
         state = _read_pickle(torch, path)
-        if twice := sorted(tensors.keys() & state.keys()):
-            raise UserError(f"{folder / PICKLES[1]}: several of its files hold:{listed(twice)}")
+        if duplicates := sorted(tensors.keys() & state.keys()):
+            raise UserError(
+                f"{folder / PICKLES[1]}: several of its files have:{listed(duplicates)}"
+            )
         tensors |= state
         paths |= dict.fromkeys(state, path)
-    if where and set(tensors) != set(where):
-        wrong = sorted(set(tensors) ^ set(where))
+    if shard_of and set(tensors) != set(shard_of):
+        wrong = sorted(set(tensors) ^ set(shard_of))
         raise UserError(f"{folder / PICKLES[1]} and its files disagree on:{listed(wrong)}")
     stored = {
         key: StoredTensor(paths[key], tuple(tensor.shape), _torch_dtype(torch, tensor))
@@ -404,7 +408,7 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, Any]:
     ):
         keys = listed(list(map(shown, state))) if isinstance(state, dict) else ""
         raise UserError(
-            f"{path} holds more than a model's tensors by name. Save only model.state_dict(), or "
+            f"{path} contains more than a model's tensors. Save only model.state_dict(), or "
             f"use the model's safetensors files{'; its keys are:' if keys else ''}{keys}"
         )
     return {key: tensor.detach() for key, tensor in state.items()}
@@ -415,7 +419,7 @@ def _safe_torch(folder: Path) -> Any:
         import torch
     except ImportError as error:
         raise UserError(f"{folder} has only a pytorch_model.bin. {_ADVICE}") from error
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    version = tuple(int(number) for number in torch.__version__.split(".")[:2])
     if version < SAFE_SINCE:
         raise UserError(
             f"{folder} has only a pytorch_model.bin, and PyTorch is {torch.__version__}. {_ADVICE}"

@@ -90,10 +90,10 @@ def main(args: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise UserError(f"--{name} {value}: wanted a number from 1")
     shard = _shard(args)
-    from t0.catalogue.row_preview import given_lengths
+    from t0.catalogue.row_preview import parse_lengths
     from t0.checkpoints import described
 
-    lengths = given_lengths(args.lengths) or None
+    lengths = parse_lengths(args.lengths) or None
     path, source = described.locate(args.checkpoint)
     name = Path(source.rpartition("@")[0] or source).name
     output = Path(args.output or Path("t0_eval") / name)

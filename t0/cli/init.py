@@ -40,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Writes the folder and prints the commands; a mistake is a UserError."""
     from t0.catalogue import columns, starter_folder
-    from t0.catalogue.sentence_pieces import VOCABULARY_VARIABLE, given_tokens
+    from t0.catalogue.sentence_pieces import VOCABULARY_VARIABLE, load_tokens
 
     starter_folder.check_name(args.name)
-    given_tokens(args.vocab)  # a mistake is found before the data is read
+    load_tokens(args.vocab)  # a mistake is found before the data is read
     files = _splits(args.data)
     splits = {split: _rows(file.kind, file.path) for split, file in files.items()}
     table = columns.summarize_columns(*(rows() for rows in splits.values()), where=args.data)
@@ -132,7 +132,7 @@ def _choose_column(table: Any, found: list[str], flag: str, what: str) -> str:
     """Returns the only column found; if there are several or none, asks on a terminal."""
     if len(found) == 1:
         return found[0]
-    described = "\n".join(table.described())
+    described = "\n".join(table.describe())
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError(
             f"which is {what}? Name it by {flag}=COLUMN. The columns of {table.where}:\n{described}"

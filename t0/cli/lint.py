@@ -36,13 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints the findings; returns 1 if a template has a fault, else 0."""
-    from t0.catalogue.sentence_pieces import given_tokens
+    from t0.catalogue.sentence_pieces import load_tokens
 
     if args.rows < 1:
         raise UserError(f"--rows={args.rows}: wanted a number from 1")
     if not 0 <= args.max_share <= 1:
         raise UserError(f"--max_share={args.max_share:g}: wanted a share from 0 to 1")
-    tokens = given_tokens(args.vocab)
+    tokens = load_tokens(args.vocab)
     selected = _select(args)
     splits = split_list(args.splits)
     known_splits = {split: None for _, source in selected for split in source.split_mapping}

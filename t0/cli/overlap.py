@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Searches, writes the files, and prints the tables and the paths."""
-    from t0.catalogue.sentence_pieces import given_tokens
+    from t0.catalogue.sentence_pieces import load_tokens
     from t0.files import path_inside
     from t0.overlap import OverlapCriteria, OverlapSearch, find
     from t0.overlap.finding import RESULT, ROWS, TABLES
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--num_workers {args.num_workers}: wanted a number from 0")
     if args.min_words < 1:
         raise UserError(f"--min_words {args.min_words}: wanted a number from 1")
-    tokens = given_tokens(args.vocab)
+    tokens = load_tokens(args.vocab)
     facts = find(
         OverlapSearch(
             train=tuple(args.train),

@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints the rows; an unknown name is a UserError with the nearest."""
-    from t0.catalogue.row_preview import T0_LENGTHS, given_lengths, lengths_text, lines
-    from t0.catalogue.sentence_pieces import REMEDY, given_tokens
+    from t0.catalogue.row_preview import T0_LENGTHS, lengths_text, lines, parse_lengths
+    from t0.catalogue.sentence_pieces import REMEDY, load_tokens
 
     if args.rows is not None and args.row is not None:
         raise UserError("--rows and --row both say which rows to show: give one")
@@ -45,8 +45,8 @@ def main(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < least:
             raise UserError(f"--{name} {value}: wanted a number from {least}")
-    lengths = T0_LENGTHS | given_lengths(args.lengths)
-    tokens = given_tokens(args.vocab)
+    lengths = T0_LENGTHS | parse_lengths(args.lengths)
+    tokens = load_tokens(args.vocab)
     if args.ids and tokens is None:
         raise UserError(f"--ids needs a vocabulary. {REMEDY}")
     count = cut = 0

@@ -34,7 +34,7 @@ def checked_name(name: object, kind: str, where: object) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name) and name not in (".", ".."):
         return name
     raise UserError(
-        f"{where}: {name!r:.80} cannot be the name of a {kind}. Names have {_RULE}: give it "
+        f"{where}: {name!r:.80} cannot be the name of a {kind}. Names have {_RULE}: choose "
         "another name."
     )
 
@@ -46,9 +46,9 @@ def path_inside(folder: str, *names: str) -> str:
       UserError: if a name is empty or would lead out of the folder.
     """
     for name in names:
-        if name in ("", ".", "..") or any(part in name for part in "/\\\0"):
+        if name in ("", ".", "..") or any(character in name for character in "/\\\0"):
             raise UserError(
                 f"{name!r:.80} cannot be the name of a file in {folder}: it would be written "
-                "elsewhere. Give the task or split that is called so another name."
+                "elsewhere. Rename the task or split."
             )
     return posixpath.join(folder, *names)

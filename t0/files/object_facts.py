@@ -71,11 +71,11 @@ def below(folder: "str | os.PathLike[str]") -> dict[str, Facts]:
     """
     bucket, name = split(folder)
     prefix = f"{name}/" if name else ""
-    wanted = "items(name,size,crc32c),nextPageToken"
-    with _converted(folder) as client:
-        listed = list(client.list_blobs(bucket, prefix=prefix, fields=wanted))
+    fields = "items(name,size,crc32c),nextPageToken"
+    with _translate_errors(folder) as client:
+        objects = list(client.list_blobs(bucket, prefix=prefix, fields=fields))
     # An object whose name ends in "/" stands for an empty folder.
-    blobs = (blob for blob in listed if not blob.name.endswith("/"))
+    blobs = (blob for blob in objects if not blob.name.endswith("/"))
     return {blob.name.removeprefix(prefix): Facts(blob.size, blob.crc32c) for blob in blobs}
 
 
@@ -95,9 +95,9 @@ def locations(bucket: str) -> list[str]:
     Raises:
       OSError: if there is no such bucket, or the caller may not get it (storage.buckets.get).
     """
-    with _converted(f"{SCHEME}{bucket}") as client:
-        found = client.get_bucket(bucket)
-    return list(found.data_locations or [found.location])
+    with _translate_errors(f"{SCHEME}{bucket}") as client:
+        details = client.get_bucket(bucket)
+    return list(details.data_locations or [details.location])
 
 
 def prepare() -> None:
@@ -123,18 +123,18 @@ def _make_client(pid: int, token: str | None, file: str | None) -> Any:
         warnings.simplefilter("ignore", FutureWarning)  # about the end of a Python's support
         from google.cloud import storage
     if token:
-        found = Credentials(token)
+        chosen = Credentials(token)
     else:
         try:
-            found, _ = google.auth.default(scopes=[_SCOPE])
+            chosen, _ = google.auth.default(scopes=[_SCOPE])
         except exceptions.DefaultCredentialsError:
-            found = credentials.AnonymousCredentials()
+            chosen = credentials.AnonymousCredentials()
     # Objects belong to buckets, not to projects, so any project name works.
-    return storage.Client(project="none", credentials=found)
+    return storage.Client(project="none", credentials=chosen)
 
 
 @contextlib.contextmanager
-def _converted(path: "str | os.PathLike[str]") -> Iterator[Any]:
+def _translate_errors(path: "str | os.PathLike[str]") -> Iterator[Any]:
     """Yields the client and turns its errors within the block into `OSError`s."""
     client = _client()
     from google.api_core import exceptions

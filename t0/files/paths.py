@@ -54,9 +54,9 @@ def converted(path: Path) -> Iterator[Any]:
         yield tf.io.gfile
     except tf.errors.OpError as error:
         number = next((n for kind, n in kinds.items() if isinstance(error, kind)), errno.EIO)
-        found = classify_remote(error)
+        category = classify_remote(error)
         if (
-            found and found[0] == UNREACHABLE
+            category and category[0] == UNREACHABLE
         ):  # a name that is not resolved is a failed precondition
             number = errno.EIO
         why = (

@@ -99,5 +99,5 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
                 raise ValueError("the data ends within a field")
             value = content if kind == SIZED else int.from_bytes(content, "little")
         else:
-            raise ValueError(f"a protocol buffer field of kind {kind}")
+            raise ValueError(f"unsupported protocol buffer field of kind {kind}")
         yield tag >> 3, value

@@ -229,22 +229,22 @@ def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
 
 
 def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]) -> None:
-    _check_facts(staging, files, found := _files_in(staging))
-    found.pop(last, None)
+    _check_facts(staging, files, staged := _list_files(staging))
+    staged.pop(last, None)
     marker = paths.read_bytes(posixpath.join(staging, last))
     paths.make_folder(final)
     # The marker is removed first and written last, so no intermediate state looks finished.
     paths.remove(posixpath.join(final, last))
-    for name in _files_in(final):
-        if name not in found:
+    for name in _list_files(final):
+        if name not in staged:
             paths.remove(path_inside(final, name))
-    _move_files(staging, final, sorted(found))
-    check_whole(final, found)
+    _move_files(staging, final, sorted(staged))
+    check_whole(final, staged)
     write_whole(posixpath.join(final, last), marker)
     paths.remove(staging)
 
 
-def _files_in(folder: str) -> dict[str, Facts]:
+def _list_files(folder: str) -> dict[str, Facts]:
     """Returns the files directly in a folder; an unknown checksum is ""."""
     if object_facts.applies(folder):
         below = object_facts.below(folder)
@@ -252,12 +252,12 @@ def _files_in(folder: str) -> dict[str, Facts]:
     if not paths.is_remote(folder):
         names = paths.list_names(folder)
         return {name: object_facts.of_file(path_inside(folder, name)) for name in names}
-    found = {}
+    sizes = {}
     for name in paths.list_marked(folder):
         with contextlib.suppress(FileNotFoundError):  # removed since, or not a file
             if not name.endswith("/"):
-                found[name] = Facts(paths.size_bytes(path_inside(folder, name)), "")
-    return found
+                sizes[name] = Facts(paths.size_bytes(path_inside(folder, name)), "")
+    return sizes
 
 
 def check_whole(folder: str, expected: Mapping[str, Facts]) -> None:
@@ -270,7 +270,7 @@ def check_whole(folder: str, expected: Mapping[str, Facts]) -> None:
     Raises:
       OSError: if a file is missing or differs.
     """
-    _check_facts(folder, expected, _files_in(folder))
+    _check_facts(folder, expected, _list_files(folder))
 
 
 def _check_facts(folder: str, expected: Mapping[str, Facts], found: Mapping[str, Facts]) -> None:
@@ -375,8 +375,8 @@ def _folder_of_this_process() -> str:
         return tempfile.mkdtemp(prefix="t0_run_", suffix=f".{unfinished_tag()}")
     except OSError as error:
         raise UserError(
-            f"there is no folder for temporary files: {error.strerror or error}. Make room, or "
-            "name a folder that can be written by TMPDIR=DIR before the command"
+            f"there is no folder for temporary files: {error.strerror or error}. Free some "
+            "space, or set a writable folder with TMPDIR=DIR before the command"
         ) from error
 
 

@@ -36,18 +36,18 @@ def parsed_json(text: str | bytes) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"nested more than {DEEPEST} levels deep") from None
-    if text.count("[") + text.count("{") > DEEPEST and _deeper(value, DEEPEST):
+    if text.count("[") + text.count("{") > DEEPEST and _is_deeper(value, DEEPEST):
         raise ValueError(f"nested more than {DEEPEST} levels deep")
     return value
 
 
-def _deeper(value: object, levels: int) -> bool:
+def _is_deeper(value: object, levels: int) -> bool:
     level = [value]
     for _ in range(levels + 1):
-        level = [part for part in level if isinstance(part, dict | list)]
+        level = [item for item in level if isinstance(item, dict | list)]
         if not level:
             return False
-        level = [p for part in level for p in (part.values() if isinstance(part, dict) else part)]
+        level = [p for item in level for p in (item.values() if isinstance(item, dict) else item)]
     return True
 
 
@@ -58,12 +58,12 @@ def find_lone_surrogate(value: object) -> str | None:
     '\ud83d'
     """
     if isinstance(value, str):
-        found = None if value.isascii() else _SURROGATE.search(value)
-        return found and found[0]
-    parts = (*value, *value.values()) if isinstance(value, dict) else value
-    if not isinstance(parts, list | tuple):
+        match = None if value.isascii() else _SURROGATE.search(value)
+        return match and match[0]
+    items = (*value, *value.values()) if isinstance(value, dict) else value
+    if not isinstance(items, list | tuple):
         return None
-    return next((half for half in map(find_lone_surrogate, parts) if half is not None), None)
+    return next((half for half in map(find_lone_surrogate, items) if half is not None), None)
 
 
 def read_yaml(
@@ -89,7 +89,7 @@ def read_yaml(
     with reading(path), binary(path) as file:
         data = file.read(LARGEST_YAML + 1)
     if len(data) > LARGEST_YAML:
-        raise UserError(f"{path}: has more than {LARGEST_YAML:,} bytes, the most for this file.")
+        raise UserError(f"{path}: has more than {LARGEST_YAML:,} bytes, the limit for this file.")
     try:
         if count_values:
             _check_yaml(data)
@@ -134,10 +134,12 @@ def _check_yaml(data: bytes) -> None:
         anchor, before = open_[-1]
         open_[-1] = (anchor, before + size)
         if len(open_) > DEEPEST:
-            raise _refused(event, f"nested more than {DEEPEST} levels deep")
+            raise _make_error(event, f"nested more than {DEEPEST} levels deep")
         if open_[-1][1] > MOST_YAML_VALUES:
-            raise _refused(event, f"more than {MOST_YAML_VALUES:,} values, with those of aliases")
+            raise _make_error(
+                event, f"more than {MOST_YAML_VALUES:,} values, with those of aliases"
+            )
 
 
-def _refused(event: yaml.Event, problem: str) -> yaml.MarkedYAMLError:
+def _make_error(event: yaml.Event, problem: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)

@@ -1,7 +1,7 @@
 """Writes prompts as tasks of lm-evaluation-harness: YAML files, and rendered rows in JSON Lines.
 
-    found = export(tasks, "/out/harness", split="validation", group="t0_eval_score_eval")
-    found.tasks[0].name                            # "super_glue_rte_GPT_3_style_score_eval"
+    exported = export(tasks, "/out/harness", split="validation", group="t0_eval_score_eval")
+    exported.tasks[0].name                       # "super_glue_rte_GPT_3_style_score_eval"
 
     super_glue_rte_GPT_3_style_score_eval.yaml     one prompt, metric acc
     super_glue_rte_score_eval.yaml                 a dataset: mean and median over its prompts
@@ -109,33 +109,31 @@ def export(
     """
     if paths.is_remote(output):
         raise UserError(
-            f"--output {output} is not on this machine, and the harness reads local folders only. "
-            "Name a local one."
+            f"--output {output} is not on this machine, but the harness reads only local folders. "
+            "Choose a local one."
         )
     output = output.rstrip("/") or output
     if paths.exists(output) and (not paths.is_folder(output) or paths.list_names(output)):
-        raise UserError(
-            f"{output} exists already; wanted a new folder or an empty one. Name another --output."
-        )
+        raise UserError(f"{output} exists already: choose a new or empty folder as --output.")
     by_dataset: dict[str, list[PromptedTask]] = {}
     for task in tasks:
         by_dataset.setdefault(dataset_task(task), []).append(task)
     _check_names([*by_dataset, *(task.name + SCORE_EVAL for task in tasks), group])
     staging = f"{output}.{publishing.unfinished_tag()}"
     try:
-        found = []
+        exported = []
         for name, members in by_dataset.items():
             written = [_write_prompt(staging, task, name, split, eos, limit) for task in members]
-            kept = [prompt.name for prompt in written if prompt.examples]
-            if kept:
-                _write_yaml(staging, name, _dataset_yaml(name, kept, split))
-            found += written
-        scored = {prompt.dataset_task for prompt in found if prompt.examples}
+            scored_prompts = [prompt.name for prompt in written if prompt.examples]
+            if scored_prompts:
+                _write_yaml(staging, name, _dataset_yaml(name, scored_prompts, split))
+            exported += written
+        scored = {prompt.dataset_task for prompt in exported if prompt.examples}
         done = tuple(name for name in by_dataset if name in scored)
         if not done:
             raise UserError(
                 f"nothing to score in split '{split}': no row of {len(tasks)} tasks has exactly "
-                "one correct choice (test splits often hide labels). Name another --split."
+                "one correct choice (test splits often hide labels). Choose another --split."
             )
         _write_yaml(staging, group, _group_yaml(group, done))
         functions = importlib.resources.files("t0.lm_eval").joinpath(FUNCTIONS).read_text("utf-8")
@@ -143,7 +141,7 @@ def export(
         publishing.publish_folder(staging, output, last=FUNCTIONS, replace=False)
     finally:
         paths.remove(staging)
-    return ExportedTasks(tuple(found), done, group)
+    return ExportedTasks(tuple(exported), done, group)
 
 
 def dataset_task(task: PromptedTask) -> str:
@@ -166,13 +164,13 @@ def rendered_rows(
       eos: the text that ends a choice.
     """
     dataset = "/".join(filter(None, (task.dataset, task.subset, task.suffix.strip("_"))))
-    kept = itertools.count()
+    row_numbers = itertools.count()
     for index, row in enumerate(task.open(split).rows()):
         example = task.compiled.example(row, index)
         target = report.target(example, hidden_label(task.dataset, row), index)
         if target is None:
             continue
-        idx = next(kept)
+        idx = next(row_numbers)
         if example.choices.count(target) == 1:
             yield {
                 "idx": idx,
@@ -259,9 +257,9 @@ def _write_yaml(folder: str, name: str, content: Mapping[str, Any]) -> None:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
+    duplicates = [name for name, count in Counter(names).items() if count > 1]
+    if duplicates:
         raise UserError(
-            f"two of the harness's tasks or groups would be called '{twice[0]}'. Give the group "
-            "another name (--group), or the template."
+            f"two of the harness's tasks or groups would have the name '{duplicates[0]}'. Give the "
+            "group another name (--group), or the template."
         )

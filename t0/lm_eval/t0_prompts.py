@@ -30,7 +30,7 @@ def load(prompts: Sequence[str], split: str, **_unused: object) -> dict[str, Any
     for position, prompt in enumerate(prompts):
         with (ROWS / f"{prompt}.jsonl").open(encoding="utf-8") as lines:
             rows += [(row["idx"], position, row) for row in map(json.loads, lines)]
-    rows.sort(key=lambda found: found[:2])
+    rows.sort(key=lambda entry: entry[:2])
     return {split: datasets.Dataset.from_list([row for _, _, row in rows])}
 
 

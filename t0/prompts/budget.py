@@ -71,7 +71,7 @@ def _positive(variable: str, default: float) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise UserError(f"{variable} is {text!r:.40}; wanted a number above 0")
+        raise UserError(f"{variable} is {text!r:.40}; expected a number above 0")
     return value
 
 
@@ -95,8 +95,8 @@ class Meter:
         self._steps += 1
         if self._steps % _STEPS_BETWEEN_LOOKS == 0 and time.thread_time() > self._ends:
             raise UserError(
-                f"it takes more than {self._limits.seconds:g} s of the processor for the row "
-                f"({SECONDS_VARIABLE} sets how many it may take)"
+                f"rendering one row takes more than {self._limits.seconds:g} s of CPU time "
+                f"({SECONDS_VARIABLE} sets the limit)"
             )
 
     def take(self, size: int) -> None:
@@ -108,8 +108,8 @@ class Meter:
         self._left -= size
         if self._left < 0:
             raise UserError(
-                f"it makes more than {self._limits.characters:,} characters for the row "
-                f"({CHARACTERS_VARIABLE} sets how many it may make)"
+                f"rendering one row makes more than {self._limits.characters:,} characters "
+                f"({CHARACTERS_VARIABLE} sets the limit)"
             )
 
     def steps(self, items: Any) -> Iterator[Any]:
@@ -118,15 +118,15 @@ class Meter:
             self.step()
             yield item
 
-    def counted(self, pieces: Iterable[str]) -> list[str]:
+    def collect(self, pieces: Iterable[str]) -> list[str]:
         """Returns pieces of text, counting each one when it arrives."""
-        found, left = [], self._left
+        collected, remaining = [], self._left
         for piece in pieces:
-            found.append(piece)
-            left -= len(piece)
-            if left < 0:
+            collected.append(piece)
+            remaining -= len(piece)
+            if remaining < 0:
                 self.take(self._left + 1)
-        return found
+        return collected
 
     def operation(self, operator: str, left: Any, right: Any) -> None:
         """Counts the result of a binary operation before it is computed."""
@@ -162,9 +162,9 @@ class Meter:
         if name == "format":
             self.take(_widths(str(value)) + _integers(arguments))
         elif name == "replace":
-            self.take(_replaced(str(value), arguments))
+            self.take(_estimate_replace(str(value), arguments))
         elif name == "join":
-            self.take(_joined(str(arguments[0]) if arguments else "", (value,)))
+            self.take(_estimate_join(str(arguments[0]) if arguments else "", (value,)))
         elif name == "indent":
             self.take(_integers(arguments) * (1 + str(value).count("\n")))
         else:
@@ -186,20 +186,20 @@ def _widths(text: str) -> int:
     return len(text) + sum(min(int(digits[:12]), 10**12) for digits in _DIGITS.findall(text))
 
 
-def _replaced(text: str, arguments: tuple[Any, ...]) -> int:
+def _estimate_replace(text: str, arguments: tuple[Any, ...]) -> int:
     if len(arguments) < 2:
         return 0
     old, new = str(arguments[0]), str(arguments[1])
     return len(text) + (text.count(old) if old else len(text) + 1) * len(new)
 
 
-def _joined(separator: str, arguments: tuple[Any, ...]) -> int:
+def _estimate_join(separator: str, arguments: tuple[Any, ...]) -> int:
     items = arguments[0] if arguments else ()
     # If the size is unknown in advance, the items come from a loop of at most 100,000 iterations.
     return len(separator) * (len(items) if isinstance(items, Sized) else 10**5)
 
 
-def _translated(text: str, arguments: tuple[Any, ...]) -> int:
+def _estimate_translate(text: str, arguments: tuple[Any, ...]) -> int:
     table = arguments[0] if arguments else {}
     values = table.values() if isinstance(table, dict) else ()
     return len(text) * max([1, *map(_size, values)])
@@ -209,9 +209,9 @@ _TEXT_METHODS: dict[str, Callable[[str, tuple[Any, ...]], int]] = {
     **dict.fromkeys(("ljust", "rjust", "center", "zfill"), lambda text, a: _integers(a)),
     **dict.fromkeys(("format", "format_map"), lambda text, a: _widths(text) + _integers(a)),
     "expandtabs": lambda text, a: len(text) + text.count("\t") * _integers(a),
-    "replace": _replaced,
-    "join": _joined,
-    "translate": _translated,
+    "replace": _estimate_replace,
+    "join": _estimate_join,
+    "translate": _estimate_translate,
 }
 
 # Filters whose result may be much larger than their input.
@@ -226,12 +226,14 @@ _SMALL_FILTERS = frozenset(
 _STEPS, _RESULT = "\0steps", "\0result"  # a template cannot write these names
 
 
-def growing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a Jinja filter so that the row's meter counts its result before it runs."""
     passes = getattr(function, "jinja_pass_arg", None)
 
     @functools.wraps(function)
-    def counted(context: jinja2.runtime.Context, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def count_and_filter(
+        context: jinja2.runtime.Context, value: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         meter = context.parent.get(METER)
         if meter is not None:
             meter.filtered(name, value, (*args, *kwargs.values()))
@@ -240,7 +242,7 @@ def growing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         )
         return function(*first, value, *args, **kwargs)
 
-    return jinja2.pass_context(counted)
+    return jinja2.pass_context(count_and_filter)
 
 
 @jinja2.pass_context
@@ -258,27 +260,27 @@ class _Metering(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.iter = _filtered(node.iter, _STEPS)
+        node.iter = _wrap_in_filter(node.iter, _STEPS)
         return node
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         small = node.name in _SMALL_FILTERS or node.name.startswith("\0")
-        return node if small else _filtered(node, _RESULT)
+        return node if small else _wrap_in_filter(node, _RESULT)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _filtered(node, _RESULT)
+        return _wrap_in_filter(node, _RESULT)
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _filtered(node, _RESULT) if isinstance(node.arg, nodes.Slice) else node
+        return _wrap_in_filter(node, _RESULT) if isinstance(node.arg, nodes.Slice) else node
 
 
-def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
-    found = nodes.Filter(node, name, [], [], None, None)
-    found.lineno = node.lineno
-    return found
+def _wrap_in_filter(node: nodes.Expr, name: str) -> nodes.Filter:
+    wrapped = nodes.Filter(node, name, [], [], None, None)
+    wrapped.lineno = node.lineno
+    return wrapped
 
 
 _UNBOUNDED = (
@@ -308,14 +310,14 @@ def add_filters(filters: dict[str, Any]) -> None:
     """Adds the filters of metered templates to Jinja's filters."""
     filters[_STEPS], filters[_RESULT] = _steps, _result
     for name in GROWING_FILTERS:
-        filters[name] = growing(name, filters[name])
+        filters[name] = count_filter(name, filters[name])
 
 
 _running = threading.local()
 
 
 @contextlib.contextmanager
-def metered(meter: Meter) -> Iterator[None]:
+def use_meter(meter: Meter) -> Iterator[None]:
     """Makes `concat` count in this meter, in this thread."""
     before = getattr(_running, "meter", None)
     _running.meter = meter

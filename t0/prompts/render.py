@@ -74,7 +74,7 @@ _CUTS = "\0cuts"
 def _choice(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
     """Draws one item. With `pass_context`, Jinja does not evaluate the filter at compile time."""
     if not len(items):
-        raise IndexError("'choice' got an empty sequence or a column that the row lacks")
+        raise IndexError("'choice' got an empty sequence or a missing column")
     return context[STREAM].choice(items)
 
 
@@ -96,7 +96,7 @@ def _most_frequent(items: Sequence[Any]) -> list[Any] | None:
 
 
 @jinja2.pass_context
-def _cut(context: jinja2.runtime.Context, text: str, length: int) -> str:
+def _truncate(context: jinja2.runtime.Context, text: str, length: int) -> str:
     """Truncates a printed text like promptsource, and counts it."""
     if len(text) <= length:
         return text
@@ -107,7 +107,7 @@ def _cut(context: jinja2.runtime.Context, text: str, length: int) -> str:
 
 
 def _count_cuts(tree: nodes.Template) -> None:
-    """Changes a parsed template so that `_cut` truncates its printed texts."""
+    """Changes a parsed template so that `_truncate` truncates its printed texts."""
     for node in tree.find_all(nodes.Filter):
         if node.name == "truncate" and node.args == [nodes.Const(LONGEST_PRINTED)]:
             node.name = _CUT_FILTER
@@ -186,8 +186,8 @@ def _index(
         verb = "makes" if calculated else "is"
         why = " (-1 is a class, since the split has other labels)" if number == -1 and hides else ""
         raise UserError(
-            f"column '{column}' {verb} {value!r}, which picks none of the {len(items)} choices"
-            f"{why} ({listed}); write the label's number, or null where there is none"
+            f"column '{column}' {verb} {value!r}, which selects none of the {len(items)} choices"
+            f"{why} ({listed}); write the label's number, or null if the row has none"
         )
     return value if number is None else number
 
@@ -224,20 +224,20 @@ class _ChangesRow(Exception):
     """Raised when a template is about to change a row that is not its own copy."""
 
 
-def _changeable(values: Iterable[Any]) -> frozenset[int]:
+def _find_changeable(values: Iterable[Any]) -> frozenset[int]:
     """Returns the ids of all mutable objects in a row."""
-    found = set()
+    ids = set()
     rest = list(values)
     while rest:
         value = rest.pop()
         if isinstance(value, str | int | float | bytes | None):
             continue
-        found.add(id(value))
+        ids.add(id(value))
         if isinstance(value, Mapping):
             rest.extend(value.values())
         elif isinstance(value, list | tuple):
             rest.extend(value)
-    return frozenset(found)
+    return frozenset(ids)
 
 
 class _Environment(sandbox.SandboxedEnvironment):
@@ -265,7 +265,7 @@ def _check_change(context: jinja2.runtime.Context, owner: Any, arguments: Sequen
     variables = context.parent
     if _CHANGEABLE not in variables:
         values = (value for name, value in variables.items() if name != "answer_choices")
-        variables[_CHANGEABLE] = _changeable(values)
+        variables[_CHANGEABLE] = _find_changeable(values)
     ids = variables[_CHANGEABLE]
     # `dict.clear(row)` has no owner; a method may call an argument: `[row].sort(key=dict.clear)`.
     touched = arguments if owner is None else (owner,)
@@ -307,7 +307,7 @@ def _make_environment(kind: type[_Environment]) -> _Environment:
     environment.filters.update(
         choice=_choice, random=_random, most_frequent=_most_frequent, highlight=_highlight
     )
-    environment.filters |= {_INDEX_FILTER: _index, _CUT_FILTER: _cut}
+    environment.filters |= {_INDEX_FILTER: _index, _CUT_FILTER: _truncate}
     if kind is _MeteredEnvironment:
         budget.add_filters(environment.filters)
     return environment
@@ -409,8 +409,8 @@ class _Program(NamedTuple):
             return "".join(self.code.root_render_func(self.code.new_context(variables)))
         meter = budget.Meter(self.limits)
         context = self.code.new_context({**variables, budget.METER: meter})
-        with budget.metered(meter):
-            return "".join(meter.counted(self.code.root_render_func(context)))
+        with budget.use_meter(meter):
+            return "".join(meter.collect(self.code.root_render_func(context)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,12 +447,12 @@ class PreparedRow(dict[str, Any]):
 
 def prepared(row: Mapping[str, Any]) -> PreparedRow:
     """Prepares a row once for rendering with several templates."""
-    ready = PreparedRow(_protected(remove_hyphens(row)))
+    ready = PreparedRow(_protect_row(remove_hyphens(row)))
     ready.hides = getattr(row, "hides", None)
     return ready
 
 
-def _protected(row: Mapping[str, Any]) -> dict[str, Any]:
+def _protect_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a copy of the row with the separator replaced in all texts, including nested ones."""
     return {
         name: value.replace(_SEPARATOR, _PIPE_PROTECTOR)
@@ -528,7 +528,7 @@ class CompiledTemplate:
           UserError: rendering fails.
         """
         self.compile()  # here, because a message about a syntax error must not name the row
-        return self._on_own_row(self._choice_list, row, row_index)
+        return self._render_with_copy(self._choice_list, row, row_index)
 
     def example(self, row: Mapping[str, Any], row_index: int = 0) -> Example | None:
         """Renders the row with T0's rules; returns None for a row that T0 drops.
@@ -543,18 +543,18 @@ class CompiledTemplate:
           UserError: the row has a column `answer_choices`, or rendering fails.
         """
         row = row if isinstance(row, PreparedRow) else prepared(row)
-        parts, choices, cut = self._render(row, row_index)
-        if len(parts) != 2 or not parts[0]:
+        texts, choices, cut = self._render(row, row_index)
+        if len(texts) != 2 or not texts[0]:
             return None
         try:
-            "".join((*parts, *(choices or ()))).encode()
+            "".join((*texts, *(choices or ()))).encode()
         except UnicodeEncodeError as error:
             half = UserError(
-                f"it renders {error.object[error.start]!r}, half of a surrogate pair, which is no "
-                "Unicode text; write such a character whole in the template or the row"
+                f"it renders {error.object[error.start]!r}, half of a surrogate pair, which is "
+                "not valid Unicode; write the complete character in the template or the row"
             )
             raise self._failure(row, row_index, half) from error
-        return Example(parts[0], parts[1] or NO_LABEL, choices, cut)
+        return Example(texts[0], texts[1] or NO_LABEL, choices, cut)
 
     def prints_nested(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
         """Returns whether the template prints a list or an object of a row that it can render.
@@ -653,7 +653,7 @@ class CompiledTemplate:
         if size > budget.LONGEST_TEMPLATE and not self.template.published:
             raise UserError(
                 f"{self._label}: its {field} has {size:,} characters, more than "
-                f"{budget.LONGEST_TEMPLATE:,}; write it shorter, and long texts into the rows"
+                f"{budget.LONGEST_TEMPLATE:,}; make it shorter, and put long texts into the rows"
             )
         if field == "jinja":
             end = _TRUNCATION if self.template.truncate else _UNCUT
@@ -695,9 +695,9 @@ class CompiledTemplate:
         self, row: Mapping[str, Any], row_index: int
     ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
         self.compile()  # here, because a message about a syntax error must not name the row
-        return self._on_own_row(self._parts_and_choices, row, row_index)
+        return self._render_with_copy(self._render_texts_and_choices, row, row_index)
 
-    def _parts_and_choices(
+    def _render_texts_and_choices(
         self, variables: dict[str, Any]
     ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
         if "answer_choices" in variables:
@@ -711,7 +711,7 @@ class CompiledTemplate:
         cuts = variables[_CUTS] = []
         return _split(self._body.render(variables)), choices, tuple(cuts)
 
-    def _on_own_row(
+    def _render_with_copy(
         self, render: Callable[[dict[str, Any]], Any], row: Mapping[str, Any], row_index: int
     ) -> Any:
         """Renders with the row's variables, or with a copy of them if the template changes them."""
@@ -729,7 +729,7 @@ class CompiledTemplate:
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
         """Returns Jinja's variables: the row with protected pipes, and a random stream if used."""
-        variables = dict(row) if isinstance(row, PreparedRow) else _protected(row)
+        variables = dict(row) if isinstance(row, PreparedRow) else _protect_row(row)
         if bytes in map(type, variables.values()):
             self._refuse_bytes(variables)
         if self.is_random:
@@ -741,8 +741,8 @@ class CompiledTemplate:
             value = variables.get(name)
             if isinstance(value, bytes):
                 raise UserError(
-                    f"column '{name}' holds bytes that are no text in UTF-8: {value[:40]!r}; write "
-                    "the column as text"
+                    f"column '{name}' contains bytes that are not valid UTF-8: {value[:40]!r}; "
+                    "write the column as text"
                 )
 
     def _choice_list(self, variables: dict[str, Any]) -> list[str] | None:
@@ -767,7 +767,7 @@ class CompiledTemplate:
     def _too_large(self, field: str, error: Exception) -> UserError:
         return UserError(
             f"{self._label}: its {field} cannot be compiled ({type(error).__name__}: "
-            f"{error!s:.100}); write it shorter, or nested less deep"
+            f"{error!s:.100}); make it shorter, or nest it less"
         )
 
     def _failure(self, row: Mapping[str, Any], row_index: int, error: Exception) -> UserError:
@@ -780,4 +780,4 @@ class CompiledTemplate:
 
 def _split(text: str) -> list[str]:
     """Splits at the template's separators, then restores the separators inside the row's text."""
-    return [part.replace(_PIPE_PROTECTOR, _SEPARATOR).strip() for part in text.split(_SEPARATOR)]
+    return [piece.replace(_PIPE_PROTECTOR, _SEPARATOR).strip() for piece in text.split(_SEPARATOR)]

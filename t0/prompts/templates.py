@@ -145,7 +145,7 @@ class _Key(NamedTuple):
     """A key of the file: its allowed types, their description, and whether it is required."""
 
     types: tuple[type, ...]
-    wanted: str
+    description: str
     required: bool = False
 
 
@@ -301,8 +301,8 @@ def _check(fields: dict[Any, Any], keys: dict[str, _Key], label: str) -> None:
                 raise UserError(f"{label}: the key '{name}' is missing.")
         elif not isinstance(fields[name], key.types):
             raise UserError(
-                f"{label}: {name} must be {key.wanted}; got {_describe(fields[name])}. "
-                "If text was meant, put quotes around it."
+                f"{label}: {name} must be {key.description}; got {_describe(fields[name])}. "
+                "If it is text, put quotes around it."
             )
 
 

@@ -343,7 +343,7 @@ def check_sizes(path: str) -> None:
             mends.append(f"--gin.{macro}={size_of_checkpoint}")
     if not lines:
         return
-    config = operative_config.beside(folder)
+    config = operative_config.find_operative(folder)
     own = f"its own gin file, --gin_file={config}" if config else " ".join(mends)
     raise UserError(
         f"checkpoint {path} is of another model than the gin files configure:\n"

@@ -60,8 +60,10 @@ class Parquet:
             batches = file.iter_batches(
                 ROWS_AT_ONCE, row_groups=list(range(group, len(sizes))), use_threads=False
             )
-            left = None if stop is None else stop - first
-            yield from rows_between(self.path, guarded(self.path, batches), start - first, left)
+            remaining = None if stop is None else stop - first
+            yield from rows_between(
+                self.path, guarded(self.path, batches), start - first, remaining
+            )
 
     def _open(self) -> pyarrow.parquet.ParquetFile:
         if is_remote(self.path):
@@ -104,12 +106,12 @@ class Arrow:
 def stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
     """Returns the schema metadata of a parquet or Arrow file, or of a saved dataset."""
     paths = saved_shards(path) if kind == "saved" else (path,)
-    for one in paths[:1]:
-        with reading(one, *_FAULTS):
+    for shard in paths[:1]:
+        with reading(shard, *_FAULTS):
             if kind == "parquet":
-                with Parquet(one)._open() as file:
+                with Parquet(shard)._open() as file:
                     return file.schema_arrow.metadata or {}
-            with _open_file(one) as source:
+            with _open_file(shard) as source:
                 return _open_ipc(source).schema.metadata or {}
     return {}
 
@@ -126,15 +128,15 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
             names = [entry["filename"] for entry in parsed_json(state.read_bytes())["_data_files"]]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{state}: is not what Dataset.save_to_disk writes ({error!r}). Save it again."
+            f"{state}: was not written by Dataset.save_to_disk ({error!r}). Save it again."
         ) from error
     for name in names:
         checked_name(name, "file", state)
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
         raise UserError(
-            f"{folder}: of the {len(names)} files that state.json lists, {', '.join(absent)} is not"
-            " there. Copy the folder again."
+            f"{folder}: of the {len(names)} files that state.json lists, {', '.join(absent)} is"
+            " missing. Copy the folder again."
         )
     return tuple(folder / name for name in names)
 

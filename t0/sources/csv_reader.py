@@ -88,13 +88,13 @@ class Csv:
     Attributes:
       path: the file.
       delimiter: a tab for tsv rules, a comma for csv rules.
-      known: T0's columns of the dataset, whose cells `t0.sources.schema` converts.
+      features: T0's columns of the dataset, whose cells `t0.sources.schema` converts.
       numbers: whether other columns may be numeric.
     """
 
     path: Path
     delimiter: str = ","
-    known: Features | None = None
+    features: Features | None = None
     numbers: bool = True
     _rest: list[tuple[int, Iterator[Record]]] = dataclasses.field(
         default_factory=list, compare=False, repr=False
@@ -141,7 +141,7 @@ class Csv:
         skipped, line = next(((n, x) for n, x in enumerate(lines) if x.strip("\r\n")), (0, ""))
         if not line:
             raise UserError(
-                f"{self.path} is empty: wanted a first line with the names of the columns, and a "
+                f"{self.path} is empty: expected a first line with the names of the columns, and a "
                 "line for each row"
             )
         if "\0" in line:
@@ -168,7 +168,7 @@ class Csv:
     @functools.cached_property
     def _scan(self) -> _Scan:
         """Reads the file once to check it, count its rows and find the numeric columns."""
-        unknown = [i for i, name in enumerate(self.columns()) if name not in (self.known or {})]
+        unknown = [i for i, name in enumerate(self.columns()) if name not in (self.features or {})]
         has_number = dict.fromkeys(unknown if self.numbers else (), False)
         num_rows = 0
         records = count_units(self._records(), unit="row", doing=f"checking {self.path.name}")
@@ -218,8 +218,8 @@ class Csv:
         if not encoding.startswith("utf-8"):
             return UserError(f"{self.path}: cannot be read as {encoding}: {error}. Copy it again.")
         for count, line in enumerate(self._lines(encoding, "surrogateescape"), 1):
-            if found := re.search("[\udc80-\udcff]", line):
-                before, byte = line[: found.start()], ord(found[0]) - 0xDC00
+            if match := re.search("[\udc80-\udcff]", line):
+                before, byte = line[: match.start()], ord(match[0]) - 0xDC00
                 return self._fault(count, not_utf8(self.path.name, before, byte))
         return UserError(f"{self.path}: cannot be read: {error}. Write it as UTF-8.")
 
@@ -279,8 +279,8 @@ def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterato
             if size > LARGEST_LINE:
                 raise MalformedLineError(
                     at,
-                    f"the row that begins here has more than {LARGEST_LINE:,} characters, the most "
-                    "for a row. Is a quote not closed?",
+                    f"the row that begins here has more than {LARGEST_LINE:,} characters, the "
+                    "limit for a row. Is a quote not closed?",
                 )
             yield line
 
@@ -369,8 +369,8 @@ class _SwallowedRows:
     def _fault(at: int) -> MalformedLineError:
         return MalformedLineError(
             at,
-            "a quoted cell that begins here holds lines that look like rows. Is its quote a stray "
-            f"one? {_REMEDY}",
+            "a quoted cell that begins here contains lines that look like rows. Is its quote a "
+            f"mistake? {_REMEDY}",
         )
 
 

@@ -162,7 +162,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
         if name in splits:
             raise UserError(
                 f"{folder}: both {splits[name].path.name} and {path.name} are the split '{name}'."
-                " Leave one of them there."
+                " Remove one of them."
             )
         splits[name] = file
     return splits

@@ -97,7 +97,9 @@ def why_not_tried(dataset: str) -> str | None:
         if os.environ.get(variable, "").upper() in ("1", "TRUE", "YES", "ON"):
             return f"not tried, since {variable} is set"
     if dataset not in HUB and "/" not in dataset:
-        return f"not tried, since '{dataset}' is no hub name (those have an owner: owner/name)"
+        return (
+            f"not tried, since '{dataset}' is not a hub name (hub names have an owner: owner/name)"
+        )
     fault = unreachable()
     return fault and f"out of reach: {fault}"
 
@@ -137,8 +139,8 @@ def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN4
         except _faults() as error:
             fault = describe_remote(error)
     raise AbsentData(
-        f"{where} cannot be streamed: {fault}. It needs the network while it is read; or put text "
-        "of your own into the folder text/ of a data folder."
+        f"{where} cannot be streamed: {fault}. Streaming needs the network. Or put your own text "
+        "into the folder text/ of a data folder."
     )
 
 

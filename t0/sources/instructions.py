@@ -135,7 +135,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}). Copy it again.") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path}: wanted a JSON object, got a {type(content).__name__}.")
+        raise UserError(f"{path}: expected a JSON object, got a {type(content).__name__}.")
     for key, value in content.items():
         if key != "Instances":  # `_instance` checks these one by one
             check_unicode(f"{path}: '{key}'", value)
@@ -161,7 +161,7 @@ def read_task(folder: Path, name: str) -> Task:
     instances = content.get("Instances")
     if not isinstance(instances, list) or not instances:
         raise UserError(
-            f"{where}: the task has no instances. Copy it again, or take '{name}' out of the lists "
+            f"{where}: the task has no instances. Copy it again, or remove '{name}' from the lists "
             "in splits/."
         )
     return Task(
@@ -174,8 +174,8 @@ def read_task(folder: Path, name: str) -> Task:
             language for key in _LANGUAGES for language in content.get(key) or () if language
         ),
         instances=tuple(
-            _instance(one, f"{where}: instance {number}", f"{name}-{number}")
-            for number, one in without_bad_rows(enumerate(instances), where)
+            _instance(entry, f"{where}: instance {number}", f"{name}-{number}")
+            for number, entry in without_bad_rows(enumerate(instances), where)
         ),
     )
 
@@ -214,15 +214,15 @@ def choose(
         if others:
             left_out.setdefault(f"in {', '.join(others)}", []).append(name)
             continue
-        taken = _choose_instances(task, split, per_task, seed)
+        selected = _choose_instances(task, split, per_task, seed)
         # Drop the instances from the task, so that the thousands of unused ones can be freed.
         bare = dataclasses.replace(task, instances=())
-        chosen.append([(bare, instance) for instance in taken])
+        chosen.append([(bare, instance) for instance in selected])
     if not chosen:
         raise UserError(_nothing_left(lists[split], names, left_out, languages))
     # Round-robin, so that the first instances of a split belong to many tasks.
     turns = itertools.zip_longest(*chosen)
-    instances = [one for turn in turns for one in turn if one is not None]
+    instances = [item for turn in turns for item in turn if item is not None]
     if split == "train":
         random.Random(f"order {seed}").shuffle(instances)
     return Chosen(tuple(instances), left_out)
@@ -245,7 +245,7 @@ def _nothing_left(
     reasons = "; ".join(f"{len(tasks)} {why}" for why, tasks in left_out.items())
     return (
         f"{path}: none of its {len(names)} tasks can be used: {reasons or 'the list is empty'}. "
-        f"Wanted are tasks in {', '.join(languages)} (gin: sni.languages) whose files are there."
+        f"Tasks must be in {', '.join(languages)} (gin: sni.languages) and their files must exist."
     )
 
 
@@ -281,14 +281,14 @@ def _demonstrations(
     return tuple(demonstrations)
 
 
-def _instance(one: object, where: str, default_id: str) -> Instance:
-    check_unicode(where, one)
-    outputs = one.get("output") if isinstance(one, dict) else None
+def _instance(entry: object, where: str, default_id: str) -> Instance:
+    check_unicode(where, entry)
+    outputs = entry.get("output") if isinstance(entry, dict) else None
     if isinstance(outputs, str):
         outputs = [outputs]
-    good = isinstance(outputs, list) and outputs and all(isinstance(x, str) for x in outputs)
-    if not good or not isinstance(one.get("input"), str):
+    is_valid = isinstance(outputs, list) and outputs and all(isinstance(x, str) for x in outputs)
+    if not is_valid or not isinstance(entry.get("input"), str):
         raise UserError(
-            f"{where} must have a text 'input' and a list of texts 'output', got {one!r:.80}."
+            f"{where} must have a text 'input' and a list of texts 'output', got {entry!r:.80}."
         )
-    return Instance(str(one.get("id") or default_id), one["input"], tuple(outputs))
+    return Instance(str(entry.get("id") or default_id), entry["input"], tuple(outputs))

@@ -46,7 +46,7 @@ def _parse(content: bytes, path: Path) -> dict[str, Any]:
 
 def _names(info: Any, path: Path) -> dict[str, tuple[str, ...]]:  # noqa: ANN401 (of a file)
     features = info.get("features") if isinstance(info, dict) else None
-    found = {}
+    label_names = {}
     for column, feature in features.items() if isinstance(features, dict) else ():
         if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
             continue
@@ -55,5 +55,5 @@ def _names(info: Any, path: Path) -> dict[str, tuple[str, ...]]:  # noqa: ANN401
             raise UserError(
                 f"{path}: the names of '{column}' must be a list of texts: {names!r:.80}"
             )
-        found[column] = tuple(names)
-    return found
+        label_names[column] = tuple(names)
+    return label_names

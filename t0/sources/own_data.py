@@ -111,7 +111,7 @@ def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
         for name, entry in (_read_mixtures(path) if path.is_file() else {}).items():
             if name in mixtures:
                 raise UserError(
-                    f"{path}: the mixture '{name}' is in {mixtures[name].path} too. Rename one."
+                    f"{path}: the mixture '{name}' is also in {mixtures[name].path}. Rename one."
                 )
             mixtures[name] = _mixture(path, name, entry)
     return list(mixtures.values())
@@ -165,8 +165,8 @@ def _named(
 def _say_other_name(path: Path, folder: str, name: str, subset: str | None) -> None:
     task = "_".join(filter(None, (name, subset)))
     print(
-        f"note: {path} is for the dataset {_title(name, subset)} by its key 'dataset', and not"
-        f" for {folder}, as its folder is named: its tasks begin with {task}_",
+        f"note: {path} is for the dataset {_title(name, subset)} because of its key 'dataset',"
+        f" not for {folder}, its folder's name: its tasks begin with {task}_",
         file=sys.stderr,
     )
 
@@ -199,7 +199,7 @@ def _read_mixtures(path: Path) -> dict:
     content = read_yaml(path, kind="file of mixtures")
     if not isinstance(content, dict):
         raise UserError(
-            f"{path}: wanted a mapping from mixture names to {{tasks: [...], rate: ...}}, got"
+            f"{path}: expected a mapping from mixture names to {{tasks: [...], rate: ...}}, got"
             f" {type(content).__name__}."
         )
     return content
@@ -208,7 +208,7 @@ def _read_mixtures(path: Path) -> dict:
 def _mixture(path: Path, name: object, entry: object) -> OwnMixture:
     where = f"{path}: mixture '{name}'"
     if not isinstance(name, str) or not isinstance(entry, dict):
-        raise UserError(f"{where}: wanted a name and a mapping {{tasks: [...], rate: ...}}.")
+        raise UserError(f"{where}: expected a name and a mapping {{tasks: [...], rate: ...}}.")
     unknown = [key for key in entry if key not in ("tasks", "rate")]
     if unknown:
         raise UserError(f"{where}: unknown key '{unknown[0]}'. Known: tasks, rate.")
@@ -223,7 +223,7 @@ def _mixture(path: Path, name: object, entry: object) -> OwnMixture:
             re.compile(pattern)
         except (re.error, RecursionError, OverflowError) as error:
             raise UserError(
-                f"{where}: key 'tasks': '{pattern:.80}' is no regular expression: {error}."
+                f"{where}: key 'tasks': '{pattern:.80}' is not a regular expression: {error}."
             ) from error
     rate = entry.get("rate", "examples")
     number = isinstance(rate, int | float) and not isinstance(rate, bool)

@@ -69,45 +69,45 @@ def question_splits(folder: Path) -> dict[str, SplitFile]:
       UserError: two files are the same split.
     """
     splits: dict[str, SplitFile] = {}
-    for name, found in folder_splits(folder).items():
+    for name, split_file in folder_splits(folder).items():
         split = next((split for pattern, split in _SPLITS if pattern.fullmatch(name)), None)
         if split is None:
             continue
         if split in splits:
             raise UserError(
-                f"{folder}: both {splits[split].path.name} and {found.path.name} are the split "
-                f"'{split}'. Leave one of them there."
+                f"{folder}: both {splits[split].path.name} and {split_file.path.name} are the "
+                f"split '{split}'. Remove one of them."
             )
-        splits[split] = found
+        splits[split] = split_file
     return splits
 
 
-def read_questions(found: SplitFile) -> Iterator[Question]:
+def read_questions(split_file: SplitFile) -> Iterator[Question]:
     """Yields the questions of a file in order.
 
     Raises:
       UserError: the file cannot be read, or a row has missing columns; the message names the row.
     """
     columns: tuple[str | None, ...] | None = None
-    for number, row in enumerate(_rows(found)):
-        where = f"{found.path}, row {number} (the first is 0)"
+    for number, row in enumerate(_rows(split_file)):
+        where = f"{split_file.path}, row {number} (the first is 0)"
         if columns is None:
-            columns = _columns(row, found.path)
+            columns = _columns(row, split_file.path)
         yield _question(row, columns, number, where)
 
 
-def count_questions(found: SplitFile) -> int:
+def count_questions(split_file: SplitFile) -> int:
     """Returns the number of questions in a file."""
-    if found.kind != "jsonl" or read_document(found.path) is None:
-        return reader_for(found.kind, (found.path,), numbers=False).count()
-    return sum(1 for _ in _rows(found))
+    if split_file.kind != "jsonl" or read_document(split_file.path) is None:
+        return reader_for(split_file.kind, (split_file.path,), numbers=False).count()
+    return sum(1 for _ in _rows(split_file))
 
 
-def _rows(found: SplitFile) -> Iterator[Mapping[str, Any]]:
-    where = str(found.path)
-    document = read_document(found.path) if found.kind == "jsonl" else None
+def _rows(split_file: SplitFile) -> Iterator[Mapping[str, Any]]:
+    where = str(split_file.path)
+    document = read_document(split_file.path) if split_file.kind == "jsonl" else None
     if document is None:
-        yield from reader_for(found.kind, (found.path,), numbers=False).rows(0, None)
+        yield from reader_for(split_file.kind, (split_file.path,), numbers=False).rows(0, None)
         return
     rows = (
         row

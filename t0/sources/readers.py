@@ -85,7 +85,7 @@ def reader_for(
     if kind in ("csv", "tsv"):
         from t0.sources.csv_reader import Csv
 
-        return Csv(paths[0], "\t" if kind == "tsv" else ",", known=known, numbers=numbers)
+        return Csv(paths[0], "\t" if kind == "tsv" else ",", features=known, numbers=numbers)
     # A lazy import: pyarrow takes 0.2 s to load, and text files do not need it.
     from t0.sources import arrow_readers
 
@@ -200,7 +200,7 @@ class JsonLines:
     def _wrong_columns(
         self, number: int, row: dict[str, Any], first: dict[str, Any], first_number: int
     ) -> UserError:
-        missing = [f"lacks the column '{name}'" for name in first if name not in row]
+        missing = [f"has no column '{name}'" for name in first if name not in row]
         extra = [f"has a column '{name}'" for name in row if name not in first]
         verb = "does not have" if extra else "has"
         return UserError(
@@ -213,7 +213,7 @@ class JsonLines:
 def too_long(path: Path, number: int) -> UserError:
     """Returns the error for a line that is longer than `LARGEST_LINE`."""
     return UserError(
-        f"{path}, line {number}: has more than {LARGEST_LINE:,} bytes, the most for a row. Is each"
+        f"{path}, line {number}: has more than {LARGEST_LINE:,} bytes, the limit for a row. Is each"
         " row on its own line?"
     )
 
@@ -248,7 +248,7 @@ def read_document(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)
         if not is_list:
             return None
         raise UserError(
-            f"{path}: is a JSON list with more than {LARGEST_DOCUMENT:,} bytes, the most for one "
+            f"{path}: is a JSON list with more than {LARGEST_DOCUMENT:,} bytes, the limit for one "
             "document. Write JSON Lines: one object on each line."
         )
     try:
@@ -289,7 +289,7 @@ def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN40
         yield from document
         return
     if not isinstance(document, Mapping):
-        raise UserError(f"{where}: wanted a list of rows, got a {type(document).__name__}.")
+        raise UserError(f"{where}: expected a list of rows, got a {type(document).__name__}.")
     columns = list(document.values())
     # pandas writes {"text": {"0": ...}}, with the same keys in all columns; others write lists.
     if columns and all(isinstance(c, Mapping) and c.keys() == columns[0].keys() for c in columns):
@@ -348,7 +348,7 @@ def _is_bad(item: Any) -> bool:  # noqa: ANN401
 @functools.lru_cache(maxsize=1024)  # a file is read several times
 def _say_skipped(where: str, count: int) -> None:
     print(
-        f"note: {where}: skipped {count:,} rows that hold half of a surrogate pair "
+        f"note: {where}: skipped {count:,} rows that contain half of a surrogate pair "
         "(--skip_bad_rows)",
         file=sys.stderr,
     )
@@ -370,7 +370,7 @@ def parsed_line(where: str, line: bytes) -> dict[str, Any]:
         start = line[:60].decode("utf-8", "replace").strip()
         raise UserError(
             f"{where}: not JSON ({error}); it starts with {start!r}. Each line must be one"
-            " whole JSON object, in UTF-8."
+            " complete JSON object, in UTF-8."
         ) from error
     return checked_row(where, row, may_be_bad=_HALF_ESCAPED.search(line) is not None)
 
@@ -383,7 +383,7 @@ def checked_row(where: str, row: Any, *, may_be_bad: bool = True) -> dict[str, A
     """
     if not isinstance(row, dict):
         raise UserError(
-            f"{where}: got a JSON {_JSON_NAMES[type(row)]}, wanted an object such as"
+            f"{where}: got a JSON {_JSON_NAMES[type(row)]}, expected an object such as"
             ' {"text": "...", "label": 0}. Write one row on each line (JSON Lines), or one list of '
             "rows."
         )
@@ -402,7 +402,7 @@ def check_unicode(where: str, value: Any) -> None:  # noqa: ANN401 (whatever JSO
     half = find_lone_surrogate(value)
     if half is not None:
         raise UserError(
-            f"{where}: the text holds {half!r}, half of a surrogate pair (such as an emoji that "
+            f"{where}: the text contains {half!r}, half of a surrogate pair (such as an emoji that "
             "was cut in two), which is no Unicode text. Write the row again, or leave such rows "
             f"out with --skip_bad_rows (or {SKIP_VARIABLE}=1)."
         )

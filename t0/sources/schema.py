@@ -51,18 +51,18 @@ def split_sizes(dataset: str, subset: str | None = None) -> dict[str, int]:
     Raises:
       UserError: the dataset or the subset is not recorded.
     """
-    known = _facts("splits")
-    if dataset not in known:
+    sizes = _facts("splits")
+    if dataset not in sizes:
         raise unknown_name(
-            "dataset", dataset, known, "Split sizes are recorded for T0's own datasets only."
+            "dataset", dataset, sizes, "Split sizes are recorded for T0's own datasets only."
         )
     name = subset or DEFAULT_SUBSET
-    if name not in known[dataset]:
+    if name not in sizes[dataset]:
         raise UserError(
             f"unknown subset '{name}' of dataset '{dataset}'."
-            f" Recorded: {', '.join(known[dataset])}."
+            f" Recorded: {', '.join(sizes[dataset])}."
         )
-    return dict(known[dataset][name])
+    return dict(sizes[dataset][name])
 
 
 def features(dataset: str, subset: str | None = None) -> Features | None:
@@ -140,7 +140,7 @@ def _class_label(value: Any, *, names: tuple[str, ...]) -> int | None:  # noqa: 
     number = whole_number(value)
     if number is None or not -1 <= number < len(names):
         listed = ", ".join(f"{i}={name}" for i, name in enumerate(names[:60]))
-        raise ValueError(f"{value!r} is no class label; labels are {listed} (-1: withheld)")
+        raise ValueError(f"{value!r} is not a class label; labels are {listed} (-1: withheld)")
     return number
 
 
@@ -311,24 +311,25 @@ class RowView:
 
 def row_view(dataset: str, subset: str | None, stored: tuple[str, ...]) -> RowView:
     """Returns the view that converts rows with the columns `stored` to T0's columns."""
-    known = features(dataset, subset) or {}
+    t0_features = features(dataset, subset) or {}
     drift = next(
-        (d for d in _drifts(dataset, subset) if set(d.columns) - set(known) <= set(stored)), None
+        (d for d in _drifts(dataset, subset) if set(d.columns) - set(t0_features) <= set(stored)),
+        None,
     )
     if drift is None:
         columns, labels = stored, {}
     else:
         back = {new: old for old, new in drift.columns.items()}
-        columns = tuple(name for name in known if back.get(name) in stored)
+        columns = tuple(name for name in t0_features if back.get(name) in stored)
         stored, labels = tuple(back[name] for name in columns), drift.label_names
     converters = {}
     for name in columns:
         steps = [functools.partial(_name_of, names=labels[name])] if name in labels else []
-        if name in known and (convert := converter(known[name])):
+        if name in t0_features and (convert := converter(t0_features[name])):
             steps.append(convert)
         if steps:
             converters[name] = tuple(steps)
-    return RowView(columns, stored, converters, tuple(known))
+    return RowView(columns, stored, converters, tuple(t0_features))
 
 
 def other_names(dataset: str, subset: str | None) -> list[tuple[str, str | None]]:
@@ -345,7 +346,7 @@ def _name_of(value: Any, *, names: tuple[str, ...]) -> Any:  # noqa: ANN401
     if isinstance(value, int) and 0 <= value < len(names):
         value = names[value]
     elif isinstance(value, int) and value != -1:
-        raise ValueError(f"{value} is no class label: wanted 0 to {len(names) - 1}, or -1")
+        raise ValueError(f"{value} is not a class label: expected 0 to {len(names) - 1}, or -1")
     return value.rpartition(":")[2] if isinstance(value, str) else value
 
 

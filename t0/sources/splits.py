@@ -110,12 +110,12 @@ class SplitRows:
             self._hiding[name] = all(
                 is_withheld(row.get(name)) for row in self._reader.rows(0, None)
             )
-            _say_how_read(self.where, name, self._hiding[name])
+            _print_label_note(self.where, name, self._hiding[name])
         return self._hiding[name]
 
 
 @functools.lru_cache(maxsize=1024)  # once in a process
-def _say_how_read(where: str, column: str, hides: bool) -> None:
+def _print_label_note(where: str, column: str, hides: bool) -> None:
     how = (
         "hides the label, since the split has no other label"
         if hides
@@ -154,7 +154,7 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
             rows = _rows(reader.where, reader, dataset, subset)
             if not rows._view.missing:
                 return rows
-            faults.append(f"{reader.where}: lacks the columns {', '.join(rows._view.missing)}")
+            faults.append(f"{reader.where}: has no columns {', '.join(rows._view.missing)}")
     raise _absent(dirs, dataset, subset, split, faults)
 
 
@@ -222,8 +222,8 @@ def without_absent(
         first = next(reason for reason in reasons.values() if reason)
         advice = f" Or leave these {sum(map(len, absent.values()))} tasks out: --skip_absent."
         raise UserError(
-            f"the data of {len(absent)} dataset(s) is not here: {_listed(list(absent))}. {first}"
-            + (advice if present else "")
+            f"the data of {len(absent)} dataset(s) is not here: {_join_names(list(absent))}. "
+            f"{first}" + (advice if present else "")
         )
     for title, tasks in absent.items():
         print(f"left out: {title}: no data here ({len(tasks)} tasks)", file=sys.stderr)
@@ -238,7 +238,7 @@ def _why_absent(source: SplitSource, split: str) -> str | None:
     return None
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
@@ -270,21 +270,21 @@ def _absent(
     dirs: list[Path], dataset: str, subset: str | None, split: str, faults: list[str]
 ) -> AbsentData:
     names = [(dataset, subset), *other_names(dataset, subset)]
-    places = [
+    locations = [
         f"{folder}"
         for name, subset_name in names
         for folder in folders_for(dirs, name, subset_name)
     ]
     if not dirs:
-        places.append(f"no data folder, since neither --data_dir nor {DATA_DIR_VARIABLE} names one")
+        locations.append(f"no data folder: neither --data_dir nor {DATA_DIR_VARIABLE} is set")
     other_splits = sorted({name for subset_name in names for name in _local(dirs, *subset_name)})
     example = (dirs[0] if dirs else Path("DIR")) / dataset / (subset or DEFAULT_SUBSET)
     lines = [
         f"no rows for the dataset '{dataset}', subset '{subset or DEFAULT_SUBSET}', split"
         f" '{split}'. Looked in:",
-        *(f"  {place}" for place in places + faults),
-        f"Put the rows at {example / split}.jsonl (any {FILE_PATTERN}), or name the folder that has"
-        f" them with --data_dir or {DATA_DIR_VARIABLE}.",
+        *(f"  {location}" for location in locations + faults),
+        f"Put the rows at {example / split}.jsonl (any {FILE_PATTERN}), or set their folder with"
+        f" --data_dir or {DATA_DIR_VARIABLE}.",
     ]
     if other_splits:
         lines.insert(-1, f"There are other splits here: {', '.join(other_splits)}.")

@@ -98,7 +98,7 @@ class FolderTexts:
         self._files = split_files(folder)
         if not self._files:
             raise UserError(
-                f"{folder}: holds no text files. Wanted one document a line, as {FILE_PATTERN} "
+                f"{folder}: has no text files. Expected one document per line, as {FILE_PATTERN} "
                 '(JSON Lines have {"text": "..."} on each line; .gz may follow).'
             )
 
@@ -235,11 +235,11 @@ def _line_text(where: str, line: bytes) -> str:
 def _field(where: str, row: Mapping[str, Any]) -> str:
     if "text" not in row:
         raise UserError(
-            f"{where}: has no field 'text'; it has: {', '.join(row) or 'none'}. Each line wants "
+            f"{where}: has no field 'text'; it has: {', '.join(row) or 'none'}. Each line must be "
             'a {"text": "the document"}, and may have more fields.'
         )
     if not isinstance(row["text"], str):
-        raise UserError(f"{where}: the field 'text' is {row['text']!r:.60}, wanted a string.")
+        raise UserError(f"{where}: the field 'text' is {row['text']!r:.60}, expected a string.")
     return row["text"]
 
 

@@ -21,30 +21,31 @@ _NESTED = "translation"
 _CODE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,4})?")
 
 
-def languages(found: SplitFile) -> tuple[str, ...]:
+def languages(split_file: SplitFile) -> tuple[str, ...]:
     """Returns the language codes of a file's first row; none for an empty file.
 
     Raises:
       UserError: the file cannot be read, or has columns for fewer than two languages.
     """
-    for row in reader_for(found.kind, (found.path,), numbers=False).rows(0, 1):
+    for row in reader_for(split_file.kind, (split_file.path,), numbers=False).rows(0, 1):
         texts = row.get(_NESTED, row)
         if isinstance(texts, Mapping):
             codes = tuple(name for name in texts if _CODE.fullmatch(name))
             if len(codes) > 1:
                 return codes
         raise UserError(
-            f"{found.path}: names no two languages; its columns: {', '.join(row)}. Rows must be "
+            f"{split_file.path}: has columns for fewer than two languages; its columns: "
+            f"{', '.join(row)}. Rows must be "
             'like {"translation": {"en": "...", "de": "..."}} or have columns such as en and de.'
         )
     return ()
 
 
-def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str, str]]:
+def read_pairs(split_file: SplitFile, source: str, target: str) -> Iterator[tuple[str, str]]:
     """Yields the sentence pairs of a file.
 
     Args:
-      found: the file.
+      split_file: the file.
       source: the code of the first language.
       target: the code of the second language.
 
@@ -53,24 +54,24 @@ def read_pairs(found: SplitFile, source: str, target: str) -> Iterator[tuple[str
         language.
     """
     for number, row in enumerate(
-        reader_for(found.kind, (found.path,), numbers=False).rows(0, None)
+        reader_for(split_file.kind, (split_file.path,), numbers=False).rows(0, None)
     ):
         texts = row.get(_NESTED, row)
         sides = [_side(texts, language) for language in (source, target)]
         if None in sides:
             missing = source if sides[0] is None else target
             raise UserError(
-                f"{found.path}, row {number} (the first is 0): has no text for the language "
+                f"{split_file.path}, row {number} (the first is 0): has no text for the language "
                 f"'{missing}', got {row!r:.80}."
             )
         yield sides[0], sides[1]
 
 
-def count_pairs(found: SplitFile) -> int:
+def count_pairs(split_file: SplitFile) -> int:
     """Returns the number of rows in a file."""
-    return reader_for(found.kind, (found.path,), numbers=False).count()
+    return reader_for(split_file.kind, (split_file.path,), numbers=False).count()
 
 
-def _side(given: Any, language: str) -> str | None:  # noqa: ANN401 (a cell of a file)
-    value = given.get(language) if isinstance(given, Mapping) else None
+def _side(texts: Any, language: str) -> str | None:  # noqa: ANN401 (a cell of a file)
+    value = texts.get(language) if isinstance(texts, Mapping) else None
     return value if isinstance(value, str) else None

@@ -38,11 +38,11 @@ def encode_parts(
     def encode(record: Record) -> Record:
         rest = dict(record)
         name, definition, positives, negatives, instance, outputs = (
-            rest.pop(part)
-            for part in ("name", "definition", "positives", "negatives", "instance", "outputs")
+            rest.pop(key)
+            for key in ("name", "definition", "positives", "negatives", "instance", "outputs")
         )
-        parts = [name, definition, *tf.unstack(positives), *tf.unstack(negatives), instance]
-        beginnings = [tf.strings.join(parts[: number + 1]) for number in range(len(parts))]
+        texts = [name, definition, *tf.unstack(positives), *tf.unstack(negatives), instance]
+        beginnings = [tf.strings.join(texts[: number + 1]) for number in range(len(texts))]
         ids = output_features["inputs"].vocabulary.encode_tf(tf.stack(beginnings))
         # The ids of a prefix of the input are the first ids of the whole input, so the number of
         # ids of the prefix is where its last part ends. The sorting is for vocabularies whose
@@ -53,7 +53,7 @@ def encode_parts(
             "inputs": ids[-1],
             "inputs_pretokenized": beginnings[-1],
             "part_tokens": tf.cast(ends - tf.concat([[0], ends[:-1]], 0), tf.int32),
-            "part_bytes": tf.strings.length(tf.stack(parts)),
+            "part_bytes": tf.strings.length(tf.stack(texts)),
             "outputs": targets.values,
             "outputs_pretokenized": outputs,
             "output_tokens": tf.cast(targets.row_lengths(), tf.int32),
@@ -104,25 +104,25 @@ def join_what_fits(
     def join(record: Record) -> Record:
         rest = dict(record)
         sizes, part_bytes = rest.pop("part_tokens"), rest.pop("part_bytes")
-        kept = _kept(sizes, positives, most)
+        mask = _select_fitting(sizes, positives, most)
         text = tf.fill(tf.shape(part_bytes), rest["inputs_pretokenized"])
         starts = tf.cumsum(part_bytes, exclusive=True)
-        parts = tf.strings.substr(text, starts, part_bytes)
+        texts = tf.strings.substr(text, starts, part_bytes)
         return {
             **rest,
-            "inputs": tf.boolean_mask(rest["inputs"], tf.repeat(kept, sizes)),
-            "inputs_pretokenized": tf.strings.reduce_join(tf.boolean_mask(parts, kept)),
+            "inputs": tf.boolean_mask(rest["inputs"], tf.repeat(mask, sizes)),
+            "inputs_pretokenized": tf.strings.reduce_join(tf.boolean_mask(texts, mask)),
         }
 
     return dataset.map(join, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _kept(sizes: tf.Tensor, positives: int, most: int) -> tf.Tensor:
+def _select_fitting(sizes: tf.Tensor, positives: int, most: int) -> tf.Tensor:
     """Returns a mask, bool [parts], of the parts to keep in an input of at most `most` tokens."""
     always = tf.fill([2], True)
     least = sizes[1] + sizes[-1]
     first, second = sizes[2 : 2 + positives], sizes[2 + positives : -1]
     before = least + tf.cumsum(first)
-    kept = before <= most
-    after = least + tf.reduce_sum(tf.where(kept, first, 0)) + tf.cumsum(second)
-    return tf.concat([always, kept, after <= most, always[:1]], 0)
+    first_mask = before <= most
+    after = least + tf.reduce_sum(tf.where(first_mask, first, 0)) + tf.cumsum(second)
+    return tf.concat([always, first_mask, after <= most, always[:1]], 0)

@@ -93,20 +93,20 @@ def switches_of(task: str) -> Switches:
     Raises:
       UserError: the name does not end in an encoding.
     """
-    found = _NAME.fullmatch(task)
+    match = _NAME.fullmatch(task)
     if task == NO_INSTRUCTION:
         return Switches()
-    if not found or task == "sni":
+    if not match or task == "sni":
         raise UserError(
-            f"'{task}' names no encoding of instructions. Wanted sni, then any of _name, _def, "
+            f"'{task}' is not an encoding of instructions. Expected sni, then any of _name, _def, "
             f"_pos_N, _neg_N and _expl in this order, or {NO_INSTRUCTION}."
         )
     return Switches(
-        name=bool(found["name"]),
-        definition=bool(found["definition"]),
-        positives=int(found["positives"] or 0),
-        negatives=int(found["negatives"] or 0),
-        explanations=bool(found["explanations"]),
+        name=bool(match["name"]),
+        definition=bool(match["definition"]),
+        positives=int(match["positives"] or 0),
+        negatives=int(match["negatives"] or 0),
+        explanations=bool(match["explanations"]),
     )
 
 
@@ -167,7 +167,7 @@ class Parts:
         return self.name + self.definition + examples + self.instance
 
 
-def drawn(variants: Sequence[Switches], instance: Instance, seed: int) -> Switches:
+def draw_switches(variants: Sequence[Switches], instance: Instance, seed: int) -> Switches:
     """Returns the encoding of an instance; if there are several, the instance's id draws one."""
     if len(variants) == 1:
         return variants[0]
@@ -179,32 +179,34 @@ def input_parts(task: Task, instance: Instance, switches: Switches) -> Parts:
     explained = switches.explanations
     return Parts(
         name=f"{task.name}. " if switches.name else "",
-        definition=_ended(f"Definition: {task.definition.strip()}") + "\n\n"
+        definition=_end_sentence(f"Definition: {task.definition.strip()}") + "\n\n"
         if switches.definition
         else "",
-        positives=_spelled("Positive", task.positives[: switches.positives], explained),
-        negatives=_spelled("Negative", task.negatives[: switches.negatives], explained),
+        positives=_format_examples("Positive", task.positives[: switches.positives], explained),
+        negatives=_format_examples("Negative", task.negatives[: switches.negatives], explained),
         instance="Now complete the following example -\n"
-        + _ended(f"Input: {instance.input.strip()}")
+        + _end_sentence(f"Input: {instance.input.strip()}")
         + "\nOutput: ",
     )
 
 
-def _spelled(kind: str, examples: Sequence[Demonstration], explained: bool) -> tuple[str, ...]:
+def _format_examples(
+    kind: str, examples: Sequence[Demonstration], explained: bool
+) -> tuple[str, ...]:
     texts = []
     for number, example in enumerate(examples, start=1):
         lines = [
             f" {kind} Example {number} -",
-            _ended(f"Input: {example.input.strip()}"),
-            _ended(f" Output: {example.output.strip()}"),
+            _end_sentence(f"Input: {example.input.strip()}"),
+            _end_sentence(f" Output: {example.output.strip()}"),
         ]
         if explained and example.explanation is not None:
-            lines.append(_ended(f" Explanation: {example.explanation.strip()}"))
+            lines.append(_end_sentence(f" Explanation: {example.explanation.strip()}"))
         texts.append("\n".join(lines) + "\n\n")
     return tuple(texts)
 
 
-def _ended(text: str) -> str:
+def _end_sentence(text: str) -> str:
     return text if text[-1] in string.punctuation else text + "."
 
 
@@ -248,18 +250,18 @@ class InstructionSource(RecordSource):
         examples = {
             kind: tf.TensorSpec((places,), tf.string) for kind, places in self.places.items()
         }
-        pieces = ("name", "definition", "instance")
-        texts = dict.fromkeys(("id", "task", "category", "input", *pieces), TEXT)
+        text_names = ("name", "definition", "instance")
+        texts = dict.fromkeys(("id", "task", "category", "input", *text_names), TEXT)
         super().__init__(
             read=self._records,
-            count=lambda split: len(self.chosen(split).instances),
+            count=lambda split: len(self.select_instances(split).instances),
             splits=tuple(split_files(folder)),
             signature={**texts, **examples, "outputs": TEXTS, "references": TEXTS},
             notes=self._notes,
             files=lambda split: listed_files(folder, split),
         )
 
-    def chosen(self, split: str) -> Chosen:
+    def select_instances(self, split: str) -> Chosen:
         """Returns the instances of a split; the first call reads the folder's tasks."""
         settings = InstructionSettings()
         return choose(
@@ -293,8 +295,8 @@ class InstructionSource(RecordSource):
 
     def _records(self, split: str) -> Iterator[Record]:
         seed = InstructionSettings().seed
-        for task, instance in self.chosen(split).instances:
-            parts = input_parts(task, instance, drawn(self._variants, instance, seed))
+        for task, instance in self.select_instances(split).instances:
+            parts = input_parts(task, instance, draw_switches(self._variants, instance, seed))
             yield {
                 "id": instance.id,
                 "task": task.name,
@@ -302,19 +304,19 @@ class InstructionSource(RecordSource):
                 "input": instance.input,
                 "name": parts.name,
                 "definition": parts.definition,
-                "positives": self._filled("positives", parts.positives),
-                "negatives": self._filled("negatives", parts.negatives),
+                "positives": self._pad_examples("positives", parts.positives),
+                "negatives": self._pad_examples("negatives", parts.negatives),
                 "instance": parts.instance,
                 # Targets are drawn only for training, so that all evaluations are the same.
                 "outputs": instance.outputs if split == "train" else instance.outputs[:1],
                 "references": instance.outputs,
             }
 
-    def _filled(self, kind: str, examples: Sequence[str]) -> list[str]:
+    def _pad_examples(self, kind: str, examples: Sequence[str]) -> list[str]:
         return [*examples, *[""] * (self.places[kind] - len(examples))]
 
     def _notes(self, split: str) -> list[str]:
-        chosen = self.chosen(split)
+        chosen = self.select_instances(split)
         tasks = {task.name for task, _ in chosen.instances}
         return [
             f"{self.folder}, {split}: {len(chosen.instances):,} instances of {len(tasks)} tasks",

@@ -199,11 +199,11 @@ def answers_match(answer: str, prediction: str) -> float:
 
 def answer_f1(answer: str, prediction: str) -> float:
     """Returns the harmonic mean of the precision and recall of words, 0 to 1; 0 without words."""
-    wanted, got = normalised_answer(answer).split(), normalised_answer(prediction).split()
-    same = sum((collections.Counter(wanted) & collections.Counter(got)).values())
+    expected, predicted = normalised_answer(answer).split(), normalised_answer(prediction).split()
+    same = sum((collections.Counter(expected) & collections.Counter(predicted)).values())
     if not same:
         return 0.0
-    precision, recall = same / len(got), same / len(wanted)
+    precision, recall = same / len(predicted), same / len(expected)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -248,14 +248,14 @@ def squad_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[str]) 
     may_be_none = some_unanswerable(targets)
     groups: dict[str, list[dict[str, float]]] = {"": []}
     for answers, prediction in zip(targets, predictions, strict=True):
-        judged = squad_scores(answers, prediction, may_be_none=may_be_none)
-        groups[""].append(judged)
+        scores = squad_scores(answers, prediction, may_be_none=may_be_none)
+        groups[""].append(scores)
         if may_be_none:
             kind = "_answerable" if answers else "_unanswerable"
-            groups.setdefault(kind, []).append(judged)
+            groups.setdefault(kind, []).append(scores)
     return {
-        name + kind: 100.0 * sum(one[name] for one in judged) / len(judged)
-        for kind, judged in groups.items()
+        name + kind: 100.0 * sum(example[name] for example in scores) / len(scores)
+        for kind, scores in groups.items()
         for name in ("em", "f1")
     }
 
@@ -309,24 +309,26 @@ def instruction_metrics(
     """Returns each metric in percent, over all instances, by category and by task."""
     scores: dict[str, list[dict[str, float]]] = collections.defaultdict(list)
     for target, prediction in zip(targets, predictions, strict=True):
-        judged = {
+        example_scores = {
             name: max(measure(reference, prediction) for reference in target.references)
             for name, measure in INSTRUCTION_MEASURES.items()
         }
         for group in ("", group_name(target.category), target.task):
-            scores[group].append(judged)
+            scores[group].append(example_scores)
     # All instances first, then categories, then tasks.
     groups = sorted(scores, key=lambda group: (group != "", group in {t.task for t in targets}))
     return {
-        name + (f"_for_{group}" if group else ""): _percent(one[name] for one in scores[group])
+        name + (f"_for_{group}" if group else ""): _percent(
+            example[name] for example in scores[group]
+        )
         for group in groups
         for name in INSTRUCTION_MEASURES
     }
 
 
 def _percent(values: Iterable[float]) -> float:
-    listed = list(values)
-    return 100.0 * sum(listed) / len(listed)
+    percents = list(values)
+    return 100.0 * sum(percents) / len(percents)
 
 
 @gin.configurable("bleu", module="t0")

@@ -88,7 +88,9 @@ class RecordSource(OrderedSource):
           UserError: there is no such split, or its data is malformed.
         """
         if split not in self.splits:
-            raise UserError(f"there is no split '{split}', there are: {', '.join(self.splits)}")
+            raise UserError(
+                f"there is no split '{split}'; the splits are: {', '.join(self.splits)}"
+            )
         yield from self._read(split)
 
 
@@ -154,7 +156,7 @@ class TextSource(seqio.DataSource):
         if shard_info:
             if len(shards) < shard_info.num_shards:
                 raise UserError(
-                    f"the split {split} has {len(shards)} shards, {shard_info.num_shards} were "
+                    f"the split {split} has {len(shards)} shards, but {shard_info.num_shards} were "
                     "requested"
                 )
             shards = shards[shard_info.index :: shard_info.num_shards]
@@ -288,7 +290,7 @@ def language_name(code: str) -> str:
         name = babel.Locale.parse(re.split("[-_]", code)[0]).english_name
     except (ValueError, babel.UnknownLocaleError) as error:
         raise UserError(
-            f"'{code}' is no language code: name the sides of a translation by ISO 639, such as en"
+            f"'{code}' is not a language code: use codes of ISO 639 for a translation, such as en"
             " and de."
         ) from error
     return name

@@ -92,7 +92,7 @@ def _patterns(names: Sequence[str]) -> list[str]:
 
 def _own_config(path: str) -> str:
     """Returns a hint about the operative config next to a checkpoint, if there is one."""
-    config = operative_config.beside(path)
+    config = operative_config.find_operative(path)
     if not config:
         return ""
     return f" (to use its own configuration: --gin_file={config} instead of the model's gin file)"

@@ -134,7 +134,7 @@ def test_cache_plan_splits_option_restricts_and_must_exist():
     seen = catalogue(task("a"), task("b", splits=("test",)))
     plan = make_plan(CacheSelection("/out", splits=["train"]), seen, "tag")
     assert [(u.task, u.name) for u in plan.splits] == [("a", "train")]
-    assert plan.skipped == {"b": "has none of the wanted splits"}
+    assert plan.skipped == {"b": "has none of the selected splits"}
     with pytest.raises(UserError, match="'trian'.*'train'"):
         make_plan(CacheSelection("/out", splits=["trian"]), seen, "tag")
 

@@ -243,7 +243,7 @@ def test_cache_without_provenance_is_accepted_with_a_note(shop, capsys):
     written, lines = shop.cache()
     assert written == set()
     assert "skipped (2): teas_ask, brewed: cached already" in lines
-    assert "without a record of what it was made from" in lines
+    assert "without a record of its inputs" in lines
     seqio.add_global_cache_dirs([str(shop.folder / "cache")])
     (note,) = opening.require_current(shop.names, settings={})
     assert note.startswith("2 of 2 caches, such as that of teas_ask, are not compared")

@@ -44,7 +44,7 @@ def test_caching_killed_worker_error_names_task_and_split(cache_here, tmp_path):
     with pytest.raises(UserError) as error:
         cache_here(tmp_path, "toy_dies", workers=1)
     assert "SIGKILL" in str(error.value)
-    assert "lack of memory" in str(error.value)
+    assert "memory ran out" in str(error.value)
     assert "toy_dies split 'train'" in str(error.value)
     assert [p.name for p in tmp_path.iterdir()] == []
 

@@ -214,10 +214,10 @@ LABELS = {
     "bytes.parquet": [b"0", b"1", b"1", b"0"],
 }
 WRONG = {
-    "outside.jsonl": (2, "column 'label' is 2, which picks none of the 2 choices"),
-    "half.csv": (0.5, "column 'label' is 0.5, which picks none"),
-    "words.jsonl": ("yes", "column 'label' is 'yes', which picks none"),
-    "bytes.parquet": (b"\xff", r"column 'label' holds bytes that are no text"),
+    "outside.jsonl": (2, "column 'label' is 2, which selects none of the 2 choices"),
+    "half.csv": (0.5, "column 'label' is 0.5, which selects none"),
+    "words.jsonl": ("yes", "column 'label' is 'yes', which selects none"),
+    "bytes.parquet": (b"\xff", r"column 'label' contains bytes that are not valid"),
 }
 
 

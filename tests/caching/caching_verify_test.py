@@ -52,7 +52,11 @@ def flip(path, at):
         (SHARD, lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes"),
         (SHARD, lambda path: path.unlink(), "missing"),
         ("stats.train.json", lambda path: path.write_text("{}"), "bytes"),
-        ("train.tfrecord-00000-of-00009", lambda path: path.write_text(""), "not of this cache"),
+        (
+            "train.tfrecord-00000-of-00009",
+            lambda path: path.write_text(""),
+            "does not belong to this cache",
+        ),
         ("COMPLETED", lambda path: path.unlink(), "unfinished"),
         ("COMPLETED", lambda path: flip(path, 5), "COMPLETED: damaged: its bytes are not those"),
         (
@@ -61,7 +65,7 @@ def flip(path, at):
             "damaged: it is not JSON any more",
         ),
         ("COMPLETED", lambda path: path.write_text("{}"), "damaged: "),
-        ("info.other.json", lambda path: path.write_text("{}"), "not of this cache"),
+        ("info.other.json", lambda path: path.write_text("{}"), "does not belong to this cache"),
     ],
 )
 def test_verify_cache_damage_is_found_and_named(cache, capsys, name, damage, told):
@@ -156,7 +160,7 @@ def test_verify_cache_without_checksums(cache, capsys):
         for record in records[:-1]:
             writer.write(record)
     (fault,) = verify_cache(str(cache))
-    assert fault == f"{cache}/stats.train.json: counts 112 examples, the files hold 111"
+    assert fault == f"{cache}/stats.train.json: counts 112 examples, but the files have 111"
     flip(shard, 20)
     (fault,) = verify_cache(str(cache))
     assert fault == f"{shard}: record 0 is damaged"
@@ -169,11 +173,11 @@ def test_verify_cache_without_checksums(cache, capsys):
 
 
 def test_verify_cache_folder_without_cache_is_refused(tmp_path):
-    with pytest.raises(UserError, match="holds no cache"):
+    with pytest.raises(UserError, match="has no cache"):
         find_caches(str(tmp_path))
     (tmp_path / "toy.incomplete-h-1-2").mkdir()
     (tmp_path / "toy.incomplete-h-1-2" / SHARD).write_text("")
-    with pytest.raises(UserError, match="holds no cache"):
+    with pytest.raises(UserError, match="has no cache"):
         find_caches(str(tmp_path))
 
 
@@ -181,4 +185,4 @@ def test_verify_cache_array_record_files_are_refused(tmp_path):
     for name in ("COMPLETED", "train.array_record-00000-of-00001"):
         (tmp_path / name).write_bytes(b"")
     (fault,) = verify_cache(str(tmp_path))
-    assert "is an ArrayRecord file, and training and SeqIO read only TFRecord; cache" in fault
+    assert "is an ArrayRecord file, but training and SeqIO read only TFRecord; cache" in fault

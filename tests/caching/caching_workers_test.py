@@ -58,7 +58,7 @@ def test_worker_processes_remove_their_temporary_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        (signal.SIGKILL, r"was killed \(SIGKILL\), most likely .* lack of memory.* caching -9\."),
+        (signal.SIGKILL, r"was killed \(SIGKILL\), most likely .* memory ran out.* caching -9\."),
         (signal.SIGSEGV, r"was killed \(SIGSEGV\)\. It stopped while caching -11\."),
         (3, r"ended \(exit status 3\)\. It stopped while caching 3\."),
     ],

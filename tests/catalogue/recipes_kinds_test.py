@@ -74,5 +74,5 @@ def test_recipe_folder_that_is_empty_is_refused(tmp_path, imported, kind, wanted
 def test_recipe_translation_of_unknown_language_is_refused(tmp_path, imported):
     row = {"translation": {"en": "a", "xx": "b"}}
     tiny_recipes.write_lines(tmp_path / "mt" / "train.jsonl", [row])
-    with imported(tmp_path), pytest.raises(UserError, match="'xx' is no language code"):
+    with imported(tmp_path), pytest.raises(UserError, match="'xx' is not a language code"):
         recipes()

@@ -172,7 +172,7 @@ def test_checkpoint_bundle_checksum_mismatch_is_refused(written):
 def test_checkpoint_index_truncated_is_refused(written, keep):
     index = written.with_name("model.ckpt-5.index")
     index.write_bytes(index.read_bytes()[:keep])
-    with pytest.raises(UserError, match="not a whole index"):
+    with pytest.raises(UserError, match="not a complete index"):
         BundleReader(written)
 
 

@@ -149,7 +149,9 @@ def test_checkpoint_conversion_float16_needs_dtype_option(tmp_path):
 def test_checkpoint_conversion_integer_weights_are_refused(tmp_path):
     tensors = weights(V11)
     tensors["shared/embedding"] = tensors["shared/embedding"].astype(np.int64)
-    with pytest.raises(UserError, match="(?s)dtype that no weights have.*shared/embedding int64"):
+    with pytest.raises(
+        UserError, match="(?s)dtype that weights cannot have.*shared/embedding int64"
+    ):
         open_source(write_mtf(tmp_path / "source", tensors))
 
 
@@ -239,7 +241,9 @@ def test_checkpoint_conversion_destination_not_empty_is_refused(tmp_path, mtf_v1
 def test_checkpoint_conversion_checks_disk_space_first(tmp_path, mtf_v11, monkeypatch):
     usage = type("Usage", (), {"free": 10_000})
     monkeypatch.setattr(MODULE.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(UserError, match=r"needs 0\.\d+ GB, the disk of .* has 0\.00 GB free"):
+    with pytest.raises(
+        UserError, match=r"needs 0\.\d+ GB, but the disk of .* has only 0\.00 GB free"
+    ):
         convert(mtf_v11, tmp_path / "new" / "out", to="hf", progress=False)
     assert not (tmp_path / "new").exists()
 
@@ -262,8 +266,11 @@ def test_checkpoint_conversion_notes_assumed_activation(tmp_path, mtf_v11):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("encoder/SelfAttention.num_heads = 4", "num_heads = 4, the checkpoint beside it has 2"),
-        ("DenseReluDense.activation = 'relu'", "activation = 'relu'; wanted one of"),
+        (
+            "encoder/SelfAttention.num_heads = 4",
+            "num_heads = 4, but the checkpoint next to it has 2",
+        ),
+        ("DenseReluDense.activation = 'relu'", "activation = 'relu'; expected one of"),
     ],
 )
 def test_operative_config_of_another_model_is_refused(mtf_v11, line, message):
@@ -333,7 +340,7 @@ def test_checkpoint_conversion_imports_no_tensorflow(tmp_path, mtf_v11):
 @pytest.mark.parametrize("path", ["nowhere", "empty"])
 def test_checkpoint_missing_or_empty_folder_is_refused(tmp_path, path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="does not exist|holds no checkpoint"):
+    with pytest.raises(UserError, match="does not exist|has no checkpoint"):
         open_source(tmp_path / path)
 
 
@@ -341,5 +348,5 @@ def test_mesh_tensorflow_checkpoint_missing_index_is_refused(mtf_v11):
     (mtf_v11 / "model.ckpt-1000.index").unlink()
     with pytest.raises(UserError, match="index.*missing"):
         open_source(mtf_v11 / "model.ckpt-1000")
-    with pytest.raises(UserError, match="holds no checkpoint"):
+    with pytest.raises(UserError, match="has no checkpoint"):
         open_source(mtf_v11)

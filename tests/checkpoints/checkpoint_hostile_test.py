@@ -175,7 +175,7 @@ def test_operative_config_unreadable_values_are_ignored(tmp_path, text):
 def test_operative_config_too_large_is_refused(tmp_path):
     source = write_mtf(tmp_path / "mtf", weights(V11))
     (source / operative_config.FILE).write_text("#" * (1 << 21))
-    refused(source, tmp_path, "no operative config")
+    refused(source, tmp_path, "not an operative config")
 
 
 @pytest.mark.parametrize("step", [-1, 2**40, float("nan"), INJECTED, True, [1], None])
@@ -315,9 +315,9 @@ def entry_fields(shape, **fields):
     ("entries", "shards", "words"),
     [
         ({"a": {}}, 2**31, "counts 2147483648 data files"),
-        ({"a": {"shape": (2**31, 2**31)}}, 1, "which are not those"),
-        ({"a": {"shape": (2**63,)}}, 1, "which are not those"),
-        ({"a": {"shard_id": 7}}, 1, "more data files than it counts"),
+        ({"a": {"shape": (2**31, 2**31)}}, 1, "which do not match"),
+        ({"a": {"shape": (2**63,)}}, 1, "which do not match"),
+        ({"a": {"shard_id": 7}}, 1, "more data files than it declares"),
         ({"a": {"offset": 2**62}}, 1, "truncated"),
     ],
 )
@@ -400,7 +400,7 @@ def surplus(header):
 def test_safetensors_overlap_or_surplus_bytes_are_refused(changed, tmp_path, change):
     folder = changed()
     rewritten(folder, change)
-    refused(folder, tmp_path, "truncated or no safetensors file")
+    refused(folder, tmp_path, "truncated or not a safetensors file")
 
 
 @pytest.mark.parametrize("block", ["9" * 6000, "9" * 10])
@@ -422,7 +422,7 @@ def test_safetensors_too_many_tensors_are_refused(changed, tmp_path):
 
     folder = changed()
     rewritten(folder, many)
-    refused(folder, tmp_path, "tensors; a T5 has some hundreds")
+    refused(folder, tmp_path, "tensors; a T5 has a few hundred")
 
 
 @pytest.mark.parametrize("shard", ["a\0b", "\ud800", "..", "", "x/y", 5, None])

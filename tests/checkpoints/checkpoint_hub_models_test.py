@@ -94,7 +94,7 @@ def test_hub_model_offline_error_message_names_a_remedy(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
     with pytest.raises(
         UserError,
-        match=r"bigscience/T0_3B is no folder here.*HF_HUB_OFFLINE is set.*hf download "
-        r"bigscience/T0_3B --local-dir T0_3B.*give that folder",
+        match=r"bigscience/T0_3B is not a folder here.*HF_HUB_OFFLINE is set.*hf download "
+        r"bigscience/T0_3B --local-dir T0_3B.*use its path",
     ):
         hub_models.fetch("bigscience/T0_3B")

@@ -195,7 +195,7 @@ def test_t5x_missing_or_truncated_chunk_is_refused(written, tmp_path, damage):
 def test_t5x_truncated_index_is_refused(written, keep):
     index = written / "checkpoint"
     index.write_bytes(index.read_bytes()[:keep])
-    with pytest.raises(UserError, match="truncated or no T5X checkpoint"):
+    with pytest.raises(UserError, match="truncated or not a T5X checkpoint"):
         open_source(written)
 
 

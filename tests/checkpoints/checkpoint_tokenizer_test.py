@@ -74,7 +74,7 @@ def test_tokenizer_that_is_no_sentencepiece_model_is_refused(tmp_path, content):
     path = tmp_path / "spiece.model"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UserError, match="is no SentencePiece model"):
+    with pytest.raises(UserError, match="is not a SentencePiece model"):
         tokenizer.check(path, 128)
 
 

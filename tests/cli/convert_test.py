@@ -92,7 +92,7 @@ def test_checkpoint_conversion_takes_t0_vocab_only_if_it_fits(tmp_path, monkeypa
         source = write_mtf(tmp_path / f"{rows}", weights(model_shape(vocabulary=rows)))
         monkeypatch.setenv("T0_VOCAB", str(pieces))
         assert run(source, tmp_path / f"hf{rows}", "--to", "hf") == 0
-        noted = "it is another's tokenizer, and none is written" in capsys.readouterr().err
+        noted = "it is another model's tokenizer, and none is written" in capsys.readouterr().err
         assert (tmp_path / f"hf{rows}" / "spiece.model").exists() == (rows == 256) != noted
         # One that is named, or lies beside the source, is taken before it.
         monkeypatch.setenv("T0_VOCAB", "gs://bucket/spiece.model")

@@ -75,7 +75,7 @@ def test_doctor_finds_truncated_and_unfinished_caches(bucket, monkeypatch, packa
     bucket.put("b", "cache/dead/train.tfrecord-00000-of-00001", b"x")
     report, wrong = examine(cache="gs://b/cache")
     assert (report["cache"]["caches"], report["cache"]["whole"]) == (3, 1)
-    assert any("has 999 bytes, 1,000 were written" in what for what in wrong)
+    assert any("has 999 bytes, but 1,000 were written" in what for what in wrong)
     assert any("gs://b/cache/dead: unfinished, it has no COMPLETED" in what for what in wrong)
     assert package == (not any("how large" in words for words in report["not_asked"]))
 

@@ -63,7 +63,7 @@ def test_init_warns_of_unknown_tokens_and_truncation(init, tmp_path):
     write_csv(tmp_path / "films.csv", rows)
     status, out, _ = init("films", "films.csv", "--text=review text", f"--vocab={vocabulary}")
     assert status == 0
-    assert "WARNING: the vocabulary has no '☀', '☂'" in out
+    assert "WARNING: not in the vocabulary: '☀', '☂'" in out
     assert "WARNING: '☀' and '☂' have the same tokens" in out
     assert "WARNING: 1 of the first" in out and "cut at 2,048 characters" in out
     write_csv(tmp_path / "words.csv", rows_with(["dull", "fine"]))
@@ -162,7 +162,7 @@ def test_init_sequence_lengths_fit_the_rows(init, tmp_path):
         (["films", "films.csv", "--vocab=no.model"], ["vocabulary not found: no.model"]),
         (["films", "two.csv"], ["Name it by --label=COLUMN", "one: 2 different values", "two: 2"]),
         (["films", "empty.csv"], ["empty.csv"]),
-        (["films", "few.csv"], ["2 rows have a text and a label; wanted at least 10"]),
+        (["films", "few.csv"], ["2 rows have a text and a label; expected at least 10"]),
         (["films", "films.csv", "--output=there"], ["there exists already", "--output"]),
     ],
 )
@@ -314,7 +314,7 @@ def test_init_text_column_of_lists_or_objects_is_refused(init, tmp_path, column)
     assert f"{column}: lists or objects" in err
     status, out, err = init("films", "films.json", f"--text={column}")
     assert (status, out) == (2, "")
-    assert f"column '{column}' of films.json (--text) holds lists or objects, such as" in err
+    assert f"column '{column}' of films.json (--text) contains lists or objects, such as" in err
     rows = [{"plain": f"film {i} of many words", **row} for i, row in enumerate(rows)]
     (tmp_path / "films.json").write_text(json.dumps(rows))
     status, out, _ = init("films", "films.json")
@@ -326,7 +326,7 @@ def test_init_label_column_of_lists_is_refused(init, tmp_path):
     rows = [{"text": f"a film {i} of words", "label": [["bad", "good"][i % 2]]} for i in range(40)]
     (tmp_path / "films.json").write_text(json.dumps({"data": rows}))
     assert "which is the column with the answers?" in init("films", "films.json")[2]
-    assert "(--label) holds lists or objects" in init("films", "films.json", "--label=label")[2]
+    assert "(--label) contains lists or objects" in init("films", "films.json", "--label=label")[2]
 
 
 def write_splits(folder, **labels):
@@ -441,5 +441,5 @@ def test_init_class_label_minus_one_is_left_out(init, tmp_path):
     status, out, _ = init("films", save_with_datasets(tmp_path, "parquet", [-1, 0, 2] * 10))
     assert status == 0
     assert "10 without text or label left out" in out
-    assert "note: -1 of column 'mark' of films.parquet is no label" in out
+    assert "note: -1 of column 'mark' of films.parquet is not a label" in out
     assert "#   mark 2 is 'good': 10 rows\n" in out

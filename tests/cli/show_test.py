@@ -96,7 +96,7 @@ def test_show_marks_truncated_eos_of_target(t0, own):
 
 
 def test_show_notes_missing_choice_and_skipped_row(t0):
-    assert "note: none of the choices is the target; wanted one" in t0("show", "reviews_slipped")[1]
+    assert "note: none of the choices is the target, not one" in t0("show", "reviews_slipped")[1]
     _, out, _ = t0("show", "reviews_retell", "--row=0")
     assert "note: the template leaves this row out" in out
 
@@ -111,7 +111,7 @@ def test_show_and_lint_note_unknown_tokens_and_truncation(t0, own, tmp_path):
     write_rows(tmp_path / "faces" / "train.jsonl", rows)
     words = [f"--data_dir={tmp_path}", f"--vocab={own / 'vocab.model'}"]
     _, out, _ = t0("show", "faces_which", "--row=0", *words, data=False)
-    assert "note: the vocabulary has no '☂', '☀': the model reads and writes unknown" in out
+    assert "note: not in the vocabulary: '☂', '☀'; the model reads and writes unknown" in out
     assert "note: '☂' and '☀' have the same tokens" in out
     assert "note: texts of 2,800 characters are CUT at 2,048 characters" in out
     _, out, _ = t0("show", "faces_retell", "--row=1", *words, data=False)
@@ -119,7 +119,7 @@ def test_show_and_lint_note_unknown_tokens_and_truncation(t0, own, tmp_path):
     status, out, _ = t0("lint", "faces_.*", *words, data=False)
     assert status == 1  # the right choice of a row has the tokens of a wrong one
     verdicts = {line.split()[0]: line for line in out.splitlines()[1:]}
-    assert "unknown tokens: the vocabulary has no '☂'" in verdicts["faces_which"]
+    assert "unknown tokens: not in the vocabulary: '☂'" in verdicts["faces_which"]
     assert "wrong one's tokens: 1 of 2 rows" in verdicts["faces_which"]
     assert "wrong one's tokens" not in verdicts["faces_retell"]
 
@@ -141,8 +141,8 @@ def test_show_all_prompts_split_and_task_expression(t0):
         ([TASK, "--split=dev"], ["no split 'dev', it has: train, validation"]),
         ([TASK, "--row=9"], ["train.jsonl has no row 9: it has 3, counted from 0"]),
         ([TASK, "--rows=0"], ["--rows 0: wanted a number from 1"]),
-        ([TASK, "--lengths=input=5"], ["'input=5' is no length", "inputs=1024,targets=256"]),
-        ([TASK, "--lengths=inputs=many"], ["'inputs=many' is no length"]),
+        ([TASK, "--lengths=input=5"], ["'input=5' is not a length", "inputs=1024,targets=256"]),
+        ([TASK, "--lengths=inputs=many"], ["'inputs=many' is not a length"]),
         ([TASK, "--ids"], ["--ids needs a vocabulary"]),
         ([TASK, "--vocab=/no/such.model"], ["vocabulary not found: /no/such.model"]),
     ],

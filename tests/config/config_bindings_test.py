@@ -131,7 +131,7 @@ def test_checkpoint_path_is_split_into_folder_and_step(tmp_path):
         assert run_files.folder_of_checkpoint(str(checkpoint)) == str(tmp_path)
         assert run_files.step_of_checkpoint(str(checkpoint)) == step
     assert run_files.folder_of_checkpoint("model.ckpt-3.index") == "."
-    with pytest.raises(UserError, match="holds checkpoints of the steps: 3, 20"):
+    with pytest.raises(UserError, match="has checkpoints of the steps: 3, 20"):
         run_files.step_of_checkpoint(str(tmp_path / "model.ckpt-4"))
     with pytest.raises(UserError, match="steps: none"):
         run_files.step_of_checkpoint(str(tmp_path / "no"))

@@ -30,7 +30,7 @@ from command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
         (TRAIN[1:], ["run.train_dataset_fn is not set", "--gin_file=dataset.gin"]),
         (
             [*TRAIN, "--gin_param=run.init_checkpoint = '/no/model.ckpt-1'"],
-            ["/no/model.ckpt-1 does not exist, and is no checkpoint's prefix"],
+            ["/no/model.ckpt-1 does not exist, and is not the prefix of a checkpoint"],
         ),
         ([*TRAIN, "--gin_param=MIXTURE_NAME = 'broken_train'"], ["broken/train.jsonl", "line 8"]),
         pytest.param(

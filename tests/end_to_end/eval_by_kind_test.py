@@ -281,7 +281,7 @@ def test_evaluation_tasks_by_regular_expression(t0_eval, pretrained, tmp_path):
         (["--tasks=wether_eval"], "unknown task or mixture 'wether_eval'. Did you mean"),
         (["--tasks=weather_eval", "--split=dev"], "no task of weather_eval has a split 'dev'"),
         (["--limit=0"], "--limit 0: wanted a number from 1"),
-        (["--lengths=input=3"], "--lengths: 'input=3' is no length"),
+        (["--lengths=input=3"], "--lengths: 'input=3' is not a length"),
     ],
 )
 def test_evaluation_argument_error_has_no_traceback(t0_eval, pretrained, tmp_path, words, said):
@@ -294,5 +294,5 @@ def test_evaluation_argument_error_has_no_traceback(t0_eval, pretrained, tmp_pat
 def test_evaluation_of_folder_without_checkpoint_is_refused(t0_eval, tmp_path):
     done = t0_eval(tmp_path, f"--output={tmp_path}/out")
     assert done.status == 2
-    assert "holds no checkpoint: wanted model.ckpt-STEP.index" in done.err
+    assert "has no checkpoint; expected model.ckpt-STEP.index" in done.err
     assert not (tmp_path / "out").exists()

@@ -50,7 +50,7 @@ OF_RUNS = [
         ["1000 is not a multiple of 96", "960 or 1056"],
     ),
     (20, EVALUATE, ["no checkpoint (model.ckpt-STEP.index) in", "--model_dir, or a checkpoint of"]),
-    (20, [*TRAIN, "--checkpoint=."], ["holds no checkpoint: wanted model.ckpt-STEP.index"]),
+    (20, [*TRAIN, "--checkpoint=."], ["has no checkpoint; expected model.ckpt-STEP.index"]),
     (
         21,
         [*TRAIN, lengths("input")],
@@ -70,8 +70,12 @@ OF_VERBS = [
         ["plan", *V3, "--gin.tpu_mesh_shape.tpu_topology='v3-500'"],
         ["unknown TPU topology 'v3-500'. Did you mean 'v3-512'"],
     ),
-    (20, ["convert", ".", "out", "--to=hf"], ["holds no checkpoint: wanted model.ckpt-STEP.index"]),
-    (23, ["init", "new", "$DATA/empty.csv"], ["empty.csv is empty: wanted a first line with the"]),
+    (20, ["convert", ".", "out", "--to=hf"], ["has no checkpoint; expected model.ckpt-STEP.index"]),
+    (
+        23,
+        ["init", "new", "$DATA/empty.csv"],
+        ["empty.csv is empty: expected a first line with the"],
+    ),
     (24, ["show", "--data_dir=$DATA/yaml", "x"], ["templates.yaml:3: not a template file"]),
     (
         25,
@@ -173,7 +177,7 @@ def test_mistake_6_module_import_is_missing(server, tmp_path):
 
 def test_mistake_12_checkpoint_step_missing_lists_others(command, pretrained, tmp_path):
     words = [*EVALUATE, f"--model_dir={tmp_path}", f"--checkpoint={pretrained}/model.ckpt-77"]
-    assert f"{pretrained} holds checkpoints of the steps: 0, 1" in message(command(*words))
+    assert f"{pretrained} has checkpoints of the steps: 0, 1" in message(command(*words))
 
 
 def test_mistake_18_gin_file_of_another_model_size(command, server, pretrained, world, tmp_path):
@@ -198,7 +202,7 @@ def test_mistake_22_truncation_of_the_question_is_warned_of(command, tmp_path):
 def test_mistake_26_dataset_name_differs_from_its_folder(verb, data):
     done = verb("tasks", f"--data_dir={data / 'name'}", "yours_which_word")
     assert done.status == 0, done.err
-    assert "is for the dataset 'yours' by its key 'dataset', and not for 'mine'" in done.err
+    assert "is for the dataset 'yours' because of its key 'dataset', not for 'mine'" in done.err
 
 
 def test_mistake_32_ctrl_c_message_names_what_is_kept(command, pretrained, tmp_path):

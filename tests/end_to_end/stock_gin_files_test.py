@@ -36,7 +36,7 @@ def test_adapters_are_the_only_weights_trained(command, pretrained, tmp_path):
 def test_adapters_hide_no_other_checkpoint_difference(command, pretrained, tmp_path):
     words = [*TRAIN, *ADAPTERS, TWO_LAYERS, f"--checkpoint={pretrained}"]
     text = message(command(f"--model_dir={tmp_path}", *words))
-    assert "is of another model than the gin files configure: num_layers: 1 in the" in text
+    assert "does not match the model that the gin files configure: num_layers: 1 in the" in text
     assert f"--gin_file={pretrained}/operative_config.gin, or another --model_dir" in text
     assert not list(tmp_path.glob("model.ckpt*"))
 

@@ -202,14 +202,14 @@ def test_harness_export_output_folder_not_empty_is_refused(export, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     status, _, err = export("film_.*", f"--output={tmp_path}")
     assert status == 2
-    assert "exists already; wanted a new folder or an empty one" in err
+    assert "exists already: choose a new or empty folder" in err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_harness_export_output_in_a_bucket_is_refused(export):
     status, _, err = export("film_.*", "--output=gs://bucket/harness")
     assert status == 2
-    assert "the harness reads local folders only" in err
+    assert "the harness reads only local folders" in err
 
 
 def test_harness_export_error_after_first_prompt_leaves_nothing(export, tmp_path):

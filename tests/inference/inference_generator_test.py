@@ -117,6 +117,6 @@ def test_decoding_bfloat16_scores_are_close_to_float32(checkpoints):
 
 def test_decoding_with_checkpoint_of_another_model_is_refused(checkpoints):
     generator = make_generator(params=["d_ff = 64"])
-    with pytest.raises(UserError, match="of another model than the gin files configure"):
+    with pytest.raises(UserError, match="does not match the model that the gin files configure"):
         generator.restore(checkpoints["t5.1.1"])
     generator.close()

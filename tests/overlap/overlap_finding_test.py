@@ -380,12 +380,12 @@ def mistakes(folder):
         OverlapSearch((tests,), ("quiz_.*",)),
         "no cache in .* has records of a split 'train': .* has test",
     )
-    yield OverlapSearch((empty,), ("quiz_.*",)), "holds no cache"
+    yield OverlapSearch((empty,), ("quiz_.*",)), "has no cache"
     yield (
         OverlapSearch((str(folder / "lacking"),), ("quiz_.*",)),
         "has 1 of 2 files of the split 'train'",
     )
-    yield OverlapSearch((f"{empty}/none",), ("quiz_.*",)), "holds no cache"
+    yield OverlapSearch((f"{empty}/none",), ("quiz_.*",)), "has no cache"
     yield (
         OverlapSearch(("bookz_read",), ("quiz_.*",)),
         "unknown task or mixture 'bookz_read'. Did you mean",

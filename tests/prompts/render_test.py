@@ -472,7 +472,9 @@ class TestLabels:
     def test_label_that_picks_no_choice_is_refused(self, jinja, label):
         with pytest.raises(UserError) as error:
             compiled(f"a ||| {jinja}", "dry ||| wet").example({"label": label}, 7)
-        assert f"failed on row 7: column 'label' is {label!r}, which picks none" in str(error.value)
+        assert f"failed on row 7: column 'label' is {label!r}, which selects none" in str(
+            error.value
+        )
         assert "(0 is 'dry', 1 is 'wet')" in str(error.value)
 
     @pytest.mark.parametrize("label", [None, math.nan, ""])
@@ -503,7 +505,7 @@ class TestLabels:
 
     def test_bytes_column_is_refused_if_the_template_reads_it(self):
         row = {"text": b"\xff\x00", "label": 1}
-        with pytest.raises(UserError, match=r"failed on row 3: column 'text' holds bytes"):
+        with pytest.raises(UserError, match=r"failed on row 3: column 'text' contains bytes"):
             compiled("{{text}} ||| a").apply(row, 3)
         assert compiled("{{label}} ||| a").apply(row, 3) == ["1", "a"]
 
@@ -599,7 +601,7 @@ def test_label_minus_one_in_own_data(subscript, wanted):
             for one in (row, prepared(row)):
                 one["words"] = []
                 if wanted is None:
-                    with pytest.raises(UserError, match="-1, which picks none of the 2 choices"):
+                    with pytest.raises(UserError, match="-1, which selects none of the 2 choices"):
                         prompt.example(one, 3)
                 else:
                     assert prompt.example(one, 3).targets == wanted

@@ -197,7 +197,7 @@ def test_csv_reader_too_long_quoted_row_is_refused(tmp_path, monkeypatch):
 def test_csv_reader_known_dataset_keeps_recorded_types(path):
     known = features("social_i_qa")
     text = "context,question,answerA,answerB,answerC,label\n1,2,3,4,5,1\n"
-    row = everything(write(path, text, known=known))[0]
+    row = everything(write(path, text, features=known))[0]
     assert set(map(type, row.values())) == {str}
 
 
@@ -325,7 +325,7 @@ def test_csv_reader_stray_quotes_never_swallow_rows(tmp_path, columns, places, e
             "line 2: text follows a closing quote: 'y\\\\\" z\",2' (a quote",
         ),
         ('a,b\n"x \\"",2\n"z",1\n', "line 3: text follows a closing quote: 'z"),
-        ('a,b\n"x\ny,z\nv,w\nu",2\n', "line 2: a quoted cell that begins here holds lines that"),
+        ('a,b\n"x\ny,z\nv,w\nu",2\n', "line 2: a quoted cell that begins here contains lines that"),
         ('a,b\n1,"x\n2,y\n3,z\nu"\n', "line 2: a quoted cell that begins here"),
         ("a,b\n1\n", "line 2: has 1 cells instead of the 2"),
         ("a,b\n1,2\n\n1,2,3\n", "line 4: has 3 cells instead of the 2"),
@@ -440,7 +440,7 @@ def test_csv_reader_other_encoding_error_names_line_and_remedy(tmp_path, name):
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\ufeff"])
 def test_csv_reader_empty_file_is_refused(path, text):
-    assert "is empty: wanted a first line" in refusal(write(path, text))
+    assert "is empty: expected a first line" in refusal(write(path, text))
 
 
 def test_csv_reader_duplicate_column_name_is_refused(path):

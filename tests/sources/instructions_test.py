@@ -151,7 +151,7 @@ def test_natural_instructions_unreadable_task_is_refused(tmp_path):
     (folder / "tasks" / "task1_x.json").write_text('{"Definition": ')
     assert "not JSON" in mistake(read_task, folder, "task1_x")
     (folder / "tasks" / "task1_x.json").write_text("[]")
-    assert "wanted a JSON object" in mistake(read_task, folder, "task1_x")
+    assert "expected a JSON object" in mistake(read_task, folder, "task1_x")
     (folder / "tasks" / "task1_x.json").unlink()
     (folder / "tasks" / "task1_x.json.gz").write_bytes(b"no gzip")
     assert "cannot be read" in mistake(read_task, folder, "task1_x")
@@ -181,12 +181,12 @@ def test_natural_instructions_surrogate_is_refused_or_skipped(tmp_path, monkeypa
     ]
     folder = one_task(tmp_path, Instances=instances)
     told = mistake(read_task, folder, "task1_x")
-    assert "task1_x.json: instance 1: the text holds '\\ude00'" in told
+    assert "task1_x.json: instance 1: the text contains '\\ude00'" in told
     monkeypatch.setenv("T0_SKIP_BAD_ROWS", "1")
     assert [one.input for one in read_task(folder, "task1_x").instances] == ["in 0", "in 2"]
     assert "task1_x.json: skipped 1 rows" in capsys.readouterr().err
     one_task(tmp_path, Definition="cut \ud83d")
-    assert "task1_x.json: 'Definition': the text holds" in mistake(read_task, folder, "task1_x")
+    assert "task1_x.json: 'Definition': the text contains" in mistake(read_task, folder, "task1_x")
 
 
 def test_natural_instructions_lists_byte_order_mark_or_encoding(tmp_path):

@@ -106,9 +106,9 @@ def test_json_lines_empty_file_has_no_rows(path):
         ("[1, 2]", "a JSON list"),
         ("3", "a JSON number"),
         ("null", "a JSON null"),
-        ('{"b": 1}', r"lacks the column 'a' and has a column 'b'"),
+        ('{"b": 1}', r"has no column 'a' and has a column 'b'"),
         ('{"a": 1, "b": 1}', r"has a column 'b' that line 1 does not have"),
-        ("{}", r"lacks the column 'a' that line 1 has"),
+        ("{}", r"has no column 'a' that line 1 has"),
         (b'{"a": "\xff"}', "utf-8"),
     ],
 )
@@ -168,7 +168,7 @@ def test_json_lines_lists_stay_and_json_document_has_columns(tmp_path):
         ('[{"a": 1},\n {"a": 2', "line 2: not JSON"),
         ('{\n "data": [\n  {"a": 1} {"a": 2}]}', "line 3: not JSON"),
         ('[{"a": 1}, 5]', r"row 1 \(the first is 0\): got a JSON number"),
-        ('[{"a": 1}, {"b": 5}]', r"row 1 .*lacks the column 'a' .* that row 0 \(the first is 0\)"),
+        ('[{"a": 1}, {"b": 5}]', r"row 1 .*has no column 'a' .* that row 0 \(the first is 0\)"),
         ('{"a": [1, 2], "b": [3]}', "its columns differ in length: {'a': 2, 'b': 1}"),
     ],
 )

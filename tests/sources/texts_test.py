@@ -107,7 +107,7 @@ def test_text_folder_byte_order_mark_and_missing_last_newline(tmp_path):
         ('{"text": "half', r"line 3: not JSON .*it starts with '\{\"text\": \"half'"),
         ('["text"]', "line 3: got a JSON list"),
         ('{"body": "x", "id": 1}', "line 3: has no field 'text'; it has: body, id. Each line"),
-        ('{"text": 7}', "line 3: the field 'text' is 7, wanted a string"),
+        ('{"text": 7}', "line 3: the field 'text' is 7, expected a string"),
     ],
 )
 @pytest.mark.parametrize("ending", [".jsonl", ".json.gz"])
@@ -134,7 +134,7 @@ def test_text_folder_broken_gzip_file_is_named(tmp_path):
 
 def test_text_folder_without_text_files_is_refused(tmp_path):
     write(tmp_path / "train.csv", ["a,b"])
-    with pytest.raises(UserError, match=r"holds no text files. Wanted one document a line, as"):
+    with pytest.raises(UserError, match=r"has no text files. Expected one document per line, as"):
         FolderTexts(tmp_path)
 
 

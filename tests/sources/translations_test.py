@@ -50,7 +50,9 @@ def test_translation_empty_file_has_no_languages(tmp_path):
     "row", [{"text": "a"}, {"en": "a"}, {"translation": {"en": "a"}}, {"translation": "a"}]
 )
 def test_translation_without_two_languages_is_refused(tmp_path, row):
-    with pytest.raises(UserError, match="names no two languages; its columns: " + next(iter(row))):
+    with pytest.raises(
+        UserError, match="has columns for fewer than two languages; its columns: " + next(iter(row))
+    ):
         languages(found(tmp_path, [row]))
 
 

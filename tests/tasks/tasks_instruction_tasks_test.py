@@ -10,7 +10,7 @@ from t0.tasks.instruction_tasks import (
     MIXED,
     VARIANTS,
     Switches,
-    drawn,
+    draw_switches,
     input_parts,
     switches_of,
 )
@@ -72,7 +72,7 @@ def test_instruction_task_names_give_the_encoding():
     assert switches_of("sni_name_def_pos_1_neg_3_expl") == Switches(True, True, 1, 3, True)
     assert switches_of("sni_input") == Switches()
     for name in ("sni", "sni_pos", "sni_expl_def", "sni_def_pos_10", "def_pos_2", MIXED):
-        with pytest.raises(UserError, match=f"'{name}' names no encoding"):
+        with pytest.raises(UserError, match=f"'{name}' is not an encoding"):
             switches_of(name)
 
 
@@ -95,7 +95,7 @@ def test_instruction_mixed_encoding_is_sampled_by_seed():
     instances = [Instance(f"i{n}", "", ("",)) for n in range(60)]
 
     def draws(seed):
-        return [drawn(VARIANTS[MIXED], instance, seed) for instance in instances]
+        return [draw_switches(VARIANTS[MIXED], instance, seed) for instance in instances]
 
     assert set(draws(0)) == set(VARIANTS[MIXED])
     assert draws(0) == draws(0) != draws(1)

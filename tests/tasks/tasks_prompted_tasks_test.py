@@ -117,7 +117,7 @@ def test_prompted_source_sharding_is_refused(source):
     assert one.list_shards("train") == ["train"]
     assert not one.supports_arbitrary_sharding
     one.get_dataset("train", shard_info=seqio.ShardInfo(0, 1))
-    with pytest.raises(UserError, match="one shard, 2 were requested"):
+    with pytest.raises(UserError, match="one shard, but 2 were requested"):
         one.get_dataset("train", shard_info=seqio.ShardInfo(0, 2))
 
 

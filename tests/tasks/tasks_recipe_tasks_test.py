@@ -207,7 +207,7 @@ def test_translation_task_examples(data, vocabulary):
 def test_translation_language_names():
     names = ("English", "German", "Romanian", "Chinese", "Asturian")
     assert tuple(map(language_name, ("en", "de", "ro", "zh_Hans", "ast"))) == names
-    with pytest.raises(UserError, match="'xx' is no language code"):
+    with pytest.raises(UserError, match="'xx' is not a language code"):
         translation_task({"train": SplitFile("jsonl", Path("x.jsonl"))}, "en", "xx")
 
 
@@ -248,7 +248,7 @@ def test_record_source_splits_and_single_shard():
     assert list(source.records("a")) == [{"text": "a"}]
     assert source.list_shards("a") == ["a"]
     assert source.notes("a") == ()
-    with pytest.raises(UserError, match="no split 'b', there are: a"):
+    with pytest.raises(UserError, match="no split 'b'; the splits are: a"):
         list(source.records("b"))
     with pytest.raises(UserError, match="one shard"):
         source.get_dataset("a", shard_info=seqio.ShardInfo(0, 2))
@@ -284,7 +284,7 @@ def test_sharding_of_text_source_covers_the_split(texts):
     ]
     assert all(parts)
     assert sorted(sum(parts, [])) == sorted(whole)
-    with pytest.raises(UserError, match=f"{count} shards, 99 were requested"):
+    with pytest.raises(UserError, match=f"{count} shards, but 99 were requested"):
         source.get_dataset("train", shard_info=seqio.ShardInfo(0, 99))
 
 

@@ -207,7 +207,7 @@ def test_decoder_only_unusable_model_folder_is_refused(folders, tmp_path):
     refused(pickled, "has no safetensors")
     cut = shutil.copytree(folders["gpt2"], tmp_path / "cut")
     (cut / "model.safetensors").write_bytes(b"0" * 40)
-    refused(cut, "is truncated or no safetensors file")
+    refused(cut, "is truncated or not a safetensors file")
     settings = {"vocab_size": 320, "intermediate_size": 48, **SMALL}
     for kind, expected in (
         (transformers.BertForMaskedLM, "a BertForMaskedLM, which is not trained to continue texts"),
@@ -290,7 +290,7 @@ UNREADABLE = {
     "other file": (settings(transformers_weights="other.safetensors"), "transformers_weights"),
     "adapter": (
         lambda folder: (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}'),
-        "adapters are not read here",
+        "adapters are not supported",
     ),
     "pipe": (lambda folder: os.mkfifo(folder / "merges.txt"), "is no regular file"),
 }

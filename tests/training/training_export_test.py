@@ -102,7 +102,7 @@ def test_hugging_face_export_checks_folder_and_disk_first(model_dir, tmp_path, m
         check(model_dir)
     usage = type("Usage", (), {"free": 64 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
-    with pytest.raises(UserError, match="the checkpoint needs 0.07 GB, the disk of"):
+    with pytest.raises(UserError, match="the checkpoint needs 0.07 GB, but the disk of"):
         check()
 
 
@@ -120,5 +120,5 @@ def test_hugging_face_export_refuses_language_model(model_dir, tmp_path):
     tiny.training_spec(model_dir, params=["run.model_type = 'lm'"])
     with pytest.raises(UserError, match="writes T5's encoder-decoders.*is different"):
         export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())
-    with pytest.raises(UserError, match="holds no checkpoint"):
+    with pytest.raises(UserError, match="has no checkpoint"):
         export.export(str(tmp_path / "hf"), model_dir=str(tmp_path), vocabulary=Vocabulary())
