@@ -201,7 +201,7 @@ def test_setup_waits_for_a_concurrent_setup(checkout):
         (sys.executable, ["--python", OTHER], f"is Python {HERE}.* wanted is Python {OTHER}"),
     ],
 )
-def test_a_python_that_cannot_be_used_is_named(checkout, python, words, message):
+def test_setup_names_an_unusable_python(checkout, python, words, message):
     said, commands = checkout.run(*words, T0_PYTHON=python, status=1)
     assert re.search(message, said) and not commands
 

@@ -49,13 +49,13 @@ def test_user_error_is_one_message(command, tmp_path, arguments, parts):
         assert part in text
 
 
-def test_folder_that_cannot_be_written(command, tmp_path):
+def test_unwritable_model_dir_is_refused(command, tmp_path):
     (tmp_path / "file").write_text("")
     text = message(command(f"--model_dir={tmp_path}/file/model", *TRAIN))
     assert f"the model directory {tmp_path}/file/model cannot be written" in text
 
 
-def test_command_that_caches_what_is_missing(command, server, world, tmp_path):
+def test_missing_cache_error_has_the_caching_command(command, server, world, tmp_path):
     cache = tmp_path / "cache"
     cached = ["--module_import=t0.seqio_tasks", f"--additional_task_cache_dirs={cache}"]
     arguments = [f"--model_dir={tmp_path / 'model'}", *cached, *TRAIN]
@@ -97,7 +97,7 @@ def test_command_that_caches_what_is_missing(command, server, world, tmp_path):
     assert "no rows for the dataset 'weather'" in absent and hint in absent
 
 
-def test_vocabulary_of_another_size_stops_at_the_start(command, world, model_dir, tmp_path):
+def test_vocabulary_of_another_size_is_refused_at_the_start(command, world, model_dir, tmp_path):
     other = f"--vocab={world.folder / 'other.model'}"
     sizes = [" ids (512 padded", "trained with 256"]
     live = "--gin_param=mesh_train_dataset_fn.use_cached = False"
@@ -113,7 +113,7 @@ def test_vocabulary_of_another_size_stops_at_the_start(command, world, model_dir
     assert not list((tmp_path / "new").glob("model.ckpt*"))
 
 
-def test_steps_that_are_done_already(command, model_dir, tmp_path):
+def test_training_with_all_steps_done_is_one_line(command, model_dir, tmp_path):
     initial = f"--gin_param=run.init_checkpoint = '{model_dir}/model.ckpt-20'"
     steps = "--gin_param=run.train_steps = 20"
     text = message(command(f"--model_dir={tmp_path}", *TRAIN, initial, steps))
@@ -125,7 +125,7 @@ def test_steps_that_are_done_already(command, model_dir, tmp_path):
     assert "for 1,000 steps more, 1020" in done.out
 
 
-def test_another_model_in_the_folder(command, model_dir):
+def test_resume_with_another_model_is_refused(command, model_dir):
     longer = ["--gin_param=d_ff = 128", "--gin_param=run.train_steps = 40"]
     text = message(command(f"--model_dir={model_dir}", *TRAIN, *longer))
     assert "d_ff: 64 in the checkpoint, 128 by the gin files" in text
@@ -153,7 +153,7 @@ def score(command, model_dir, tmp_path):
     return score
 
 
-def test_split_whose_labels_are_hidden(score, tmp_path):
+def test_rank_evaluation_of_hidden_labels_is_refused(score, tmp_path):
     text = message(score("hidden_which_word_score_eval"))
     assert (
         "none of its 12 examples has a correct choice. The labels of this split are hidden" in text
@@ -171,7 +171,7 @@ def test_hidden_label_examples_are_left_out_of_the_score(score):
     assert "6 examples, 6 left out" in done.out
 
 
-def test_interrupt_saves_and_says_how_to_go_on(command, tmp_path):
+def test_ctrl_c_saves_and_prints_how_to_resume(command, tmp_path):
     steps = "--gin_param=run.train_steps = 1000000"
     done = command(f"--model_dir={tmp_path}", *TRAIN, steps, interrupt_at="step 1/")
     assert done.status == 130

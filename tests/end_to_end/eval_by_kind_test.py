@@ -44,7 +44,7 @@ def load(path):
 
 
 @pytest.mark.slow
-def test_rank_tasks_are_ranked(evaluate, tmp_path):
+def test_eval_ranks_score_eval_tasks(evaluate, tmp_path):
     done = evaluate("weather_eval", tmp_path, "--gin_param=t0.evaluation.examples = 5")
     assert done.status == 0, done.err
     assert "evaluation of 2 task(s): 2 ranked" in done.err
@@ -165,7 +165,7 @@ def measured(command, pretrained, own_data, out, *words):
     )
 
 
-def test_a_task_without_metrics_is_measured_and_reported(
+def test_eval_measures_perplexity_of_tasks_without_metrics(
     command, pretrained, own_data, tmp_path, server
 ):
     words = gin(MIXTURE_OR_TASK_NAME="text_span_corruption")

@@ -97,21 +97,27 @@ OF_VERBS = [
 ]
 # Mistake -> the test that holds it, in its file.
 ELSEWHERE = {
-    8: ("end_to_end/bad_input_test.py", "test_command_that_caches_what_is_missing"),
-    13: ("end_to_end/bad_input_test.py", "test_steps_that_are_done_already"),
-    14: ("end_to_end/bad_input_test.py", "test_another_model_in_the_folder"),
+    8: ("end_to_end/bad_input_test.py", "test_missing_cache_error_has_the_caching_command"),
+    13: ("end_to_end/bad_input_test.py", "test_training_with_all_steps_done_is_one_line"),
+    14: ("end_to_end/bad_input_test.py", "test_resume_with_another_model_is_refused"),
     19: (
         "checkpoints/checkpoint_hugging_face_test.py",
-        "test_a_tied_head_that_is_not_scaled_is_a_copy",
+        "test_tied_embedding_unscaled_lm_head_becomes_a_copy",
     ),
-    28: ("end_to_end/bad_input_test.py", "test_folder_that_cannot_be_written"),
-    29: ("training/training_checkpointing_test.py", "test_full_disk_leaves_the_last_checkpoint"),
-    30: ("cli/setup_test.py", "test_a_python_that_cannot_be_used_is_named"),
-    31: ("end_to_end/bad_input_test.py", "test_vocabulary_of_another_size_stops_at_the_start"),
-    32: ("end_to_end/bad_input_test.py", "test_interrupt_saves_and_says_how_to_go_on"),
-    33: ("end_to_end/eval_by_kind_test.py", "test_rank_tasks_are_ranked"),
-    34: ("end_to_end/eval_by_kind_test.py", "test_a_task_without_metrics_is_measured_and_reported"),
-    35: ("end_to_end/bad_input_test.py", "test_split_whose_labels_are_hidden"),
+    28: ("end_to_end/bad_input_test.py", "test_unwritable_model_dir_is_refused"),
+    29: (
+        "training/training_checkpointing_test.py",
+        "test_full_disk_leaves_the_last_checkpoint_intact",
+    ),
+    30: ("cli/setup_test.py", "test_setup_names_an_unusable_python"),
+    31: ("end_to_end/bad_input_test.py", "test_vocabulary_of_another_size_is_refused_at_the_start"),
+    32: ("end_to_end/bad_input_test.py", "test_ctrl_c_saves_and_prints_how_to_resume"),
+    33: ("end_to_end/eval_by_kind_test.py", "test_eval_ranks_score_eval_tasks"),
+    34: (
+        "end_to_end/eval_by_kind_test.py",
+        "test_eval_measures_perplexity_of_tasks_without_metrics",
+    ),
+    35: ("end_to_end/bad_input_test.py", "test_rank_evaluation_of_hidden_labels_is_refused"),
 }
 
 
