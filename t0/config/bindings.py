@@ -4,8 +4,8 @@
     bound("%MIXTURE_NAME")                          # a macro
     bound("run.batch_size", evaluate=False)         # ("sequences_per_batch", 128), not %BATCH_SIZE
 
-Without evaluation nothing is called and the operative config records nothing: macros are replaced
-by their values, and a value such as `@tpu_mesh_shape()` stays a reference.
+Without evaluation, no reference is called and the operative config records nothing: macros are
+replaced by their values, and a value such as `@tpu_mesh_shape()` remains a reference.
 """
 
 import copy
@@ -22,12 +22,12 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
 
     Args:
       name: the name of the parameter or macro.
-      default: the result where nothing is bound.
-      evaluate: whether references are called, and macros recorded as used; if not, the result is
-        that of `resolved`.
+      default: the result if nothing is bound.
+      evaluate: whether to call references and record macros as used; if not, the result is that of
+        `resolved`.
 
     Raises:
-      UserError: if the value is a macro that nothing sets.
+      UserError: the value is a macro that is not set.
     """
     try:
         value = gin.query_parameter(name)
@@ -36,7 +36,7 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
     if not evaluate:
         return resolved(value)
     try:
-        return copy.deepcopy(value)  # which is how gin evaluates references
+        return copy.deepcopy(value)  # gin evaluates references when it copies them
     except (TypeError, RuntimeError) as error:
         unset = explain_unset(error)
         if unset:
@@ -45,9 +45,9 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
 
 
 def resolved(value: Any) -> Any:
-    """Returns a value whose macros are replaced by their values.
+    """Replaces the macros in a value by their values.
 
-    A macro that is required and unset becomes `gin.REQUIRED`; an undefined macro stays a reference.
+    A required macro that is not set becomes `gin.REQUIRED`; an undefined macro remains a reference.
     """
     if isinstance(value, gin_config.ConfigurableReference):
         name, selector = value.config_key
@@ -64,7 +64,7 @@ def resolved(value: Any) -> Any:
 
 
 def macro_defined(name: str) -> bool:
-    """Returns whether something binds the macro."""
+    """Returns whether the macro is bound."""
     return (name, "gin.macro") in gin_config._CONFIG
 
 
@@ -79,11 +79,11 @@ def macros_within(value: Any) -> Iterator[str]:
 
 
 def macro_names() -> list[str]:
-    """Returns the macros that something binds."""
+    """Returns the names of all bound macros."""
     return [name for name, selector in gin_config._CONFIG if selector == "gin.macro"]
 
 
 def macros_read() -> set[str]:
-    """Returns the macros that some binding refers to."""
+    """Returns the macros that any binding refers to."""
     references = gin_config.iterate_references(gin_config._CONFIG)
     return {"/".join(r.scopes) for r in references if r.configurable.selector == "gin.macro"}

@@ -2,9 +2,9 @@
 
     check(["runs/finetune.gin"], ["TRAIN_STEP = 5"])   # UserError: ... Did you mean TRAIN_STEPS?
 
-A misspelt file or macro, or text without quotes, is reported immediately. `t0.config.parse` checks
-names of functions and parameters after the modules that register them are imported, and reads files
-on gs://.
+A misspelled file or macro, or text without quotes, is reported immediately. Function and parameter
+names are checked by `t0.config.parse`, after the modules that register them are imported. It also
+reads files on gs://.
 """
 
 import pathlib
@@ -20,9 +20,9 @@ from t0.config.statements import Place, RemoteFileError, read_files, read_params
 from t0.config.t5x_names import UNMISTAKABLE, ours_for
 from t0.errors import UserError, nearest
 
-# Macros that T5's code, or ours, reads from gin by name.
+# Macros that our code or T5's code reads from gin by name.
 READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
-# A macro that nothing reads is a misspelling if its name is this similar to one that is read.
+# If an unread macro is this similar to one that is read, it is probably a misspelling.
 _SIMILARITY = 0.8
 
 
@@ -37,8 +37,8 @@ def check(
       location_prefixes: folders to search before this project's.
 
     Raises:
-      UserError: for a missing file, a syntax error, a macro that nothing reads and whose name is
-        nearly that of one that is read, or a name of T5X's.
+      UserError: a file is missing, there is a syntax error or a name of T5X's, or an unread macro
+        is similar to one that is read.
     """
     folders = search_path(location_prefixes)
     names = [defaults_file(), *in_order(resolved_names(gin_files, location_prefixes))]
@@ -67,7 +67,7 @@ def check(
 
 
 def _read_elsewhere(name: str) -> bool:
-    """Returns whether another published gin file reads the macro, such as one of another mode."""
+    """Returns whether another published gin file, such as one for another mode, reads the macro."""
     reference = re.compile(rf"%{re.escape(name)}\b")
     files = (path for folder in search_path() for path in pathlib.Path(folder).rglob("*.gin"))
     return any(reference.search(path.read_text("utf-8", errors="replace")) for path in files)

@@ -1,13 +1,13 @@
-"""Turns gin's errors into sentences that name what is unknown and the closest known name.
+"""Explains gin's errors in sentences that name the unknown name and the most similar known ones.
 
     with explain_errors(folders, params):
         gin.parse_config_files_and_bindings(files, params)   # gin's errors become UserErrors
     schedules()                              # ["constant_learning_rate", "cosine_with_warmup", ...]
     check_not_text("optimizer", "adam")      # UserError: wanted the optimizer itself ...
 
-The known names are those in gin's registry at the time, so the modules that register them must have
-been imported. An optimizer is a registered subclass of Mesh TensorFlow's `Optimizer`; a schedule is
-a registered function of `step` and `total_train_steps`.
+The known names are those in gin's registry, so the modules that register them must have been
+imported. An optimizer is a registered subclass of Mesh TensorFlow's `Optimizer`; a schedule is a
+registered function of `step` and `total_train_steps`.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from t0.errors import UserError, nearest, remote_mistake
 _UNKNOWN_FILE = re.compile(r"Unable to open file: (.+?)\. Searched")
 _UNKNOWN_NAME = re.compile(r"No configurable matching (?:reference )?'?@?([^'()]+)")
 _UNKNOWN_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'")
-# gin appends the place of the statement; a statement from --gin_param has no file.
+# gin appends the location of the statement. A statement from --gin_param has no file.
 _PLACE = re.compile(r'In (?:file "(?P<file>[^"]+)"|bindings string),? line (?P<line>\d+)')
 _REQUIRED = re.compile(r"Required bindings for `([^`]+)` not provided in config: \['([^']+)'")
 _BOUND = re.compile(r"(\w+)\s*=[^=]*@")
@@ -39,10 +39,10 @@ _UNSET_MACRO = re.compile(r"macro\(\) missing .* in scope '([^']+)'")
 
 @contextlib.contextmanager
 def explain_errors(folders: Sequence[str] = (), params: Sequence[str] = ()) -> Iterator[None]:
-    """Turns the errors that gin raises while it parses or evaluates into UserErrors.
+    """Turns errors that gin raises during parsing or evaluation into UserErrors.
 
     Args:
-      folders: the folders in which gin files are looked for.
+      folders: the folders that are searched for gin files.
       params: the --gin_param bindings.
     """
     try:
@@ -58,12 +58,12 @@ def explain_errors(folders: Sequence[str] = (), params: Sequence[str] = ()) -> I
 
 
 def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()) -> str:
-    """Returns a sentence or two for an error that gin raised while parsing.
+    """Explains an error that gin raised during parsing in a sentence or two.
 
     Args:
       error: the error that `gin.parse_config_files_and_bindings` raised.
-      folders: the folders in which gin files are looked for.
-      params: the --gin_param bindings, each of one line.
+      folders: the folders that are searched for gin files.
+      params: the --gin_param bindings, one line each.
     """
     text = " ".join(str(error).split())
     missing = _UNKNOWN_FILE.search(text)
@@ -88,7 +88,7 @@ def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()
 
 
 def unknown_file(name: str, folders: Sequence[str]) -> str:
-    """Returns the sentences for a gin file that is in none of the folders."""
+    """Describes a gin file that is in none of the folders, in sentences for a message."""
     if "://" in name:
         missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return f"gin file not found: {remote_mistake(missing)}"
@@ -114,7 +114,7 @@ def _unreadable(text: str, params: Sequence[str]) -> str:
 
 
 def explain_unset(error: BaseException) -> str | None:
-    """Returns a sentence for a value that a function or macro needs and nothing sets, or None."""
+    """Describes a required value of a function or macro that is not set; None for other errors."""
     text = " ".join(str(error).split())
     required = _REQUIRED.search(text)
     macro = _UNSET_MACRO.search(text)
@@ -133,7 +133,7 @@ def _place(text: str, params: Sequence[str]) -> str:
         return ""
     if place["file"]:
         return f" (line {place['line']} of {place['file']})"
-    # gin joins the bindings, one to a line.
+    # gin joins the bindings, one per line.
     lines = "\n".join(params).splitlines()
     number = int(place["line"])
     return f" (--gin_param='{lines[number - 1]}')" if number <= len(lines) else " (--gin_param)"
@@ -145,7 +145,8 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _known_names() -> list[str]:
-    # Users write as much of a name's module path as makes it unique, so every such ending is known.
+    # Users may write any suffix of a name's module path that is unique, so all suffixes are known
+    # names.
     parts = (name.split(".") for name, _ in gin_config._REGISTRY.items())
     return list({".".join(p[-n:]): None for p in parts for n in range(1, min(3, len(p)) + 1)})
 
@@ -162,7 +163,7 @@ def _files_at_hand(folders: Sequence[str]) -> list[str]:
 
 def optimizers() -> list[str]:
     """Returns the names that `run.optimizer` can be bound to, as @NAME."""
-    from t0.compat import optimize  # takes seconds, and an unknown file needs none of it
+    from t0.compat import optimize  # takes seconds, and not needed to report an unknown file
 
     return _named(lambda found: inspect.isclass(found) and issubclass(found, optimize.Optimizer))
 
@@ -188,10 +189,11 @@ def _named(fits: Callable[[Any], bool]) -> list[str]:
 
 
 def listed(parameter: str) -> str:
-    """Returns a sentence that lists what `run.optimizer` or `run.learning_rate_schedule` can be.
+    """Returns a sentence that lists the choices for `run.optimizer` or
+    `run.learning_rate_schedule`.
 
     Args:
-      parameter: the name after the dot; for any other parameter the sentence is empty.
+      parameter: the name after the dot; for other parameters the sentence is empty.
     """
     if parameter not in KINDS:
         return ""
@@ -200,14 +202,14 @@ def listed(parameter: str) -> str:
 
 
 def check_not_text(parameter: str, value: Any) -> None:
-    """Checks that a parameter of `run` is an optimizer or a schedule, not its name as text.
+    """Checks that a parameter of `run` is an optimizer or a schedule, and not its name as text.
 
     Args:
       parameter: "optimizer" or "learning_rate_schedule".
       value: the value that gin has bound to the parameter.
 
     Raises:
-      UserError: with the nearest name and the list of names.
+      UserError: the value is text; the message lists the names, the most similar one first.
     """
     if not isinstance(value, str):
         return

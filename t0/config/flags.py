@@ -1,11 +1,12 @@
-"""The flags of `t5_mesh_transformer`: all of T5's and Mesh TensorFlow's, and ours.
+"""The flags of `t5_mesh_transformer`: all flags of T5 and Mesh TensorFlow, and ours.
 
     given = parse(["t5_mesh_transformer", "--model_dir=/models/tiny", "--seed=3"])
     given.model_dir                                          # "/models/tiny"
     gin_parameters(given, "train")                           # {"t0.train_loop.seed": (3, "--seed")}
     check_mode(given, "export")                              # UserError: --seed belongs to ...
 
---gin.NAME=VALUE, as T5X writes a gin binding, is read as a --gin_param. Nothing heavy is imported.
+T5X's notation for a gin binding, --gin.NAME=VALUE, is read as a --gin_param. Importing this module
+is fast.
 """
 
 import importlib
@@ -93,7 +94,7 @@ _TABLE = (
 _TRACER = "tensorflow.python.tpu.tensor_tracer_flags"
 _TPU_CLIENT = "tensorflow.python.tpu.client.client"
 _HUB = "tensorflow_hub.resolver"
-# Flag that a library defines in absl's global set and reads itself -> its module.
+# Flag that a library defines in absl's global set and reads itself -> the library's module.
 LIBRARY_FLAGS = {
     "logical_cores_per_chip": "mesh_tensorflow.simd_mesh_impl",
     "fold_xy": "mesh_tensorflow.simd_mesh_impl",
@@ -107,7 +108,7 @@ LIBRARY_FLAGS = {
     "tfhub_model_load_format": _HUB,
     "tfds_debug_list_dir": "tensorflow_datasets.core.community.register_path",
 }
-# The values of `run.mode`; off TPU, "train", "score_eval" and "infer" run our own code.
+# The values of `run.mode`. Off TPU, "train", "score_eval" and "infer" run our own code.
 GIN_MODES = (
     "train",
     "eval",
@@ -126,18 +127,18 @@ _EXPORTS = ("export", "export_infer", "export_score")
 MODEL_API_MODES = {mode: f"--mode={mode}" for mode in _MODES}
 _API_TRAINING = tuple(MODEL_API_MODES[mode] for mode in ("train", "finetune"))
 _API_READING = tuple(MODEL_API_MODES[mode] for mode in ("eval", "predict", "score"))
-# The type of activations in the modes that Mesh TensorFlow's own code carries out.
+# The activation type in the modes that Mesh TensorFlow's own code runs.
 _MESH_TYPE = "get_variable_dtype.activation_dtype"
 
 
 def _ranking_and_inference(name: str) -> dict[str, str | None]:
-    """Returns mode -> the gin parameter of a setting that these have in common."""
+    """Returns mode -> the gin parameter of a setting that ranking and inference share."""
     ranked = dict.fromkeys(("score_eval", "eval"), f"t0.score_eval.{name}")
     return {"infer": f"t0.infer.{name}", **ranked}
 
 
-# Flag of ours that not every mode reads -> mode that reads it -> the gin parameter that it sets,
-# None where the command reads the flag itself.
+# Flag of ours that only some modes read -> mode that reads it -> the gin parameter that it sets, or
+# None if the command reads the flag itself.
 MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "activation_dtype": {
         **dict.fromkeys((mode for mode in GIN_MODES if mode not in _EXPORTS), _MESH_TYPE),
@@ -163,7 +164,7 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
     },
     "shard_id": _ranking_and_inference("shard_id"),
 }
-# Flags of `MODE_FLAGS` that a run with --tpu reads as well. The others are for our own code, which
+# Flags of `MODE_FLAGS` that a run with --tpu also reads. The others are for our own code, which
 # runs without a TPU.
 _STEPS = ("epochs", "finetune_steps")
 _ON_TPU = (*_STEPS, "allow_stale_cache", "max_hours")
@@ -172,7 +173,7 @@ _TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.
 MODEL_API_FLAGS = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
 MODEL_API_FLAGS += ("checkpoint_mode",)
-# Flag of the Model API that not every mode of it reads -> the values of --mode that read it.
+# Flag that only some modes of the Model API read -> the values of --mode that read it.
 _DECODING = ("predict", "export_predict", "export_score")
 _API_MODE_FLAGS = {
     "train_steps": ("train", "finetune"),
@@ -194,7 +195,7 @@ _API_MODE_FLAGS = {
 TPU_FLAGS = ("tpu_job_name", "gcp_project", "tpu_zone", "logical_cores_per_chip", "fold_xy")
 TPU_FLAGS += ("hbm_oom_exit", "runtime_oom_exit", "tt_check_filter", "tt_single_core_summaries")
 TPU_FLAGS += ("delta_threshold", "tpu_topology", "model_parallelism")
-# Macro of a run file -> the flags that take its place.
+# Macro of a run file -> the flags that replace it.
 _MACROS = {"MODEL_DIR": ("model_dir",), "TRAIN_STEPS": ("finetune_steps", "epochs")}
 _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpoint",))
 
@@ -202,7 +203,7 @@ _GIN_WORD = re.compile(r"--?gin\.(?P<name>[^=\s]*)\s*(?P<value>=.*)?", re.S)
 
 
 class _RepeatableList(flags.Flag):
-    """A flag with comma-separated values; given several times, it has the values of all."""
+    """A flag with comma-separated values; if it is repeated, the values of all are joined."""
 
     def parse(self, argument: Any) -> None:
         """Adds the values of one occurrence."""
@@ -212,7 +213,7 @@ class _RepeatableList(flags.Flag):
 
 
 def define_flags(table: Iterable[Sequence[Any]]) -> flags.FlagValues:
-    """Returns the flags of a table, in their own set, because other commands have the same names.
+    """Returns the flags of a table, in a separate set, because other commands use the same names.
 
     Args:
       table: rows of (kind, name, default, help, choices of an enum).
@@ -239,7 +240,7 @@ def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:
     ['--gin_param=TRAIN_STEPS=5', "--gin_param=run.mode='eval'", '--tpu=t']
 
     Raises:
-      UserError: for a --gin. word without a name or a value.
+      UserError: a --gin. word has no name or no value.
     """
     rest = iter(words)
     for word in rest:
@@ -256,21 +257,21 @@ def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:
 
 
 def gin_folders(given: flags.FlagValues) -> list[str]:
-    """Returns the folders of gin files that the flags name, in search order."""
+    """Returns the gin folders named by flags, in search order."""
     return [*given.gin_location_prefix, *given.gin_search_paths]
 
 
 def macros_set_by_flags(given: flags.FlagValues) -> set[str]:
-    """Returns the macros of run files that need no value, because a flag takes their place."""
+    """Returns the macros of run files that need no value, because a flag replaces them."""
     return {m for m, names in _MACROS.items() if any(given[name].present for name in names)}
 
 
 def parse(argv: Sequence[str]) -> flags.FlagValues:
-    """Parses the command line, also absl's own flags.
+    """Parses the command line, including absl's own flags.
 
     Raises:
-      UserError: for an unknown flag, with the nearest known ones, a bad value, or a word that
-        belongs to no flag.
+      UserError: a flag is unknown (the message suggests similar ones), a value is invalid, or a
+        word belongs to no flag.
     """
     given = command_flags()
     words = parse_words(given, list(gin_words_as_params(argv)))
@@ -280,14 +281,14 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
 
 
 def parse_words(given: flags.FlagValues, argv: Sequence[str]) -> list[str]:
-    """Parses a command line into a command's flags and absl's own; returns the other words.
+    """Parses a command line into a command's flags and absl's own flags; returns the other words.
 
     Raises:
-      UserError: for an unknown flag, with the nearest known ones, or a bad value.
+      UserError: a flag is unknown (the message suggests similar ones), or a value is invalid.
     """
     for name in flags.FLAGS:
         flag = flags.FLAGS[name]
-        if name not in given and name == flag.name:  # a flag registers its short name, too
+        if name not in given and name == flag.name:  # a flag also registers its short name
             given[name] = flag
     try:
         words = given(list(argv))[1:]
@@ -300,10 +301,10 @@ def parse_words(given: flags.FlagValues, argv: Sequence[str]) -> list[str]:
 
 
 def activation_dtype(value: Any) -> str:
-    """Returns a type that gin binds as --activation_dtype takes it.
+    """Converts an activation type that gin binds to a value of --activation_dtype.
 
     Raises:
-      UserError: for another type.
+      UserError: the type is not supported.
     """
     if value not in ("float32", "bfloat16"):
         raise UserError(
@@ -314,17 +315,17 @@ def activation_dtype(value: Any) -> str:
 
 
 def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
-    """Checks that the mode reads every flag of ours that is given.
+    """Checks that the mode reads all given flags of ours.
 
     Args:
       given: the command's flags.
-      mode: the value of `run.mode`, or with --use_model_api of `MODEL_API_MODES`.
+      mode: the value of `run.mode` or, with --use_model_api, of `MODEL_API_MODES`.
 
     Returns:
       a line for each given flag of T5's that the run does not read.
 
     Raises:
-      UserError: for a flag of ours that the mode does not read, with the modes that do.
+      UserError: the mode does not read a flag of ours; the message names the modes that do.
     """
     model_api = mode in MODEL_API_MODES.values()
     for name, modes in MODE_FLAGS.items():
@@ -356,13 +357,13 @@ def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
 
 
 def _read_by(modes: Collection[str], model_api: bool) -> str:
-    """Returns in words which modes read a flag, of those of the Model API or of gin's run."""
+    """Describes the modes that read a flag, either modes of the Model API or of gin's run."""
     alike = [one for one in modes if (one in MODEL_API_MODES.values()) == model_api]
     words = [_IN_WORDS.get(one, one if model_api else f"mode '{one}'") for one in alike]
     return " and ".join(words) or "runs without --use_model_api"
 
 
-# Flags of a run on which a plan does not depend: its folders, its places, its duration.
+# Flags of a run that do not affect a plan: folders, places, duration.
 _OF_PLACES = ("model_dir", "additional_task_cache_dirs", "tpu", "tpu_job_name", "gcp_project")
 _OF_PLACES += ("tpu_zone", "export_hf", "allow_config_change", "max_hours", "seed")
 _OF_PLACES += ("hbm_oom_exit", "runtime_oom_exit", "op_conversion_fallback_to_while_loop")
@@ -375,18 +376,18 @@ _CONFIGURING += ("logical_cores_per_chip", "fold_xy")
 
 
 def check_planned(given: flags.FlagValues, command: str, more: Collection[str] = ()) -> list[str]:
-    """Checks that a command which only plans or rehearses a run can obey the run's flags.
+    """Checks that a command which only plans or rehearses a run can apply the run's flags.
 
     Args:
       given: the flags of `t5_mesh_transformer`.
       command: the command, such as "t0 plan".
-      more: flags that this command reads, besides those that configure gin.
+      more: flags that this command reads, in addition to those that configure gin.
 
     Returns:
-      a line that names the given flags on which the result does not depend; none without such.
+      a line that names the given flags without effect on the result; empty if there are none.
 
     Raises:
-      UserError: for a flag that would change the run, and that the command does not read.
+      UserError: a flag would change the run, but the command does not read it.
     """
     flags_given = [given[row[1]] for row in _TABLE if given[row[1]].present]
     present = [one.name for one in flags_given if one.name not in more and one.value != ""]
@@ -410,7 +411,7 @@ def gin_parameters(given: flags.FlagValues, mode: str) -> dict[str, tuple[Any, s
 
 
 def set_library_flags(given: flags.FlagValues) -> None:
-    """Sets the given flags that libraries read from absl's global set, and imports these."""
+    """Imports the libraries that read flags from absl's global set, and sets these flags."""
     for name, module in LIBRARY_FLAGS.items():
         if given[name].present:
             importlib.import_module(module)

@@ -1,11 +1,11 @@
-"""The configuration of a run as text: each value, and the place where it was written.
+"""The configuration of a run as text: each value, and where it was set.
 
     print(text(parsed, {"train_loop.seed": (3, "--seed")}))
     # BATCH_SIZE = 8  # the command line
     # run.batch_size = ('sequences_per_batch', 8)  # runs/eval.gin:57; BATCH_SIZE: the command line
 
-The text is a valid gin file. Macros are replaced by their values; `@name()` stays, because nothing
-is called. The defaults of the run's own functions are also listed.
+The text is a valid gin file. Macros are replaced by their values; `@name()` remains, because
+nothing is called. The defaults of the run's own functions are also listed.
 """
 
 import inspect
@@ -18,19 +18,19 @@ from t0.config.parse import Config, Key, Origins, origins
 
 # A parameter of the run -> the value that the command gives it, and the reason.
 Given = Mapping[str, tuple[Any, str]]
-# (scope, function) -> parameter -> its value, and the place where it was written.
+# (scope, function) -> parameter -> its value, and where it was set.
 _Rows = dict[tuple[str, str], dict[str, tuple[Any, Any]]]
 
-# Mode -> the functions that a run begins with; their bindings refer to the run's other functions.
+# Mode -> the functions with which a run starts. Their bindings refer to the run's other functions.
 _RUN = "mesh_tensorflow.transformer.utils.run"
 _ROOTS = {"train": (_RUN, "t0.train_loop"), "infer": (_RUN, "t0.infer")}
-# Parameters that the callers of these functions always pass, so that gin's bindings do not matter.
+# Parameters that the callers of these functions always pass, so that gin's bindings have no effect.
 _CALLERS = frozenset(("model_dir", "tpu", "tpu_job_name", "tpu_zone", "gcp_project", "vocabulary"))
 _CALLERS |= {"step", "total_train_steps", "learning_rate", "sequence_length", "dataset_split"}
 
 
 def text(parsed: Config, given: Given) -> str:
-    """Returns gin's configuration, with the bindings in `given` added, as a gin file.
+    """Returns gin's configuration, plus the bindings in `given`, as a gin file.
 
     Args:
       parsed: the result of `parse.parse`.
@@ -61,7 +61,7 @@ def _key(name: str) -> Key:
 def _functions(
     found: Origins, overriding: dict[Key, tuple[Any, str]]
 ) -> Iterator[tuple[tuple[str, str], dict[str, tuple[Any, Any]]]]:
-    """Yields each (scope, function) and its rows: parameter -> (value, place).
+    """Yields each (scope, function) and its rows: parameter -> (value, origin).
 
     The run's own functions come first, with their defaults.
     """
@@ -91,7 +91,7 @@ def _functions(
 
 
 def _reached(rows: _Rows) -> list[tuple[str, str]]:
-    """Returns the run's functions and those that their bindings refer to, in that order."""
+    """Returns the run's functions, then those that their bindings refer to."""
     roots = _ROOTS.get(bound("run.mode", "train", evaluate=False), (_RUN,))
     reached = [("", name) for name in roots]
     for key in reached:  # the loop appends to the list
@@ -120,7 +120,7 @@ def _line(name: str, value: Any, place: Any, found: Origins) -> str:
         return f"{name} = %gin.REQUIRED  # {source}"
     if _is_readable_by_gin(final):
         return f"{name} = {final!r}  # {source}"
-    # A value that gin could not read back is a comment, not a binding.
+    # A value that gin cannot parse is written as a comment instead of a binding.
     return f"# {name}: {getattr(final, '__qualname__', final)}  # {source}"
 
 

@@ -1,14 +1,15 @@
-"""Splits the operative config into a file that stock T5 reads and one with this project's names.
+"""Splits the operative config into a file for stock T5 and one with this project's names.
 
     stock, ours = split(gin.operative_config_str())
     save("/models/tiny", stock + ours)           # two files; the second has ours
     companion("/models/tiny/operative_config.gin")       # ".../operative_config.t0.gin"
 
-`operative_config.gin` keeps the bindings that T5 0.9.4 and Mesh TensorFlow know, so that T5's own
-`t5_mesh_transformer` and its Model API read it. Beside it is `operative_config.t0.gin`, with the
-bindings of functions that `t0` registers and those whose value is such a function. Wherever this
-project reads a file that is named `operative_config.gin`, it reads the file beside it next
-(`t0.config.gin_files.resolved_names`). A file of before the two were split has all bindings.
+`operative_config.gin` contains the bindings that T5 0.9.4 and Mesh TensorFlow know, so that T5's
+own `t5_mesh_transformer` and its Model API can read it. Next to it, `operative_config.t0.gin`
+contains the bindings of functions that `t0` registers, and those whose value is such a function.
+Whenever this project reads a file named `operative_config.gin`, it then reads the file next to it
+(`t0.config.gin_files.resolved_names`). An `operative_config.gin` from before this split contains
+all bindings.
 """
 
 import posixpath
@@ -29,7 +30,7 @@ _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def companion(path: str) -> str | None:
-    """Returns the path of the file with this project's names, None for a file of another name.
+    """Returns the path of the file with this project's names, or None for any other file name.
 
     >>> companion("/models/tiny/operative_config.gin")
     '/models/tiny/operative_config.t0.gin'
@@ -43,7 +44,7 @@ def save(folder: str, text: str) -> None:
 
     Args:
       folder: the model directory, local or gs://.
-      text: what `gin.operative_config_str` returned.
+      text: the output of `gin.operative_config_str`.
     """
     stock, ours = split(text)
     write_whole(posixpath.join(folder, OURS), ours)
@@ -51,9 +52,9 @@ def save(folder: str, text: str) -> None:
 
 
 def split(text: str) -> tuple[str, str]:
-    """Returns the part of an operative config that stock T5 reads, and the rest.
+    """Returns the part of an operative config that stock T5 can read, and the rest.
 
-    Every function that the text names must be registered with gin.
+    All functions in the text must be registered with gin.
     """
     imports, *sections = _SECTION.split(text)
     parts = [_parts(section) for section in sections]
@@ -106,7 +107,7 @@ def _our_names(bindings: Sequence[tuple[str, str]]) -> set[str]:
 
 
 def _is_ours(name: str) -> bool:
-    """Returns whether a binding's name is of a function that this project registers."""
+    """Returns whether a binding belongs to a function that this project registers."""
     selector, dot, _ = name.rpartition("/")[2].rpartition(".")
     return bool(dot) and _registers(selector)
 

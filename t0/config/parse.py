@@ -1,22 +1,22 @@
 """Reads gin files and `--gin_param`s strictly: unknown names are errors or are reported.
 
-Files are looked for in the working directory, then in the folders that the user names, then in
-this project's `gin/`, T5's and Mesh TensorFlow's; the first match wins. Mesh TensorFlow's
-`defaults.gin` is always parsed first, the user's files next in their order (but see `in_order`),
-the parameters last.
+Files are searched in the working directory, then in the folders that the user names, then in the
+`gin/` folders of this project, T5 and Mesh TensorFlow; the first match is used. Mesh TensorFlow's
+`defaults.gin` is always parsed first, then the user's files in their order (except for `in_order`),
+then the parameters.
 
     parsed = parse(["dataset.gin", "models/t5.1.1.tiny.gin"], ["MIXTURE_NAME = 't0_train'"])
     parsed.unread_macros        # such as ('tokens_per_batch',): bound, and read by nothing
     check_required(parsed)      # UserError: needs TRAIN_STEPS (runs/pretrain.gin:25) ...
     origins(parsed).of_macro("MIXTURE_NAME")        # the command line
 
-`DEPRECATED` lists names that only older releases had. Public operative configs bind them; these
-bindings are left out and reported. A gin file marks a macro that its user must set by
-`NAME = %gin.REQUIRED`.
+`DEPRECATED` lists names that exist only in older releases. Public operative configs bind them;
+these bindings are skipped and reported. A gin file marks a macro that its user must set with `NAME
+= %gin.REQUIRED`.
 
-gin keeps values, but not the places where they were written. So `origins` reads the files a second
-time, with gin's own parser, for the places of their statements. The last statement that binds a
-parameter is the one that counts.
+gin stores values, but not where they were set. Therefore `origins` reads the files again with gin's
+own parser to find the locations of the statements. If several statements bind a parameter, the last
+one counts.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ from t0.config.statements import (
 )
 from t0.errors import UserError
 
-# Name in an old config -> the reason why its bindings can be left out.
+# Name in an old config -> the reason why its bindings can be skipped.
 DEPRECATED: dict[str, str] = {
     **dict.fromkeys(t5_mesh.DEPRECATED_GIN_REFERENCES, "t5 lists it as gone"),
     "sentencepiece_vocabulary.SentencePieceVocabulary": "the vocabulary comes from the tasks",
@@ -61,12 +61,12 @@ Key = tuple[str, str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A parsed configuration; gin holds the bindings.
+    """A parsed configuration; gin stores the bindings.
 
     Attributes:
-      deprecated: names in the files whose bindings were left out.
-      unread_macros: macros that were given and that no binding reads.
-      files: the names of the gin files in the order read, Mesh TensorFlow's defaults first.
+      deprecated: names in the files whose bindings were skipped.
+      unread_macros: given macros that no binding reads.
+      files: the names of the gin files in reading order, Mesh TensorFlow's defaults first.
       params: the --gin_param bindings, which were read after the files.
     """
 
@@ -92,13 +92,15 @@ def parse(
       gin_files: paths, or names to search for.
       gin_params: bindings such as "run.train_steps = 100".
       location_prefixes: folders to search before this project's.
-      also_deprecated: further names whose bindings are left out.
-      skip_all_unknown: whether every binding to an unknown name is left out.
+      also_deprecated: further names whose bindings to skip.
+      skip_all_unknown: whether to skip all bindings to unknown names.
 
     Raises:
-      UserError: for a missing file, a syntax error, an unknown name (with the nearest known).
+      UserError: a file is missing, there is a syntax error, or a name is unknown (the message
+        suggests similar ones).
     """
-    # gin only appends to its list: a second configuration would search the first one's folders.
+    # gin only appends to its list. Without this, a second configuration would also search the
+    # folders of the first.
     gin_config._LOCATION_PREFIXES[:] = ["", *search_path(location_prefixes)]
     files = in_order(resolved_names(gin_files, location_prefixes))
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
@@ -117,7 +119,7 @@ def parse(
 class _Deprecated(set):
     """The deprecated names; `found` collects those that gin looked up.
 
-    It is false as a boolean, so that gin still raises for an import that fails.
+    As a boolean it is false, so that gin still raises errors for failed imports.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -135,16 +137,16 @@ class _Deprecated(set):
 
 
 def _is_alias(name: str) -> bool:
-    """Returns whether a macro is marked as required or refers to another macro.
+    """Returns whether a macro is marked as required, or refers to another macro.
 
-    The operative config of a fine-tuning has INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which an
-    evaluation does not read.
+    The operative config of a fine-tuning run has INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which
+    an evaluation does not read.
     """
     return repr(gin_config._CONFIG[name, "gin.macro"]["value"]).startswith("%")
 
 
 def print_findings(config: Config) -> None:
-    """Prints deprecated names and unread macros to standard error, one to a line."""
+    """Prints deprecated names and unread macros to standard error, one per line."""
     for name in config.deprecated:
         reason = DEPRECATED.get(name, "as you said")
         print(f"gin: left out the deprecated name '{name}' ({reason})", file=sys.stderr)
@@ -154,23 +156,23 @@ def print_findings(config: Config) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-    """The places where a configuration's bindings were written.
+    """The locations at which a configuration's bindings were set.
 
     Attributes:
-      places: binding -> the place of the statement in force.
-      files: the path of each file, in the order read.
+      places: binding -> the location of the statement that counts.
+      files: the path of each file, in reading order.
     """
 
     places: dict[Key, Place]
     files: tuple[str, ...]
 
     def of_macro(self, name: str) -> Place:
-        """Returns where a macro was set: the command line if this program sets it."""
+        """Returns where a macro was set; macros that this program sets count as the command line's."""
         return self.places.get((name, "gin.macro", "value"), Place(COMMAND_LINE, 0))
 
 
 def origins(parsed: Config) -> Origins:
-    """Returns the places of all bindings in a parsed configuration."""
+    """Returns the locations of all bindings in a parsed configuration."""
     folders = gin_config._LOCATION_PREFIXES[1:]
     with quiet_search():
         statements = list(read_files(parsed.files, folders))
@@ -179,7 +181,9 @@ def origins(parsed: Config) -> Origins:
 
 
 def command_line_bindings(parsed: Config) -> dict[Key, Place]:
-    """Returns the places of the bindings that the command line made; they come before files'."""
+    """Returns the locations of the bindings that the command line made, which override those in
+    files.
+    """
     return _places(read_params(parsed.params))
 
 
@@ -192,7 +196,7 @@ def _places(statements: Iterable[Statement]) -> dict[Key, Place]:
         if not parameter:
             places["/".join(filter(None, (scope, selector))), "gin.macro", "value"] = place
             continue
-        # A binding to a deprecated name was left out.
+        # A binding to a deprecated name was skipped.
         with contextlib.suppress(ValueError):
             key = gin_config.ParsedBindingKey.parse((scope, selector, parameter))
             places[key.scope_selector_arg] = place
@@ -202,15 +206,16 @@ def _places(statements: Iterable[Statement]) -> dict[Key, Place]:
 def check_required(parsed: Config, *, but: Collection[str] = (), undefined: bool = True) -> None:
     """Checks that every macro that a binding or this program reads has a value.
 
-    Macros that are marked as required and that nothing needs become None.
+    Required macros that are not read become None.
 
     Args:
       parsed: the result of `parse`.
-      but: macros that may stay unset, because a flag takes their place or nothing reads them.
-      undefined: whether macros that are read, but defined in no file, are missing as well.
+      but: macros that may be unset, because a flag replaces them or nothing reads them.
+      undefined: whether to also report macros that are read but not defined in any file.
 
     Raises:
-      UserError: naming all that have no value, each with the file and line that reads it.
+      UserError: some macros have no value; the message names them, each with the file and line that
+        reads it.
     """
     read = macros_read()
     marked = {name for name in macro_names() if bound(f"%{name}", evaluate=False) is gin.REQUIRED}
@@ -280,10 +285,10 @@ CHOSEN = (
 
 
 def find_unread_params(parsed: Config, mode: str) -> list[str]:
-    """Returns a line for each binding of the command line that a mode does not read.
+    """Describes each command-line binding that a mode does not read, one line each.
 
-    Bindings in files are not checked, because a saved configuration has those of other modes, and
-    neither are names of Mesh TensorFlow and T5.
+    Bindings in files are not checked, because a saved configuration includes those of other modes.
+    Names of Mesh TensorFlow and T5 are not checked either.
     """
     named = {one.configurable.selector for one in gin_config.iterate_references(gin_config._CONFIG)}
     lines = []
