@@ -225,4 +225,4 @@ def configure_run(given: Any, *, reads_data: bool = False, slice_: bool = True) 
     configure.prepare(given, modules)
     parsed = configure.parse_gin(given, [mesh] if mesh else [])
     not_needed = _NOT_NEEDED - {"MIXTURE_OR_TASK_NAME"} if reads_data else _NOT_NEEDED
-    parse.check_required(parsed, but=not_needed, undefined=False)
+    parse.check_required(parsed, except_for=not_needed, undefined=False)

@@ -24,7 +24,7 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
       name: the name of the parameter or macro.
       default: the result if nothing is bound.
       evaluate: whether to call references and record macros as used; if not, the result is that of
-        `resolved`.
+        `resolve_macros`.
 
     Raises:
       UserError: the value is a macro that is not set.
@@ -34,7 +34,7 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
     except ValueError:
         return default
     if not evaluate:
-        return resolved(value)
+        return resolve_macros(value)
     try:
         return copy.deepcopy(value)  # gin evaluates references when it copies them
     except (TypeError, RuntimeError) as error:
@@ -44,7 +44,7 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
         raise
 
 
-def resolved(value: Any) -> Any:
+def resolve_macros(value: Any) -> Any:
     """Replaces the macros in a value by their values.
 
     A required macro that is not set becomes `gin.REQUIRED`; an undefined macro remains a reference.
@@ -54,12 +54,12 @@ def resolved(value: Any) -> Any:
         if selector == "gin.constant":
             return gin_config._CONSTANTS[name]
         if selector == "gin.macro" and macro_defined(name):
-            return resolved(gin_config._CONFIG[name, selector]["value"])
+            return resolve_macros(gin_config._CONFIG[name, selector]["value"])
         return value
     if isinstance(value, dict):
-        return {key: resolved(part) for key, part in value.items()}
+        return {key: resolve_macros(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(resolved(part) for part in value)
+        return type(value)(resolve_macros(item) for item in value)
     return value
 
 

@@ -16,7 +16,7 @@ from t0.compat import gin_parser
 from t0.config.bindings import macros_within
 from t0.config.explain import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
-from t0.config.statements import Place, RemoteFileError, read_files, read_params
+from t0.config.statements import Location, RemoteFileError, read_files, read_params
 from t0.config.t5x_names import UNMISTAKABLE, ours_for
 from t0.errors import UserError, nearest
 
@@ -49,11 +49,11 @@ def check(
                 *read_files(names, folders, remote=False),
                 *read_params(gin_params),
             ]
-            for place, statement in statements:
-                _check_t5x(place, statement)
+            for location, statement in statements:
+                _check_t5x(location, statement)
                 if isinstance(statement, gin_parser.BindingStatement):
                     read |= set(macros_within(statement.value))
-                    if not place.path and not statement.arg_name:
+                    if not location.path and not statement.arg_name:
                         macros[statement.selector] = statement.value
     except RemoteFileError:
         return
@@ -73,7 +73,7 @@ def _read_elsewhere(name: str) -> bool:
     return any(reference.search(path.read_text("utf-8", errors="replace")) for path in files)
 
 
-def _check_t5x(place: Place, statement: Any) -> None:
+def _check_t5x(location: Location, statement: Any) -> None:
     if isinstance(statement, gin_parser.BindingStatement):
         text = ".".join(filter(None, (statement.selector, statement.arg_name)))
     elif isinstance(statement, gin_parser.ImportStatement):
@@ -82,4 +82,6 @@ def _check_t5x(place: Place, statement: Any) -> None:
         return
     ours = ours_for(text) if any(name in text for name in UNMISTAKABLE) else None
     if ours:
-        raise UserError(f"{ours} ({f'{place.path}:{place.line}' if place.path else '--gin_param'})")
+        raise UserError(
+            f"{ours} ({f'{location.path}:{location.line}' if location.path else '--gin_param'})"
+        )

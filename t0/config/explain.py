@@ -3,7 +3,7 @@
     with explain_errors(folders, params):
         gin.parse_config_files_and_bindings(files, params)   # gin's errors become UserErrors
     schedules()                              # ["constant_learning_rate", "cosine_with_warmup", ...]
-    check_not_text("optimizer", "adam")      # UserError: wanted the optimizer itself ...
+    check_not_text("optimizer", "adam")      # UserError: expected the optimizer itself ...
 
 The known names are those in gin's registry, so the modules that register them must have been
 imported. An optimizer is a registered subclass of Mesh TensorFlow's `Optimizer`; a schedule is a
@@ -49,9 +49,9 @@ def explain_errors(folders: Sequence[str] = (), params: Sequence[str] = ()) -> I
         yield
     except RecursionError as error:
         raise UserError(
-            "the gin files include each other without end. A file is looked for in the working "
-            "directory first: if one there has the name of a file that it includes, or that this "
-            "one includes in turn, such as eval.gin, rename it."
+            "the gin files include each other in a cycle. gin looks in the working directory "
+            "first. If a file there has the same name as a file that it includes, directly or "
+            "indirectly, such as eval.gin, rename it."
         ) from error
     except (ValueError, OSError, ImportError, SyntaxError, TypeError, tokenize.TokenError) as error:
         raise UserError(explain(error, folders, params)) from error
@@ -73,18 +73,19 @@ def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()
     if name:
         ours = ours_for(text)
         if ours:
-            return f"{ours}{_place(text, params)}"
-        known = _known_names()
-        bound = _BOUND.search(text)
+            return f"{ours}{_locate(text, params)}"
+        registered_names = _known_names()
+        assignment = _BOUND.search(text)
         return (
-            f"unknown gin name '{name[1]}'{_place(text, params)}.{_hint(name[1], known)}"
-            f"{listed(bound[1]) if bound else ''}"
+            f"unknown gin name '{name[1]}'{_locate(text, params)}."
+            f"{_suggest_similar(name[1], registered_names)}"
+            f"{list_choices(assignment[1]) if assignment else ''}"
         )
     parameter = _UNKNOWN_PARAMETER.search(text)
     if parameter:
-        hint = _hint(parameter[2], _parameters_of(parameter[1]))
-        return f"{parameter[1]} has no parameter '{parameter[2]}'{_place(text, params)}.{hint}"
-    return _unreadable(_AST.sub("", text), params)
+        hint = _suggest_similar(parameter[2], _parameters_of(parameter[1]))
+        return f"{parameter[1]} has no parameter '{parameter[2]}'{_locate(text, params)}.{hint}"
+    return _explain_unreadable(_AST.sub("", text), params)
 
 
 def unknown_file(name: str, folders: Sequence[str]) -> str:
@@ -93,23 +94,27 @@ def unknown_file(name: str, folders: Sequence[str]) -> str:
         missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return f"gin file not found: {remote_mistake(missing)}"
     ours = t5x_file(name)
-    hint = f" It is T5X's name of {ours}." if ours else _hint(name, _files_at_hand(folders))
+    hint = (
+        f" It is T5X's name for {ours}."
+        if ours
+        else _suggest_similar(name, _list_local_gin_files(folders))
+    )
     return (
         f"gin file not found: {name}.{hint} Looked in the working directory, {', '.join(folders)}"
     )
 
 
-def _unreadable(text: str, params: Sequence[str]) -> str:
+def _explain_unreadable(text: str, params: Sequence[str]) -> str:
     lines = "\n".join(params).splitlines()
-    place = _LINE_OF_PARAMS.search(text)
-    if not place or int(place[1]) > len(lines):
+    line_number = _LINE_OF_PARAMS.search(text)
+    if not line_number or int(line_number[1]) > len(lines):
         return f"the gin configuration cannot be read: {text}"
-    line = lines[int(place[1]) - 1]
-    name, _, value = (part.strip() for part in line.partition("="))
+    line = lines[int(line_number[1]) - 1]
+    name, _, value = (side.strip() for side in line.partition("="))
     # The shell removes one pair of quotes.
     bare = value and value[0] not in "'\"([{@%"
-    quoted = f" Text needs quotes of its own: --gin.{name}=\"'{value}'\"" if bare else ""
-    reason = text[: place.start()].strip(" .")
+    quoted = f" Text needs a second pair of quotes: --gin.{name}=\"'{value}'\"" if bare else ""
+    reason = text[: line_number.start()].strip(" .")
     return f"the gin configuration cannot be read at --gin_param='{line}': {reason}.{quoted}"
 
 
@@ -119,27 +124,29 @@ def explain_unset(error: BaseException) -> str | None:
     required = _REQUIRED.search(text)
     macro = _UNSET_MACRO.search(text)
     if required:
-        what = f"{required[1]}.{required[2]}"
+        setting = f"{required[1]}.{required[2]}"
     elif macro:
-        what = macro[1]
+        setting = macro[1]
     else:
         return None
-    return f"the gin configuration needs {what}, and nothing sets it: --gin_param='{what} = ...'"
+    return (
+        f"the gin configuration needs {setting}, and nothing sets it: --gin_param='{setting} = ...'"
+    )
 
 
-def _place(text: str, params: Sequence[str]) -> str:
-    place = _PLACE.search(text)
-    if not place:
+def _locate(text: str, params: Sequence[str]) -> str:
+    location = _PLACE.search(text)
+    if not location:
         return ""
-    if place["file"]:
-        return f" (line {place['line']} of {place['file']})"
+    if location["file"]:
+        return f" (line {location['line']} of {location['file']})"
     # gin joins the bindings, one per line.
     lines = "\n".join(params).splitlines()
-    number = int(place["line"])
+    number = int(location["line"])
     return f" (--gin_param='{lines[number - 1]}')" if number <= len(lines) else " (--gin_param)"
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
+def _suggest_similar(name: str, known: Iterable[str]) -> str:
     close = nearest(name, known)
     return f" Did you mean {' or '.join(close)}?" if close else ""
 
@@ -147,8 +154,8 @@ def _hint(name: str, known: Iterable[str]) -> str:
 def _known_names() -> list[str]:
     # Users may write any suffix of a name's module path that is unique, so all suffixes are known
     # names.
-    parts = (name.split(".") for name, _ in gin_config._REGISTRY.items())
-    return list({".".join(p[-n:]): None for p in parts for n in range(1, min(3, len(p)) + 1)})
+    paths = (name.split(".") for name, _ in gin_config._REGISTRY.items())
+    return list({".".join(p[-n:]): None for p in paths for n in range(1, min(3, len(p)) + 1)})
 
 
 def _parameters_of(selector: str) -> list[str]:
@@ -156,7 +163,7 @@ def _parameters_of(selector: str) -> list[str]:
     return list(inspect.signature(configurable.wrapped).parameters) if configurable else []
 
 
-def _files_at_hand(folders: Sequence[str]) -> list[str]:
+def _list_local_gin_files(folders: Sequence[str]) -> list[str]:
     local = [pathlib.Path(folder) for folder in folders if "://" not in folder]
     return [str(file.relative_to(f)) for f in local for file in sorted(f.rglob("*.gin"))]
 
@@ -165,15 +172,17 @@ def optimizers() -> list[str]:
     """Returns the names that `run.optimizer` can be bound to, as @NAME."""
     from t0.compat import optimize  # takes seconds, and not needed to report an unknown file
 
-    return _named(lambda found: inspect.isclass(found) and issubclass(found, optimize.Optimizer))
+    return _select_names(
+        lambda candidate: inspect.isclass(candidate) and issubclass(candidate, optimize.Optimizer)
+    )
 
 
 def schedules() -> list[str]:
     """Returns the names that `run.learning_rate_schedule` can be bound to, as @NAME."""
-    return _named(
-        lambda found: (
-            inspect.isfunction(found)
-            and {"step", "total_train_steps"} <= inspect.signature(found).parameters.keys()
+    return _select_names(
+        lambda candidate: (
+            inspect.isfunction(candidate)
+            and {"step", "total_train_steps"} <= inspect.signature(candidate).parameters.keys()
         )
     )
 
@@ -182,13 +191,13 @@ def schedules() -> list[str]:
 KINDS = {"optimizer": ("optimizer", optimizers), "learning_rate_schedule": ("schedule", schedules)}
 
 
-def _named(fits: Callable[[Any], bool]) -> list[str]:
+def _select_names(fits: Callable[[Any], bool]) -> list[str]:
     registry = gin_config._REGISTRY
-    found = [selector for selector, item in registry.items() if fits(item.wrapped)]
-    return sorted(map(registry.minimal_selector, found))
+    selectors = [selector for selector, item in registry.items() if fits(item.wrapped)]
+    return sorted(map(registry.minimal_selector, selectors))
 
 
-def listed(parameter: str) -> str:
+def list_choices(parameter: str) -> str:
     """Returns a sentence that lists the choices for `run.optimizer` or
     `run.learning_rate_schedule`.
 
@@ -214,10 +223,10 @@ def check_not_text(parameter: str, value: Any) -> None:
     if not isinstance(value, str):
         return
     kind, names = KINDS[parameter]
-    known = {name.lower(): name for name in names()}
-    close = nearest(value.lower().lstrip("@"), known)
-    hint = f" Did you mean @{known[close[0]]}, without quotes?" if close else ""
+    names_by_lowercase = {name.lower(): name for name in names()}
+    close = nearest(value.lower().lstrip("@"), names_by_lowercase)
+    hint = f" Did you mean @{names_by_lowercase[close[0]]}, without quotes?" if close else ""
     raise UserError(
-        f"run.{parameter} is the text {value!r}; wanted the {kind} itself, as @NAME.{hint}"
-        f"{listed(parameter)}"
+        f"run.{parameter} is the text {value!r}; expected the {kind} itself, as @NAME.{hint}"
+        f"{list_choices(parameter)}"
     )

@@ -30,14 +30,14 @@ def _folder(package: str, *inside: str) -> str:
 
 
 @functools.cache  # not at import: the PyTorch engine also works if these packages are not installed
-def _published() -> tuple[str, str]:
+def _published_folders() -> tuple[str, str]:
     """Returns the folders of the gin files that T5 and Mesh TensorFlow publish."""
     return _folder("t5", "models", "gin"), _folder("mesh_tensorflow", "transformer", "gin")
 
 
 def defaults_file() -> str:
     """Returns the gin file that Mesh TensorFlow reads before all others."""
-    return f"{_published()[1]}/defaults.gin"
+    return f"{_published_folders()[1]}/defaults.gin"
 
 
 # Files that configure a run's mode. Each is read after the file that configures the model.
@@ -61,7 +61,7 @@ def gin_folder() -> pathlib.Path:
 
 def search_path(location_prefixes: Sequence[str] = ()) -> list[str]:
     """Returns the folders that are searched for gin files after the working directory."""
-    return [*location_prefixes, str(gin_folder()), *_published()]
+    return [*location_prefixes, str(gin_folder()), *_published_folders()]
 
 
 def t5x_file(name: str) -> str | None:
@@ -70,8 +70,8 @@ def t5x_file(name: str) -> str | None:
     >>> t5x_file("t5x/configs/runs/pretrain.gin"), t5x_file("t5x/examples/t5/t5_1_1/small.gin")
     ('runs/pretrain.gin', 'models/t5.1.1.small.gin')
     """
-    found = ((pattern.fullmatch(name), ours) for pattern, ours in _T5X_FILES)
-    return next((match.expand(ours) for match, ours in found if match), None)
+    matches = ((pattern.fullmatch(name), ours) for pattern, ours in _T5X_FILES)
+    return next((match.expand(ours) for match, ours in matches if match), None)
 
 
 def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> list[str]:
@@ -88,16 +88,16 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
     names = []
     for name in gin_files:
         ours = t5x_file(name)
-        names.append(name if ours is None or _on_this_machine(name, folders) else ours)
-        beside = operative.companion(name)
+        names.append(name if ours is None or _find_local_file(name, folders) else ours)
+        companion_file = operative.companion(name)
         # Look for the named file first: if it is forbidden or unreachable, the error names it.
-        wanted = beside and beside not in gin_files
-        if wanted and _is_found(name, folders) and _is_found(beside, folders):
-            names.append(beside)
+        is_new_companion = companion_file and companion_file not in gin_files
+        if is_new_companion and _is_found(name, folders) and _is_found(companion_file, folders):
+            names.append(companion_file)
     return names
 
 
-def _on_this_machine(name: str, folders: Sequence[str]) -> pathlib.Path | None:
+def _find_local_file(name: str, folders: Sequence[str]) -> pathlib.Path | None:
     return next((path for f in folders if (path := pathlib.Path(f, name)).is_file()), None)
 
 
@@ -105,8 +105,8 @@ def _is_found(name: str, folders: Sequence[str]) -> bool:
     """Returns whether gin can find a file; on gs:// only if TensorFlow is imported."""
     from t0.compat import gin_config
 
-    places = ["", *folders] if "://" not in name else [""]
-    paths = (os.path.join(folder, name) for folder in places)  # noqa: PTH118
+    prefixes = ["", *folders] if "://" not in name else [""]
+    paths = (os.path.join(folder, name) for folder in prefixes)  # noqa: PTH118
     with quiet_search():
         return any(readable(path) for path in paths for _, readable in gin_config._FILE_READERS)
 
@@ -120,7 +120,7 @@ def in_order(gin_files: Sequence[str]) -> list[str]:
     >>> in_order(["runs/finetune.gin", "models/t5.1.1.small.gin", "mine.gin"])
     ['models/t5.1.1.small.gin', 'runs/finetune.gin', 'mine.gin']
     """
-    runs = [place for place, name in enumerate(gin_files) if _is_run(name)]
+    runs = [index for index, name in enumerate(gin_files) if _is_run(name)]
     if not runs:
         return list(gin_files)
     before, after = list(gin_files[: runs[0]]), list(gin_files[runs[0] :])
@@ -138,16 +138,16 @@ def slice_of_header(gin_files: Sequence[str], location_prefixes: Sequence[str]) 
       a name such as "mesh/v3-512.gin"; None if no header has one, or if a file of the command line
       sets the slice itself.
     """
-    found = None
+    mesh_file = None
     folders = ["", *search_path(location_prefixes)]
     for name in gin_files:
-        path = _on_this_machine(name, folders)
+        path = _find_local_file(name, folders)
         text = path.read_text(encoding="utf-8", errors="replace") if path else ""
         if re.search(r"^[^#]*tpu_topology", text, re.MULTILINE):
             return None
-        named = re.search(r"^#.*--gin_file=(mesh/v\d+-\d+\.gin)", text, re.MULTILINE)
-        found = found or (named and named[1])
-    return found
+        suggested = re.search(r"^#.*--gin_file=(mesh/v\d+-\d+\.gin)", text, re.MULTILINE)
+        mesh_file = mesh_file or (suggested and suggested[1])
+    return mesh_file
 
 
 def _is_run(name: str) -> bool:
@@ -162,14 +162,14 @@ def _is_model(name: str) -> bool:
 def quiet_search() -> Iterator[None]:
     """Silences gin's warning about each folder of the search path that does not have the file."""
     logger = logging.getLogger()
-    quiet = _NotAboutSearching()
-    logger.addFilter(quiet)
+    search_filter = _SearchWarningFilter()
+    logger.addFilter(search_filter)
     try:
         yield
     finally:
-        logger.removeFilter(quiet)
+        logger.removeFilter(search_filter)
 
 
-class _NotAboutSearching(logging.Filter):
+class _SearchWarningFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("Path not found")

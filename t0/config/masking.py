@@ -51,8 +51,8 @@ def mask_command(argv: Sequence[str]) -> str:
     "run '--hf_token=***' '--gin_param=tokens_per_batch = 4'"
     """
     words = []
-    for before, word in zip(["", *argv], argv, strict=False):
-        words.append(MASK if _SECRET_FLAG.match(before) else mask_secrets(word))
+    for previous, word in zip(["", *argv], argv, strict=False):
+        words.append(MASK if _SECRET_FLAG.match(previous) else mask_secrets(word))
     return shlex.join(words)
 
 
@@ -72,9 +72,9 @@ def save_command(model_dir: str, argv: Sequence[str]) -> None:
     opener = functools.partial(os.open, mode=0o600)
     try:
         paths.make_folder(folder)
-        taken = set(paths.list_names(folder))
-        names = ("command", *(f"command.{number}" for number in range(1, len(taken) + 1)))
-        path = posixpath.join(folder, next(name for name in names if name not in taken))
+        existing_names = set(paths.list_names(folder))
+        names = ("command", *(f"command.{number}" for number in range(1, len(existing_names) + 1)))
+        path = posixpath.join(folder, next(name for name in names if name not in existing_names))
         if paths.is_remote(path):
             with paths.opened(path, "wb") as file:
                 file.write(f"{mask_command(argv)}\n".encode())
@@ -109,10 +109,10 @@ def mask_config(write: Callable[..., str]) -> str:
 
 
 def _mask_line(line: str) -> str:
-    found = _BINDING.fullmatch(line)
-    if not found:
+    binding = _BINDING.fullmatch(line)
+    if not binding:
         return line
-    return found["name"] + found["equals"] + mask_value(found["name"], found["value"])
+    return binding["name"] + binding["equals"] + mask_value(binding["name"], binding["value"])
 
 
 def refuse_masked() -> None:
@@ -134,6 +134,6 @@ def refuse_masked() -> None:
         first = masked[0]
         raise UserError(
             f"{', '.join(masked)}: masked ('{MASK}') in the configuration that a run saved, "
-            f"because it looked like a credential. Give it again: --gin_param=\"{first} = '...'\", "
-            f'or --gin_param="{first} = None" where this run does not need it'
+            f"because it looked like a credential. Set it again: --gin_param=\"{first} = '...'\", "
+            f'or --gin_param="{first} = None" if this run does not need it'
         )

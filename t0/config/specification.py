@@ -380,29 +380,30 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
         raise UserError(f"the run specification is not JSON: {error}") from error
     if half := find_lone_surrogate(value):
         raise UserError(
-            f"the run specification has half of a surrogate pair, in {half!r:.80}, which is no text"
+            f"the run specification has half of a surrogate pair, in {half!r:.80}, which is not "
+            "valid text"
         )
     return read_value(value, kind, kind.__name__)
 
 
-def read_value(value: Any, kind: type[Spec], place: str) -> Spec:
+def read_value(value: Any, kind: type[Spec], location: str) -> Spec:
     """Converts a part of a specification to the type `kind`, like `read_plain`.
 
     Args:
       value: plain data, as in JSON.
       kind: the type, such as a dataclass.
-      place: the name of the value, for messages.
+      location: the name of the value, for messages.
 
     Raises:
       UserError: the value has a wrong type or is out of range.
     """
     try:
-        return read_plain(value, kind, place)
+        return read_plain(value, kind, location)
     except ValueError as error:
         raise UserError(f"the run specification's {error}") from error
 
 
-def read_plain(value: Any, kind: Any, place: str) -> Any:
+def read_plain(value: Any, kind: Any, location: str) -> Any:
     """Converts a value from JSON to the type `kind`.
 
     Args:
@@ -410,7 +411,7 @@ def read_plain(value: Any, kind: Any, place: str) -> Any:
       kind: a dataclass, `Any`, bool, int, float, str, or a combination of these: a union, a
         `Mapping` with string keys, a `Sequence`, a tuple, a `Literal`, or an `Annotated` type with
         a `Range`.
-      place: the name of the value, for messages.
+      location: the name of the value, for messages.
 
     Raises:
       ValueError: the value has a wrong type or is out of range.
@@ -419,49 +420,51 @@ def read_plain(value: Any, kind: Any, place: str) -> Any:
         return value
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _read_number(value, *arguments, place)
+        return _read_number(value, *arguments, location)
     if origin is Literal and isinstance(value, str) and value in arguments:
         return value
     if origin in (types.UnionType, typing.Union):
-        return _read_union(value, arguments, place)
+        return _read_union(value, arguments, location)
     if dataclasses.is_dataclass(kind):
-        return _read_dataclass(value, kind, place)
+        return _read_dataclass(value, kind, location)
     if origin in (tuple, Sequence) and isinstance(value, list | tuple):
         endless = origin is Sequence or arguments[-1] is Ellipsis
         types_ = [arguments[0]] * len(value) if endless else arguments
         if len(types_) == len(value):
             pairs = enumerate(zip(value, types_, strict=True))
-            return tuple(read_plain(x, type_, f"{place}[{n}]") for n, (x, type_) in pairs)
+            return tuple(read_plain(x, type_, f"{location}[{n}]") for n, (x, type_) in pairs)
     if origin is Mapping and isinstance(value, Mapping):
-        return {name: read_plain(x, arguments[1], f"{place}.{name}") for name, x in value.items()}
+        return {
+            name: read_plain(x, arguments[1], f"{location}.{name}") for name, x in value.items()
+        }
     if kind in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
         most = LARGEST if kind is int else sys.float_info.max
-        return _read_number(value, kind, Range(-most, most), place)
+        return _read_number(value, kind, Range(-most, most), location)
     if origin is None and type(value) is kind:
         return value
-    raise _misfit(value, place, _name_of(kind))
+    raise _misfit_error(value, location, _name_of(kind))
 
 
-def _read_number(value: Any, kind: Any, allowed: Range, place: str) -> int | float:
+def _read_number(value: Any, kind: Any, allowed: Range, location: str) -> int | float:
     # In Python, True and False are integers; JSON does not distinguish 4.0 from 4.
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _misfit(value, place, kind.__name__)
+        raise _misfit_error(value, location, kind.__name__)
     if isinstance(value, float) and not math.isfinite(value):
-        raise _misfit(value, place, "a finite number")
+        raise _misfit_error(value, location, "a finite number")
     if kind is int and value != int(value):
-        raise _misfit(value, place, "int")
+        raise _misfit_error(value, location, "int")
     if not allowed.least <= value <= allowed.most:
         least, most = (f"{x:,}" if isinstance(x, int) else f"{x:g}" for x in vars(allowed).values())
-        raise _misfit(value, place, f"a number from {least} to {most}")
+        raise _misfit_error(value, location, f"a number from {least} to {most}")
     return kind(value)
 
 
-def _misfit(value: Any, place: str, expected: str) -> ValueError:
+def _misfit_error(value: Any, location: str, expected: str) -> ValueError:
     try:
-        shown = repr(value)
+        text = repr(value)
     except ValueError:  # a number of more than 4,300 digits
-        shown = "a number of thousands of digits"
-    return ValueError(f"{place:.200} is {shown:.80}; wanted {expected}")
+        text = "a number with thousands of digits"
+    return ValueError(f"{location:.200} is {text:.80}; expected {expected}")
 
 
 def _name_of(kind: Any) -> str:
@@ -471,7 +474,7 @@ def _name_of(kind: Any) -> str:
     return {tuple: "a list", Sequence: "a list", Mapping: "an object"}.get(origin) or kind.__name__
 
 
-def _read_union(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
+def _read_union(value: Any, kinds: tuple[Any, ...], location: str) -> Any:
     if value is None and types.NoneType in kinds:
         return None
     rest = [kind for kind in kinds if kind is not types.NoneType]
@@ -479,12 +482,12 @@ def _read_union(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
     composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
     plain = [kind for kind in rest if kind not in composed]
     fitting = composed if isinstance(value, Mapping) and composed else plain or composed
-    return read_plain(value, fitting[0], place)
+    return read_plain(value, fitting[0], location)
 
 
-def _read_dataclass(value: Any, kind: Any, place: str) -> Any:
+def _read_dataclass(value: Any, kind: Any, location: str) -> Any:
     if not isinstance(value, Mapping):
-        raise _misfit(value, place, "an object")
+        raise _misfit_error(value, location, "an object")
     hints = typing.get_type_hints(kind, include_extras=True)
     unknown = sorted(value.keys() - hints.keys())
     required = {
@@ -495,7 +498,7 @@ def _read_dataclass(value: Any, kind: Any, place: str) -> Any:
     missing = sorted(required - value.keys())
     if unknown or missing:
         fault = f"the unknown field {unknown[0]!r:.40}" if unknown else f"no field '{missing[0]}'"
-        raise ValueError(f"{place} has {fault}: is it of another version?")
+        raise ValueError(f"{location} has {fault}. Another version may have written it")
     return kind(
-        **{name: read_plain(x, hints[name], f"{place}.{name}") for name, x in value.items()}
+        **{name: read_plain(x, hints[name], f"{location}.{name}") for name, x in value.items()}
     )

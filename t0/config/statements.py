@@ -1,7 +1,7 @@
 """Reads the statements of gin files and their locations with gin's own parser.
 
-    for place, statement in read_files(["runs/finetune.gin"], search_path()):
-        str(place), statement               # "runs/finetune.gin:5", BindingStatement(...)
+    for location, statement in read_files(["runs/finetune.gin"], search_path()):
+        str(location), statement            # "runs/finetune.gin:5", BindingStatement(...)
 
 gin stores values, but not where they were set. Function names need not be registered, so that
 statements can be read before the modules that register them are imported.
@@ -17,11 +17,11 @@ from t0.config.explain import unknown_file
 from t0.errors import UserError
 
 COMMAND_LINE = "the command line"
-Statement = tuple["Place", Any]
+Statement = tuple["Location", Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Location:
     """A line of a gin file, or line 0 of a source that is not a file.
 
     Attributes:
@@ -63,18 +63,18 @@ def read_files(
         with reader(path) as file:
             statements = list(_parser(file))
         short = _short(name, folders)
-        yield Place(short, 0, path), None
+        yield Location(short, 0, path), None
         for statement in statements:
             if isinstance(statement, gin_parser.IncludeStatement):
                 yield from read_files([statement.filename], folders, remote=remote)
             else:
-                yield Place(short, statement.location.line_num, path), statement
+                yield Location(short, statement.location.line_num, path), statement
 
 
 def read_params(params: Sequence[str]) -> Iterator[Statement]:
     """Yields the statements of `--gin_param`s."""
     for statement in _parser("\n".join(params)):
-        yield Place(COMMAND_LINE, 0), statement
+        yield Location(COMMAND_LINE, 0), statement
 
 
 def _parser(text: Any) -> gin_parser.ConfigParser:

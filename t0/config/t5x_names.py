@@ -62,5 +62,5 @@ _BINDING = re.compile(
 
 def ours_for(text: str) -> str | None:
     """Returns a sentence for the first T5X name in a text, or None if there is none."""
-    found = _BINDING.search(text)
-    return found and f"{found[0]} is T5X's: here it is {T5X_NAMES[found[1]]}"
+    match = _BINDING.search(text)
+    return match and f"{match[0]} is T5X's: here it is {T5X_NAMES[match[1]]}"

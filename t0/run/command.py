@@ -47,7 +47,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more)
     if not flags.use_model_api:
-        parse.check_required(parsed, but=command_flags.macros_set_by_flags(flags))
+        parse.check_required(parsed, except_for=command_flags.macros_set_by_flags(flags))
     model_dir = run_files.model_dir(flags.model_dir if flags["model_dir"].present else None)
     flags["model_dir"].value = model_dir or flags.model_dir
     if flags.dry_run:
@@ -253,7 +253,7 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
     from t0.run import modes, preflight, run_files
 
     mode = preflight.run_mode()
-    given: listing.Given = {} if flags.tpu else modes.local_parameters()
+    given: listing.CommandBindings = {} if flags.tpu else modes.local_parameters()
     given |= command_flags.gin_parameters(flags, mode)
     if mode == "train":
         given |= _training_parameters(flags)

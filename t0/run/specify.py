@@ -18,7 +18,7 @@ from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
 from t0.config import masking
-from t0.config.bindings import bound, resolved
+from t0.config.bindings import bound, resolve_macros
 from t0.config.specification import (
     ConfiguredSpec,
     DataSpec,
@@ -450,7 +450,7 @@ def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
     }
     for count in range(len(scopes) + 1):
         parameters |= gin_config._CONFIG.get(("/".join(scopes[:count]), selector), {})
-    return {name: _plain(resolved(value), name) for name, value in parameters.items()}
+    return {name: _plain(resolve_macros(value), name) for name, value in parameters.items()}
 
 
 def _plain(value: Any, name: str = "") -> Any:

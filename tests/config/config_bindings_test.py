@@ -55,7 +55,7 @@ def test_missing_macros_are_named_with_the_line_that_wants_them(read):
         "nothing sets them: --gin.A=... --gin.B=... --gin.LENGTH=..."
     )
     with pytest.raises(UserError, match=r"needs B \(run.gin:3\), and nothing sets it"):
-        parse.check_required(parsed, but={"A"}, undefined=False)
+        parse.check_required(parsed, except_for={"A"}, undefined=False)
 
 
 @pytest.mark.parametrize("name", ["B", "ALSO_B"])
@@ -69,7 +69,7 @@ def test_either_name_of_a_chain_will_do(read, name):
 
 def test_what_a_flag_says_may_be_missing(read):
     parsed = read("B = '/x'", "LENGTH = 2")
-    parse.check_required(parsed, but={"A"})
+    parse.check_required(parsed, except_for={"A"})
     assert bound("run.train_steps", "unset", evaluate=False) is None
 
 
@@ -81,8 +81,8 @@ def test_last_statement_is_the_origin(read, tmp_path):
     assert str(found.of_macro("d_ff")) == "more.gin:4"
     assert str(found.of_macro("d_model")).startswith("models/t5.1.1.tiny.gin:")
     (run,) = (selector for _, selector in gin_config._CONFIG if selector.endswith(".run"))
-    assert str(found.places["", run, "init_checkpoint"]) == "run.gin:9"
-    assert str(found.places["", run, "optimizer"]).startswith("defaults.gin:")
+    assert str(found.locations["", run, "init_checkpoint"]) == "run.gin:9"
+    assert str(found.locations["", run, "optimizer"]).startswith("defaults.gin:")
     names = [Path(path).name for path in found.files]
     assert names.index("run.gin") < names.index("more.gin") < names.index("t5.1.1.tiny.gin")
     assert all(Path(path).is_file() for path in found.files)

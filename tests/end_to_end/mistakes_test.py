@@ -29,7 +29,7 @@ OF_RUNS = [
     (
         5,
         [FINETUNE, "--gin.MIXTURE_OR_TASK_NAME=weather_train"],
-        ["Text needs quotes of its own: --gin.MIXTURE_OR_TASK_NAME=\"'weather_train'\""],
+        ["Text needs a second pair of quotes: --gin.MIXTURE_OR_TASK_NAME=\"'weather_train'\""],
     ),
     (7, ["--gin_file=runs/finetun.gin"], ["not found", "Did you mean runs/finetune.gin", "Looked"]),
     (9, ["--vocab=/no/such.model"], ["vocabulary not found: /no/such.model", "SentencePiece"]),

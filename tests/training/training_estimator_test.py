@@ -156,7 +156,7 @@ def test_the_operative_config_is_two_files_in_place_of_meshs_one(train, tmp_path
     assert "train_loop.max_hours = 2" in written[0]
     stock, ours = (tmp_path / name for name in ("operative_config.gin", "operative_config.t0.gin"))
     assert "train_loop" not in stock.read_text()
-    assert "operative_config.t0.gin, beside this file" in stock.read_text()
+    assert "operative_config.t0.gin, next to this file" in stock.read_text()
     assert "train_loop.max_hours = 2" in ours.read_text()
     # A later start writes no other.
     before = stock.read_text(), ours.read_text()
