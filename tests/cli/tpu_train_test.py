@@ -45,7 +45,7 @@ def test_a_stopped_run_is_started_again_until_it_is_finished(ended):
     assert done.returncode == 0
     assert len(calls) == 3
     assert len(set(calls)) == 1
-    assert done.stderr.count("status 75, to be resumed; starting again in 0 s") == 2
+    assert done.stderr.count("status 75; resuming in 0 s") == 2
 
 
 @pytest.mark.parametrize("status", [1, 2, 130, 137])
@@ -53,7 +53,7 @@ def test_another_end_is_final_and_told(ended, status):
     done, calls = ended(75, status, 0)
     assert done.returncode == status
     assert len(calls) == 2
-    assert f"ended with status {status}, which a restart does not mend" in done.stderr
+    assert f"ended with status {status}, which a restart does not fix" in done.stderr
 
 
 def test_a_local_tpu_is_not_kept_from_the_run(ended):
