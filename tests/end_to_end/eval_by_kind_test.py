@@ -146,7 +146,7 @@ def test_decoded_answers_are_those_of_decoding(t0_eval, pretrained, tmp_path):
 def test_half_of_a_shard_is_refused(t0_eval, pretrained, tmp_path):
     done = t0_eval(pretrained, "--tasks=weather_eval", f"--output={tmp_path}", "--shard_id=4")
     assert done.status == 2
-    assert "got --shard_id=4 and --num_shards=None; wanted both" in done.err
+    assert "got --shard_id=4 and --num_shards=None; expected both" in done.err
 
 
 def events(folder):
@@ -280,7 +280,7 @@ def test_a_regular_expression_ranks_and_decodes(t0_eval, pretrained, tmp_path):
     [
         (["--tasks=wether_eval"], "unknown task or mixture 'wether_eval'. Did you mean"),
         (["--tasks=weather_eval", "--split=dev"], "no task of weather_eval has a split 'dev'"),
-        (["--limit=0"], "--limit 0: wanted a number from 1"),
+        (["--limit=0"], "--limit 0: expected a number from 1"),
         (["--lengths=input=3"], "--lengths: 'input=3' is no length"),
     ],
 )
