@@ -83,7 +83,7 @@ def _choose_tasks(listing: Any, expression: str, split: str) -> tuple[list[Any],
     if not with_split:
         splits = sorted({split_name for task in ranked_tasks for split_name in task.splits})
         raise UserError(
-            f"no task of {expression} has a split '{split}'; they have: {', '.join(splits)}"
+            f"no task of {expression} has a split '{split}'; there are: {', '.join(splits)}"
         )
     return with_split, mixture or "t0_prompts"
 

@@ -113,9 +113,9 @@ def test_model_directory(flag, macro, folder):
 @pytest.mark.parametrize(
     ("flag", "macro", "message"),
     [
-        ("/a", "'/b'", "--model_dir=/a and the gin macro MODEL_DIR = '/b' name two folders"),
-        (None, "3", "MODEL_DIR is 3; wanted the path of a folder"),
-        (None, "''", "MODEL_DIR is ''; wanted the path"),
+        ("/a", "'/b'", "--model_dir=/a and the gin macro MODEL_DIR = '/b' differ"),
+        (None, "3", "MODEL_DIR is 3; expected the path of a folder"),
+        (None, "''", "MODEL_DIR is ''; expected the path"),
     ],
 )
 def test_mistaken_model_directory(flag, macro, message):
@@ -131,11 +131,11 @@ def test_checkpoint_is_a_folder_and_a_step(tmp_path):
         assert run_files.folder_of_checkpoint(str(checkpoint)) == str(tmp_path)
         assert run_files.step_of_checkpoint(str(checkpoint)) == step
     assert run_files.folder_of_checkpoint("model.ckpt-3.index") == "."
-    with pytest.raises(UserError, match="holds checkpoints of the steps: 3, 20"):
+    with pytest.raises(UserError, match="has checkpoints of the steps: 3, 20"):
         run_files.step_of_checkpoint(str(tmp_path / "model.ckpt-4"))
     with pytest.raises(UserError, match="steps: none"):
         run_files.step_of_checkpoint(str(tmp_path / "no"))
-    with pytest.raises(UserError, match="CHECKPOINT_PATH is None; wanted a path in quotes"):
+    with pytest.raises(UserError, match="CHECKPOINT_PATH is None; expected a path in quotes"):
         run_files.folder_of_checkpoint(None)
 
 

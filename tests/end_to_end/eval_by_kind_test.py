@@ -94,7 +94,7 @@ def test_one_mixture_of_several_kinds(evaluate, tmp_path):
 def test_decoded_tasks_have_no_shards(evaluate, tmp_path):
     done = evaluate("weather_both", tmp_path, "--num_shards=2", "--shard_id=0")
     assert done.status == 2
-    assert "--num_shards=2 is for ranked tasks; weather_which_word is not" in done.err
+    assert "--num_shards=2 is for ranked tasks, but weather_which_word is not" in done.err
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_span_corruption_without_lengths_is_refused_at_the_start(
     words = gin(MIXTURE_OR_TASK_NAME="text_span_corruption")
     done = measured(command, pretrained, own_data, tmp_path, *words)
     assert done.status == 2
-    assert "needs a length of inputs, and TASK_FEATURE_LENGTHS (run.sequence_length) is None" in (
+    assert "needs a length of inputs. TASK_FEATURE_LENGTHS (run.sequence_length) is None" in (
         done.err
     )
     assert "--gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 114}\"" in done.err
@@ -266,7 +266,7 @@ def test_a_regular_expression_ranks_and_decodes(t0_eval, pretrained, tmp_path):
     words = ("--tasks=weather_(which_word|retell)", f"--output={tmp_path}", "--limit=2")
     done = t0_eval(pretrained, *words, "--lengths=inputs=40,targets=8", "--batch_tokens=200")
     assert done.status == 0, done.err
-    assert "1 plain tasks are left out" in done.err
+    assert "1 plain tasks are skipped" in done.err
     assert "weather_retell: accuracy" in done.out
     assert "weather " in done.out
     assert load(tmp_path / "results_1.json")["run"]["sequence_length"] == {

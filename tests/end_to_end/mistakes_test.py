@@ -173,7 +173,7 @@ def test_mistake_6_module_import_forgotten(server, tmp_path):
 
 def test_mistake_12_checkpoint_step_that_is_not_there(command, pretrained, tmp_path):
     words = [*EVALUATE, f"--model_dir={tmp_path}", f"--checkpoint={pretrained}/model.ckpt-77"]
-    assert f"{pretrained} holds checkpoints of the steps: 0, 1" in message(command(*words))
+    assert f"{pretrained} has checkpoints of the steps: 0, 1" in message(command(*words))
 
 
 def test_mistake_18_gin_files_of_another_size(command, server, pretrained, world, tmp_path):
@@ -183,7 +183,7 @@ def test_mistake_18_gin_files_of_another_size(command, server, pretrained, world
     for words in ([*TRAIN, "--gin.d_ff=128"], [*EVALUATE, "--gin.d_ff=128"]):
         named = [f"--model_dir={tmp_path / 'model'}", f"--checkpoint={tmp_path / 'hf'}"]
         text = message(command(*named, *words))
-        assert "d_ff: 64 in the checkpoint, 128 by the gin files Give --gin.d_ff=64" in text
+        assert "d_ff: 64 in the checkpoint, 128 in the gin files Use --gin.d_ff=64" in text
     assert not (tmp_path / "model" / "converted").exists()
 
 
@@ -206,7 +206,7 @@ def test_mistake_32_interrupts_say_what_is_kept(command, pretrained, tmp_path):
     words = [*EVALUATE, *more, f"--checkpoint={pretrained}", f"--model_dir={tmp_path}"]
     done = command(*words, interrupt_at="padding adds")
     assert done.status == 130, done.err
-    assert "interrupted: the tasks that were ranked are kept, and the same command" in done.err
+    assert "interrupted: ranked tasks are saved, and the same command" in done.err
 
 
 def test_files_and_flags_of_t5x(command, tmp_path):

@@ -38,7 +38,7 @@ def test_adapters_hide_no_other_difference_between_model_and_checkpoint(
 ):
     words = [*TRAIN, *ADAPTERS, TWO_LAYERS, f"--checkpoint={pretrained}"]
     text = message(command(f"--model_dir={tmp_path}", *words))
-    assert "is of another model than the gin files configure: num_layers: 1 in the" in text
+    assert "does not have the sizes in the gin files: num_layers: 1 in the" in text
     assert f"--gin_file={pretrained}/operative_config.gin, or another --model_dir" in text
     assert not list(tmp_path.glob("model.ckpt*"))
 
@@ -47,7 +47,5 @@ def test_infer_from_task_is_for_language_models(command, pretrained, tmp_path):
     words = [*EVALUATE, "--gin_file=infer_from_task.gin", f"--checkpoint={pretrained}"]
     text = message(command(f"--model_dir={tmp_path}", *words))
     assert "continues the text of a task, which only a language model can" in text
-    assert (
-        "this model is an encoder-decoder. To predict a task's targets: --gin_file=runs/inf" in text
-    )
+    assert "this model is an encoder-decoder. To predict a task's targets, use --gin_file=" in text
     assert not list(tmp_path.rglob("*output*"))

@@ -117,6 +117,6 @@ def test_bfloat16_scores_are_near(checkpoints):
 
 def test_other_models_are_refused(checkpoints):
     generator = make_generator(params=["d_ff = 64"])
-    with pytest.raises(UserError, match="of another model than the gin files configure"):
+    with pytest.raises(UserError, match="does not have the sizes in the gin files"):
         generator.restore(checkpoints["t5.1.1"])
     generator.close()

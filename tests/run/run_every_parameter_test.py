@@ -138,7 +138,7 @@ def test_the_command_line_sets_the_type_of_activations_off_tpu():
 @pytest.mark.parametrize(
     ("binding", "mode", "message"),
     [
-        ("get_variable_dtype.activation_dtype = 'float16'", "train", "'float16'; wanted"),
+        ("get_variable_dtype.activation_dtype = 'float16'", "train", "'float16'; expected"),
         ("get_variable_dtype.slice_dtype = 'bfloat16'", "train", "slice_dtype is set"),
     ],
 )

@@ -136,4 +136,4 @@ def test_a_lost_tpu_ends_as_a_run_that_can_be_resumed(monkeypatch, called, capsy
     with pytest.raises(SystemExit) as ended:
         modes.carry_out(ConfiguredRun("train", {**ARGUMENTS, "tpu": "my-tpu"}))
     assert ended.value.code == 75
-    assert "the TPU was lost; the last checkpoint is kept" in capsys.readouterr().err
+    assert "the TPU was lost; the last checkpoint is saved" in capsys.readouterr().err

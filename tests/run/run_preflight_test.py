@@ -100,13 +100,13 @@ def test_evaluation_needs_a_checkpoint_of_the_vocabulary(tmp_path):
 def test_closest_checkpoint_is_said(tmp_path):
     save(tmp_path, 60)
     assert evaluate(tmp_path, "eval_checkpoint_step = 1112200") == [
-        "no checkpoint of step 1,112,200: the closest, 60, is taken"
+        "no checkpoint of step 1,112,200: using the closest, 60"
     ]
     assert evaluate(tmp_path, "eval_checkpoint_step = -1") == []
     save(tmp_path, 80)
     assert evaluate(tmp_path, "eval_checkpoint_step = [60, 81, 90]") == [
-        "no checkpoint of step 81: the closest, 80, is taken",
-        "no checkpoint of step 90: the closest, 80, is taken",
+        "no checkpoint of step 81: using the closest, 80",
+        "no checkpoint of step 90: using the closest, 80",
     ]
 
 
@@ -121,7 +121,7 @@ def test_waiting_without_end_is_said(tmp_path):
 def test_export_has_a_step_of_its_own(tmp_path):
     save(tmp_path, 60)
     assert check(tmp_path, "run.mode = 'export'", "run.export_checkpoint_step = 61") == [
-        "no checkpoint of step 61: the closest, 60, is taken"
+        "no checkpoint of step 61: using the closest, 60"
     ]
 
 

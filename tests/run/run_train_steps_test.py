@@ -99,9 +99,9 @@ def test_epochs_count_from_where_the_run_began(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"finetune_steps": 5, "epochs": 1.0}, "--finetune_steps and --epochs both say"),
-        ({"finetune_steps": 0}, "--finetune_steps is 0; wanted a number above 0"),
-        ({"epochs": -1.0}, "--epochs is -1.0; wanted a number above 0"),
+        ({"finetune_steps": 5, "epochs": 1.0}, "--finetune_steps and --epochs both set"),
+        ({"finetune_steps": 0}, "--finetune_steps is 0; expected a number above 0"),
+        ({"epochs": -1.0}, "--epochs is -1.0; expected a number above 0"),
     ],
 )
 def test_mistaken_numbers(tmp_path, asked, message):
@@ -110,5 +110,7 @@ def test_mistaken_numbers(tmp_path, asked, message):
 
 
 def test_epochs_of_data_that_cannot_be_counted(tmp_path):
-    with pytest.raises(UserError, match="does not say; cache its tasks, or give --finetune_steps"):
+    with pytest.raises(
+        UserError, match="is unknown for this .* Cache its tasks, or use --finetune_steps"
+    ):
         plan_steps(tmp_path, "run.train_dataset_fn = @unknown_for_steps", epochs=1)
