@@ -142,7 +142,7 @@ class TextJoiner:
             raise UserError(
                 f"task {self.task}, example {number}: "
                 + (f"the choice {choice!r:.60}" if context else "the input")
-                + " has no tokens, so there is nothing to score"
+                + " has no separate token, so there is nothing to score"
             )
         read, positions = len(context) + len(scored) - 1, self.model.positions
         if positions and not self.lengths and read > positions:
