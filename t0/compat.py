@@ -30,7 +30,7 @@ from t0.errors import AbsentData, UserError, install_command, short_reason
 _applied: list[str] = []
 
 
-def _quiet_start() -> None:
+def _silence_start() -> None:
     # TensorFlow reads both variables when its library loads. A value set by the user takes
     # precedence.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -61,7 +61,7 @@ def on_googles_machine() -> bool:
         return False
 
 
-def _gs_without_metadata_server() -> None:
+def _skip_metadata_server() -> None:
     # If no file holds credentials, TensorFlow asks a metadata server for them. Outside Google Cloud
     # no server answers, and TensorFlow waits. On Google Cloud it must ask, or gs:// would be
     # anonymous.
@@ -72,7 +72,7 @@ def _gs_without_metadata_server() -> None:
     os.environ.setdefault("GCS_METADATA_REQUEST_TIMEOUT_SECS", "10")
 
 
-def _tensor_conversion_function() -> None:
+def _add_tensor_conversion_function() -> None:
     from tensorflow.python.framework import ops, tensor_conversion_registry
 
     if not hasattr(ops, "register_tensor_conversion_function"):
@@ -81,7 +81,7 @@ def _tensor_conversion_function() -> None:
         )
 
 
-def _torch_free_t5_models() -> None:
+def _allow_t5_models_without_torch() -> None:
     if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
         return
 
@@ -99,13 +99,13 @@ def _torch_free_t5_models() -> None:
     sys.modules.setdefault("t5.models.hf_model", stand_in)
 
 
-def _modules_of_old_configs() -> None:
+def _add_modules_of_old_configs() -> None:
     # Operative configs of public checkpoints import these modules, which no longer exist.
     for name in ("t5.data.sentencepiece_vocabulary", "seqio.sentencepiece_vocabulary"):
         sys.modules.setdefault(name, types.ModuleType(name, "Gone; kept importable for gin files."))
 
 
-def _gin_files_in_no_package() -> None:
+def _handle_gin_files_outside_packages() -> None:
     # gin also looks for models/x.gin in a Python package `models`. If a folder of that name is on
     # Python's path, it is a package without a file, and gin raises "expected str, not NoneType".
     from gin import resource_reader
@@ -121,7 +121,7 @@ def _gin_files_in_no_package() -> None:
     resource_reader._parse_config_path = parse_config_path
 
 
-def _chosen_vocabulary_for_t5() -> None:
+def _set_vocabulary_of_t5() -> None:
     # T5's own tasks read their vocabulary path from this module constant when they are registered.
     path = os.environ.get("T0_VOCAB")
     if path:
@@ -130,7 +130,7 @@ def _chosen_vocabulary_for_t5() -> None:
         importlib.import_module("t5.data.utils").DEFAULT_SPM_PATH = path
 
 
-def _dataset_functions_without_seed() -> None:
+def _allow_dataset_functions_without_seed() -> None:
     from seqio import FunctionDataSource
 
     published = FunctionDataSource.get_dataset
@@ -145,13 +145,13 @@ def _dataset_functions_without_seed() -> None:
     ) -> Any:
         # SeqIO requires the seed to be the third argument.
         takes_seed = [*inspect.signature(self._dataset_fn).parameters][2:3] == ["seed"]
-        given = seed if takes_seed else None
-        return published(self, split, shuffle, given, shard_info, **unused)
+        seed_argument = seed if takes_seed else None
+        return published(self, split, shuffle, seed_argument, shard_info, **unused)
 
     FunctionDataSource.get_dataset = get_dataset
 
 
-def _features_that_are_not_made() -> None:
+def _explain_missing_features() -> None:
     from seqio import Task
 
     published = Task._validate_preprocessing
@@ -163,14 +163,14 @@ def _features_that_are_not_made() -> None:
             raise UserError(
                 f"task {self.name}: {error}. Its preprocessors make: "
                 f"{', '.join(sorted(dataset.element_spec)) or 'nothing'}; its output_features "
-                f"want: {', '.join(self.output_features)}. Make the feature in a preprocessor, "
+                f"need: {', '.join(self.output_features)}. Make the feature in a preprocessor, "
                 "with the type of its seqio.Feature, or set required=False there"
             ) from error
 
     Task._validate_preprocessing = validate_preprocessing
 
 
-def _absent_tfds_data() -> None:
+def _report_absent_tfds_data() -> None:
     from seqio import Task
     from seqio.utils import LazyTfdsLoader as Loader
 
@@ -182,18 +182,18 @@ def _absent_tfds_data() -> None:
             builder = builder_of(self, split)
         except (AssertionError, ImportError, ValueError) as error:
             raise AbsentData(
-                f"TensorFlow Datasets cannot open {name or folder}: {short_reason(error)}. Is the "
-                "dataset's name right, and its version one that this release has?"
+                f"TensorFlow Datasets cannot open {name or folder}: {short_reason(error)}. Check "
+                "the dataset's name, and that this release has its version"
             ) from error
         if not builder.info.splits:
             # A builder that was created before its data was prepared does not notice the new data.
             Loader._MEMOIZED_BUILDERS.pop(self._get_builder_key(name, folder), None)
-            place = f", data_dir={str(folder)!r}" if folder else ""
+            data_dir_argument = f", data_dir={str(folder)!r}" if folder else ""
             raise AbsentData(
                 f"the data of TensorFlow Datasets' {name} is not in {builder.data_dir}. Prepare "
                 'it once, with a network: python -c "import tensorflow_datasets as tfds; '
-                f'tfds.builder({name!r}{place}).download_and_prepare()"; or name the folder that '
-                "has it, with --tfds_data_dir or the variable TFDS_DATA_DIR"
+                f'tfds.builder({name!r}{data_dir_argument}).download_and_prepare()"; or set the '
+                "folder that has it, with --tfds_data_dir or the variable TFDS_DATA_DIR"
             )
         return builder
 
@@ -236,7 +236,7 @@ class _WithoutGraphText:
         return getattr(self._vocabulary, name)
 
 
-def _scores_come_with_ids() -> None:
+def _keep_ids_for_scoring() -> None:
     # Off TPU, the model detokenizes in the graph, and Mesh TensorFlow's scoring mistakes the text
     # for ids: after minutes of scoring it raises "'bytes' object has no attribute 'tolist'" (or
     # 'any'). An exported model still returns text.
@@ -251,13 +251,13 @@ def _scores_come_with_ids() -> None:
         if not score_in_predict_mode:
             return published(*args, vocabulary=vocabulary, **kwargs)
         vocabularies = vocabulary if isinstance(vocabulary, tuple) else (vocabulary,)
-        ids = tuple(_WithoutGraphText(one) for one in vocabularies)
+        ids = tuple(_WithoutGraphText(entry) for entry in vocabularies)
         estimator = published(*args, vocabulary=ids if len(ids) > 1 else ids[0], **kwargs)
         export = estimator.export_saved_model
 
         def export_with_text(*export_args: Any, **export_kwargs: Any) -> Any:
-            for one in ids:
-                one.in_graph = True
+            for entry in ids:
+                entry.in_graph = True
             return export(*export_args, **export_kwargs)
 
         estimator.export_saved_model = export_with_text
@@ -266,7 +266,7 @@ def _scores_come_with_ids() -> None:
     utils.get_estimator = get_estimator
 
 
-def _lines_are_text() -> None:
+def _write_lines_as_text() -> None:
     # Mesh TensorFlow writes inputs, targets and decodes as bytes literals (b'Paris'), and T5's
     # function does not create the folder.
     from mesh_tensorflow.transformer import utils as mesh_utils
@@ -281,14 +281,14 @@ def _lines_are_text() -> None:
     mesh_utils.write_lines_to_file = t5_utils.write_lines_to_file = write_lines_to_file
 
 
-def _no_loss_on_standard_error() -> None:
+def _hide_loss_lines() -> None:
     # Mesh's model function prints every step's loss with tf.Print; training has its own progress.
     import tensorflow.compat.v1 as tf
 
     tf.Print = lambda input_, *args, **kwargs: input_
 
 
-def _groups_of_cores_once() -> None:
+def _cache_group_assignment() -> None:
     import numpy as np
     from mesh_tensorflow.simd_mesh_impl import SimdMeshImpl
 
@@ -327,67 +327,67 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "gin",
         "gin.resource_reader",
-        "a folder models/ on Python's path ends gin's search for a file",
-        _gin_files_in_no_package,
+        "a folder models/ on Python's path makes gin's search for a file fail",
+        _handle_gin_files_outside_packages,
         ("gin.resource_reader._parse_config_path",),
     ),
     Patch(
         "tensorflow",
         "tensorflow logging",
-        "hundreds of start-up lines hide the one that matters",
-        _quiet_start,
+        "hundreds of start-up lines hide the important one",
+        _silence_start,
     ),
     Patch(
         "tensorflow",
         "gs:// off Google's machines",
         "TensorFlow waits minutes for the metadata server",
-        _gs_without_metadata_server,
+        _skip_metadata_server,
     ),
     Patch(
         "seqio",
         "tensorflow.python.framework.ops",
         "register_tensor_conversion_function moved in TensorFlow 2.14; Mesh imports the old name",
-        _tensor_conversion_function,
+        _add_tensor_conversion_function,
         ("tensorflow.python.framework.ops.register_tensor_conversion_function",),
     ),
     Patch(
         "seqio",
         "t5.models.hf_model",
         "t5.models imports PyTorch unconditionally",
-        _torch_free_t5_models,
+        _allow_t5_models_without_torch,
     ),
     Patch(
         "seqio",
         "modules of old gin files",
         "a gin file that imports a removed module cannot be parsed",
-        _modules_of_old_configs,
+        _add_modules_of_old_configs,
     ),
     Patch(
         "seqio",
         "t5.data.utils",
         "T0_VOCAB replaces T5's vocabulary everywhere",
-        _chosen_vocabulary_for_t5,
+        _set_vocabulary_of_t5,
         ("t5.data.utils.DEFAULT_SPM_PATH",),
     ),
     Patch(
         "seqio",
         "seqio.FunctionDataSource",
         "a dataset function without the argument `seed` cannot be read in a fixed order",
-        _dataset_functions_without_seed,
+        _allow_dataset_functions_without_seed,
         ("seqio.dataset_providers.FunctionDataSource.get_dataset",),
     ),
     Patch(
         "seqio",
         "seqio.Task",
-        "a feature that is never made ends every command with a traceback",
-        _features_that_are_not_made,
+        "a feature that no preprocessor makes ends every command with a traceback",
+        _explain_missing_features,
         ("seqio.dataset_providers.Task._validate_preprocessing",),
     ),
     Patch(
         "seqio",
         "seqio.utils.LazyTfdsLoader",
-        "a TFDS dataset without its data is said to have no splits, or is downloaded by a run",
-        _absent_tfds_data,
+        "a TFDS dataset without its data is reported as having no splits, or a run downloads it",
+        _report_absent_tfds_data,
         (
             "seqio.utils.LazyTfdsLoader._get_builder",
             "seqio.utils.LazyTfdsLoader.load",
@@ -397,15 +397,15 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "mesh_tensorflow",
         "mesh get_estimator",
-        "off TPU scoring crashes on text at its end",
-        _scores_come_with_ids,
+        "off TPU, scoring crashes at its end, because it gets text instead of ids",
+        _keep_ids_for_scoring,
         ("mesh_tensorflow.transformer.utils.get_estimator",),
     ),
     Patch(
         "mesh_tensorflow",
         "mesh and t5 write_lines_to_file",
-        "Mesh writes b'Paris' for Paris",
-        _lines_are_text,
+        "Mesh writes b'Paris' instead of Paris",
+        _write_lines_as_text,
         (
             "mesh_tensorflow.transformer.utils.write_lines_to_file",
             "t5.models.utils.write_lines_to_file",
@@ -414,15 +414,15 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "mesh_tensorflow",
         "mesh groups of cores",
-        "Mesh finds the groups of cores anew for each all-reduce; an 11B has a thousand",
-        _groups_of_cores_once,
+        "Mesh recomputes the core groups for each all-reduce; an 11B model has a thousand",
+        _cache_group_assignment,
         ("mesh_tensorflow.simd_mesh_impl.SimdMeshImpl._create_group_assignment",),
     ),
     Patch(
         "mesh_tensorflow",
         "tf.Print",
         "Mesh prints a line for each step",
-        _no_loss_on_standard_error,
+        _hide_loss_lines,
         ("tensorflow.compat.v1.Print",),
     ),
 )
@@ -476,17 +476,17 @@ REPLACEABLE: dict[str, str] = {
     "mesh_attention.attention": "einsums and chains of small operations are slow on CPUs and GPUs",
     "mesh_ops.gelu": "a chain of small operations is slow on CPUs and GPUs",
     "transformer.sublayer_rms_norm": "a chain of small operations is slow on CPUs and GPUs",
-    "mesh_utils.get_estimator": "off TPU our loop takes the run's settings, not an estimator",
+    "mesh_utils.get_estimator": "off TPU our loop uses the run's settings, not an estimator",
     "mesh_utils.train_model": "the Model API trains with our loop",
-    "mesh_utils.eval_model": "off TPU our rank evaluation runs, and results are kept in a file",
+    "mesh_utils.eval_model": "off TPU our rank evaluation runs, and results are written to a file",
     "mesh_utils.infer_model": "off TPU our inference runs",
     "mesh_utils.decode": "an evaluation by decoding records which checkpoint wrote its outputs",
     "mesh_utils.get_checkpoint_iterator": "weights may be in Hugging Face's or T5X's format",
     "mesh_utils.get_step_from_checkpoint_path": "such weights have no step in their path",
-    "mtf_ops.random_uniform": "a rehearsal's two programs cannot draw the same random numbers",
-    "t5_mesh.seqio": "our feeding needs the mixture and options that T5's dataset function reads",
-    "t5_mesh.tf": "T5 reads TSV files unchecked, and those of a .gz without unpacking them",
-    "t5_mesh.transformer_dataset": "it packs one example in turn, ours packs a window of examples",
+    "mtf_ops.random_uniform": "a rehearsal's two programs would draw different random numbers",
+    "t5_mesh.seqio": "our data pipeline needs the mixture and options of T5's dataset function",
+    "t5_mesh.tf": "T5 reads TSV files unchecked, and does not decompress .gz files",
+    "t5_mesh.transformer_dataset": "it packs examples one by one; ours packs a window of examples",
 }
 # Tasks and caching import these modules of T5, which do not need Mesh TensorFlow.
 _WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
@@ -516,7 +516,9 @@ def apply(package: str = "mesh_tensorflow") -> None:
             _applied.append(patch.name)
 
 
-def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> dict[str, Any]:
+def bound_arguments(
+    function: Callable[..., Any], *args: Any, **keyword_arguments: Any
+) -> dict[str, Any]:
     """Returns the arguments that gin would pass to a configurable of another package.
 
     Gin adds the parameters bound to `function` and records them in the operative config, as if
@@ -554,7 +556,7 @@ def bound_arguments(function: Callable[..., Any], *args: Any, **given: Any) -> d
             denylist=stock.denylist,
         )
         try:
-            return substitute(*args, **given)
+            return substitute(*args, **keyword_arguments)
         finally:
             config._REGISTRY[stock.selector] = stock
             del config._INVERSE_REGISTRY[arguments]
@@ -585,9 +587,9 @@ def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., 
         raise ValueError(f"compat.REPLACEABLE has no row '{name}'; it has {', '.join(REPLACEABLE)}")
     path, _, attribute = name.rpartition(".")
     holder = pkgutil.resolve_name(f"{__name__}:{path}")
-    before = getattr(holder, attribute)
+    previous = getattr(holder, attribute)
     setattr(holder, attribute, function)
     try:
-        yield before
+        yield previous
     finally:
-        setattr(holder, attribute, before)
+        setattr(holder, attribute, previous)

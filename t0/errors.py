@@ -1,7 +1,7 @@
 """User errors, and how commands report them: as a message without a traceback.
 
     with reported("seqio_cache_tasks"):
-        raise UserError("no such folder: /data; name one by --data_dir")   # exit status 2
+        raise UserError("no such folder: /data; set it with --data_dir")   # exit status 2
 
 A message says what was given, what was expected and how to fix it. Any other exception is a bug in
 this program and keeps its traceback.
@@ -43,7 +43,7 @@ def printable(text: str) -> str:
     >>> printable("red: \x1b[31m, half of a pair: \ud800")
     'red: \\x1b[31m, half of a pair: \\ud800'
     """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def say(text: str) -> None:
@@ -63,12 +63,12 @@ def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5
 def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> UserError:
     """Returns the error for an unknown name, which suggests the most similar known names."""
     close = nearest(name, known)
-    parts = [f"unknown {kind} '{name}'."]
+    sentences = [f"unknown {kind} '{name}'."]
     if close:
-        parts.append("Did you mean " + " or ".join(f"'{c}'" for c in close) + "?")
+        sentences.append("Did you mean " + " or ".join(f"'{c}'" for c in close) + "?")
     if hint:
-        parts.append(hint)
-    return UserError(" ".join(parts))
+        sentences.append(hint)
+    return UserError(" ".join(sentences))
 
 
 def is_checkout() -> bool:
@@ -112,9 +112,9 @@ def original(error: BaseException) -> BaseException:
     if isinstance(error, UserError):
         return error
     text = str(error)
-    for known in _raised_in_generators:
-        if str(known).splitlines()[0] in text:
-            return known
+    for user_error in _raised_in_generators:
+        if str(user_error).splitlines()[0] in text:
+            return user_error
     return error
 
 
@@ -127,7 +127,7 @@ def short_reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-# Substrings of messages about a full disk. os.strerror may return them in another language.
+# Substrings of messages about a full disk. os.strerror may return a translation.
 _FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "File too large")
 
 
@@ -157,8 +157,8 @@ def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
             raise UserError(remote) from error
         text = short_reason(error).rstrip(".")
         raise UserError(
-            f"{path}: cannot be read: {text}. Is it whole, and what its name says? Copy or write "
-            "it again."
+            f"{path}: cannot be read: {text}. It may be incomplete, or in another format than "
+            "its name says. Copy or write it again."
         ) from error
 
 
@@ -186,7 +186,7 @@ _REMOTE = (
     (
         r"(response code|status|^|\W)\W*403\b|Access denied",
         FORBIDDEN,
-        "this account may not: ask for storage.objectAdmin on the bucket, or for "
+        "this account has no permission: ask for storage.objectAdmin on the bucket, or for "
         "storage.objectViewer to read",
     ),
     (r"bucket does not exist", ABSENT, "there is no such bucket: is its name right?"),
@@ -218,12 +218,12 @@ _SUBSTITUTES = tuple(
         ),
         (
             r"[^/]+\.gin",
-            r"Instead, copy it to this machine, or name a file of gin/models: --gin_file=FILE",
+            r"Instead, copy it to this machine, or use a file of gin/models: --gin_file=FILE",
         ),
-        (r"[^/]*(?:sentencepiece|spiece)[^/]*\.model", r"Instead, name a copy: --vocab=FILE"),
+        (r"[^/]*(?:sentencepiece|spiece)[^/]*\.model", r"Instead, use a copy: --vocab=FILE"),
         (
             r"model\.ckpt-\d+[^/]*",
-            r"Instead, name a copy, or a Hugging Face folder of the weights: --checkpoint=PATH",
+            r"Instead, use a copy, or a Hugging Face folder of the weights: --checkpoint=PATH",
         ),
     )
 )
@@ -272,14 +272,18 @@ def describe_remote(error: BaseException | str) -> str:
     text = error if isinstance(error, str) else _message_of(error)
     if text.startswith((ABSENT, FORBIDDEN, UNREACHABLE)):
         return text  # `t0.files` has already described it
-    why = " ".join(text.split())
-    said = re.search(r'"message": "([^"]+)"', why)
-    why = re.sub(r"^.*Error executing an HTTP request: | with body '.*", "", why)
-    why = why.partition(" when reading ")[0].strip().rstrip(".")
-    why = f"{why}, {said[1].rstrip('.')}" if said and said[1] not in why else why
-    why = why if len(why) < 300 else f"{why[:300]} ..."
+    reason = " ".join(text.split())
+    server_message = re.search(r'"message": "([^"]+)"', reason)
+    reason = re.sub(r"^.*Error executing an HTTP request: | with body '.*", "", reason)
+    reason = reason.partition(" when reading ")[0].strip().rstrip(".")
+    reason = (
+        f"{reason}, {server_message[1].rstrip('.')}"
+        if server_message and server_message[1] not in reason
+        else reason
+    )
+    reason = reason if len(reason) < 300 else f"{reason[:300]} ..."
     kind, advice = classify_remote(error) or (None, "")
-    return f"{kind}: {why}. {advice[0].upper()}{advice[1:]}" if kind else why
+    return f"{kind}: {reason}. {advice[0].upper()}{advice[1:]}" if kind else reason
 
 
 def remote_mistake(error: BaseException) -> str | None:
@@ -290,15 +294,15 @@ def remote_mistake(error: BaseException) -> str | None:
     """
     path = str(getattr(error, "filename", None) or "")
     if not (isinstance(error, OSError) and "://" in path):
-        foreign = type(error).__module__.startswith("tensorflow")
-        match = re.search(r"gs://[^\s'\",;]+", _message_of(error)) if foreign else None
+        is_tensorflow = type(error).__module__.startswith("tensorflow")
+        match = re.search(r"gs://[^\s'\",;]+", _message_of(error)) if is_tensorflow else None
         if not match:
             return None
         path = match[0].rstrip("/.")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    instead = substitute_for(path)
+    substitute = substitute_for(path)
     doctor = " (t0 doctor --model_dir=gs://... asks)" if path.startswith("gs://") else ""
-    return f"{path}: {describe_remote(reason)}{doctor}{f'. {instead}' if instead else ''}"
+    return f"{path}: {describe_remote(reason)}{doctor}{f'. {substitute}' if substitute else ''}"
 
 
 def refuse_unanswered(error: BaseException) -> None:
@@ -320,28 +324,28 @@ _OF_PATHS = (
 _PATH_AND_REASON = re.compile(rf"(.+); ({'|'.join(os.strerror(number) for number in _OF_PATHS)})")
 
 
-def path_mistake(error: BaseException) -> str | None:
+def describe_path_error(error: BaseException) -> str | None:
     """Describes an error about an unusable or impossible path; returns None for other errors.
 
-    >>> path_mistake(PermissionError(errno.EACCES, "Permission denied", "/data/x.jsonl"))
-    '/data/x.jsonl: Permission denied. Name another path, or change what is there'
+    >>> describe_path_error(PermissionError(errno.EACCES, "Permission denied", "/data/x.jsonl"))
+    '/data/x.jsonl: Permission denied. Use another path, or fix the problem there'
     """
-    found = _path_and_reason(error)
-    if not found:
+    path_and_reason = _path_and_reason(error)
+    if not path_and_reason:
         return None
-    path, reason = found
+    path, reason = path_and_reason
     shown = path if len(path) < 300 else f"{path[:300]} ..."
-    return f"{shown}: {reason}. Name another path, or change what is there"
+    return f"{shown}: {reason}. Use another path, or fix the problem there"
 
 
 def _path_and_reason(error: BaseException) -> tuple[str, str] | None:
     if type(error).__module__.startswith("tensorflow"):
-        found = _PATH_AND_REASON.match(str(getattr(error, "message", "")))
-        return (found[1], found[2]) if found else None
+        match = _PATH_AND_REASON.match(str(getattr(error, "message", "")))
+        return (match[1], match[2]) if match else None
     if not isinstance(error, OSError) or error.errno not in _OF_PATHS or not error.filename:
         return None
-    named = isinstance(error.filename, str | bytes)
-    return os.fsdecode(error.filename) if named else "a file", error.strerror
+    is_path = isinstance(error.filename, str | bytes)
+    return os.fsdecode(error.filename) if is_path else "a file", error.strerror
 
 
 @contextlib.contextmanager
@@ -354,15 +358,15 @@ def reported(name: str) -> Iterator[None]:
     Raises:
       SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 if the reader of stdout has closed it.
     """
-    _escape_what_cannot_be_encoded()
+    _escape_unencodable_characters()
     try:
         with _note_interrupts():
             yield
         # Notice a closed stdout here, and not when the interpreter exits.
         sys.stdout.flush()
     except KeyboardInterrupt as error:
-        kept = f": {error}" if str(error) else ""
-        print(f"\n{name}: interrupted{kept}", file=sys.stderr)
+        saved = f": {error}" if str(error) else ""
+        print(f"\n{name}: interrupted{saved}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
         # Otherwise Python would flush the rest of the buffer at exit, fail again and print a
@@ -370,16 +374,16 @@ def reported(name: str) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(BROKEN_PIPE) from None
     except Exception as error:
-        mistake = original(error)
-        text = str(mistake) if isinstance(mistake, UserError) else remote_mistake(mistake)
-        text = path_mistake(mistake) if text is None else text
+        cause = original(error)
+        text = str(cause) if isinstance(cause, UserError) else remote_mistake(cause)
+        text = describe_path_error(cause) if text is None else text
         if text is None:
             raise
         print(f"{name}: {printable(_without_gin_calls(text))}", file=sys.stderr)
         raise SystemExit(USER_ERROR) from None
 
 
-def _escape_what_cannot_be_encoded() -> None:
+def _escape_unencodable_characters() -> None:
     r"""Makes stdout and stderr escape characters that their encoding does not have, as in \xe9."""
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
@@ -418,21 +422,21 @@ def _note_interrupts() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interruptible(kept: str) -> Iterator[None]:
+def interruptible(message: str) -> Iterator[None]:
     """Makes a Ctrl-C inside the block print which results were saved and how to resume.
 
     If blocks are nested, the innermost one counts.
 
     Args:
-      kept: a sentence without a full stop, which `reported` prints.
+      message: a sentence without a full stop, which `reported` prints.
     """
     try:
         yield
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(str(error) or kept) from error
+        raise KeyboardInterrupt(str(error) or message) from error
     except Exception as error:
         if _interrupted.is_set():
-            raise KeyboardInterrupt(kept) from error
+            raise KeyboardInterrupt(message) from error
         raise
 
 

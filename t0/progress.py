@@ -99,13 +99,13 @@ class ProgressLine:
         done, rate = self.before + self._done, self._done / self.seconds
         units = f"{self._unit}s"
         if self._total:
-            left = clock_text((self._total - done) / rate) if rate else "?"
+            remaining = clock_text((self._total - done) / rate) if rate else "?"
             share = min(1.0, done / self._total)
             words = [f"{self._doing}: {done:,} of {self._total:,} {units} ({share:.0%})"]
         else:
-            words, left = [f"{self._doing}: {done:,} {units}"], ""
+            words, remaining = [f"{self._doing}: {done:,} {units}"], ""
         words.append(f"{rate:,.0f} {units}/s" if rate >= 10 else f"{rate:.2g} {units}/s")
-        words += [f"{left} left"] if left else []
+        words += [f"{remaining} left"] if remaining else []
         return ", ".join([*words, *([self._note] if self._note else [])])
 
     def print(self, line: str) -> None:

@@ -30,7 +30,7 @@ class Odd(Exception):
     ids=lambda fault: type(fault).__name__,
 )
 def test_error_message_of_reading_names_file_and_reason(fault):
-    wanted = r"^/data/a\.gz: cannot be read: .*Is it whole"
+    wanted = r"^/data/a\.gz: cannot be read: .*It may be incomplete"
     with pytest.raises(UserError, match=wanted) as caught, reading("/data/a.gz", Odd):
         raise fault
     assert (getattr(fault, "strerror", None) or str(fault)) in str(caught.value)
@@ -54,7 +54,7 @@ ANONYMOUS = "Anonymous caller does not have storage.objects.get access to it."
         ("The specified path gs://b/m was not found.", ABSENT, "is the path right"),
         (GCS.format(401, 401, "Invalid Credentials"), FORBIDDEN, "log in again"),
         (GCS.format(401, 401, ANONYMOUS), FORBIDDEN, "nobody is logged in"),
-        (GCS.format(403, 403, CLOSED), FORBIDDEN, "this account may not"),
+        (GCS.format(403, 403, CLOSED), FORBIDDEN, "this account has no permission"),
         ("libcurl code 6 meaning 'Couldn't resolve host name'", UNREACHABLE, "https_proxy"),
         ("All 10 retry attempts failed. The last failure: libcurl", UNREACHABLE, "https_proxy"),
         (GCS.format(503, 503, "Backend Error"), UNREACHABLE, "does not answer"),

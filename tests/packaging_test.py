@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 import t0
 from t0.cli.doctor import COMMANDS, PACKAGES, command
-from t0.cli.system_tensorflow import TAKEN
+from t0.cli.system_tensorflow import RELEASES
 from t0.errors import install_command
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -220,7 +220,7 @@ def test_installed_versions_equal_the_lock_file():
     wrong = {n: v for n, v in _lock().items() if importlib.metadata.version(n) != v}
     path_file = Path(sysconfig.get_path("purelib")) / "t0_system_tensorflow.pth"
     if path_file.exists():  # on an image's TensorFlow
-        wrong = {n: v for n, v in wrong.items() if n not in TAKEN}
+        wrong = {n: v for n, v in wrong.items() if n not in RELEASES}
     assert not wrong, f"run bin/setup: {wrong}"
 
 

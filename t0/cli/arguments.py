@@ -1,4 +1,4 @@
-"""Arguments that several commands share.
+"""Arguments shared by several commands.
 
 add_shared(parser, "data_dir", "vocab", "json")
 parser.add_argument("--ngrams", default="13,8", action=JoinedList)
@@ -25,10 +25,10 @@ class JoinedList(argparse.Action):
 
 # Name -> keywords of `add_argument`.
 _SHARED: dict[str, dict[str, Any]] = {
-    "data_dir": {"action": "append", "help": "a folder with datasets of your own (T0_DATA_DIR)"},
+    "data_dir": {"action": "append", "help": "a folder with your own datasets (T0_DATA_DIR)"},
     "skip_bad_rows": {
         "action": "store_true",
-        "help": "skip and count rows that hold half of a surrogate pair (T0_SKIP_BAD_ROWS=1)",
+        "help": "skip and count rows with half of a surrogate pair (T0_SKIP_BAD_ROWS=1)",
     },
     "vocab": {"help": "SentencePiece model (default: T0_VOCAB)"},
     "module_import": {
@@ -46,7 +46,7 @@ _SHARED: dict[str, dict[str, Any]] = {
 
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Adds arguments of the same meaning in every command, by their names."""
+    """Adds shared arguments, which mean the same in every command, by their names."""
     for name in names:
         parser.add_argument(f"--{name}", **_SHARED[name])
 
@@ -75,6 +75,6 @@ def make_working_directory_importable() -> None:
     It comes after all installed packages, because a folder there may have the name of a package,
     such as gin or datasets.
     """
-    here = os.getcwd()  # noqa: PTH109 (as Python's own entries are written)
-    if not {here, ""} & set(sys.path):
-        sys.path.append(here)
+    working_directory = os.getcwd()  # noqa: PTH109 (as Python's own entries are written)
+    if not {working_directory, ""} & set(sys.path):
+        sys.path.append(working_directory)

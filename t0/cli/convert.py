@@ -22,62 +22,80 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, formats = parser.add_argument, ", ".join(FORMATS)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = __doc__.partition("\n\n")[2]
-    add("source", metavar="SRC", help="a checkpoint in any format, which is recognised")
+    add("source", metavar="SRC", help="a checkpoint; its format is detected")
     add("destination", metavar="DST", help="a new folder; with --check, the other checkpoint")
     add("--to", metavar="FORMAT", help=f"format of DST: {formats}")
     add("--check", action="store_true", help="compare SRC and DST instead of converting")
-    add("--text", metavar="'INPUT ||| TARGET'", help="with --check: compare logits as well")
-    add("--table", action="store_true", help="print name, shape, dtype, checksum of every tensor")
+    add("--text", metavar="'INPUT ||| TARGET'", help="with --check: also compare logits")
+    add(
+        "--table",
+        action="store_true",
+        help="print the name, shape, dtype and checksum of every tensor",
+    )
     add("--step", type=int, metavar="N", help="which checkpoint of SRC; the step to write in DST")
     add(
-        "--dtype", metavar="TYPE", help=f"of the parameters: {', '.join(DTYPES)}; default as in SRC"
+        "--dtype",
+        metavar="TYPE",
+        help=f"type of the parameters: {', '.join(DTYPES)}; default: SRC's",
     )
     add(
         "--vocab",
         metavar="PATH",
-        help="SentencePiece model (default: SRC's, else a fitting T0_VOCAB)",
+        help="SentencePiece model (default: SRC's, else T0_VOCAB if it fits)",
     )
     add(
         "--vocabulary_rows", type=int, metavar="N", help="pad or cut the vocabulary to N embeddings"
     )
-    add("--activation", metavar="NAME", help=f"{', '.join(ACTIVATIONS)}, where SRC names none")
-    add("--drop_slots", action="store_true", help="leave the optimizer's state out")
-    add("--scan_layers", action="store_true", help="to t5x: stack the layers, as scalable T5X does")
-    add("--gzip_level", type=int, default=0, metavar="0-9", help="to t5x: 1 is T5X's, 0 is fast")
+    add("--activation", metavar="NAME", help=f"{', '.join(ACTIVATIONS)}, if SRC does not say")
+    add("--drop_slots", action="store_true", help="skip the optimizer's state")
+    add(
+        "--scan_layers",
+        action="store_true",
+        help="with --to t5x: stack the layers, as scalable T5X does",
+    )
+    add(
+        "--gzip_level",
+        type=int,
+        default=0,
+        metavar="0-9",
+        help="with --to t5x: 1 is T5X's, 0 is fast",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Converts or compares; returns 0, or 1 where two compared checkpoints differ.
+    """Converts or compares; returns 1 if two compared checkpoints differ, else 0.
 
     Raises:
-      UserError: for flags that do not go together, and as `t0.checkpoints` does.
+      UserError: flags contradict each other, or `t0.checkpoints` raises it.
     """
-    unread = _unread(args)
+    unread = _explain_ignored_flag(args)
     if unread:
         raise UserError(unread)
     if not args.check and not args.to:
-        raise UserError(f"--to names the format of {args.destination}: {', '.join(FORMATS)}")
+        raise UserError(f"--to must name the format of {args.destination}: {', '.join(FORMATS)}")
     return _check(args) if args.check else _convert(args)
 
 
 # The most differences that are printed without --table.
-_SHOWN = 20
-# Flags that comparing does not read.
-_CONVERTING = ("to", "step", "dtype", "vocabulary_rows", "activation")
-_CONVERTING += ("drop_slots", "scan_layers", "gzip_level")
+_MOST_DIFFERENCES = 20
+# Flags that --check does not read.
+_CONVERSION_FLAGS = ("to", "step", "dtype", "vocabulary_rows", "activation")
+_CONVERSION_FLAGS += ("drop_slots", "scan_layers", "gzip_level")
 
 
-def _unread(args: argparse.Namespace) -> str | None:
-    """Returns why a given flag would have no effect; None if all have one."""
+def _explain_ignored_flag(args: argparse.Namespace) -> str | None:
+    """Returns why a flag of the command line would have no effect; None if all have one."""
     if args.check:
-        given = [name for name in _CONVERTING if getattr(args, name) not in (None, False, 0)]
-        if given:
-            return f"--{given[0]} is for conversions; --check compares the checkpoints as they are"
+        ignored = [
+            name for name in _CONVERSION_FLAGS if getattr(args, name) not in (None, False, 0)
+        ]
+        if ignored:
+            return f"--{ignored[0]} is for conversions; --check compares unchanged checkpoints"
         if args.vocab and not args.text:
-            return "--vocab goes with --text, which it encodes: give both, or neither"
+            return "--vocab needs --text, which it encodes"
         return None
     if args.text:
-        return "--text goes with --check"
+        return "--text needs --check"
     for name in ("scan_layers", "gzip_level"):
         if getattr(args, name) and args.to not in (None, "t5x"):
             return f"--{name} is for --to t5x, got --to {args.to}"
@@ -88,12 +106,12 @@ def _convert(args: argparse.Namespace) -> int:
     from t0.checkpoints import convert
 
     if not 0 <= args.gzip_level <= 9:
-        raise UserError(f"--gzip_level {args.gzip_level}; wanted 0 to 9")
+        raise UserError(f"--gzip_level {args.gzip_level}; expected 0 to 9")
     options = ConversionOptions(
         step=args.step,
         dtype=args.dtype,
-        tokenizer=_file(args.vocab, "--vocab"),
-        usual_tokenizer=_file(os.environ.get("T0_VOCAB"), "T0_VOCAB"),
+        tokenizer=_find_file(args.vocab, "--vocab"),
+        usual_tokenizer=_find_file(os.environ.get("T0_VOCAB"), "T0_VOCAB"),
         vocabulary_rows=args.vocabulary_rows,
         activation=args.activation,
         drop_slots=args.drop_slots,
@@ -112,22 +130,22 @@ def _convert(args: argparse.Namespace) -> int:
     return 0
 
 
-def _file(path: str | None, said_by: str) -> Path | None:
+def _find_file(path: str | None, flag: str) -> Path | None:
     # T0_VOCAB may name a remote model, which other commands can read.
-    if not path or (said_by == "T0_VOCAB" and "://" in path):
+    if not path or (flag == "T0_VOCAB" and "://" in path):
         return None
-    found = any_path(path)
-    if not found.is_file():
-        raise UserError(f"{said_by} {path} is no file")
-    return found
+    file = any_path(path)
+    if not file.is_file():
+        raise UserError(f"{flag} {path} is not a file")
+    return file
 
 
 def _print_report(report: ConversionReport, *, table: bool) -> None:
-    """Prints the summary of a conversion; the notes go to stderr.
+    """Prints the summary of a conversion, and its notes to stderr.
 
     Args:
       report: the conversion's report.
-      table: whether a line is printed for every tensor.
+      table: whether to print a line for every tensor.
     """
     if table:
         for row in report.rows:
@@ -150,13 +168,13 @@ def _check(args: argparse.Namespace) -> int:
     """Compares two checkpoints and prints their differences; returns 1 if there are any, else 0.
 
     Raises:
-      UserError: if a checkpoint cannot be read, or there is a text but no vocabulary.
+      UserError: a checkpoint cannot be read, or there is a text but no vocabulary.
     """
     from t0.checkpoints.compare import compare
 
     comparison = compare(args.source, args.destination, progress=sys.stderr.isatty())
     wrong = [row for row in comparison.rows if row.verdict != "same"]
-    shown = comparison.rows if args.table else wrong[:_SHOWN]
+    shown = comparison.rows if args.table else wrong[:_MOST_DIFFERENCES]
     for row in shown:
         gap = "" if row.verdict == "same" else f"\t{row.largest:.3g}"
         print(f"{row.name}\t{row.verdict}{gap}\t{row.detail}".rstrip())
@@ -179,29 +197,29 @@ def _check(args: argparse.Namespace) -> int:
 def _compare_text(args: argparse.Namespace) -> None:
     from t0.checkpoints.compare import compare_forward
 
-    inputs, targets = _ids(args.text, args.vocab or os.environ.get("T0_VOCAB"))
+    inputs, targets = _encode_text(args.text, args.vocab or os.environ.get("T0_VOCAB"))
     with tempfile.TemporaryDirectory() as folder:
         forward = compare_forward(args.source, args.destination, inputs, targets, Path(folder))
-    (first, second), (one, other) = forward.computed_by, forward.nats
+    (first, second), (first_nats, second_nats) = forward.computed_by, forward.nats
     print(
         f"logits: largest difference {forward.largest:.3g}; log-likelihood of the target "
-        f"{one:.6f} nats (A, {first}) and {other:.6f} nats (B, {second})"
+        f"{first_nats:.6f} nats (A, {first}) and {second_nats:.6f} nats (B, {second})"
     )
 
 
-def _ids(text: str, vocabulary: str | None) -> tuple:
+def _encode_text(text: str, vocabulary: str | None) -> tuple:
     import numpy as np
     import sentencepiece
 
-    inputs, bar, targets = text.partition("|||")
-    if not (bar and inputs.strip() and targets.strip()):
-        raise UserError(f"--text {text!r}: wanted 'INPUT ||| TARGET'")
+    inputs, separator, targets = text.partition("|||")
+    if not (separator and inputs.strip() and targets.strip()):
+        raise UserError(f"--text {text!r}: expected 'INPUT ||| TARGET'")
     if not vocabulary:
-        raise UserError("--text needs the SentencePiece model: --vocab PATH, or T0_VOCAB")
+        raise UserError("--text needs a SentencePiece model: set --vocab PATH or T0_VOCAB")
     try:
         pieces = sentencepiece.SentencePieceProcessor(model_proto=read_bytes(vocabulary))
     except (OSError, RuntimeError) as error:
-        raise UserError(f"--vocab {vocabulary} is no SentencePiece model: {error}") from error
-    ids = [pieces.encode(part.strip()) for part in (inputs, targets)]
+        raise UserError(f"--vocab {vocabulary} is not a SentencePiece model: {error}") from error
+    ids = [pieces.encode(side.strip()) for side in (inputs, targets)]
     # As in T0, the target ends in EOS (1) and the input does not.
     return np.asarray([ids[0]], np.int32), np.asarray([[*ids[1], 1]], np.int32)

@@ -1,11 +1,11 @@
 """`t0 doctor`: checks the installation, and lists packages, devices, data and commands.
 
-    t0 doctor           # exit status 0 if nothing is wrong, 1 otherwise
+    t0 doctor           # exit status 0 if there are no problems, 1 otherwise
     t0 doctor --json    # the same as one JSON object
     t0 doctor --tpu my-tpu --zone europe-west4-a --model_dir gs://b/model --cache gs://b/cache
 
-`examine` returns the facts and the problems as one plain dict, `render` turns it into lines.
-Neither imports TensorFlow, except for gs://, because the command has to work if that fails.
+`examine` returns the facts and the problems as one plain dict, and `render` turns it into lines.
+TensorFlow is only imported for gs://, because the command must also work without it.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from t0.cli import doctor_cloud
 from t0.cli.doctor_cloud import Problem, problem
 from t0.errors import UserError, is_checkout
 
-# Versions that are known or expected to work; the locks are within, which a test compares.
+# Versions that are known or expected to work. A test checks that the lock files are in range.
 PACKAGES = {
     "tensorflow": ">=2.15.1,<2.16",  # 2.16 removed tf.estimator
     "tensorflow-text": ">=2.15,<2.16",
@@ -39,16 +39,16 @@ PACKAGES = {
     "promptsource": "==0.1.0",  # the prompts of the paper
     "sentencepiece": ">=0.2,<0.2.1",  # newer needs protobuf 5
     "protobuf": ">=4.25.2,<5",  # TensorFlow 2.15 refuses 5
-    "numpy": ">=1.23.5,<2",  # for which TensorFlow 2.15 is built
+    "numpy": ">=1.23.5,<2",  # TensorFlow 2.15 is built for it
     "pyarrow": ">=21,<24",  # newer needs numpy 2
-    "datasets": ">=4,<6",  # older runs scripts of datasets
+    "datasets": ">=4,<6",  # older ones run dataset scripts
     "apache-beam": ">=2.60,<3",
     "tensorflow-metadata": ">=1.13.1,<1.16",  # newer needs protobuf 5
     "setuptools": "<81",  # 81 removed pkg_resources
 }
-# Distributions with the same modules.
+# Package -> another distribution with the same modules.
 INSTEAD = {"tensorflow": "tensorflow-cpu", "seqio": "seqio-nightly"}
-# Console command -> the module that it must run; SeqIO and T5 install two of the same names.
+# Console command -> the module that it must run. SeqIO and T5 install two of the same names.
 COMMANDS = {
     "seqio_cache_tasks": "t0.cli.cache_tasks",
     "t5_mesh_transformer": "t0.cli.mesh_transformer",
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Prints the report; returns 1 when something is wrong, else 0."""
+    """Prints the report; returns 1 if there are problems, else 0."""
     doctor_cloud.check_arguments(args)
     report = examine()
     if args.tpu or args.model_dir or args.cache:
@@ -77,31 +77,33 @@ def main(args: argparse.Namespace) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """Returns every fact and every problem of this machine, with the keys of `--json`."""
+    """Returns the facts and problems of this machine, with the keys of `--json`."""
     wrong: list[Problem] = []
     return {
         "t0": {"version": t0.__version__, "path": str(Path(t0.__file__).parent)},
-        "python": _python(wrong),
-        "packages": _packages(wrong),
-        "vocabulary": _vocabulary(wrong),
-        "data": _data(wrong),
+        "python": _examine_python(wrong),
+        "packages": _examine_packages(wrong),
+        "vocabulary": _examine_vocabulary(wrong),
+        "data": _examine_data(wrong),
         "devices": {
             "cores": len(os.sched_getaffinity(0)),
             "gpus": gpus(),
             "tpu": os.environ.get("TPU_NAME"),
         },
-        "commands": _commands(wrong),
-        "disk": _disk(wrong),
+        "commands": _examine_commands(wrong),
+        "disk": _examine_disk(wrong),
         "wrong": wrong,
     }
 
 
-def _python(wrong: list[Problem]) -> dict[str, str]:
+def _examine_python(wrong: list[Problem]) -> dict[str, str]:
     version = ".".join(map(str, sys.version_info[:3]))
     releases = " or ".join(f"{major}.{minor}" for major, minor in PYTHONS)
     if sys.version_info[:2] not in PYTHONS:
-        what = f"Python {version}: wanted {releases} (TensorFlow 2.15 has no wheels for newer ones)"
-        wrong.append(problem(what, "bin/setup in a checkout, or install Python 3.11"))
+        fault = (
+            f"Python {version}: expected {releases} (TensorFlow 2.15 has no wheels for newer ones)"
+        )
+        wrong.append(problem(fault, "bin/setup in a checkout, or install Python 3.11"))
     return {"version": version, "wanted": releases, "executable": sys.executable}
 
 
@@ -113,65 +115,67 @@ def installed_version(name: str) -> str | None:
         return None
 
 
-def _packages(wrong: list[Problem]) -> list[dict[str, Any]]:
+def _examine_packages(wrong: list[Problem]) -> list[dict[str, Any]]:
     try:
         specifiers = importlib.import_module("packaging.specifiers")
     except ImportError:
-        what = "packaging is not installed: no version can be judged"
-        wrong.append(problem(what, _remedy("packaging")))
+        fault = "packaging is not installed: versions cannot be checked"
+        wrong.append(problem(fault, _remedy("packaging")))
         return []
     rows = []
-    for package, wanted in PACKAGES.items():
+    for package, versions in PACKAGES.items():
         names = [package, INSTEAD.get(package, package)]
         name = next(filter(installed_version, names), package)
         version = installed_version(name)
-        fits = bool(version) and specifiers.SpecifierSet(wanted).contains(version, prereleases=True)
-        rows.append({"name": name, "found": version, "wanted": wanted, "fits": fits})
+        fits = bool(version) and specifiers.SpecifierSet(versions).contains(
+            version, prereleases=True
+        )
+        rows.append({"name": name, "found": version, "wanted": versions, "fits": fits})
         if not fits:
-            what = f"{name} {version or 'is not installed'}: wanted {wanted}"
-            wrong.append(problem(what, _remedy(package, wanted)))
+            fault = f"{name} {version or 'is not installed'}: expected {versions}"
+            wrong.append(problem(fault, _remedy(package, versions)))
     return rows
 
 
-def _remedy(package: str, wanted: str = "") -> str:
+def _remedy(package: str, versions: str = "") -> str:
     if is_checkout():
         return "bin/setup (rm -rf .venv first if that does not help)"
     if package == "promptsource":
         return "pip install --no-deps --ignore-requires-python promptsource==0.1.0"
-    return f"pip install --no-deps {shlex.quote(package + wanted)}"
+    return f"pip install --no-deps {shlex.quote(package + versions)}"
 
 
-def _vocabulary(wrong: list[Problem]) -> dict[str, Any]:
-    named = os.environ.get("T0_VOCAB")
-    path, pieces = named or DEFAULT_VOCABULARY, None
+def _examine_vocabulary(wrong: list[Problem]) -> dict[str, Any]:
+    path_from_variable = os.environ.get("T0_VOCAB")
+    path, pieces = path_from_variable or DEFAULT_VOCABULARY, None
     try:
         if "://" not in path:
-            # Imported here: it needs packages that this command has to work without.
+            # Imported here, because this command must also work without the packages it needs.
             sentence_pieces = importlib.import_module("t0.catalogue.sentence_pieces")
             model = sentence_pieces.checked_model(path, Path(path).read_bytes())
             pieces = len(model.pieces)
     except OSError as error:
-        what = f"the vocabulary {path} cannot be read ({error.strerror})"
-        wrong.append(problem(what, "T0_VOCAB=/path/to/a/sentencepiece.model"))
+        fault = f"the vocabulary {path} cannot be read ({error.strerror})"
+        wrong.append(problem(fault, "T0_VOCAB=/path/to/a/sentencepiece.model"))
     except UserError as error:
         wrong.append(problem(str(error), "T0_VOCAB=/path/to/a/sentencepiece.model"))
-    except ImportError:  # reported among the packages
+    except ImportError:  # already reported with the packages
         pass
-    return {"path": path, "from": "T0_VOCAB" if named else "default", "pieces": pieces}
+    return {"path": path, "from": "T0_VOCAB" if path_from_variable else "default", "pieces": pieces}
 
 
-def _data(wrong: list[Problem]) -> list[dict[str, Any]]:
+def _examine_data(wrong: list[Problem]) -> list[dict[str, Any]]:
     try:
-        # Imported here: it needs yaml, and this command has to work where packages are missing.
+        # Imported here: it needs yaml, and this command must work if packages are missing.
         sources = importlib.import_module("t0.sources")
         folders = sources.data_dirs()
         rows = [{"path": str(path), "datasets": _dataset_names(path)} for path in folders]
         own = sources.find_own_datasets(folders)
     except ImportError as error:
-        wrong.append(problem(f"data folders cannot be looked at: {error}", _remedy("pyyaml")))
+        wrong.append(problem(f"data folders cannot be examined: {error}", _remedy("pyyaml")))
         return []
     except UserError as error:
-        wrong.append(problem(str(error), "correct that, or name other folders: T0_DATA_DIR=a:b"))
+        wrong.append(problem(str(error), "fix that, or set other folders: T0_DATA_DIR=a:b"))
         return []
     for row in rows:
         row["own_prompts"] = {
@@ -226,8 +230,8 @@ def command(name: str, path: str | None = None) -> dict[str, Any]:
     return {"name": name, "script": script, "module": module, "on_path": on_path}
 
 
-def _commands(wrong: list[Problem]) -> list[dict[str, Any]]:
-    # SeqIO and T5 install commands of the same names; whichever is installed last wins.
+def _examine_commands(wrong: list[Problem]) -> list[dict[str, Any]]:
+    # SeqIO and T5 install commands with the same names. The package installed last wins.
     again = "pip install --no-deps --force-reinstall t0 (last, after seqio and t5)"
     remedy = "rm .venv/.t0-setup; bin/setup (and activate .venv)" if is_checkout() else again
     rows = [command(name) | {"wanted": module} for name, module in COMMANDS.items()]
@@ -236,22 +240,26 @@ def _commands(wrong: list[Problem]) -> list[dict[str, Any]]:
             wrong.append(problem(f"{row['name']}: no such command", remedy))
         elif row["module"] != row["wanted"]:
             runs = f"{row['name']} ({row['script']}) runs {row['module'] or 'something else'}"
-            wrong.append(problem(f"{runs}: wanted {row['wanted']}", remedy))
+            wrong.append(problem(f"{runs}: expected {row['wanted']}", remedy))
     return rows
 
 
-def _disk(wrong: list[Problem]) -> dict[str, Any]:
+def _examine_disk(wrong: list[Problem]) -> dict[str, Any]:
     folder = os.getcwd()  # noqa: PTH109
     free = shutil.disk_usage(folder).free
     if free < LITTLE_DISK_BYTES:
-        what = f"{free / 1e9:.1f} GB of disk are free in {folder}: caches and checkpoints need more"
-        wrong.append(problem(what, "free some, or name folders: --output_cache_dir, --model_dir"))
+        fault = (
+            f"{free / 1e9:.1f} GB of disk are free in {folder}: caches and checkpoints need more"
+        )
+        wrong.append(
+            problem(fault, "free some, or use other folders: --output_cache_dir, --model_dir")
+        )
     return {"path": folder, "free_bytes": free}
 
 
 def render(report: dict[str, Any]) -> list[str]:
     """Returns the lines of the report: first the facts, then each problem and its remedy."""
-    lines = [*_render_versions(report), *_render_surroundings(report)]
+    lines = [*_render_versions(report), *_render_environment(report)]
     if "cloud" in report:
         lines += [_line(label, words) for label, words in doctor_cloud.lines(report["cloud"])]
     if not report["wrong"]:
@@ -265,17 +273,17 @@ def render(report: dict[str, Any]) -> list[str]:
 def _render_versions(report: dict[str, Any]) -> Iterator[str]:
     python = report["python"]
     yield f"t0 {report['t0']['version']} in {report['t0']['path']}"
-    yield f"Python {python['version']} (wanted {python['wanted']}) at {python['executable']}"
-    yield "packages: version found and range wanted, ! where they differ"
+    yield f"Python {python['version']} (expected {python['wanted']}) at {python['executable']}"
+    yield "packages: installed version and supported range, ! if it is outside"
     cells = [
         f"{' ' if row['fits'] else '!'} {row['name']} {row['found'] or 'none'} {row['wanted']}"
         for row in report["packages"]
     ]
-    for left, right in zip(cells[::2], [*cells[1::2], ""], strict=False):
-        yield f"{left:<44}{right}".rstrip()
+    for cell, next_cell in zip(cells[::2], [*cells[1::2], ""], strict=False):
+        yield f"{cell:<44}{next_cell}".rstrip()
 
 
-def _render_surroundings(report: dict[str, Any]) -> Iterator[str]:
+def _render_environment(report: dict[str, Any]) -> Iterator[str]:
     vocabulary = report["vocabulary"]
     pieces = f", {vocabulary['pieces']:,} pieces" if vocabulary["pieces"] else ""
     yield _line("vocabulary", f"{vocabulary['path']} ({vocabulary['from']}{pieces})")
@@ -298,7 +306,7 @@ def _render_surroundings(report: dict[str, Any]) -> Iterator[str]:
 
 def _data_words(row: dict[str, Any]) -> Iterator[str]:
     names = ", ".join(row["datasets"])
-    yield row["path"]  # in full, to be copied
+    yield row["path"]  # unabridged, so that users can copy it
     yield textwrap.shorten(f"{len(row['datasets'])} datasets: {names}", WIDTH, placeholder=" ...")
     if row["own_prompts"]:
         own = ", ".join(f"{name} ({count})" for name, count in row["own_prompts"].items())

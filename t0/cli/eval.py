@@ -1,6 +1,6 @@
-"""`t0 eval CHECKPOINT`: the whole T0 evaluation of a checkpoint in any format, in one command.
+"""`t0 eval CHECKPOINT`: runs the whole T0 evaluation of a checkpoint in any format.
 
-A decoder-only folder of Hugging Face (GPT-2, Llama ...) is ranked with PyTorch and transformers.
+Decoder-only models in Hugging Face folders (GPT-2, Llama ...) run with PyTorch and transformers.
 
 t0 eval /models/t0_3b --data_dir=data                    # the held-out datasets, by ranking
 t0 eval bigscience/T0_3B --data_dir=data --limit=100 --output=out
@@ -43,20 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "published values"
     )
     add("--reproduce", action="store_true", help=reproduce)
-    downloads = "print what a machine without network needs for --reproduce, and end"
+    downloads = "print download commands for --reproduce on a machine without network, and exit"
     add("--downloads", action="store_true", help=downloads)
     add("--limit", type=int, metavar="N", help="the first N examples of each task")
-    shards = "divide ranking into N commands, for `t0 merge`"
+    shards = "split ranking into N shards, one per command; `t0 merge` joins them"
     add("--num_shards", type=int, metavar="N", help=shards)
-    add("--shard_id", type=int, metavar="I", help="which of them, from 0")
-    decode = "also decode an answer to each ranked input, and judge it by exact match"
+    add("--shard_id", type=int, metavar="I", help="the shard to run, from 0")
+    decode = "also decode an answer to each ranked input, and score it by exact match"
     add("--decode_answers", action="store_true", help=decode)
-    add("--batch_tokens", type=int, metavar="N", help="the most tokens of a batch")
-    lengths = "most tokens of a text (default: inputs=1024,targets=256)"
+    add("--batch_tokens", type=int, metavar="N", help="maximum number of tokens per batch")
+    lengths = "maximum tokens per text (default: inputs=1024,targets=256)"
     add("--lengths", default="", action=JoinedList, help=lengths)
     stale = "use caches whose prompts, data, vocabulary or modules changed"
     add("--allow_stale_cache", action="store_true", help=stale)
-    add("--skip_absent", action="store_true", help="leave out datasets without data")
+    add("--skip_absent", action="store_true", help="skip datasets without data")
     add("--vocab", help="SentencePiece model (default: the checkpoint's own)")
     add("--activation_dtype", default="float32", choices=["auto", "float32", "bfloat16"])
     join = (
@@ -68,11 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Evaluates, prints the summary and the report's path, and returns the exit status."""
+    """Evaluates, prints the summary and the path of the report, and returns the exit status."""
     if args.format != "t0":
         raise UserError(
-            f"--format={args.format}: `t0 eval` writes its own format only. To run our prompts in "
-            "lm-evaluation-harness, and have its format: t0 export-eval TASKS --to lm-eval"
+            f"--format={args.format}: `t0 eval` only writes its own format. To run our prompts in "
+            "lm-evaluation-harness, which writes its format: t0 export-eval TASKS --to lm-eval"
         )
     if args.downloads:
         print("\n".join(reproduce.download_lines([*reproduce.held_out_splits()])))
@@ -83,12 +83,12 @@ def main(args: argparse.Namespace) -> int:
         reproduce.check_flags(args)
     if args.skip_absent and args.cache_dirs:
         raise UserError(
-            "--skip_absent looks for datasets, and --cache_dirs reads caches instead: give one"
+            "--skip_absent is about datasets, but --cache_dirs reads caches: use one of them"
         )
     for name in ("limit", "batch_tokens"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise UserError(f"--{name} {value}: wanted a number from 1")
+            raise UserError(f"--{name} {value}: expected a number from 1")
     shard = _shard(args)
     from t0.catalogue.row_preview import parse_lengths
     from t0.checkpoints import described
@@ -102,8 +102,8 @@ def main(args: argparse.Namespace) -> int:
         _run_decoder_only(path, source, _evaluation(args, str(output), lengths, shard))
     elif args.join:
         raise UserError(
-            f"--join={args.join} is for decoder-only models, and {path} is an encoder-decoder, "
-            "which reads input and choice apart"
+            f"--join={args.join} is for decoder-only models. {path} is an encoder-decoder, "
+            "which reads input and choice separately"
         )
     else:
         description = described.describe(path, source, output, vocabulary=args.vocab)
@@ -124,40 +124,40 @@ def _shard(args: argparse.Namespace) -> "BatchShard":
     count, shard = args.num_shards, args.shard_id
     if count is None or shard is None or not 0 <= shard < count:
         raise UserError(
-            f"got --shard_id={shard} and --num_shards={count}; wanted both, such as --num_shards=4 "
-            "and --shard_id=0, 1, 2 or 3"
+            f"got --shard_id={shard} and --num_shards={count}; expected both, such as "
+            "--num_shards=4 and --shard_id=0, 1, 2 or 3"
         )
     return BatchShard(shard, count)
 
 
-def _choose_vocabulary(given: str | None, own: str | None) -> None:
-    """Sets the vocabulary of the tasks: the given one, or the checkpoint's own."""
+def _choose_vocabulary(chosen: str | None, own: str | None) -> None:
+    """Sets the vocabulary of the tasks: the chosen one, or the checkpoint's own."""
     from t0.checkpoints import tokenizer
     from t0.files.any_path import any_path
 
-    if not (given or own):
+    if not (chosen or own):
         return
-    os.environ["T0_VOCAB"] = given or own  # t5's own tasks read it while they are imported
-    if not given and (caution := tokenizer.caution(any_path(own))):
+    os.environ["T0_VOCAB"] = chosen or own  # t5's own tasks read it while they are imported
+    if not chosen and (caution := tokenizer.caution(any_path(own))):
         print(printable(caution), file=sys.stderr)
 
 
 def _check_decoder_only(path: str, args: argparse.Namespace) -> None:
-    """Refuses flags that an evaluation of a decoder-only model does not read."""
+    """Raises a UserError for flags that do not apply to decoder-only models."""
     if args.decode_answers:
         raise UserError(
-            f"--decode_answers is for encoder-decoders, and {path} is a decoder-only model: "
-            "evaluate it without"
+            f"--decode_answers is for encoder-decoders. {path} is a decoder-only model: "
+            "leave the flag out"
         )
     if args.vocab:
         raise UserError(
-            f"--vocab is for T5 models; {path} is a decoder-only model, read with the tokenizer of "
-            "its own folder: leave it out"
+            f"--vocab is for T5 models. {path} is a decoder-only model, which uses the tokenizer "
+            "in its folder: leave the flag out"
         )
 
 
 def _evaluation(args: argparse.Namespace, output: str, lengths: Any, shard: "BatchShard") -> Any:
-    """Imports the modules of the tasks, and returns the evaluation that the flags ask for."""
+    """Imports the modules of the tasks, and returns the evaluation that the flags describe."""
     modules = args.module_import or ["t0.seqio_tasks"]
     for module in modules:
         importlib.import_module(module)
@@ -185,11 +185,11 @@ def _evaluation(args: argparse.Namespace, output: str, lengths: Any, shard: "Bat
     )
 
 
-def _run(found: Any, evaluation: Any) -> None:
+def _run(description: Any, evaluation: Any) -> None:
     from t0.config import flags
     from t0.run import command, whole_evaluation
 
-    words = whole_evaluation.command_line(found, evaluation)
+    words = whole_evaluation.command_line(description, evaluation)
     command.run(flags.parse(words), sys.argv)
 
 

@@ -1,4 +1,4 @@
-"""`t0 export-eval TASKS`: prompts as tasks of another evaluation program, rows rendered.
+"""`t0 export-eval TASKS`: exports rendered prompts as tasks of lm-evaluation-harness.
 
 t0 export-eval t0_eval --to lm-eval --data_dir=data --output=harness
 t0 export-eval 'super_glue_rte_.*' --to lm-eval --data_dir=data --output=rte --group=rte
@@ -15,7 +15,7 @@ from t0.cli.arguments import add_shared
 from t0.errors import UserError, printable
 from t0.sources import without_absent
 
-# Programs that prompts are written for.
+# Supported target programs.
 FORMATS = ("lm-eval",)
 # Kind of model -> a description, and the harness's arguments.
 _MODELS = {
@@ -42,70 +42,72 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Writes the folder, prints what is in it and how to run it; returns the exit status."""
+    """Writes the folder, prints a summary and the command to run; returns the exit status."""
     from t0 import lm_eval
     from t0.catalogue.listing import read_listing
 
     if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit={args.limit}; wanted a number from 1 on")
+        raise UserError(f"--limit={args.limit}; expected a number from 1")
     listing = read_listing()
     tasks, group = _choose_tasks(listing, args.tasks, args.split)
-    sources = {one.name: one for one in tasks}
-    there = without_absent(sources, args.split, skip=args.skip_absent)
-    tasks = [sources[name] for name in there]
+    sources = {task.name: task for task in tasks}
+    available = without_absent(sources, args.split, skip=args.skip_absent)
+    tasks = [sources[name] for name in available]
     group = args.group or group
-    found = lm_eval.export(
+    exported = lm_eval.export(
         tasks, args.output, split=args.split, group=group, eos=args.eos, limit=args.limit
     )
-    _print(found, args)
+    _print(exported, args)
     return 0
 
 
-def _choose_tasks(listing: Any, wanted: str, split: str) -> tuple[list[Any], str]:
-    """Returns the prompts of the tasks that can be ranked, and a name for all of them."""
+def _choose_tasks(listing: Any, expression: str, split: str) -> tuple[list[Any], str]:
+    """Returns the prompts of the tasks that can be ranked, and the name of their group."""
     from t0.catalogue import SCORE_EVAL
 
-    mixture = next((n for n in (wanted, wanted + SCORE_EVAL) if n in listing.mixtures), None)
-    names = listing.select(mixture or wanted)
+    mixture = next(
+        (n for n in (expression, expression + SCORE_EVAL) if n in listing.mixtures), None
+    )
+    names = listing.select(mixture or expression)
     ranked = {name.removesuffix(SCORE_EVAL) + SCORE_EVAL: None for name in names}
     ranked_tasks = [listing.tasks[name] for name in ranked if name in listing.tasks]
-    left = len(ranked) - len(ranked_tasks)
+    left_out = len(ranked) - len(ranked_tasks)
     if not ranked_tasks:
         raise UserError(
-            f"none of the {len(names)} tasks of '{wanted}' has answer choices; wanted prompts that "
-            "are evaluated by ranking. List them with: t0 tasks '.*_score_eval'"
+            f"none of the {len(names)} tasks of '{expression}' has answer choices; expected "
+            "prompts for rank evaluation. List them with: t0 tasks '.*_score_eval'"
         )
-    if left:
-        print(f"left out: {left} prompts without answer choices", file=sys.stderr)
+    if left_out:
+        print(f"left out: {left_out} prompts without answer choices", file=sys.stderr)
     with_split = [task.task for task in ranked_tasks if split in task.splits]
     if not with_split:
-        splits = sorted({one for task in ranked_tasks for one in task.splits})
+        splits = sorted({split_name for task in ranked_tasks for split_name in task.splits})
         raise UserError(
-            f"no task of {wanted} has a split '{split}'; there are: {', '.join(splits)}"
+            f"no task of {expression} has a split '{split}'; there are: {', '.join(splits)}"
         )
     return with_split, mixture or "t0_prompts"
 
 
-def _print(found: Any, args: argparse.Namespace) -> None:
-    left_out = sum((Counter(prompt.left_out) for prompt in found.tasks), Counter())
-    examples = sum(prompt.examples for prompt in found.tasks)
-    scored = [prompt for prompt in found.tasks if prompt.examples]
+def _print(exported: Any, args: argparse.Namespace) -> None:
+    left_out = sum((Counter(prompt.left_out) for prompt in exported.tasks), Counter())
+    examples = sum(prompt.examples for prompt in exported.tasks)
+    scored = [prompt for prompt in exported.tasks if prompt.examples]
     print(
         printable(
-            f"{args.output}: {examples:,} rows of {len(scored)} prompts of {len(found.datasets)} "
-            f"datasets, split {args.split}"
+            f"{args.output}: {examples:,} rows of {len(scored)} prompts of "
+            f"{len(exported.datasets)} datasets, split {args.split}"
         )
     )
     for reason, count in left_out.items():
         print(f"left out: {count:,} rows: {reason}", file=sys.stderr)
-    for prompt in found.tasks:
+    for prompt in exported.tasks:
         if not prompt.examples:
             print(f"left out: {prompt.name}: nothing to score", file=sys.stderr)
     kind = "T5" if args.eos == "</s>" else "other"
-    said, model = _MODELS[kind]
-    print(f"Run it, {said}:")
+    description, model = _MODELS[kind]
+    print(f"Run it, {description}:")
     words = ["lm_eval", "run", "--model", "hf", "--model_args", model]
-    words += ["--include_path", args.output, "--tasks", found.group]
+    words += ["--include_path", args.output, "--tasks", exported.group]
     words += ["--log_samples", "--output_path", "RESULTS"]
     print(printable(f"  {shlex.join(words)}"))
     print("  t0 report RESULTS --output report")

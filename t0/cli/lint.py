@@ -1,4 +1,4 @@
-"""`t0 lint [REGEX]`: checks prompts on sample rows; exit status 1 if a template has a fault.
+"""`t0 lint [REGEX]`: checks prompts on sample rows; the exit status is 1 if a template has faults.
 
 t0 lint 'super_glue_rte_.*'                     # tasks by regular expression, all by default
 t0 lint --data_dir=my_data 'my_reviews_.*'      # your own templates, before training on them
@@ -24,13 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     add = parser.add_argument
     add("regex", nargs="?", help="a mixture, or tasks by regular expression")
-    rows = f"rows of each split to look at, spread over it (default {DEFAULT_ROWS})"
+    rows = f"rows to check per split, spread over the split (default {DEFAULT_ROWS})"
     add("--rows", type=int, default=DEFAULT_ROWS, help=rows)
-    splits = "splits to look at, comma-separated (default: all)"
+    splits = "splits to check, comma-separated (default: all)"
     add("--splits", action=JoinedList, help=splits)
-    share = "share of rows, 0 to 1, above which something odd is a fault (default 0.1)"
+    share = "share of rows, 0 to 1, above which a failed check is a fault (default 0.1)"
     add("--max_share", type=float, default=0.1, help=share)
-    add("--vocab", help="SentencePiece model; without one tokens are not counted")
+    add("--vocab", help="SentencePiece model; without it, tokens are not counted")
     add_shared(parser, "data_dir", "skip_bad_rows", "module_import", "json")
 
 
@@ -39,17 +39,17 @@ def main(args: argparse.Namespace) -> int:
     from t0.catalogue.sentence_pieces import load_tokens
 
     if args.rows < 1:
-        raise UserError(f"--rows={args.rows}: wanted a number from 1")
+        raise UserError(f"--rows={args.rows}: expected a number from 1")
     if not 0 <= args.max_share <= 1:
-        raise UserError(f"--max_share={args.max_share:g}: wanted a share from 0 to 1")
+        raise UserError(f"--max_share={args.max_share:g}: expected a share from 0 to 1")
     tokens = load_tokens(args.vocab)
     selected = _select(args)
     splits = split_list(args.splits)
-    known_splits = {split: None for _, source in selected for split in source.split_mapping}
+    all_splits = {split: None for _, source in selected for split in source.split_mapping}
     for split in splits:
-        if split not in known_splits:
+        if split not in all_splits:
             raise unknown_name(
-                "split", split, known_splits, f"(--splits; there are {', '.join(known_splits)})"
+                "split", split, all_splits, f"(--splits; there are {', '.join(all_splits)})"
             )
     rows, absent = [], []
     for name, source in tqdm(selected, "linting", disable=None, leave=False):
@@ -62,8 +62,7 @@ def main(args: argparse.Namespace) -> int:
                 absent.append(f"{name} split '{split}'")
     if not rows:
         raise UserError(
-            f"the data of none of these {len(selected)} tasks is here: name its folder with "
-            "--data_dir"
+            f"none of these {len(selected)} tasks has its data here: set the folder with --data_dir"
         )
     faulty = sum(bool(row["faults"]) for row in rows)
     if args.json:
@@ -72,16 +71,16 @@ def main(args: argparse.Namespace) -> int:
     else:
         _print(rows, counted=tokens is not None)
     print(
-        f"{len(rows)} splits looked at, {faulty} with faults, {len(absent)} without data here; "
+        f"{len(rows)} splits checked, {faulty} with faults, {len(absent)} without data here; "
         f"at most {args.rows:,} rows of each (--rows)"
-        + ("" if tokens else ". Tokens were not counted: that needs --vocab"),
+        + ("" if tokens else ". Tokens were not counted, which needs --vocab"),
         file=sys.stderr,
     )
     return 1 if faulty else 0
 
 
 def _select(args: argparse.Namespace) -> list[tuple[str, Any]]:
-    """Returns name and rows of the plain tasks: each template is checked once."""
+    """Returns the names and row sources of plain tasks, so that each template is checked once."""
     from t0.catalogue import SCORE_EVAL
     from t0.cli.registered import read_listing
 
@@ -135,25 +134,25 @@ def _find_exemptions(source: Any, split: str) -> Iterator[tuple[str, str]]:
     from t0.caching.split_state import DROPS, exemptions
     from t0.catalogue import lint
 
-    for known in exemptions(
+    for exemption in exemptions(
         source.dataset, source.subset, source.split_mapping[split], source.template.name
     ):
-        yield (lint.NOTHING if known.kind == DROPS else lint.HIDDEN), known.reason
+        yield (lint.NOTHING if exemption.kind == DROPS else lint.HIDDEN), exemption.reason
 
 
-def _print(found: list[dict[str, Any]], *, counted: bool) -> None:
+def _print(reports: list[dict[str, Any]], *, counted: bool) -> None:
     from t0.catalogue import lint
 
     checks = (*lint.CHECKS, *(lint.BY_TOKENS if counted else ()))
     rows = []
-    for row in found:
+    for row in reports:
         cells = [_share(row["counts"].get(check, 0), row["rows"]) for check in checks]
         faults = [f"{check}: {why}" for check, why in row["faults"].items()]
-        known = [f"known: {why}" for why in row["known"].values()]
-        verdict = "; ".join([*(faults or known), *row["notes"]])
+        exempted = [f"known: {why}" for why in row["known"].values()]
+        verdict = "; ".join([*(faults or exempted), *row["notes"]])
         draws = "seeded" if row["draws"] else "no"
-        looked_at = f"{row['rows']:,}"
-        rows.append((row["task"], row["split"], looked_at, *cells, draws, verdict or "ok"))
+        checked_rows = f"{row['rows']:,}"
+        rows.append((row["task"], row["split"], checked_rows, *cells, draws, verdict or "ok"))
     columns = ("task", "split", "rows", *checks, "random", "verdict")
     print_table(columns, rows, right=("rows", *checks, "random"))
 

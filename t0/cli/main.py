@@ -19,33 +19,39 @@ from t0.errors import reported, unknown_name
 from t0.files.publishing import folder_of_run
 
 VERBS = {
-    "doctor": ("t0.cli.doctor", "what is installed, seen and wrong on this machine"),
-    "tasks": ("t0.cli.tasks", "tasks and mixtures, with counts, rates, splits and caches"),
-    "convert": ("t0.cli.convert", "checkpoints between Mesh TensorFlow, Hugging Face and T5X"),
-    "plan": ("t0.cli.plan", "memory, communication and time of a run on a TPU slice, without one"),
-    "rehearse": ("t0.cli.rehearse", "a TPU run's own program, small, on virtual cores here"),
-    "init": ("t0.cli.init", "a folder to start from with your own data, and five commands"),
-    "show": ("t0.cli.show", "rendered rows: what the model reads and writes, and where it is cut"),
-    "lint": ("t0.cli.lint", "prompts over sample rows: what renders, what has no right answer"),
-    "verify": ("t0.cli.verify", "re-checks the files of cached tasks, and names damaged ones"),
+    "doctor": ("t0.cli.doctor", "checks the installation, and lists packages, devices and data"),
+    "tasks": ("t0.cli.tasks", "lists tasks and mixtures, with counts, rates, splits and caches"),
+    "convert": (
+        "t0.cli.convert",
+        "converts checkpoints between Mesh TensorFlow, Hugging Face and T5X",
+    ),
+    "plan": ("t0.cli.plan", "estimates memory, communication and time of a run on TPUs or GPUs"),
+    "rehearse": (
+        "t0.cli.rehearse",
+        "runs a small version of a TPU run's program on virtual cores here",
+    ),
+    "init": ("t0.cli.init", "writes a starter folder for your own data, and prints five commands"),
+    "show": ("t0.cli.show", "shows rendered rows with token counts and truncation"),
+    "lint": ("t0.cli.lint", "checks prompts on sample rows, such as rendering and right answers"),
+    "verify": ("t0.cli.verify", "re-checks the files of cached tasks, and lists damaged ones"),
     "eval": (
         "t0.cli.eval",
-        "a checkpoint in any format on T0's held-out datasets, or on any tasks",
+        "evaluates a checkpoint in any format on T0's held-out datasets, or any tasks",
     ),
-    "merge": ("t0.cli.merge", "the shards of a rank evaluation, as the files of one"),
+    "merge": ("t0.cli.merge", "merges the shards of a rank evaluation"),
     "export-eval": (
         "t0.cli.export_eval",
-        "rendered prompts as tasks that lm-evaluation-harness runs",
+        "exports rendered prompts as tasks for lm-evaluation-harness",
     ),
     "overlap": (
         "t0.cli.overlap",
-        "evaluation rows whose text is in the training data: how much, and where",
+        "finds evaluation rows whose text is in the training data",
     ),
     "report": (
         "t0.cli.report",
-        "evaluated runs in tables, plots and a page; several are compared, with tests",
+        "reports evaluated runs in tables, plots and a page; compares several with tests",
     ),
-    "compare": ("t0.cli.report", "t0 report, of two or more runs that can be compared"),
+    "compare": ("t0.cli.report", "like report, but requires two or more runs that can be compared"),
 }
 
 
@@ -56,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the words after `t0`; by default those of the process.
 
     Raises:
-      SystemExit: for `--help`, `--version` and the exceptions that `reported` turns into messages.
+      SystemExit: for `--help`, `--version` and exceptions that `reported` turns into messages.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     with reported(" ".join(["t0", *(word for word in words[:1] if word in VERBS)])):
@@ -96,7 +102,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
         words = module.reworded(words)
     args = parser.parse_args(words)
     apply_shared(args)
-    if verb == "doctor":  # which says what is wrong, the folder for temporary files included
+    if verb == "doctor":  # it must also report a broken folder for temporary files
         return module.main(args)
     with folder_of_run():
         return module.compare(args) if verb == "compare" else module.main(args)

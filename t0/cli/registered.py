@@ -1,10 +1,10 @@
-"""The tasks that `t0 tasks`, `show` and `lint` list: the catalogue's, or those of modules.
+"""Tasks for `t0 tasks`, `show` and `lint`: those of the catalogue, or of imported modules.
 
     listing = read_listing(["t0.recipes"], ["/data/cache"])
     listing.tasks["text_lm"].splits
 
-Modules need TensorFlow, whose import takes seconds; `t0.catalogue` reads T0's tasks and the user's
-prompts without it.
+Importing modules needs TensorFlow, which takes seconds. `t0.catalogue` reads T0's tasks and the
+user's prompts without it.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class RegisteredListing:
         try:
             return {split: count_examples(task, split) for split in task.splits}
         except AbsentData as error:
-            _note(f"{name}: {error}")
+            _print_note_once(f"{name}: {error}")
             return {}
 
     def select(self, expression: str) -> list[str]:
@@ -54,7 +54,7 @@ class RegisteredListing:
 
 
 @functools.cache
-def _note(text: str) -> None:
+def _print_note_once(text: str) -> None:
     """Prints a line to standard error, once."""
     print(text, file=sys.stderr)
 
@@ -64,8 +64,8 @@ def _rate_if_known(mixture: Any, task: Any) -> float | None:
 
     try:
         return rate_of(mixture, task)
-    except UserError as error:  # a listing also has tasks that nobody asked for
-        _note(str(error).splitlines()[0])
+    except UserError as error:  # a listing also has tasks that the user did not ask for
+        _print_note_once(str(error).splitlines()[0])
         return None
 
 
@@ -79,7 +79,7 @@ def read_listing(
       cache_dirs: folders with cached tasks.
 
     Raises:
-      UserError: if there is no module of a name.
+      UserError: a module does not exist.
     """
     if not modules:
         return listing.read_listing(cache_dirs)
@@ -102,12 +102,12 @@ def shown_examples(
     Args:
       task: the task.
       split: its split.
-      first: the first example's number, in the task's order.
-      number: the most examples.
+      first: the index of the first example, in the task's order.
+      number: the maximum number of examples.
       lengths: the lengths of inputs and targets, in tokens.
 
     Raises:
-      UserError: if there is no such example, or the task's vocabulary does not fit T5.
+      UserError: the example does not exist, or the task's vocabulary does not fit T5.
     """
     from t0.tasks.vocabulary import check_vocabularies
 
@@ -115,26 +115,26 @@ def shown_examples(
     limits = {n: lengths.get(n, lengths["inputs"]) for n in task.output_features}
     dataset = task.get_dataset(limits, split=split, use_cached=False, shuffle=False)
     index = first - 1
-    taken = dataset.skip(first).take(number).as_numpy_iterator()
-    for index, example in enumerate(taken, start=first):
+    examples = dataset.skip(first).take(number).as_numpy_iterator()
+    for index, example in enumerate(examples, start=first):
         # A feature that is not required may be absent.
-        made = [name for name in task.output_features if name in example]
-        parts = {name: _part(task, name, example, limits[name]) for name in made}
+        present = [name for name in task.output_features if name in example]
+        texts = {name: _preview_text(task, name, example, limits[name]) for name in present}
         title = f"{task.name}, split {split}, example {index}"
         yield RowPreview(
-            title, parts.get("inputs"), parts.get("targets"), None, _notes(task, parts)
+            title, texts.get("inputs"), texts.get("targets"), None, _describe_gaps(task, texts)
         )
     if index < first:
         raise UserError(f"{task.name}, split '{split}', has no example {first}; the first is 0")
 
 
-def _part(task: Any, name: str, example: Mapping[str, Any], limit: int) -> PreviewText:
+def _preview_text(task: Any, name: str, example: Mapping[str, Any], limit: int) -> PreviewText:
     ids = [int(token) for token in example[name]]
     return PreviewText(task.output_features[name].vocabulary.decode(ids), ids, limit)
 
 
-def _notes(task: Any, parts: Mapping[str, PreviewText]) -> list[str]:
-    features, target = task.output_features, parts.get("targets")
+def _describe_gaps(task: Any, texts: Mapping[str, PreviewText]) -> list[str]:
+    features, target = task.output_features, texts.get("targets")
     unknown = target.ids.count(features["targets"].vocabulary.unk_id) if target else 0
     plural = "s" * (unknown > 1)
     notes = [
@@ -142,7 +142,7 @@ def _notes(task: Any, parts: Mapping[str, PreviewText]) -> list[str]:
         "of its characters"
     ] * bool(unknown)
     return notes + [
-        f"{name} fill their length: what did not fit is not shown"
-        for name, part in parts.items()
-        if part.tokens == part.limit
+        f"{name} fill their length: the rest may be cut off"
+        for name, text in texts.items()
+        if text.tokens == text.limit
     ]

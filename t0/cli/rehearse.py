@@ -2,10 +2,10 @@
 
     t0 rehearse --gin_file=runs/t0_3b.gin --gin_file=mesh/v3-8.gin
 
-It takes the flags of `t5_mesh_transformer`, makes the model small, runs the program of each core of
-the slice, and compares it with the same steps on one device; the exit status is 1 if they differ.
-It needs no TPU, no checkpoint, no data and no network. With `--data DIR` both sides train on the
-run's own mixture, whose cache or sources are in that folder, else on random tokens.
+It accepts the flags of `t5_mesh_transformer`, makes the model small, runs the program of each core
+of the slice, and compares the result with the same steps on one device. The exit status is 1 if
+they differ. It needs no TPU, no checkpoint, no data and no network. Both sides train on random
+tokens or, with `--data DIR`, on the run's own mixture, whose cache or sources are in that folder.
 """
 
 import argparse
@@ -25,12 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shrink",
         choices=("auto", "none"),
         default="auto",
-        help="make model and batch small (auto), or keep their sizes",
+        help="shrink model and batch (auto), or keep their sizes (none)",
     )
     parser.add_argument(
         "--data",
         metavar="DIR",
-        help="read the run's own mixture, from its cache or its data in DIR; else random tokens",
+        help="train on the run's mixture, from its cache or data in DIR (default: random tokens)",
     )
     add_run_flags(parser)
 
@@ -38,20 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Rehearses the run and prints the comparison."""
     if args.steps < 1:
-        raise UserError(f"--steps {args.steps}: wanted a whole number above 0")
-    given = run_flags(args, "t0 rehearse", more=("engine",))
-    if given.engine != "mesh":
-        raise UserError("t0 rehearse runs a TPU's program by Mesh TensorFlow: leave out --engine")
+        raise UserError(f"--steps {args.steps}: expected a whole number above 0")
+    flag_values = run_flags(args, "t0 rehearse", more=("engine",))
+    if flag_values.engine != "mesh":
+        raise UserError("t0 rehearse runs a TPU's program with Mesh TensorFlow: leave out --engine")
     if args.data is not None:
         if not is_remote(args.data) and not Path(args.data).is_dir():
             raise UserError(f"--data {args.data}: there is no such folder")
         for name in ("data_dir", "additional_task_cache_dirs"):
-            given[name].value = [*given[name].value, args.data]
-    configure_run(given, reads_data=args.data is not None)
+            flag_values[name].value = [*flag_values[name].value, args.data]
+    configure_run(flag_values, reads_data=args.data is not None)
     from t0.rehearsal import rehearse
 
     return rehearse.rehearse(
         steps=args.steps,
         small=args.shrink == "auto",
-        data=given if args.data is not None else None,
+        data=flag_values if args.data is not None else None,
     )

@@ -1,4 +1,4 @@
-"""`t0 report`, also called `t0 compare`: tables, plots and a page of evaluated and training runs.
+"""`t0 report` and `t0 compare`: tables, plots and a page of evaluation and training runs.
 
 t0 report model/eval                                           # tables in the terminal
 t0 report model/eval --output report --metrics model           # also a page, CSV, JSON, pictures
@@ -20,27 +20,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t0 report`."""
     add = parser.add_argument
     runs = (
-        "results_<step>.json of a rank evaluation, decoded_<step>.json of mode eval, or a folder: "
-        "all of both below it; the steps and files of one model are one run, of which the last "
-        "step is compared; NAME=RUN names it, NAME=RUN,RUN averages several seeds; none for "
+        "results_<step>.json of a rank evaluation, decoded_<step>.json of mode eval, or a folder "
+        "with such files; the steps and files of one model are one run, and its last step is "
+        "compared; NAME=RUN sets its name, NAME=RUN,RUN averages several seeds; leave out for "
         "training runs only"
     )
     add("runs", nargs="*", metavar="RUN", help=runs)
     baseline = (
-        "the run that the others are compared with, by its name or as given; one that is not among "
-        "the runs is added; by default the first"
+        "the run to compare the others with, by its name or path (default: the first); it is "
+        "added to the runs if it is not among them"
     )
     add("--baseline", metavar="RUN", help=baseline)
     any_texts = (
-        "compare examples of one row, right answer and number of choices though their inputs or "
-        "choices differ, as for models that read prompts in other forms"
+        "compare examples with the same row, right answer and number of choices even if their "
+        "inputs or choices differ, such as for models that read prompts in other forms"
     )
     add("--any_texts", action="store_true", help=any_texts)
     output = "folder for report.html, CSV, JSON and pictures"
     add("--output", type=any_path, metavar="DIR", help=output)
     metrics = (
-        "metrics of training runs, or their model directories, for training curves with their best "
-        "evaluation and early stop"
+        "metrics of training runs, or their model directories, for training curves with the best "
+        "evaluation and early stopping"
     )
     several = {"nargs": "+", "action": "extend", "default": [], "type": any_path}
     add("--metrics", **several, metavar="metrics.jsonl", help=metrics)
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--overlap", type=any_path, metavar="DIR", help=overlap)
     add("--title", help="heading of the page")
-    note = "a sentence that readers must see first; may be given several times"
+    note = "a sentence to show first; repeatable"
     add("--note", action="append", default=[], metavar="TEXT", help=note)
 
 
@@ -59,17 +59,17 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
 
     Args:
       args: the flags.
-      must_compare: whether runs that cannot be compared are an error.
+      must_compare: whether to raise an error if the runs cannot be compared.
 
     Raises:
-      UserError: if a file is missing or malformed, the runs cannot be compared, or the output
+      UserError: a file is missing or malformed, the runs cannot be compared, or the output
         cannot be written.
     """
     if args.overlap is not None and not args.runs:
-        raise UserError("--overlap is about evaluated examples: name results_<step>.json with it")
+        raise UserError("--overlap needs evaluated examples: add results_<step>.json")
     for flag, value in (("--title", args.title), ("--metrics", args.metrics)):
         if value and args.output is None:
-            raise UserError(f"{flag} is for the page that --output writes: give both")
+            raise UserError(f"{flag} is for the page that --output writes: add --output")
     report = read_report(
         args.runs,
         title=args.title,
@@ -80,7 +80,7 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
         any_texts=args.any_texts,
         must_compare=must_compare,
     )
-    # In a pipe a row is one line, so that no name is broken.
+    # Without a terminal each row is one line, so that names are not wrapped.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in report.lines(width) if args.runs else ():
         print(printable(line))
@@ -92,5 +92,5 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """`t0 compare`: the same, if the runs can be compared."""
+    """Runs `t0 compare`, which requires that the runs can be compared."""
     return main(args, must_compare=True)

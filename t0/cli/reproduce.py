@@ -1,8 +1,8 @@
-"""`t0 eval --reproduce`: T0's held-out evaluation, next to the published values.
+"""`t0 eval --reproduce`: runs T0's held-out evaluation, and compares it with published values.
 
 t0 eval bigscience/T0_3B --reproduce --output=out            # rows and weights from the hub
 t0 eval /models/t0_3b --reproduce --data_dir=DATA --skip_absent
-t0 eval --downloads                                          # what a machine without network needs
+t0 eval --downloads                                          # for a machine without network
 
 It evaluates on `t0_eval` and prints the table of `t0.reports.reproduction`.
 """
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from t0.reports import EvaluatedRun
 
 _TASKS = "t0_eval"
-# Code that needs no escapes between double quotes.
+# Code that needs no escapes inside double quotes.
 _PLAIN = re.compile(r"[\w\s.,;:=(){}'/*@-]+")
 _CAUTION = (
-    "Within: the published value is in the interval of this run's mean, which is for these prompts "
-    "and other examples. A run of the same checkpoint on the same rows differs by much less."
+    "Within: the published value is in the confidence interval of this run's mean, which covers "
+    "other examples of these prompts. The same checkpoint on the same rows differs by much less."
 )
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Checks the flags of `t0 eval --reproduce`, and that the datasets are here.
+    """Checks the flags of `t0 eval --reproduce`, and that the datasets are available.
 
     Raises:
-      UserError: if other tasks are asked for, or a dataset is absent without --skip_absent.
+      UserError: other tasks are requested, or a dataset is missing without --skip_absent.
     """
     if args.tasks != _TASKS:
         raise UserError(
-            f"--reproduce evaluates the tasks {_TASKS}, got --tasks={args.tasks}: leave one out"
+            f"--reproduce evaluates {_TASKS}, but --tasks={args.tasks} is set: leave one out"
         )
     if not args.cache_dirs:
         _check_data(skip=args.skip_absent)
@@ -52,7 +52,7 @@ def held_out_splits() -> Iterator[tuple[str, str | None, str]]:
 
     for key in held_out_titles():
         name, _, subset = key.partition("/")
-        if name == "anli":  # whose rounds are splits
+        if name == "anli":  # its rounds are splits
             yield name, None, f"dev_{subset}"
         else:
             yield name, subset or None, "validation"
@@ -70,17 +70,17 @@ def _check_data(*, skip: bool) -> None:
     lines = "\n".join(download_lines(absent))
     if not skip:
         raise UserError(
-            f"{len(absent)} of {len([*held_out_splits()])} splits are not here:\n{lines}\n"
-            "Or leave them out: --skip_absent"
+            f"{len(absent)} of {len([*held_out_splits()])} splits are missing:\n{lines}\n"
+            "Or skip them: --skip_absent"
         )
-    print(f"left out, with --skip_absent:\n{lines}", file=sys.stderr)
+    print(f"skipped, with --skip_absent:\n{lines}", file=sys.stderr)
 
 
 def download_lines(splits: Sequence[tuple[str, str | None, str]]) -> list[str]:
-    """Returns for each split its rows, where it is, and the command that gets it."""
+    """Returns the number of rows, target folder and download command of each split."""
     folder = next(map(str, data_dirs()), "DATA")
     lines = [
-        "With a network they are read from the Hugging Face hub. Without, from another machine:"
+        "With a network they are read from the Hugging Face hub. Without, use another machine:"
     ]
     for dataset, subset, split in splits:
         target = Path(folder) / dataset / (subset or "default")

@@ -1,6 +1,6 @@
-"""Prints the folder of the TensorFlow that a Python has, and which packages to take from there.
+"""Prints the folder of a Python's TensorFlow, and the packages to use from that folder.
 
-bin/setup runs this file by itself, as `python -I`, with which a user's own packages do not count:
+bin/setup runs this file as a script with `python -I`, which ignores packages installed per user:
 
     $ python3.10 -I t0/cli/system_tensorflow.py
     /usr/local/lib/python3.10/dist-packages
@@ -11,8 +11,8 @@ import importlib.metadata
 import sys
 
 VERSION = "2.15.1"
-# What was built or released with TensorFlow, and the release that fits.
-TAKEN = {
+# Packages that were built or released with TensorFlow -> the prefix of the matching release.
+RELEASES = {
     "tensorflow": "2.15.",
     "tensorflow-text": "2.15.",
     "tensorflow-estimator": "2.15.",
@@ -23,17 +23,21 @@ TAKEN = {
 
 
 def main() -> None:
-    """Prints the two lines, or exits with what was found instead."""
-    found: dict[str, tuple[str, str]] = {}
-    for one in importlib.metadata.distributions():
-        name = (one.metadata["Name"] or "").lower().replace("_", "-")
-        found.setdefault(name, (one.version, str(one.locate_file(""))))
-    version, folder = found.get("tensorflow", ("none", ""))
+    """Prints the two lines, or exits with a message about the installed TensorFlow."""
+    distributions: dict[str, tuple[str, str]] = {}
+    for distribution in importlib.metadata.distributions():
+        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
+        distributions.setdefault(name, (distribution.version, str(distribution.locate_file(""))))
+    version, folder = distributions.get("tensorflow", ("none", ""))
     if version.partition("+")[0] != VERSION:
         sys.exit(f"found TensorFlow {version} of {sys.executable}")
-    there = {name: its for name, (its, place) in found.items() if place == folder}
+    packages = {
+        name: release for name, (release, location) in distributions.items() if location == folder
+    }
     print(folder)
-    print(*(n for n, its in TAKEN.items() if n in there and there[n].startswith(its)))
+    print(
+        *(n for n, release in RELEASES.items() if n in packages and packages[n].startswith(release))
+    )
 
 
 if __name__ == "__main__":

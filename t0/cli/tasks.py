@@ -5,7 +5,7 @@ t0 tasks t0++_train              # a mixture's tasks with their rates
 t0 tasks 'super_glue_rte_.*'     # tasks by regular expression (matched at the name's start)
 t0 tasks --cache_dirs=/data/cache --json sciq_.*
 
-Without --module_import, which needs TensorFlow, the catalogue is read as data.
+Without --module_import, it reads T0's catalogue, which does not need TensorFlow.
 """
 
 import argparse
@@ -30,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Lists the selected tasks or mixtures; an unknown name is a UserError with the nearest."""
+    """Lists the selected tasks or mixtures.
+
+    Raises:
+      UserError: a name is unknown; the message suggests similar ones.
+    """
     from t0.cli.registered import read_listing
 
     listing = read_listing(args.module_import, split_list(args.cache_dirs))
@@ -40,7 +44,9 @@ def main(args: argparse.Namespace) -> int:
         print()
         return 0
     columns = _COLUMNS[kind]
-    print_table(columns, [[_shown(row[c]) for c in columns] for row in rows], right=("rate",))
+    print_table(
+        columns, [[_format_value(row[c]) for c in columns] for row in rows], right=("rate",)
+    )
     print(f"{len(rows):,} {kind if len(rows) == 1 else kind + 's'}", file=sys.stderr)
     return 0
 
@@ -69,9 +75,9 @@ def _task(listing: Any, name: str, rate: float | None) -> dict[str, Any]:
     return {"task": name, "splits": listing.sizes(name), "rate": rate, "cached": cached}
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
-        # A source of text is not counted before it is read.
+        # The size of a text source is unknown until it is read.
         sizes = {split: "?" if size is None else f"{size:,}" for split, size in value.items()}
         return ", ".join(f"{split} {size}" for split, size in sizes.items())
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""`t0 verify CACHE_DIR`: checks a cache's files again, and names damaged and stale caches.
+"""`t0 verify CACHE_DIR`: re-checks the files of caches, and lists damaged and stale caches.
 
 t0 verify /data/cache                       # all tasks below the directory
 t0 verify /data/cache/super_glue_rte_should_assume --json
@@ -29,7 +29,7 @@ def main(args: argparse.Namespace) -> int:
     """Prints the damaged and stale caches; returns 1 if there are any, else 0.
 
     Raises:
-      UserError: if a folder holds no cache, or a module or the vocabulary does not exist.
+      UserError: a folder has no cache, or a module or the vocabulary does not exist.
     """
     caches = [cache for directory in args.cache_dir for cache in find_caches(directory)]
     faults: dict[str, list[str]] = {}
@@ -37,37 +37,39 @@ def main(args: argparse.Namespace) -> int:
         damage = list(verify_cache(cache))
         if damage:
             faults[cache] = damage
-    bare = [cache for cache in caches if cache not in faults and not has_checksums(cache)]
+    without_checksums = [
+        cache for cache in caches if cache not in faults and not has_checksums(cache)
+    ]
     stale, unknown = _compare([cache for cache in caches if cache not in faults], args)
     if args.json:
-        shown = {"caches": len(caches), "faults": faults, "without_checksums": bare}
-        json.dump(shown | {"stale": stale, "not_compared": unknown}, sys.stdout, indent=1)
+        report = {"caches": len(caches), "faults": faults, "without_checksums": without_checksums}
+        json.dump(report | {"stale": stale, "not_compared": unknown}, sys.stdout, indent=1)
         print()
         return 1 if faults or stale else 0
     for damage in faults.values():
         print(printable("\n".join(damage)))
-    for cache in bare:
+    for cache in without_checksums:
         print(f"{printable(cache)}: complete, without checksums")
     for cache, changed in stale.items():
-        said = f"{cache}: stale, changed since it was written: {'; '.join(changed)}"
-        print(printable(f"{said}. seqio_cache_tasks writes the task again"))
-    print(_summary(caches, faults, bare, stale, unknown), file=sys.stderr)
+        line = f"{cache}: stale, changed since it was written: {'; '.join(changed)}"
+        print(printable(f"{line}. seqio_cache_tasks writes the task again"))
+    print(_summary(caches, faults, without_checksums, stale, unknown), file=sys.stderr)
     return 1 if faults or stale else 0
 
 
 def _summary(
     caches: Sequence[str],
     faults: dict[str, list[str]],
-    bare: Sequence[str],
+    without_checksums: Sequence[str],
     stale: dict[str, list[str]],
     unknown: dict[str, str],
 ) -> str:
     summary = f"{len(caches) - len(faults)} of {len(caches)} caches are whole"
-    if bare:
+    if without_checksums:
         summary += (
-            f", {len(bare)} of them without checksums, as SeqIO writes them: of these only the "
-            "records' own checksums and their number were compared. If seqio_cache_tasks of t0 "
-            "wrote one of them, its COMPLETED was emptied."
+            f", {len(without_checksums)} of them without checksums, as SeqIO writes them: of these "
+            "only the records' own checksums and their number were compared. If seqio_cache_tasks "
+            "of t0 wrote one of them, its COMPLETED was emptied."
         )
     if stale:
         summary += f"; {len(stale)} are stale"
@@ -80,7 +82,7 @@ def _summary(
 def _compare(
     caches: Sequence[str], args: argparse.Namespace
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Returns cache -> what changed since it was written, and cache -> why that is unknown."""
+    """Returns cache -> its changes since it was written, and cache -> why they are unknown."""
     from t0.caching.cache_files import read_provenance
     from t0.caching.cache_plan import NO_RECORD
 
@@ -101,7 +103,7 @@ def _compare(
             changed = provenance.changes(made_from, seqio.TaskRegistry.get(name))
         else:
             changed = provenance.changed_modules(made_from)
-            unknown[cache] = "no module that was imported registers its task: --module_import"
+            unknown[cache] = "none of the imported modules registers its task: add --module_import"
         if changed:
             stale[cache] = changed
     return stale, unknown

@@ -4,8 +4,8 @@
     bound("%MIXTURE_NAME")                          # a macro
     bound("run.batch_size", evaluate=False)         # ("sequences_per_batch", 128), not %BATCH_SIZE
 
-Without evaluation nothing is called and the operative config records nothing: macros are replaced
-by their values, and a value such as `@tpu_mesh_shape()` stays a reference.
+Without evaluation, no reference is called and the operative config records nothing: macros are
+replaced by their values, and a value such as `@tpu_mesh_shape()` remains a reference.
 """
 
 import copy
@@ -22,21 +22,21 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
 
     Args:
       name: the name of the parameter or macro.
-      default: the result where nothing is bound.
-      evaluate: whether references are called, and macros recorded as used; if not, the result is
-        that of `resolved`.
+      default: the result if nothing is bound.
+      evaluate: whether to call references and record macros as used; if not, the result is that of
+        `resolve_macros`.
 
     Raises:
-      UserError: if the value is a macro that nothing sets.
+      UserError: the value is a macro that is not set.
     """
     try:
         value = gin.query_parameter(name)
     except ValueError:
         return default
     if not evaluate:
-        return resolved(value)
+        return resolve_macros(value)
     try:
-        return copy.deepcopy(value)  # which is how gin evaluates references
+        return copy.deepcopy(value)  # gin evaluates references when it copies them
     except (TypeError, RuntimeError) as error:
         unset = explain_unset(error)
         if unset:
@@ -44,27 +44,27 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
         raise
 
 
-def resolved(value: Any) -> Any:
-    """Returns a value whose macros are replaced by their values.
+def resolve_macros(value: Any) -> Any:
+    """Replaces the macros in a value by their values.
 
-    A macro that is required and unset becomes `gin.REQUIRED`; an undefined macro stays a reference.
+    A required macro that is not set becomes `gin.REQUIRED`; an undefined macro remains a reference.
     """
     if isinstance(value, gin_config.ConfigurableReference):
         name, selector = value.config_key
         if selector == "gin.constant":
             return gin_config._CONSTANTS[name]
         if selector == "gin.macro" and macro_defined(name):
-            return resolved(gin_config._CONFIG[name, selector]["value"])
+            return resolve_macros(gin_config._CONFIG[name, selector]["value"])
         return value
     if isinstance(value, dict):
-        return {key: resolved(part) for key, part in value.items()}
+        return {key: resolve_macros(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(resolved(part) for part in value)
+        return type(value)(resolve_macros(item) for item in value)
     return value
 
 
 def macro_defined(name: str) -> bool:
-    """Returns whether something binds the macro."""
+    """Returns whether the macro is bound."""
     return (name, "gin.macro") in gin_config._CONFIG
 
 
@@ -79,11 +79,11 @@ def macros_within(value: Any) -> Iterator[str]:
 
 
 def macro_names() -> list[str]:
-    """Returns the macros that something binds."""
+    """Returns the names of all bound macros."""
     return [name for name, selector in gin_config._CONFIG if selector == "gin.macro"]
 
 
 def macros_read() -> set[str]:
-    """Returns the macros that some binding refers to."""
+    """Returns the macros that any binding refers to."""
     references = gin_config.iterate_references(gin_config._CONFIG)
     return {"/".join(r.scopes) for r in references if r.configurable.selector == "gin.macro"}

@@ -2,9 +2,9 @@
 
     check(["runs/finetune.gin"], ["TRAIN_STEP = 5"])   # UserError: ... Did you mean TRAIN_STEPS?
 
-A misspelt file or macro, or text without quotes, is reported immediately. `t0.config.parse` checks
-names of functions and parameters after the modules that register them are imported, and reads files
-on gs://.
+A misspelled file or macro, or text without quotes, is reported immediately. Function and parameter
+names are checked by `t0.config.parse`, after the modules that register them are imported. It also
+reads files on gs://.
 """
 
 import pathlib
@@ -16,13 +16,13 @@ from t0.compat import gin_parser
 from t0.config.bindings import macros_within
 from t0.config.explain import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
-from t0.config.statements import Place, RemoteFileError, read_files, read_params
+from t0.config.statements import Location, RemoteFileError, read_files, read_params
 from t0.config.t5x_names import UNMISTAKABLE, ours_for
 from t0.errors import UserError, nearest
 
-# Macros that T5's code, or ours, reads from gin by name.
+# Macros that our code or T5's code reads from gin by name.
 READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
-# A macro that nothing reads is a misspelling if its name is this similar to one that is read.
+# If an unread macro is this similar to one that is read, it is probably a misspelling.
 _SIMILARITY = 0.8
 
 
@@ -37,8 +37,8 @@ def check(
       location_prefixes: folders to search before this project's.
 
     Raises:
-      UserError: for a missing file, a syntax error, a macro that nothing reads and whose name is
-        nearly that of one that is read, or a name of T5X's.
+      UserError: a file is missing, there is a syntax error or a name of T5X's, or an unread macro
+        is similar to one that is read.
     """
     folders = search_path(location_prefixes)
     names = [defaults_file(), *in_order(resolved_names(gin_files, location_prefixes))]
@@ -49,11 +49,11 @@ def check(
                 *read_files(names, folders, remote=False),
                 *read_params(gin_params),
             ]
-            for place, statement in statements:
-                _check_t5x(place, statement)
+            for location, statement in statements:
+                _check_t5x(location, statement)
                 if isinstance(statement, gin_parser.BindingStatement):
                     read |= set(macros_within(statement.value))
-                    if not place.path and not statement.arg_name:
+                    if not location.path and not statement.arg_name:
                         macros[statement.selector] = statement.value
     except RemoteFileError:
         return
@@ -67,13 +67,13 @@ def check(
 
 
 def _read_elsewhere(name: str) -> bool:
-    """Returns whether another published gin file reads the macro, such as one of another mode."""
+    """Returns whether another published gin file, such as one for another mode, reads the macro."""
     reference = re.compile(rf"%{re.escape(name)}\b")
     files = (path for folder in search_path() for path in pathlib.Path(folder).rglob("*.gin"))
     return any(reference.search(path.read_text("utf-8", errors="replace")) for path in files)
 
 
-def _check_t5x(place: Place, statement: Any) -> None:
+def _check_t5x(location: Location, statement: Any) -> None:
     if isinstance(statement, gin_parser.BindingStatement):
         text = ".".join(filter(None, (statement.selector, statement.arg_name)))
     elif isinstance(statement, gin_parser.ImportStatement):
@@ -82,4 +82,6 @@ def _check_t5x(place: Place, statement: Any) -> None:
         return
     ours = ours_for(text) if any(name in text for name in UNMISTAKABLE) else None
     if ours:
-        raise UserError(f"{ours} ({f'{place.path}:{place.line}' if place.path else '--gin_param'})")
+        raise UserError(
+            f"{ours} ({f'{location.path}:{location.line}' if location.path else '--gin_param'})"
+        )

@@ -1,11 +1,12 @@
-"""The flags of `t5_mesh_transformer`: all of T5's and Mesh TensorFlow's, and ours.
+"""The flags of `t5_mesh_transformer`: all flags of T5 and Mesh TensorFlow, and ours.
 
-    given = parse(["t5_mesh_transformer", "--model_dir=/models/tiny", "--seed=3"])
-    given.model_dir                                          # "/models/tiny"
-    gin_parameters(given, "train")                           # {"t0.train_loop.seed": (3, "--seed")}
-    check_mode(given, "export")                              # UserError: --seed belongs to ...
+    values = parse(["t5_mesh_transformer", "--model_dir=/models/tiny", "--seed=3"])
+    values.model_dir                      # "/models/tiny"
+    gin_parameters(values, "train")       # {"t0.train_loop.seed": (3, "--seed")}
+    check_mode(values, "export")          # UserError: --seed belongs to ...
 
---gin.NAME=VALUE, as T5X writes a gin binding, is read as a --gin_param. Nothing heavy is imported.
+T5X's notation for a gin binding, --gin.NAME=VALUE, is read as a --gin_param. Importing this module
+is fast.
 """
 
 import importlib
@@ -22,70 +23,70 @@ _MODES = ["train", "finetune", "eval", "predict", "export_predict", "export_scor
 
 # (kind, name, default, help, *choices)
 _TABLE = (
-    ("string", "model_dir", "/tmp/transformer_standalone", "Where checkpoints and results are."),
+    ("string", "model_dir", "/tmp/transformer_standalone", "Folder of checkpoints and results."),
     ("multi_string", "gin_file", None, "Gin file: a path, or a name to search for. Repeatable."),
     ("multi_string", "gin_param", None, "Gin binding: 'run.train_steps = 100'. Repeatable."),
-    ("list", "gin_location_prefix", [], "Folders to look for gin files in, before ours."),
-    ("list", "gin_search_paths", [], "The same, as T5X calls it; looked in next."),
-    ("boolean", "dry_run", False, "Print the configuration, and where each value is from; end."),
-    ("string", "save_spec", None, "Write the run's specification here, as JSON; end."),
+    ("list", "gin_location_prefix", [], "Folders to search for gin files, before ours."),
+    ("list", "gin_search_paths", [], "T5X's name for --gin_location_prefix; searched after it."),
+    ("boolean", "dry_run", False, "Print the configuration and each value's origin, and exit."),
+    ("string", "save_spec", None, "Write the run specification to this JSON file, and exit."),
     ("multi_string", "module_import", "t5.data.mixtures", "Modules that register tasks."),
     ("list", "additional_task_cache_dirs", [], "Folders with cached tasks."),
     ("boolean", "allow_stale_cache", False, "Use caches whose prompts, data or modules changed."),
-    ("list", "additional_deprecated_gin_references", [], "Gin names to leave out if bound."),
-    ("boolean", "skip_all_gin_unknowns", False, "Leave out bindings to unknown gin names."),
-    ("list", "data_dir", [], "Folders with datasets and prompts of your own (T0_DATA_DIR)."),
+    ("list", "additional_deprecated_gin_references", [], "Gin names whose bindings to skip."),
+    ("boolean", "skip_all_gin_unknowns", False, "Skip bindings to unknown gin names."),
+    ("list", "data_dir", [], "Folders with your own datasets and prompts (T0_DATA_DIR)."),
     ("boolean", "skip_bad_rows", False, "Skip rows with half a surrogate pair (T0_SKIP_BAD_ROWS)."),
     ("string", "vocab", None, "SentencePiece model (default: T0_VOCAB, else T5's public one)."),
-    ("string", "t5_tfds_data_dir", None, "Where TFDS keeps the datasets it prepares."),
-    ("string", "tfds_data_dir", None, "The same, as T5X calls it."),
+    ("string", "t5_tfds_data_dir", None, "Folder of TensorFlow Datasets' data."),
+    ("string", "tfds_data_dir", None, "T5X's name for --t5_tfds_data_dir."),
     ("enum", "engine", "mesh", "Mesh TensorFlow, or PyTorch (docs/gpu.md).", ["mesh", "torch"]),
-    ("string", "tpu", None, "Cloud TPU: a name or a grpc:// address. Without it: this machine."),
+    ("string", "tpu", None, "Cloud TPU: a name or a grpc:// address (default: this machine)."),
     ("string", "tpu_job_name", None, "Name of the TPU worker binary, if not the default."),
     ("string", "gcp_project", None, "Project of the Cloud TPU."),
     ("string", "tpu_zone", None, "Zone of the Cloud TPU."),
-    ("integer", "logical_cores_per_chip", 2, "TPU cores of a chip, for topologies such as 4x4."),
+    ("integer", "logical_cores_per_chip", 2, "TPU cores per chip, for topologies such as 4x4."),
     ("boolean", "fold_xy", False, "On a 3-D torus of TPUs, fold x and y into one dimension."),
     ("integer", "finetune_steps", None, "Train this many steps beyond the initial checkpoint's."),
     ("float", "epochs", None, "Train until this many passes over the mixture's examples."),
-    ("integer", "seed", None, "Of the data's order, dropout and initial weights (default: 0)."),
-    ("enum", "activation_dtype", None, "Of activations off TPU.", ["auto", "float32", "bfloat16"]),
-    ("float", "max_hours", None, "Save and end after this many hours of training, all starts."),
-    ("boolean", "allow_config_change", False, "Go on in a model_dir trained with other settings."),
-    ("string", "checkpoint", None, "Weights to start from, or to evaluate, in any format."),
-    ("string", "export_hf", None, "After training, write the model here for Hugging Face."),
-    ("integer", "shard_id", None, "Inference, ranking: the part of --num_shards to do, from 0."),
-    ("integer", "num_shards", None, "Inference, ranking: into how many parts the work is split."),
+    ("integer", "seed", None, "Seed of data order, dropout and initial weights (default: 0)."),
+    ("enum", "activation_dtype", None, "Activation type off TPU.", ["auto", "float32", "bfloat16"]),
+    ("float", "max_hours", None, "Save and exit after this many hours of training in total."),
+    ("boolean", "allow_config_change", False, "Resume a model_dir trained with other settings."),
+    ("string", "checkpoint", None, "Weights to start from or to evaluate, in any format."),
+    ("string", "export_hf", None, "After training, export the model here for Hugging Face."),
+    ("integer", "shard_id", None, "Inference, ranking: which of --num_shards to run, from 0."),
+    ("integer", "num_shards", None, "Inference, ranking: number of shards of the work."),
     ("boolean", "decode_answers", False, "Ranking: also decode an answer to each input."),
     ("boolean", "use_model_api", False, "Use T5's Model API instead of gin's run."),
-    ("enum", "mode", None, "Model API: what to do.", _MODES),
-    ("integer", "batch_size", 1, "Model API: sequences of a batch."),
-    ("integer", "input_sequence_length", 512, "Model API: tokens of an input."),
-    ("integer", "target_sequence_length", 512, "Model API: tokens of a target."),
+    ("enum", "mode", None, "Model API: the mode.", _MODES),
+    ("integer", "batch_size", 1, "Model API: sequences per batch."),
+    ("integer", "input_sequence_length", 512, "Model API: length of inputs, in tokens."),
+    ("integer", "target_sequence_length", 512, "Model API: length of targets, in tokens."),
     ("string", "tpu_topology", "v2-8", "Model API: the TPU topology."),
-    ("integer", "model_parallelism", 8, "Model API: TPU cores of a model replica."),
+    ("integer", "model_parallelism", 8, "Model API: TPU cores per model replica."),
     ("integer", "train_steps", 1000, "Model API: training steps."),
     ("string", "mixture_or_task", "wmt_t2t_ende_v003", "Model API: the data."),
     ("string", "pretrained_model_dir", "", "Model API: checkpoint folder to fine-tune from."),
-    ("enum", "checkpoint_mode", "latest", "Which checkpoints.", ["all", "latest", "specific"]),
+    ("enum", "checkpoint_mode", "latest", "Checkpoints to use.", ["all", "latest", "specific"]),
     ("list", "checkpoint_steps", [], "Model API: steps, with --checkpoint_mode=specific."),
-    ("string", "eval_summary_dir", "", "Model API: where summaries go."),
+    ("string", "eval_summary_dir", "", "Model API: folder of summaries."),
     ("string", "eval_split", "validation", "Model API: the split to evaluate on."),
-    ("string", "input_file", "", "Model API: inputs to decode or score, a line each."),
-    ("string", "target_file", "", "Model API: targets to score, a line each."),
-    ("string", "output_file", "", "Model API: where predictions or scores go."),
-    ("string", "export_dir", "", "Model API: where SavedModels go (default: model_dir)."),
-    ("integer", "beam_size", 1, "Model API: beams when decoding."),
+    ("string", "input_file", "", "Model API: inputs to decode or score, one per line."),
+    ("string", "target_file", "", "Model API: targets to score, one per line."),
+    ("string", "output_file", "", "Model API: file of predictions or scores."),
+    ("string", "export_dir", "", "Model API: folder of SavedModels (default: model_dir)."),
+    ("integer", "beam_size", 1, "Model API: beam size of decoding."),
     ("float", "temperature", 0.0, "Model API: sampling temperature."),
-    ("integer", "keep_top_k", -1, "Model API: sample among the k likeliest."),
-    ("boolean", "hbm_oom_exit", True, "TensorFlow: end when a TPU's memory is full."),
-    ("boolean", "runtime_oom_exit", True, "TensorFlow: end when a TPU host's memory is full."),
-    ("boolean", "tt_check_filter", False, "TensorFlow: end after the tensor tracer's filter."),
+    ("integer", "keep_top_k", -1, "Model API: sample from the k most likely tokens."),
+    ("boolean", "hbm_oom_exit", True, "TensorFlow: exit if a TPU's memory is full."),
+    ("boolean", "runtime_oom_exit", True, "TensorFlow: exit if a TPU host's memory is full."),
+    ("boolean", "tt_check_filter", False, "TensorFlow: exit after the tensor tracer's filter."),
     ("boolean", "tt_single_core_summaries", False, "TensorFlow: tensor tracer of one core."),
     ("float", "delta_threshold", 0.5, "TensorFlow: the tensor tracer logs larger differences."),
     ("boolean", "op_conversion_fallback_to_while_loop", True, "TensorFlow ignores it."),
-    ("string", "tfhub_cache_dir", None, "TensorFlow Hub: where modules are kept."),
-    ("enum", "tfhub_model_load_format", "AUTO", "TensorFlow Hub: how modules are read.",
+    ("string", "tfhub_cache_dir", None, "TensorFlow Hub: folder of cached modules."),
+    ("enum", "tfhub_model_load_format", "AUTO", "TensorFlow Hub: format of cached modules.",
      ["COMPRESSED", "UNCOMPRESSED", "AUTO"]),
     ("boolean", "tfds_debug_list_dir", False, "TFDS: debug the list of datasets."),
 )  # fmt: skip
@@ -93,7 +94,7 @@ _TABLE = (
 _TRACER = "tensorflow.python.tpu.tensor_tracer_flags"
 _TPU_CLIENT = "tensorflow.python.tpu.client.client"
 _HUB = "tensorflow_hub.resolver"
-# Flag that a library defines in absl's global set and reads itself -> its module.
+# Flag that a library defines in absl's global set and reads itself -> the library's module.
 LIBRARY_FLAGS = {
     "logical_cores_per_chip": "mesh_tensorflow.simd_mesh_impl",
     "fold_xy": "mesh_tensorflow.simd_mesh_impl",
@@ -107,7 +108,7 @@ LIBRARY_FLAGS = {
     "tfhub_model_load_format": _HUB,
     "tfds_debug_list_dir": "tensorflow_datasets.core.community.register_path",
 }
-# The values of `run.mode`; off TPU, "train", "score_eval" and "infer" run our own code.
+# The values of `run.mode`. Off TPU, "train", "score_eval" and "infer" run our own code.
 GIN_MODES = (
     "train",
     "eval",
@@ -126,18 +127,18 @@ _EXPORTS = ("export", "export_infer", "export_score")
 MODEL_API_MODES = {mode: f"--mode={mode}" for mode in _MODES}
 _API_TRAINING = tuple(MODEL_API_MODES[mode] for mode in ("train", "finetune"))
 _API_READING = tuple(MODEL_API_MODES[mode] for mode in ("eval", "predict", "score"))
-# The type of activations in the modes that Mesh TensorFlow's own code carries out.
+# The activation type in the modes that Mesh TensorFlow's own code runs.
 _MESH_TYPE = "get_variable_dtype.activation_dtype"
 
 
 def _ranking_and_inference(name: str) -> dict[str, str | None]:
-    """Returns mode -> the gin parameter of a setting that these have in common."""
+    """Returns mode -> the gin parameter of a setting that ranking and inference share."""
     ranked = dict.fromkeys(("score_eval", "eval"), f"t0.score_eval.{name}")
     return {"infer": f"t0.infer.{name}", **ranked}
 
 
-# Flag of ours that not every mode reads -> mode that reads it -> the gin parameter that it sets,
-# None where the command reads the flag itself.
+# Flag of ours that only some modes read -> mode that reads it -> the gin parameter that it sets, or
+# None if the command reads the flag itself.
 MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "activation_dtype": {
         **dict.fromkeys((mode for mode in GIN_MODES if mode not in _EXPORTS), _MESH_TYPE),
@@ -163,8 +164,8 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
     },
     "shard_id": _ranking_and_inference("shard_id"),
 }
-# Flags of `MODE_FLAGS` that a run with --tpu reads as well. The others are for our own code, which
-# runs without a TPU.
+# Flags of `MODE_FLAGS` that a run with --tpu also reads. The others are read by our own code only,
+# which runs without a TPU.
 _STEPS = ("epochs", "finetune_steps")
 _ON_TPU = (*_STEPS, "allow_stale_cache", "max_hours")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
@@ -172,7 +173,7 @@ _TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.
 MODEL_API_FLAGS = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
 MODEL_API_FLAGS += ("checkpoint_mode",)
-# Flag of the Model API that not every mode of it reads -> the values of --mode that read it.
+# Flag that only some modes of the Model API read -> the values of --mode that read it.
 _DECODING = ("predict", "export_predict", "export_score")
 _API_MODE_FLAGS = {
     "train_steps": ("train", "finetune"),
@@ -194,7 +195,7 @@ _API_MODE_FLAGS = {
 TPU_FLAGS = ("tpu_job_name", "gcp_project", "tpu_zone", "logical_cores_per_chip", "fold_xy")
 TPU_FLAGS += ("hbm_oom_exit", "runtime_oom_exit", "tt_check_filter", "tt_single_core_summaries")
 TPU_FLAGS += ("delta_threshold", "tpu_topology", "model_parallelism")
-# Macro of a run file -> the flags that take its place.
+# Macro of a run file -> the flags that replace it.
 _MACROS = {"MODEL_DIR": ("model_dir",), "TRAIN_STEPS": ("finetune_steps", "epochs")}
 _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpoint",))
 
@@ -202,7 +203,7 @@ _GIN_WORD = re.compile(r"--?gin\.(?P<name>[^=\s]*)\s*(?P<value>=.*)?", re.S)
 
 
 class _RepeatableList(flags.Flag):
-    """A flag with comma-separated values; given several times, it has the values of all."""
+    """A flag with comma-separated values; if it is repeated, the values of all are joined."""
 
     def parse(self, argument: Any) -> None:
         """Adds the values of one occurrence."""
@@ -212,7 +213,7 @@ class _RepeatableList(flags.Flag):
 
 
 def define_flags(table: Iterable[Sequence[Any]]) -> flags.FlagValues:
-    """Returns the flags of a table, in their own set, because other commands have the same names.
+    """Returns the flags of a table, in a separate set, because other commands use the same names.
 
     Args:
       table: rows of (kind, name, default, help, choices of an enum).
@@ -239,7 +240,7 @@ def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:
     ['--gin_param=TRAIN_STEPS=5', "--gin_param=run.mode='eval'", '--tpu=t']
 
     Raises:
-      UserError: for a --gin. word without a name or a value.
+      UserError: a --gin. word has no name or no value.
     """
     rest = iter(words)
     for word in rest:
@@ -255,44 +256,46 @@ def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:
         yield f"--gin_param={binding['name']}{value}"
 
 
-def gin_folders(given: flags.FlagValues) -> list[str]:
-    """Returns the folders of gin files that the flags name, in search order."""
-    return [*given.gin_location_prefix, *given.gin_search_paths]
+def gin_folders(flag_values: flags.FlagValues) -> list[str]:
+    """Returns the gin folders named by flags, in search order."""
+    return [*flag_values.gin_location_prefix, *flag_values.gin_search_paths]
 
 
-def macros_set_by_flags(given: flags.FlagValues) -> set[str]:
-    """Returns the macros of run files that need no value, because a flag takes their place."""
-    return {m for m, names in _MACROS.items() if any(given[name].present for name in names)}
+def macros_set_by_flags(flag_values: flags.FlagValues) -> set[str]:
+    """Returns the macros of run files that need no value, because a flag replaces them."""
+    return {m for m, names in _MACROS.items() if any(flag_values[name].present for name in names)}
 
 
 def parse(argv: Sequence[str]) -> flags.FlagValues:
-    """Parses the command line, also absl's own flags.
+    """Parses the command line, including absl's own flags.
 
     Raises:
-      UserError: for an unknown flag, with the nearest known ones, a bad value, or a word that
-        belongs to no flag.
+      UserError: a flag is unknown (the message suggests similar ones), a value is invalid, or a
+        word belongs to no flag.
     """
-    given = command_flags()
-    words = parse_words(given, list(gin_words_as_params(argv)))
+    flag_values = command_flags()
+    words = parse_words(flag_values, list(gin_words_as_params(argv)))
     if words:
         raise UserError(f"unexpected argument '{words[0]}'; every setting is a --flag=value")
-    return given
+    return flag_values
 
 
-def parse_words(given: flags.FlagValues, argv: Sequence[str]) -> list[str]:
-    """Parses a command line into a command's flags and absl's own; returns the other words.
+def parse_words(flag_values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
+    """Parses a command line into a command's flags and absl's own flags; returns the other words.
 
     Raises:
-      UserError: for an unknown flag, with the nearest known ones, or a bad value.
+      UserError: a flag is unknown (the message suggests similar ones), or a value is invalid.
     """
     for name in flags.FLAGS:
         flag = flags.FLAGS[name]
-        if name not in given and name == flag.name:  # a flag registers its short name, too
-            given[name] = flag
+        if name not in flag_values and name == flag.name:  # a flag also registers its short name
+            flag_values[name] = flag
     try:
-        words = given(list(argv))[1:]
+        words = flag_values(list(argv))[1:]
     except flags.UnrecognizedFlagError as error:
-        raise unknown_name("flag", f"--{error.flagname}", [f"--{name}" for name in given]) from None
+        raise unknown_name(
+            "flag", f"--{error.flagname}", [f"--{name}" for name in flag_values]
+        ) from None
     except flags.Error as error:
         raise UserError(str(error)) from None
     flags.FLAGS.mark_as_parsed()
@@ -300,73 +303,79 @@ def parse_words(given: flags.FlagValues, argv: Sequence[str]) -> list[str]:
 
 
 def activation_dtype(value: Any) -> str:
-    """Returns a type that gin binds as --activation_dtype takes it.
+    """Converts an activation type that gin binds to a value of --activation_dtype.
 
     Raises:
-      UserError: for another type.
+      UserError: the type is not supported.
     """
     if value not in ("float32", "bfloat16"):
         raise UserError(
-            f"get_variable_dtype.activation_dtype is {value!r}; wanted 'float32' or 'bfloat16' "
+            f"get_variable_dtype.activation_dtype is {value!r}; expected 'float32' or 'bfloat16' "
             "(float16 overflows in T5 models)"
         )
     return value
 
 
-def check_mode(given: flags.FlagValues, mode: str) -> list[str]:
-    """Checks that the mode reads every flag of ours that is given.
+def check_mode(flag_values: flags.FlagValues, mode: str) -> list[str]:
+    """Checks that the mode reads all given flags of ours.
 
     Args:
-      given: the command's flags.
-      mode: the value of `run.mode`, or with --use_model_api of `MODEL_API_MODES`.
+      flag_values: the command's flags.
+      mode: the value of `run.mode` or, with --use_model_api, of `MODEL_API_MODES`.
 
     Returns:
       a line for each given flag of T5's that the run does not read.
 
     Raises:
-      UserError: for a flag of ours that the mode does not read, with the modes that do.
+      UserError: the mode does not read a flag of ours; the message names the modes that do.
     """
     model_api = mode in MODEL_API_MODES.values()
     for name, modes in MODE_FLAGS.items():
-        if given[name].present and mode not in modes:
+        if flag_values[name].present and mode not in modes:
             raise UserError(
-                f"--{name} belongs to {_read_by(modes, model_api)}; the mode is "
+                f"--{name} belongs to {_describe_readers(modes, model_api)}; the mode is "
                 f"'{mode.removeprefix('--mode=')}'"
                 + (_MODEL_API_STEPS if model_api and name in _STEPS else "")
             )
-        if given[name].present and given.tpu and name not in _ON_TPU:
-            instead = _TPU_TYPE if name == "activation_dtype" else ""
-            raise UserError(f"--{name} is for runs without --tpu{instead}")
+        if flag_values[name].present and flag_values.tpu and name not in _ON_TPU:
+            advice = _TPU_TYPE if name == "activation_dtype" else ""
+            raise UserError(f"--{name} is for runs without --tpu{advice}")
     if model_api:
-        one = mode.removeprefix("--mode=")
+        api_mode = mode.removeprefix("--mode=")
         unread = {
             name: " and ".join(f"--mode={each}" for each in modes)
             for name, modes in _API_MODE_FLAGS.items()
-            if one not in modes
+            if api_mode not in modes
         }
     else:
         unread = dict.fromkeys(MODEL_API_FLAGS, "--use_model_api")
-    if not given.tpu:
+    if not flag_values.tpu:
         unread = {**dict.fromkeys(TPU_FLAGS, "--tpu"), **unread}
     return [
         f"--{name} is read with {readers} only: it has no effect here"
         for name, readers in unread.items()
-        if given[name].present and given[name].value != ""
+        if flag_values[name].present and flag_values[name].value != ""
     ]
 
 
-def _read_by(modes: Collection[str], model_api: bool) -> str:
-    """Returns in words which modes read a flag, of those of the Model API or of gin's run."""
-    alike = [one for one in modes if (one in MODEL_API_MODES.values()) == model_api]
-    words = [_IN_WORDS.get(one, one if model_api else f"mode '{one}'") for one in alike]
+def _describe_readers(modes: Collection[str], model_api: bool) -> str:
+    """Describes the modes that read a flag, either modes of the Model API or of gin's run."""
+    same_kind = [mode for mode in modes if (mode in MODEL_API_MODES.values()) == model_api]
+    words = [_IN_WORDS.get(mode, mode if model_api else f"mode '{mode}'") for mode in same_kind]
     return " and ".join(words) or "runs without --use_model_api"
 
 
-# Flags of a run on which a plan does not depend: its folders, its places, its duration.
-_OF_PLACES = ("model_dir", "additional_task_cache_dirs", "tpu", "tpu_job_name", "gcp_project")
-_OF_PLACES += ("tpu_zone", "export_hf", "allow_config_change", "max_hours", "seed")
-_OF_PLACES += ("hbm_oom_exit", "runtime_oom_exit", "op_conversion_fallback_to_while_loop")
-_OF_PLACES += ("tfhub_cache_dir", "tfhub_model_load_format", "tfds_debug_list_dir")
+# Flags of a run that do not affect a plan, such as folders, hosts and the duration.
+_NO_EFFECT_ON_PLAN = (
+    "model_dir",
+    "additional_task_cache_dirs",
+    "tpu",
+    "tpu_job_name",
+    "gcp_project",
+)
+_NO_EFFECT_ON_PLAN += ("tpu_zone", "export_hf", "allow_config_change", "max_hours", "seed")
+_NO_EFFECT_ON_PLAN += ("hbm_oom_exit", "runtime_oom_exit", "op_conversion_fallback_to_while_loop")
+_NO_EFFECT_ON_PLAN += ("tfhub_cache_dir", "tfhub_model_load_format", "tfds_debug_list_dir")
 _CONFIGURING = ("gin_file", "gin_param", "gin_location_prefix", "gin_search_paths")
 _CONFIGURING += ("module_import", "data_dir", "vocab", "t5_tfds_data_dir", "tfds_data_dir")
 _CONFIGURING += ("additional_deprecated_gin_references", "skip_all_gin_unknowns")
@@ -374,44 +383,46 @@ _CONFIGURING += ("skip_bad_rows",)
 _CONFIGURING += ("logical_cores_per_chip", "fold_xy")
 
 
-def check_planned(given: flags.FlagValues, command: str, more: Collection[str] = ()) -> list[str]:
-    """Checks that a command which only plans or rehearses a run can obey the run's flags.
+def check_planned(
+    flag_values: flags.FlagValues, command: str, more: Collection[str] = ()
+) -> list[str]:
+    """Checks that a command which only plans or rehearses a run can apply the run's flags.
 
     Args:
-      given: the flags of `t5_mesh_transformer`.
+      flag_values: the flags of `t5_mesh_transformer`.
       command: the command, such as "t0 plan".
-      more: flags that this command reads, besides those that configure gin.
+      more: flags that this command reads, in addition to those that configure gin.
 
     Returns:
-      a line that names the given flags on which the result does not depend; none without such.
+      a line that names the given flags without effect on the result; empty if there are none.
 
     Raises:
-      UserError: for a flag that would change the run, and that the command does not read.
+      UserError: a flag would change the run, but the command does not read it.
     """
-    flags_given = [given[row[1]] for row in _TABLE if given[row[1]].present]
-    present = [one.name for one in flags_given if one.name not in more and one.value != ""]
+    present_flags = [flag_values[row[1]] for row in _TABLE if flag_values[row[1]].present]
+    present = [flag.name for flag in present_flags if flag.name not in more and flag.value != ""]
     for name in present:
-        if name not in (*_CONFIGURING, *_OF_PLACES):
+        if name not in (*_CONFIGURING, *_NO_EFFECT_ON_PLAN):
             raise UserError(
-                f"{command} does not read --{name}, which changes a run; leave it out, or set what "
-                "it changes by --gin_param"
+                f"{command} does not read --{name}, which changes a run. Leave it out, or set "
+                "its gin parameter with --gin_param"
             )
-    names = [f"--{name}" for name in present if name in _OF_PLACES]
+    names = [f"--{name}" for name in present if name in _NO_EFFECT_ON_PLAN]
     return [f"note: {command} does not depend on {', '.join(names)}"] if names else []
 
 
-def gin_parameters(given: flags.FlagValues, mode: str) -> dict[str, tuple[Any, str]]:
+def gin_parameters(flag_values: flags.FlagValues, mode: str) -> dict[str, tuple[Any, str]]:
     """Returns the gin parameters that the flags set in a mode: name -> (value, the flag)."""
     return {
-        modes[mode]: (given[name].value, f"--{name}")
+        modes[mode]: (flag_values[name].value, f"--{name}")
         for name, modes in MODE_FLAGS.items()
-        if given[name].present and modes.get(mode)
+        if flag_values[name].present and modes.get(mode)
     }
 
 
-def set_library_flags(given: flags.FlagValues) -> None:
-    """Sets the given flags that libraries read from absl's global set, and imports these."""
+def set_library_flags(flag_values: flags.FlagValues) -> None:
+    """Imports the libraries that read flags from absl's global set, and sets these flags."""
     for name, module in LIBRARY_FLAGS.items():
-        if given[name].present:
+        if flag_values[name].present:
             importlib.import_module(module)
-            flags.FLAGS[name].value = given[name].value
+            flags.FLAGS[name].value = flag_values[name].value

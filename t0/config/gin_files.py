@@ -1,10 +1,10 @@
-"""Where gin files are: the folders in which they are looked for, and T5X's names for them.
+"""Locations of gin files: the search path, and our names for T5X's files.
 
     search_path(["/mine"])                       # /mine, this project's, T5's, Mesh's
     resolved_names(["t5_1_1/small.gin"], [])     # ["models/t5.1.1.small.gin"]
 
-The working directory comes before all of them. Nothing here imports TensorFlow, T5 or Mesh
-TensorFlow: their folders are found without it.
+The working directory comes before all of these folders. Nothing here imports TensorFlow, T5 or Mesh
+TensorFlow: their folders are found without importing them.
 """
 
 import contextlib
@@ -29,22 +29,22 @@ def _folder(package: str, *inside: str) -> str:
     return str(pathlib.Path(spec.submodule_search_locations[0]).joinpath(*inside))
 
 
-@functools.cache  # not at import: the PyTorch engine runs where these packages are absent
-def _published() -> tuple[str, str]:
-    """Returns the folders of gin files that T5 and Mesh TensorFlow publish."""
+@functools.cache  # not at import: the PyTorch engine also works if these packages are not installed
+def _published_folders() -> tuple[str, str]:
+    """Returns the folders of the gin files that T5 and Mesh TensorFlow publish."""
     return _folder("t5", "models", "gin"), _folder("mesh_tensorflow", "transformer", "gin")
 
 
 def defaults_file() -> str:
     """Returns the gin file that Mesh TensorFlow reads before all others."""
-    return f"{_published()[1]}/defaults.gin"
+    return f"{_published_folders()[1]}/defaults.gin"
 
 
-# Files that configure a run's mode; each is read after the file that configures the model.
+# Files that configure a run's mode. Each is read after the file that configures the model.
 RUN_FILES = ("pretrain.gin", "finetune.gin", "eval.gin", "infer.gin")
 
 
-# T5X's name of a file, whatever folder it is in there -> ours.
+# T5X's name of a file, in any folder -> ours.
 _T5X_FILES = (
     (re.compile(r"(?:.*/)?t5_1_1/(small|base|large|xl|xxl)\.gin"), r"models/t5.1.1.\1.gin"),
     (re.compile(r"(?:.*/)?mt5/(small|base|large|xl|xxl)\.gin"), r"models/mt5.\1.gin"),
@@ -60,25 +60,25 @@ def gin_folder() -> pathlib.Path:
 
 
 def search_path(location_prefixes: Sequence[str] = ()) -> list[str]:
-    """Returns the folders in which gin files are looked for, after the working directory."""
-    return [*location_prefixes, str(gin_folder()), *_published()]
+    """Returns the folders that are searched for gin files after the working directory."""
+    return [*location_prefixes, str(gin_folder()), *_published_folders()]
 
 
 def t5x_file(name: str) -> str | None:
-    """Returns our file for a name of T5X's, else None.
+    """Returns our file for a T5X file name, or None.
 
     >>> t5x_file("t5x/configs/runs/pretrain.gin"), t5x_file("t5x/examples/t5/t5_1_1/small.gin")
     ('runs/pretrain.gin', 'models/t5.1.1.small.gin')
     """
-    found = ((pattern.fullmatch(name), ours) for pattern, ours in _T5X_FILES)
-    return next((match.expand(ours) for match, ours in found if match), None)
+    matches = ((pattern.fullmatch(name), ours) for pattern, ours in _T5X_FILES)
+    return next((match.expand(ours) for match, ours in matches if match), None)
 
 
 def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> list[str]:
-    """Returns the names of gin files, with ours for those that have T5X's name and are not there.
+    """Returns the names of gin files, with missing T5X names replaced by ours.
 
-    After each `operative_config.gin` comes the file beside it with this project's names, if it is
-    there and the user has not named it.
+    After each `operative_config.gin` comes the file next to it with this project's names, if it
+    exists and is not in the list already.
 
     Args:
       gin_files: paths, or names to search for.
@@ -88,39 +88,39 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
     names = []
     for name in gin_files:
         ours = t5x_file(name)
-        names.append(name if ours is None or _on_this_machine(name, folders) else ours)
-        beside = operative.companion(name)
-        # The named file first: if it is forbidden or unreachable, the error is about it.
-        wanted = beside and beside not in gin_files
-        if wanted and _is_found(name, folders) and _is_found(beside, folders):
-            names.append(beside)
+        names.append(name if ours is None or _find_local_file(name, folders) else ours)
+        companion_file = operative.companion(name)
+        # Look for the named file first: if it is forbidden or unreachable, the error names it.
+        is_new_companion = companion_file and companion_file not in gin_files
+        if is_new_companion and _is_found(name, folders) and _is_found(companion_file, folders):
+            names.append(companion_file)
     return names
 
 
-def _on_this_machine(name: str, folders: Sequence[str]) -> pathlib.Path | None:
+def _find_local_file(name: str, folders: Sequence[str]) -> pathlib.Path | None:
     return next((path for f in folders if (path := pathlib.Path(f, name)).is_file()), None)
 
 
 def _is_found(name: str, folders: Sequence[str]) -> bool:
-    """Returns whether gin would find a file: on gs:// once TensorFlow is imported."""
+    """Returns whether gin can find a file; on gs:// only if TensorFlow is imported."""
     from t0.compat import gin_config
 
-    places = ["", *folders] if "://" not in name else [""]
-    paths = (os.path.join(folder, name) for folder in places)  # noqa: PTH118
+    prefixes = ["", *folders] if "://" not in name else [""]
+    paths = (os.path.join(folder, name) for folder in prefixes)  # noqa: PTH118
     with quiet_search():
         return any(readable(path) for path in paths for _, readable in gin_config._FILE_READERS)
 
 
 def in_order(gin_files: Sequence[str]) -> list[str]:
-    """Returns the files in the order to read them: the model's file before the run's file.
+    """Returns the files in reading order: the model's file before the run's file.
 
-    So the dropout rate of `runs/finetune.gin` is in force even where a command line names
-    `models/t5.1.1.small.gin` after it. Files of other kinds keep their places.
+    This way the dropout rate of `runs/finetune.gin` takes effect even if a command line names
+    `models/t5.1.1.small.gin` after it. All other files keep their positions.
 
     >>> in_order(["runs/finetune.gin", "models/t5.1.1.small.gin", "mine.gin"])
     ['models/t5.1.1.small.gin', 'runs/finetune.gin', 'mine.gin']
     """
-    runs = [place for place, name in enumerate(gin_files) if _is_run(name)]
+    runs = [index for index, name in enumerate(gin_files) if _is_run(name)]
     if not runs:
         return list(gin_files)
     before, after = list(gin_files[: runs[0]]), list(gin_files[runs[0] :])
@@ -128,26 +128,26 @@ def in_order(gin_files: Sequence[str]) -> list[str]:
 
 
 def slice_of_header(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> str | None:
-    """Returns the mesh file of the TPU slice that the header of a run file names, if any.
+    """Returns the mesh file of the TPU slice in the header of a run file, or None.
 
     Args:
-      gin_files: the names of the files of a command line, on this machine.
+      gin_files: the names of the files on a command line, on this machine.
       location_prefixes: folders to search before this project's.
 
     Returns:
-      a name such as "mesh/v3-512.gin"; None where no header has one, or where a file of the command
-      line sets the slice itself.
+      a name such as "mesh/v3-512.gin"; None if no header has one, or if a file of the command line
+      sets the slice itself.
     """
-    found = None
+    mesh_file = None
     folders = ["", *search_path(location_prefixes)]
     for name in gin_files:
-        path = _on_this_machine(name, folders)
+        path = _find_local_file(name, folders)
         text = path.read_text(encoding="utf-8", errors="replace") if path else ""
         if re.search(r"^[^#]*tpu_topology", text, re.MULTILINE):
             return None
-        named = re.search(r"^#.*--gin_file=(mesh/v\d+-\d+\.gin)", text, re.MULTILINE)
-        found = found or (named and named[1])
-    return found
+        suggested = re.search(r"^#.*--gin_file=(mesh/v\d+-\d+\.gin)", text, re.MULTILINE)
+        mesh_file = mesh_file or (suggested and suggested[1])
+    return mesh_file
 
 
 def _is_run(name: str) -> bool:
@@ -160,16 +160,16 @@ def _is_model(name: str) -> bool:
 
 @contextlib.contextmanager
 def quiet_search() -> Iterator[None]:
-    """Silences gin's warning about each searched folder that does not have the file."""
+    """Silences gin's warning about each folder of the search path that does not have the file."""
     logger = logging.getLogger()
-    quiet = _NotAboutSearching()
-    logger.addFilter(quiet)
+    search_filter = _SearchWarningFilter()
+    logger.addFilter(search_filter)
     try:
         yield
     finally:
-        logger.removeFilter(quiet)
+        logger.removeFilter(search_filter)
 
 
-class _NotAboutSearching(logging.Filter):
+class _SearchWarningFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("Path not found")

@@ -1,11 +1,11 @@
-"""The configuration of a run as text: each value, and the place where it was written.
+"""The configuration of a run as text: each value, and where it was set.
 
     print(text(parsed, {"train_loop.seed": (3, "--seed")}))
     # BATCH_SIZE = 8  # the command line
     # run.batch_size = ('sequences_per_batch', 8)  # runs/eval.gin:57; BATCH_SIZE: the command line
 
-The text is a valid gin file. Macros are replaced by their values; `@name()` stays, because nothing
-is called. The defaults of the run's own functions are also listed.
+The text is a valid gin file. Macros are replaced by their values; `@name()` remains, because
+nothing is called. The defaults of the run's own functions are also listed.
 """
 
 import inspect
@@ -13,61 +13,63 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t0.compat import gin, gin_config
-from t0.config.bindings import bound, macros_within, resolved
+from t0.config.bindings import bound, macros_within, resolve_macros
 from t0.config.parse import Config, Key, Origins, origins
 
 # A parameter of the run -> the value that the command gives it, and the reason.
-Given = Mapping[str, tuple[Any, str]]
-# (scope, function) -> parameter -> its value, and the place where it was written.
+CommandBindings = Mapping[str, tuple[Any, str]]
+# (scope, function) -> parameter -> its value, and where it was set.
 _Rows = dict[tuple[str, str], dict[str, tuple[Any, Any]]]
 
-# Mode -> the functions that a run begins with; their bindings refer to the run's other functions.
+# Mode -> the functions with which a run starts. Their bindings refer to the run's other functions.
 _RUN = "mesh_tensorflow.transformer.utils.run"
 _ROOTS = {"train": (_RUN, "t0.train_loop"), "infer": (_RUN, "t0.infer")}
-# Parameters that the callers of these functions always pass, so that gin's bindings do not matter.
+# Parameters that the callers of these functions always pass, so that gin's bindings have no effect.
 _CALLERS = frozenset(("model_dir", "tpu", "tpu_job_name", "tpu_zone", "gcp_project", "vocabulary"))
 _CALLERS |= {"step", "total_train_steps", "learning_rate", "sequence_length", "dataset_split"}
 
 
-def text(parsed: Config, given: Given) -> str:
-    """Returns gin's configuration, with the bindings in `given` added, as a gin file.
+def text(parsed: Config, command_bindings: CommandBindings) -> str:
+    """Returns gin's configuration, plus the bindings in `command_bindings`, as a gin file.
 
     Args:
       parsed: the result of `parse.parse`.
-      given: parameters that the command binds after parsing; gin does not have them yet.
+      command_bindings: parameters that the command binds after parsing; gin does not have them yet.
     """
-    found = origins(parsed)
-    overriding = {_key(name): (value, why) for name, (value, why) in given.items()}
+    locations = origins(parsed)
+    overriding = {_parse_key(name): (value, why) for name, (value, why) in command_bindings.items()}
     lines = ["# Files, in the order read:"]
-    lines += [f"#   {path}" for path in found.files]
+    lines += [f"#   {path}" for path in locations.files]
     lines += ["", *sorted({statement.format() for statement in gin_config._IMPORTS})]
     lines += ["", "# Macros"]
     lines += sorted(
-        _line(name, bindings["value"], found.of_macro(name), found)
+        _format_line(name, bindings["value"], locations.of_macro(name), locations)
         for (name, selector), bindings in gin_config._CONFIG.items()
         if selector == "gin.macro"
     )
-    for (scope, selector), rows in _functions(found, overriding):
+    for (scope, selector), rows in _rows_by_function(locations, overriding):
         name = "/".join(filter(None, (scope, gin_config._REGISTRY.minimal_selector(selector))))
         lines += ["", f"# {name}"]
-        lines += [_line(f"{name}.{parameter}", *row, found) for parameter, row in rows.items()]
+        lines += [
+            _format_line(f"{name}.{parameter}", *row, locations) for parameter, row in rows.items()
+        ]
     return "\n".join(lines)
 
 
-def _key(name: str) -> Key:
+def _parse_key(name: str) -> Key:
     return gin_config.ParsedBindingKey.parse(name).scope_selector_arg
 
 
-def _functions(
-    found: Origins, overriding: dict[Key, tuple[Any, str]]
+def _rows_by_function(
+    locations: Origins, overriding: dict[Key, tuple[Any, str]]
 ) -> Iterator[tuple[tuple[str, str], dict[str, tuple[Any, Any]]]]:
-    """Yields each (scope, function) and its rows: parameter -> (value, place).
+    """Yields each (scope, function) and its rows: parameter -> (value, origin).
 
     The run's own functions come first, with their defaults.
     """
     rows: _Rows = {
         (scope, selector): {
-            parameter: (value, found.places.get((scope, selector, parameter), ""))
+            parameter: (value, locations.locations.get((scope, selector, parameter), ""))
             for parameter, value in bindings.items()
         }
         for (scope, selector), bindings in gin_config._CONFIG.items()
@@ -75,14 +77,14 @@ def _functions(
     }
     for (scope, selector, parameter), row in overriding.items():
         rows.setdefault((scope, selector), {})[parameter] = row
-    functions_of_run = _reached(rows)
+    functions_of_run = _find_reached_functions(rows)
     for key in functions_of_run:
         yield (
             key,
             rows.get(key, {})
             | {
                 name: (value, "default")
-                for name, value in _defaults(key[1]).items()
+                for name, value in _default_parameters(key[1]).items()
                 if not any(name in rows.get((scope, key[1]), {}) for scope in ("", key[0]))
             },
         )
@@ -90,19 +92,19 @@ def _functions(
         yield key, dict(sorted(rows[key].items()))
 
 
-def _reached(rows: _Rows) -> list[tuple[str, str]]:
-    """Returns the run's functions and those that their bindings refer to, in that order."""
+def _find_reached_functions(rows: _Rows) -> list[tuple[str, str]]:
+    """Returns the run's functions, then those that their bindings refer to."""
     roots = _ROOTS.get(bound("run.mode", "train", evaluate=False), (_RUN,))
     reached = [("", name) for name in roots]
     for key in reached:  # the loop appends to the list
-        values = [resolved(value) for value, _ in rows.get(key, {}).values()]
+        values = [resolve_macros(value) for value, _ in rows.get(key, {}).values()]
         for reference in gin_config.iterate_references(values):
             if reference.config_key not in reached:
                 reached.append(reference.config_key)
     return [key for key in reached if key[1] not in ("gin.macro", "gin.constant")]
 
 
-def _defaults(selector: str) -> dict[str, Any]:
+def _default_parameters(selector: str) -> dict[str, Any]:
     configurable = gin_config._REGISTRY[selector]
     hidden = {*_CALLERS, *(configurable.denylist or ())}
     return {
@@ -112,15 +114,15 @@ def _defaults(selector: str) -> dict[str, Any]:
     }
 
 
-def _line(name: str, value: Any, place: Any, found: Origins) -> str:
-    final = resolved(value)
-    macros = (f"{macro}: {found.of_macro(macro)}" for macro in macros_within(value))
-    source = "; ".join([str(place), *macros])
+def _format_line(name: str, value: Any, location: Any, locations: Origins) -> str:
+    final = resolve_macros(value)
+    macros = (f"{macro}: {locations.of_macro(macro)}" for macro in macros_within(value))
+    source = "; ".join([str(location), *macros])
     if final is gin.REQUIRED:
         return f"{name} = %gin.REQUIRED  # {source}"
     if _is_readable_by_gin(final):
         return f"{name} = {final!r}  # {source}"
-    # A value that gin could not read back is a comment, not a binding.
+    # A value that gin cannot parse is written as a comment instead of a binding.
     return f"# {name}: {getattr(final, '__qualname__', final)}  # {source}"
 
 

@@ -2,7 +2,7 @@
 
 mask_command(["run", "--hf_token=abc"])    # "run '--hf_token=***'"
 save_command("/models/tiny", sys.argv)     # commands/command, commands/command.1, ...
-mask_value("hub.api_key", "'hf_abc'")      # "'***'"; a number or a %MACRO stays as it is
+mask_value("hub.api_key", "'hf_abc'")      # "'***'"; a number or a %MACRO is unchanged
 mask_config(gin.operative_config_str)      # the text of the saved operative_config.gin
 refuse_masked()                            # UserError: hub.api_key is '***' in the saved file
 """
@@ -25,56 +25,56 @@ _SECRET = (
     r"|(?<!stop_at_)token|signature|authorization|\b(?:key|sig|auth|pwd))"
 )
 _SECRET_VALUE = re.compile(rf"({_SECRET}['\"]?\s*[=:]\s*)\S.*", re.I | re.S)
-# Tokens of hubs and clouds are known by their form, whatever their name is.
+# Tokens of hubs and cloud providers are recognised by their form, whatever their name is.
 _SECRET_FORM = re.compile(
     r"\b(?:hf_\w{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|xox[abprs]-[\w-]{8,}"
     r"|AKIA[0-9A-Z]{12,}|AIza[\w-]{16,}|ya29\.[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*)"
 )
 _SECRET_FLAG = re.compile(rf"--?[\w./-]*{_SECRET}$", re.I)
 _LOGIN = re.compile(r"(://)[^/@\s]+@")
-# References have their values in other bindings; numbers, None and truth values give nothing away.
+# A reference has its value in another binding; numbers, None and booleans reveal nothing.
 _PLAIN = re.compile(r"[%@]|(?:[-+\d.][\w.+-]*|None|True|False)$")
 _BINDING = re.compile(r"(?P<name>[\w./-]+)(?P<equals> = )(?P<value>.+)")
-# gin breaks longer lines, and a value is masked as a whole.
+# gin breaks longer lines, but a value must be masked as a whole.
 _ONE_LINE = 1_000_000
 
 
 def mask_secrets(text: str) -> str:
-    """Returns a binding, flag or address whose password or key is masked."""
+    """Masks a password or key in a binding, flag or address."""
     return _SECRET_FORM.sub(MASK, _LOGIN.sub(r"\1***@", _SECRET_VALUE.sub(r"\1***", text)))
 
 
 def mask_command(argv: Sequence[str]) -> str:
-    """Returns a command line as text, with passwords, keys and the like masked.
+    """Returns a command line as text, with passwords, keys and similar values masked.
 
     >>> mask_command(["run", "--hf_token=abc", "--gin_param=tokens_per_batch = 4"])
     "run '--hf_token=***' '--gin_param=tokens_per_batch = 4'"
     """
     words = []
-    for before, word in zip(["", *argv], argv, strict=False):
-        words.append(MASK if _SECRET_FLAG.match(before) else mask_secrets(word))
+    for previous, word in zip(["", *argv], argv, strict=False):
+        words.append(MASK if _SECRET_FLAG.match(previous) else mask_secrets(word))
     return shlex.join(words)
 
 
 def save_command(model_dir: str, argv: Sequence[str]) -> None:
     """Writes a command line, masked, into the next free file of a model directory.
 
-    The file is readable only by its owner, because not every secret can be recognized.
+    Only the owner can read the file, because not every secret can be recognised.
 
     Args:
       model_dir: the folder, local or gs://.
       argv: the words of the command line.
 
     Raises:
-      UserError: if it cannot be written.
+      UserError: the file cannot be written.
     """
     folder = posixpath.join(model_dir, "commands")
     opener = functools.partial(os.open, mode=0o600)
     try:
         paths.make_folder(folder)
-        taken = set(paths.list_names(folder))
-        names = ("command", *(f"command.{number}" for number in range(1, len(taken) + 1)))
-        path = posixpath.join(folder, next(name for name in names if name not in taken))
+        existing_names = set(paths.list_names(folder))
+        names = ("command", *(f"command.{number}" for number in range(1, len(existing_names) + 1)))
+        path = posixpath.join(folder, next(name for name in names if name not in existing_names))
         if paths.is_remote(path):
             with paths.opened(path, "wb") as file:
                 file.write(f"{mask_command(argv)}\n".encode())
@@ -86,7 +86,7 @@ def save_command(model_dir: str, argv: Sequence[str]) -> None:
 
 
 def mask_value(name: str, value: str) -> str:
-    """Returns a binding's value as gin writes it, or the mask in quotes for a credential.
+    """Returns a binding's value in gin's notation, or the mask in quotes if it is a credential.
 
     >>> mask_value("hub.api_key", "'abc'"), mask_value("run.batch_size", "('tokens', 8)")
     ("'***'", "('tokens', 8)")
@@ -98,10 +98,10 @@ def mask_value(name: str, value: str) -> str:
 
 
 def mask_config(write: Callable[..., str]) -> str:
-    """Returns the text of a configuration, its credentials masked; else as gin writes it.
+    """Returns a configuration in gin's notation, with masked credentials.
 
     Args:
-      write: `gin.operative_config_str`, or `gin.config_str`.
+      write: `gin.operative_config_str` or `gin.config_str`.
     """
     lines = write(max_line_length=_ONE_LINE).splitlines()
     masked = [_mask_line(line) for line in lines]
@@ -109,18 +109,18 @@ def mask_config(write: Callable[..., str]) -> str:
 
 
 def _mask_line(line: str) -> str:
-    found = _BINDING.fullmatch(line)
-    if not found:
+    binding = _BINDING.fullmatch(line)
+    if not binding:
         return line
-    return found["name"] + found["equals"] + mask_value(found["name"], found["value"])
+    return binding["name"] + binding["equals"] + mask_value(binding["name"], binding["value"])
 
 
 def refuse_masked() -> None:
-    """Checks that no binding has the mask for its value.
+    """Checks that no binding has the mask as its value.
 
     Raises:
-      UserError: if one has: the configuration is one that a run saved, and nothing has set the
-        credential again.
+      UserError: a binding has: the configuration was saved by a run, and the credential is not set
+        again.
     """
     from t0.compat import gin_config  # other engines mask values without gin
 
@@ -134,6 +134,6 @@ def refuse_masked() -> None:
         first = masked[0]
         raise UserError(
             f"{', '.join(masked)}: masked ('{MASK}') in the configuration that a run saved, "
-            f"because it looked like a credential. Give it again: --gin_param=\"{first} = '...'\", "
-            f'or --gin_param="{first} = None" where this run does not need it'
+            f"because it looked like a credential. Set it again: --gin_param=\"{first} = '...'\", "
+            f'or --gin_param="{first} = None" if this run does not need it'
         )

@@ -1,14 +1,15 @@
-"""Splits the operative config into a file that stock T5 reads and one with this project's names.
+"""Splits the operative config into a file for stock T5 and one with this project's names.
 
     stock, ours = split(gin.operative_config_str())
     save("/models/tiny", stock + ours)           # two files; the second has ours
     companion("/models/tiny/operative_config.gin")       # ".../operative_config.t0.gin"
 
-`operative_config.gin` keeps the bindings that T5 0.9.4 and Mesh TensorFlow know, so that T5's own
-`t5_mesh_transformer` and its Model API read it. Beside it is `operative_config.t0.gin`, with the
-bindings of functions that `t0` registers and those whose value is such a function. Wherever this
-project reads a file that is named `operative_config.gin`, it reads the file beside it next
-(`t0.config.gin_files.resolved_names`). A file of before the two were split has all bindings.
+`operative_config.gin` contains the bindings that T5 0.9.4 and Mesh TensorFlow know, so that T5's
+own `t5_mesh_transformer` and its Model API can read it. Next to it, `operative_config.t0.gin`
+contains the bindings of functions that `t0` registers, and those whose value is such a function.
+Whenever this project reads a file named `operative_config.gin`, it then reads the file next to it
+(`t0.config.gin_files.resolved_names`). An `operative_config.gin` from before this split contains
+all bindings.
 """
 
 import posixpath
@@ -20,7 +21,7 @@ from t0.files import write_whole
 FILE, OURS = "operative_config.gin", "operative_config.t0.gin"
 # The packages whose functions stock T5 does not know.
 _PACKAGES = ("t0", "seqio_tasks")
-_NOTE = f"# The settings of the package t0 are in {OURS}, beside this file.\n"
+_NOTE = f"# The settings of the package t0 are in {OURS}, next to this file.\n"
 _SECTION = re.compile(r"^(?=# (?:Parameters for .*|Macros):$)", re.M)
 _BINDING = re.compile(r"(?P<name>[^\s#=]+) = ")
 _REFERENCE = re.compile(r"@(?:[\w.]+/)*([\w.]+)")
@@ -29,7 +30,7 @@ _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def companion(path: str) -> str | None:
-    """Returns the path of the file with this project's names, None for a file of another name.
+    """Returns the path of the file with this project's names, or None for any other file name.
 
     >>> companion("/models/tiny/operative_config.gin")
     '/models/tiny/operative_config.t0.gin'
@@ -43,7 +44,7 @@ def save(folder: str, text: str) -> None:
 
     Args:
       folder: the model directory, local or gs://.
-      text: what `gin.operative_config_str` returned.
+      text: the output of `gin.operative_config_str`.
     """
     stock, ours = split(text)
     write_whole(posixpath.join(folder, OURS), ours)
@@ -51,28 +52,28 @@ def save(folder: str, text: str) -> None:
 
 
 def split(text: str) -> tuple[str, str]:
-    """Returns the part of an operative config that stock T5 reads, and the rest.
+    """Returns the part of an operative config that stock T5 can read, and the rest.
 
-    Every function that the text names must be registered with gin.
+    All functions in the text must be registered with gin.
     """
     imports, *sections = _SECTION.split(text)
-    parts = [_parts(section) for section in sections]
-    names = _our_names([binding for _, bindings in parts for binding in bindings])
-    kept: tuple[list[str], list[str]] = ([], [])
+    parsed_sections = [_parse_section(section) for section in sections]
+    names = _our_names([binding for _, bindings in parsed_sections for binding in bindings])
+    output_lines: tuple[list[str], list[str]] = ([], [])
     for line in imports.splitlines():
-        kept[_imports_ours(line)].append(line + "\n")
-    for head, bindings in parts:
-        for place, mine in enumerate((False, True)):
-            found = [text for name, text in bindings if (name in names) == mine]
-            if found:
-                kept[place].append(head + "".join(found) + "\n")
+        output_lines[_imports_ours(line)].append(line + "\n")
+    for head, bindings in parsed_sections:
+        for index, is_ours in enumerate((False, True)):
+            selected = [text for name, text in bindings if (name in names) == is_ours]
+            if selected:
+                output_lines[index].append(head + "".join(selected) + "\n")
         if not bindings:  # "None.": a function that was called without a binding
-            kept[0].append(head)
-    stock, ours = ("".join(part).strip() + "\n" for part in kept)
+            output_lines[0].append(head)
+    stock, ours = ("".join(lines).strip() + "\n" for lines in output_lines)
     return _NOTE + stock, ours
 
 
-def _parts(section: str) -> tuple[str, list[tuple[str, str]]]:
+def _parse_section(section: str) -> tuple[str, list[tuple[str, str]]]:
     """Returns the comment above a section's bindings, and each binding's name and text."""
     head, bindings = "", []
     for line in section.splitlines(keepends=True):
@@ -93,7 +94,7 @@ def _imports_ours(line: str) -> bool:
 
 def _our_names(bindings: Sequence[tuple[str, str]]) -> set[str]:
     """Returns the names that stock T5 cannot bind, and those of macros that need them."""
-    ours = {name for name, text in bindings if _is_ours(name) or _names_ours(text)}
+    ours = {name for name, text in bindings if _is_ours(name) or _refers_to_ours(text)}
     while True:
         more = {
             name
@@ -106,17 +107,17 @@ def _our_names(bindings: Sequence[tuple[str, str]]) -> set[str]:
 
 
 def _is_ours(name: str) -> bool:
-    """Returns whether a binding's name is of a function that this project registers."""
+    """Returns whether a binding belongs to a function that this project registers."""
     selector, dot, _ = name.rpartition("/")[2].rpartition(".")
-    return bool(dot) and _registers(selector)
+    return bool(dot) and _is_ours_selector(selector)
 
 
-def _names_ours(binding: str) -> bool:
-    return any(map(_registers, _REFERENCE.findall(_TEXT.sub("", binding))))
+def _refers_to_ours(binding: str) -> bool:
+    return any(map(_is_ours_selector, _REFERENCE.findall(_TEXT.sub("", binding))))
 
 
-def _registers(selector: str) -> bool:
+def _is_ours_selector(selector: str) -> bool:
     from t0.compat import gin_config
 
-    found = gin_config._REGISTRY.get_all_matches(selector)
-    return any(one.selector.partition(".")[0] in _PACKAGES for one in found)
+    matches = gin_config._REGISTRY.get_all_matches(selector)
+    return any(match.selector.partition(".")[0] in _PACKAGES for match in matches)

@@ -1,22 +1,22 @@
 """Reads gin files and `--gin_param`s strictly: unknown names are errors or are reported.
 
-Files are looked for in the working directory, then in the folders that the user names, then in
-this project's `gin/`, T5's and Mesh TensorFlow's; the first match wins. Mesh TensorFlow's
-`defaults.gin` is always parsed first, the user's files next in their order (but see `in_order`),
-the parameters last.
+Files are searched in the working directory, then in the folders that the user names, then in the
+`gin/` folders of this project, T5 and Mesh TensorFlow; the first match is used. Mesh TensorFlow's
+`defaults.gin` is always parsed first, then the user's files in their order (except for `in_order`),
+then the parameters.
 
     parsed = parse(["dataset.gin", "models/t5.1.1.tiny.gin"], ["MIXTURE_NAME = 't0_train'"])
-    parsed.unread_macros        # such as ('tokens_per_batch',): bound, and read by nothing
+    parsed.unread_macros        # such as ('tokens_per_batch',): bound, but never read
     check_required(parsed)      # UserError: needs TRAIN_STEPS (runs/pretrain.gin:25) ...
     origins(parsed).of_macro("MIXTURE_NAME")        # the command line
 
-`DEPRECATED` lists names that only older releases had. Public operative configs bind them; these
-bindings are left out and reported. A gin file marks a macro that its user must set by
-`NAME = %gin.REQUIRED`.
+`DEPRECATED` lists names that exist only in older releases. Public operative configs bind them;
+these bindings are skipped and reported. A gin file marks a macro that its user must set with `NAME
+= %gin.REQUIRED`.
 
-gin keeps values, but not the places where they were written. So `origins` reads the files a second
-time, with gin's own parser, for the places of their statements. The last statement that binds a
-parameter is the one that counts.
+gin stores values, but not where they were set. Therefore `origins` reads the files again with gin's
+own parser to find the locations of the statements. If several statements bind a parameter, the last
+one counts.
 """
 
 import contextlib
@@ -38,16 +38,16 @@ from t0.config.explain import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
 from t0.config.statements import (
     COMMAND_LINE,
-    Place,
+    Location,
     Statement,
     read_files,
     read_params,
 )
 from t0.errors import UserError
 
-# Name in an old config -> the reason why its bindings can be left out.
+# Name in an old config -> the reason why its bindings can be skipped.
 DEPRECATED: dict[str, str] = {
-    **dict.fromkeys(t5_mesh.DEPRECATED_GIN_REFERENCES, "t5 lists it as gone"),
+    **dict.fromkeys(t5_mesh.DEPRECATED_GIN_REFERENCES, "t5 lists it as removed"),
     "sentencepiece_vocabulary.SentencePieceVocabulary": "the vocabulary comes from the tasks",
     "t5.data.sentencepiece_vocabulary.SentencePieceVocabulary": "the vocabulary comes from tasks",
     "get_default_vocabulary": "the vocabulary comes from the tasks; see --vocab",
@@ -61,12 +61,12 @@ Key = tuple[str, str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A parsed configuration; gin holds the bindings.
+    """A parsed configuration; gin stores the bindings.
 
     Attributes:
-      deprecated: names in the files whose bindings were left out.
-      unread_macros: macros that were given and that no binding reads.
-      files: the names of the gin files in the order read, Mesh TensorFlow's defaults first.
+      deprecated: names in the files whose bindings were skipped.
+      unread_macros: given macros that no binding reads.
+      files: the names of the gin files in reading order, Mesh TensorFlow's defaults first.
       params: the --gin_param bindings, which were read after the files.
     """
 
@@ -92,41 +92,43 @@ def parse(
       gin_files: paths, or names to search for.
       gin_params: bindings such as "run.train_steps = 100".
       location_prefixes: folders to search before this project's.
-      also_deprecated: further names whose bindings are left out.
-      skip_all_unknown: whether every binding to an unknown name is left out.
+      also_deprecated: further names whose bindings to skip.
+      skip_all_unknown: whether to skip all bindings to unknown names.
 
     Raises:
-      UserError: for a missing file, a syntax error, an unknown name (with the nearest known).
+      UserError: a file is missing, there is a syntax error, or a name is unknown (the message
+        suggests similar ones).
     """
-    # gin only appends to its list: a second configuration would search the first one's folders.
+    # gin only appends to its list. Without this, a second configuration would also search the
+    # folders of the first.
     gin_config._LOCATION_PREFIXES[:] = ["", *search_path(location_prefixes)]
     files = in_order(resolved_names(gin_files, location_prefixes))
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
     with explain_errors(search_path(location_prefixes), gin_params), quiet_search():
         gin.parse_config_file(defaults_file())
-        before = set(macro_names())
+        macros_before = set(macro_names())
         gin.parse_config_files_and_bindings(
             files, list(gin_params), skip_unknown=skip, finalize_config=False
         )
-    given = set(macro_names()) - before
-    deprecated = () if skip_all_unknown else tuple(sorted(skip.found))
-    unread = {name for name in given - macros_read() - READ_BY_CODE if not _is_alias(name)}
+    new_macros = set(macro_names()) - macros_before
+    deprecated = () if skip_all_unknown else tuple(sorted(skip.looked_up))
+    unread = {name for name in new_macros - macros_read() - READ_BY_CODE if not _is_alias(name)}
     return Config(deprecated, tuple(sorted(unread)), (defaults_file(), *files), tuple(gin_params))
 
 
 class _Deprecated(set):
-    """The deprecated names; `found` collects those that gin looked up.
+    """The deprecated names; `looked_up` collects those that gin looked up.
 
-    It is false as a boolean, so that gin still raises for an import that fails.
+    As a boolean it is false, so that gin still raises errors for failed imports.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(names)
-        self.found: set[str] = set()
+        self.looked_up: set[str] = set()
 
     def __contains__(self, name: object) -> bool:
         if super().__contains__(name):
-            self.found.add(str(name))
+            self.looked_up.add(str(name))
             return True
         return False
 
@@ -135,115 +137,124 @@ class _Deprecated(set):
 
 
 def _is_alias(name: str) -> bool:
-    """Returns whether a macro is marked as required or refers to another macro.
+    """Returns whether a macro is marked as required, or refers to another macro.
 
-    The operative config of a fine-tuning has INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which an
-    evaluation does not read.
+    The operative config of a fine-tuning run has INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which
+    an evaluation does not read.
     """
     return repr(gin_config._CONFIG[name, "gin.macro"]["value"]).startswith("%")
 
 
 def print_findings(config: Config) -> None:
-    """Prints deprecated names and unread macros to standard error, one to a line."""
+    """Prints deprecated names and unread macros to standard error, one per line."""
     for name in config.deprecated:
-        reason = DEPRECATED.get(name, "as you said")
-        print(f"gin: left out the deprecated name '{name}' ({reason})", file=sys.stderr)
+        reason = DEPRECATED.get(name, "named on the command line")
+        print(f"gin: skipped the deprecated name '{name}' ({reason})", file=sys.stderr)
     for name in config.unread_macros:
         print(f"gin: nothing reads the macro '{name}': it has no effect", file=sys.stderr)
 
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-    """The places where a configuration's bindings were written.
+    """The locations at which a configuration's bindings were set.
 
     Attributes:
-      places: binding -> the place of the statement in force.
-      files: the path of each file, in the order read.
+      locations: binding -> the location of the statement that counts.
+      files: the path of each file, in reading order.
     """
 
-    places: dict[Key, Place]
+    locations: dict[Key, Location]
     files: tuple[str, ...]
 
-    def of_macro(self, name: str) -> Place:
-        """Returns where a macro was set: the command line if this program sets it."""
-        return self.places.get((name, "gin.macro", "value"), Place(COMMAND_LINE, 0))
+    def of_macro(self, name: str) -> Location:
+        """Returns where a macro was set; the command line if this program set it."""
+        return self.locations.get((name, "gin.macro", "value"), Location(COMMAND_LINE, 0))
 
 
 def origins(parsed: Config) -> Origins:
-    """Returns the places of all bindings in a parsed configuration."""
+    """Returns the locations of all bindings in a parsed configuration."""
     folders = gin_config._LOCATION_PREFIXES[1:]
     with quiet_search():
         statements = list(read_files(parsed.files, folders))
-    places = _places(statements) | command_line_bindings(parsed)
-    return Origins(places, tuple(dict.fromkeys(place.path for place, _ in statements)))
+    locations = _locations_by_key(statements) | command_line_bindings(parsed)
+    return Origins(locations, tuple(dict.fromkeys(location.path for location, _ in statements)))
 
 
-def command_line_bindings(parsed: Config) -> dict[Key, Place]:
-    """Returns the places of the bindings that the command line made; they come before files'."""
-    return _places(read_params(parsed.params))
+def command_line_bindings(parsed: Config) -> dict[Key, Location]:
+    """Returns the locations of the bindings that the command line made, which override those in
+    files.
+    """
+    return _locations_by_key(read_params(parsed.params))
 
 
-def _places(statements: Iterable[Statement]) -> dict[Key, Place]:
-    places: dict[Key, Place] = {}
-    for place, statement in statements:
+def _locations_by_key(statements: Iterable[Statement]) -> dict[Key, Location]:
+    locations: dict[Key, Location] = {}
+    for location, statement in statements:
         if not isinstance(statement, gin_parser.BindingStatement):
             continue
         scope, selector, parameter, *_ = statement
         if not parameter:
-            places["/".join(filter(None, (scope, selector))), "gin.macro", "value"] = place
+            locations["/".join(filter(None, (scope, selector))), "gin.macro", "value"] = location
             continue
-        # A binding to a deprecated name was left out.
+        # A binding to a deprecated name was skipped.
         with contextlib.suppress(ValueError):
             key = gin_config.ParsedBindingKey.parse((scope, selector, parameter))
-            places[key.scope_selector_arg] = place
-    return places
+            locations[key.scope_selector_arg] = location
+    return locations
 
 
-def check_required(parsed: Config, *, but: Collection[str] = (), undefined: bool = True) -> None:
+def check_required(
+    parsed: Config, *, except_for: Collection[str] = (), undefined: bool = True
+) -> None:
     """Checks that every macro that a binding or this program reads has a value.
 
-    Macros that are marked as required and that nothing needs become None.
+    Required macros that are not read become None.
 
     Args:
       parsed: the result of `parse`.
-      but: macros that may stay unset, because a flag takes their place or nothing reads them.
-      undefined: whether macros that are read, but defined in no file, are missing as well.
+      except_for: macros that may be unset, because a flag replaces them or nothing reads them.
+      undefined: whether to also report macros that are read but not defined in any file.
 
     Raises:
-      UserError: naming all that have no value, each with the file and line that reads it.
+      UserError: some macros have no value; the message names them, each with the file and line that
+        reads it.
     """
     read = macros_read()
-    marked = {name for name in macro_names() if bound(f"%{name}", evaluate=False) is gin.REQUIRED}
+    required_macros = {
+        name for name in macro_names() if bound(f"%{name}", evaluate=False) is gin.REQUIRED
+    }
     # In a chain of macros only the last one has to be set.
-    ends = {name for name in marked if not marked & {*_referred(name)}}
-    missing = ends & (read | READ_BY_CODE)
+    unset_macros = {
+        name for name in required_macros if not required_macros & {*_referenced_macros(name)}
+    }
+    missing = unset_macros & (read | READ_BY_CODE)
     if undefined:
         missing |= {name for name in read if not macro_defined(name)}
-    if missing - set(but):
-        raise UserError(_needs(sorted(missing - set(but)), parsed))
-    for name in ends:
+    if missing - set(except_for):
+        raise UserError(_describe_missing(sorted(missing - set(except_for)), parsed))
+    for name in unset_macros:
         gin.bind_parameter(f"%{name}", None)
 
 
-def _referred(name: str) -> list[str]:
+def _referenced_macros(name: str) -> list[str]:
     return list(macros_within(gin_config._CONFIG[name, "gin.macro"]["value"]))
 
 
-def _needs(missing: list[str], parsed: Config) -> str:
-    places = origins(parsed).places
-    each = [f"{name} ({_read_at(name, places)})" for name in missing]
-    listed = " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
-    them = "it" if len(missing) == 1 else "them"
-    how = " ".join(f"--gin.{name}=..." for name in missing)
-    return f"the gin configuration needs {listed}, and nothing sets {them}: {how}"
+def _describe_missing(missing: list[str], parsed: Config) -> str:
+    locations = origins(parsed).locations
+    described = [f"{name} ({_describe_reader(name, locations)})" for name in missing]
+    joined = " and ".join(filter(None, [", ".join(described[:-1]), described[-1]]))
+    pronoun = "it" if len(missing) == 1 else "them"
+    flags = " ".join(f"--gin.{name}=..." for name in missing)
+    return f"the gin configuration needs {joined}, and nothing sets {pronoun}: {flags}"
 
 
-def _read_at(name: str, places: dict[Key, Place]) -> str:
-    marked = places.get((name, "gin.macro", "value"))
+def _describe_reader(name: str, locations: dict[Key, Location]) -> str:
+    marked = locations.get((name, "gin.macro", "value"))
     if marked:
         return str(marked)
     readers = (
-        places.get((scope, selector, parameter))
+        locations.get((scope, selector, parameter))
         for (scope, selector), parameters in gin_config._CONFIG.items()
         for parameter, value in parameters.items()
         if name in macros_within(value)
@@ -280,20 +291,23 @@ CHOSEN = (
 
 
 def find_unread_params(parsed: Config, mode: str) -> list[str]:
-    """Returns a line for each binding of the command line that a mode does not read.
+    """Describes each command-line binding that a mode does not read, one line each.
 
-    Bindings in files are not checked, because a saved configuration has those of other modes, and
-    neither are names of Mesh TensorFlow and T5.
+    Bindings in files are not checked, because a saved configuration includes those of other modes.
+    Names of Mesh TensorFlow and T5 are not checked either.
     """
-    named = {one.configurable.selector for one in gin_config.iterate_references(gin_config._CONFIG)}
+    referenced = {
+        reference.configurable.selector
+        for reference in gin_config.iterate_references(gin_config._CONFIG)
+    }
     lines = []
     for _, selector, parameter in command_line_bindings(parsed):
         name = f"{selector.removeprefix('t0.')}.{parameter}"
         modes = READ_IN.get(selector, (mode,))
         if mode not in modes:
-            said = " and ".join(f"'{one}'" for one in modes)
-            lines.append(f"{name} is read in mode {said} only: it has no effect here")
-        elif selector in CHOSEN and (mode not in _TRAINING or selector not in named):
+            mode_names = " and ".join(f"'{reference}'" for reference in modes)
+            lines.append(f"{name} is read in mode {mode_names} only: it has no effect here")
+        elif selector in CHOSEN and (mode not in _TRAINING or selector not in referenced):
             lines.append(
                 f"{name} has no effect here: @{selector} is for training, and no parameter such "
                 "as run.optimizer or run.learning_rate_schedule names it"

@@ -1,13 +1,13 @@
-"""The run specification: everything that an engine needs to carry out a run, as plain data.
+"""The run specification: everything that an engine needs for a run, as plain data.
 
-Gin and SeqIO's registries are read once, into a `RunSpec`, which holds numbers, text, lists and
-mappings only. It can be written as JSON and read back, by another process or by an engine that
-imports neither gin nor TensorFlow:
+Gin and SeqIO's registries are read once, into a `RunSpec`, which contains only numbers, text, lists
+and mappings. It can be written as JSON, and read by another process or by an engine that imports
+neither gin nor TensorFlow:
 
     text = to_json(spec)
     from_json(text, RunSpec) == spec
 
-Lengths are in tokens, batches in sequences of the global batch.
+Lengths are in tokens, batch sizes in sequences of the global batch.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from t0.files.untrusted import find_lone_surrogate, parsed_json
 
 SCHEMA = 1
 Spec = typing.TypeVar("Spec")
-LARGEST = 2**63 - 1  # what numpy and PyTorch hold
+LARGEST = 2**63 - 1  # limit of numpy and PyTorch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class FeatureSpec:
     """A feature of a task.
 
     Attributes:
-      add_eos: whether SeqIO ends the feature in EOS.
+      add_eos: whether SeqIO ends the feature with EOS.
     """
 
     add_eos: bool
@@ -55,17 +55,17 @@ class FeatureSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveSpec:
-    """T5's pretraining objective of a task, which makes examples of documents while training.
+    """T5's pretraining objective of a task, which turns documents into examples during training.
 
     Attributes:
       selector: T5's preprocessor: "t5.data.preprocessors.span_corruption", "...prefix_lm" or
         "...full_lm".
-      parameters: the preprocessor's numbers, defaults included.
-      segment_tokens: the length of the segments that documents are cut into.
+      parameters: the preprocessor's numbers, including defaults.
+      segment_tokens: the length of the segments into which documents are split.
       eos: feature -> the id that ends it, or None.
       document_eos: the id that ends each document before documents are joined, or None.
-      first_sentinel: the id of a segment's first masked span, or None if no span is masked; the
-        ids of the following spans count down from it.
+      first_sentinel: the id of a segment's first masked span, or None if no span is masked; the ids
+        of the following spans count down from it.
     """
 
     selector: str
@@ -78,11 +78,11 @@ class ObjectiveSpec:
 
 @dataclasses.dataclass(frozen=True)
 class InstructionSpec:
-    """How the examples of a task with instructions are made of its cache while training.
+    """How training makes the examples of an instruction task from its cache.
 
     Attributes:
-      positives: the number of a record's parts that are positive examples, or places for them.
-      longest_inputs: the most tokens of inputs, with EOS, that leave room for another example.
+      positives: the number of a record's parts that are (slots for) positive examples.
+      longest_inputs: the maximum number of tokens of inputs, with EOS, when examples are added.
       eos: feature -> the id that ends it, or None.
     """
 
@@ -100,9 +100,9 @@ class RankTaskSpec:
       prompt: the prompt's name, "" without one.
       classes: the number of classes of each of its metrics, which are T5's rank classification;
         None if the number varies from example to example.
-      other_metrics: the names of its metrics that are functions of the user's own.
-      rows: dataset, subset and split of the rows of a prompted task, from which documents are read
-        if the cache does not have them.
+      other_metrics: the names of its metrics that are the user's own functions.
+      rows: dataset, subset and split of a prompted task's rows. Documents are read from these if
+        the cache does not have them.
     """
 
     dataset: str
@@ -120,16 +120,16 @@ class TaskSpec:
       name: the task's name in SeqIO's registry.
       rate: the mixing rate, relative to the mixture's other tasks.
       features: name -> feature, in the order of `DataSpec.lengths`.
-      examples: the number of examples in the split, None if nothing has counted them.
-      cache_files: the TFRecord files of the split, in order; empty where the examples are made
-        while they are read, which needs SeqIO.
-      objective: the objective of a pretraining task, whose cache holds documents as "targets";
+      examples: the number of examples in the split, None if unknown.
+      cache_files: the TFRecord files of the split, in order; empty if the examples are created
+        during reading, which needs SeqIO.
+      objective: the objective of a pretraining task, whose cache stores documents as "targets";
         None for other tasks.
-      instructions: how the examples of a task with instructions are made of its cache, whose
-        records `t0.tasks.instruction_steps` describes; None for other tasks.
-      rank: the facts that rank evaluation needs, if its records are answer choices; None for other
-        tasks. A record of its cache is a choice: "idx" [2], "inputs", "targets", "is_correct", and
-        the texts "inputs_pretokenized" and "targets_pretokenized".
+      instructions: how to make the examples of an instruction task from its cache, whose records
+        `t0.tasks.instruction_steps` describes; None for other tasks.
+      rank: the facts that rank evaluation needs, if the records are answer choices; None for other
+        tasks. A record of such a cache is a choice: "idx" [2], "inputs", "targets", "is_correct",
+        and the texts "inputs_pretokenized" and "targets_pretokenized".
     """
 
     name: str
@@ -144,19 +144,19 @@ class TaskSpec:
 
 @dataclasses.dataclass(frozen=True)
 class DataSpec:
-    """The data that a run reads, and how batches are made of it.
+    """The data that a run reads, and how to make batches from it.
 
     Attributes:
       mixture: the name of the mixture or task in SeqIO's registry.
-      split: the split that is read.
+      split: the split to read.
       tasks: the tasks of the mixture that have the split.
       lengths: feature -> tokens of a row, inputs first.
       ends_in_eos: features whose full rows end in EOS.
       pack: whether several examples share a row.
-      shuffle: whether examples are shuffled.
-      seed: the seed of everything that is random about the data.
+      shuffle: whether to shuffle the examples.
+      seed: the seed of all random choices about the data.
       window_rows: the number of rows whose examples are packed together.
-      use_cached: whether the tasks' caches are read.
+      use_cached: whether to read the tasks' caches.
     """
 
     mixture: str
@@ -190,7 +190,7 @@ class VocabularySpec:
 
     Attributes:
       file: the path of the SentencePiece model.
-      size: the number of ids, sentinels included, before a model pads it.
+      size: the number of ids, including sentinels, before a model pads it.
       extra_ids: the number of sentinels.
     """
 
@@ -205,10 +205,10 @@ class ModelSpec:
 
     Attributes:
       model_type: Mesh TensorFlow's name: "bitransformer", "lm", ...
-      encoder: the encoder's parameters, empty for a language model. Its layers are mappings with
+      encoder: the encoder's parameters; empty for a language model. Its layers are mappings with
         the fields of `ConfiguredSpec`, in order.
       decoder: the decoder's parameters, in the same form.
-      activations: the type of activations.
+      activations: the activation type.
       weights: the type of weights in checkpoints.
     """
 
@@ -230,7 +230,7 @@ class RankSpec:
       settings: the parameters of `score_eval`.
       reading: the bound parameters of `mesh_eval_dataset_fn` that select a task's records.
       vocabulary: the entry about the targets' vocabulary in results files.
-      given: further settings of mode "eval": "examples", the most of each task, and "source".
+      given: further settings of mode "eval": "examples", the maximum for each task, and "source".
     """
 
     folder: str
@@ -248,17 +248,17 @@ class JobSpec:
 
     Attributes:
       path: the file, with {step} for the checkpoint's step.
-      as_json: whether it is JSON Lines; else it has a text on each line.
+      as_json: whether it is JSON Lines; if not, it has a text on each line.
       settings: the parameters of `t0.infer`.
       limits: the parameters of `t0.inference.inputs.LengthLimits`, in tokens.
       split: the split of a task.
       task: the task whose cache is read, or None.
-      input_file: the file of inputs that is read if there is no task, or None.
+      input_file: the file of inputs to read if there is no task, or None.
       add_eos: whether EOS ends the inputs of a file.
-      repeats: how many times each input of a file is repeated.
-      examples: the most examples, the first ones; None for all.
-      hides_targets: whether the task's split has rows without labels, so that targets of its cache
-        may be invented, and are left out.
+      repeats: how many times to repeat each input of a file.
+      examples: the maximum number of examples, counted from the first; None for all.
+      hides_targets: whether the task's split has rows without labels. Targets in its cache may then
+        be invented, so they are omitted.
       vocabulary: the SentencePiece model that tokenises the inputs of a file.
     """
 
@@ -303,28 +303,28 @@ class RunSpec:
       model: the model.
       inputs_vocabulary: the vocabulary of the inputs.
       targets_vocabulary: the vocabulary of the targets.
-      lengths: feature -> tokens of a row; None if the data decides.
-      batch_sequences: sequences of the global batch.
-      microbatches: parts of a replica's batch that are computed one after the other.
+      lengths: feature -> tokens of a row; None if the data determines them.
+      batch_sequences: the number of sequences in the global batch.
+      microbatches: the number of parts of a replica's batch that are computed one after the other.
       train_steps: the step to stop at, counted from the start of pretraining.
       seed: the seed of initial weights and dropout.
       optimizer: the optimizer; None if the run does not train.
-      schedule: the learning rate's schedule, or a constant learning rate.
-      schedule_steps: the number of steps for which the schedule is made.
-      clip_gradient_norm: the largest norm of all gradients together, or None.
-      variable_filter: a regular expression of the variables that are trained, the name of a
-        function that chooses them, or None for all.
+      schedule: the learning rate schedule, or a constant learning rate.
+      schedule_steps: the number of steps that the schedule covers.
+      clip_gradient_norm: the maximum global gradient norm, or None.
+      variable_filter: a regular expression of the variables to train, the name of a function that
+        selects them, or None for all.
       init_checkpoint: the checkpoint to start from, or None.
       init_variable_filter: a regular expression of the variables to read from it; "" for all.
-      save_checkpoints_steps: steps between checkpoints.
-      keep_checkpoint_max: the number of checkpoints that are kept.
-      keep_checkpoints: which others are kept, as gin names the parameters.
-      training: the other parameters of the training loop, as gin names them.
+      save_checkpoints_steps: the number of steps between checkpoints.
+      keep_checkpoint_max: the number of checkpoints to keep.
+      keep_checkpoints: which other checkpoints to keep, with gin's parameter names.
+      training: the other parameters of the training loop, with gin's names.
       data: the data that the run reads; None if it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
       rank: the rank evaluation, None in other modes.
-      infer: the predictions, and in mode "eval" the decoding of tasks; None in other modes.
-      judge: the words of t5_mesh_transformer that judge decoded tasks.
+      infer: the predictions and, in mode "eval", the decoding of tasks; None in other modes.
+      judge: the command-line words of the t5_mesh_transformer that scores decoded tasks.
       records: the files that describe a training run in its model directory: name -> text.
       schema: the version of this record.
     """
@@ -365,14 +365,14 @@ def to_json(spec: Any) -> str:
 
 
 def from_json(text: str, kind: type[Spec]) -> Spec:
-    """Returns the specification that `to_json` wrote.
+    """Parses the output of `to_json`.
 
     Args:
       text: the JSON text.
       kind: the dataclass that it describes.
 
     Raises:
-      UserError: if the text is not JSON, or a field is missing, unknown or of another type.
+      UserError: the text is not JSON, or a field is missing, unknown or of a wrong type.
     """
     try:
         value = parsed_json(text)
@@ -380,87 +380,91 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
         raise UserError(f"the run specification is not JSON: {error}") from error
     if half := find_lone_surrogate(value):
         raise UserError(
-            f"the run specification has half of a surrogate pair, in {half!r:.80}, which is no text"
+            f"the run specification has half of a surrogate pair, in {half!r:.80}, which is not "
+            "valid text"
         )
     return read_value(value, kind, kind.__name__)
 
 
-def read_value(value: Any, kind: type[Spec], place: str) -> Spec:
-    """Returns a part of a specification as the type `kind`, as `read_plain` does.
+def read_value(value: Any, kind: type[Spec], location: str) -> Spec:
+    """Converts a part of a specification to the type `kind`, like `read_plain`.
 
     Args:
       value: plain data, as in JSON.
       kind: the type, such as a dataclass.
-      place: names the value in errors.
+      location: the name of the value, for messages.
 
     Raises:
-      UserError: if the value is of another type or out of range.
+      UserError: the value has a wrong type or is out of range.
     """
     try:
-        return read_plain(value, kind, place)
+        return read_plain(value, kind, location)
     except ValueError as error:
         raise UserError(f"the run specification's {error}") from error
 
 
-def read_plain(value: Any, kind: Any, place: str) -> Any:
-    """Returns a value from JSON as the type `kind`.
+def read_plain(value: Any, kind: Any, location: str) -> Any:
+    """Converts a value from JSON to the type `kind`.
 
     Args:
       value: plain data.
-      kind: a dataclass, `Any`, bool, int, float, str, and of these: a union, a `Mapping` with text
-        keys, a `Sequence`, a tuple, a `Literal`, or an `Annotated` type with a `Range`.
-      place: names the value in errors.
+      kind: a dataclass, `Any`, bool, int, float, str, or a combination of these: a union, a
+        `Mapping` with string keys, a `Sequence`, a tuple, a `Literal`, or an `Annotated` type with
+        a `Range`.
+      location: the name of the value, for messages.
 
     Raises:
-      ValueError: if the value is of another type or out of range.
+      ValueError: the value has a wrong type or is out of range.
     """
     if kind is Any:
         return value
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        return _read_number(value, *arguments, place)
+        return _read_number(value, *arguments, location)
     if origin is Literal and isinstance(value, str) and value in arguments:
         return value
     if origin in (types.UnionType, typing.Union):
-        return _read_union(value, arguments, place)
+        return _read_union(value, arguments, location)
     if dataclasses.is_dataclass(kind):
-        return _read_dataclass(value, kind, place)
+        return _read_dataclass(value, kind, location)
     if origin in (tuple, Sequence) and isinstance(value, list | tuple):
         endless = origin is Sequence or arguments[-1] is Ellipsis
         types_ = [arguments[0]] * len(value) if endless else arguments
         if len(types_) == len(value):
             pairs = enumerate(zip(value, types_, strict=True))
-            return tuple(read_plain(x, type_, f"{place}[{n}]") for n, (x, type_) in pairs)
+            return tuple(read_plain(x, type_, f"{location}[{n}]") for n, (x, type_) in pairs)
     if origin is Mapping and isinstance(value, Mapping):
-        return {name: read_plain(x, arguments[1], f"{place}.{name}") for name, x in value.items()}
+        return {
+            name: read_plain(x, arguments[1], f"{location}.{name}") for name, x in value.items()
+        }
     if kind in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
         most = LARGEST if kind is int else sys.float_info.max
-        return _read_number(value, kind, Range(-most, most), place)
+        return _read_number(value, kind, Range(-most, most), location)
     if origin is None and type(value) is kind:
         return value
-    raise _misfit(value, place, _name_of(kind))
+    raise _misfit_error(value, location, _name_of(kind))
 
 
-def _read_number(value: Any, kind: Any, allowed: Range, place: str) -> int | float:
-    # True and False are integers to Python, and JSON does not tell 4.0 from 4.
+def _read_number(value: Any, kind: Any, allowed: Range, location: str) -> int | float:
+    # In Python, True and False are integers; JSON does not distinguish 4.0 from 4.
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _misfit(value, place, kind.__name__)
+        raise _misfit_error(value, location, kind.__name__)
     if isinstance(value, float) and not math.isfinite(value):
-        raise _misfit(value, place, "a finite number")
+        raise _misfit_error(value, location, "a finite number")
     if kind is int and value != int(value):
-        raise _misfit(value, place, "int")
+        raise _misfit_error(value, location, "int")
     if not allowed.least <= value <= allowed.most:
         least, most = (f"{x:,}" if isinstance(x, int) else f"{x:g}" for x in vars(allowed).values())
-        raise _misfit(value, place, f"a number from {least} to {most}")
+        raise _misfit_error(value, location, f"a number from {least} to {most}")
     return kind(value)
 
 
-def _misfit(value: Any, place: str, expected: str) -> ValueError:
+def _misfit_error(value: Any, location: str, expected: str) -> ValueError:
     try:
-        shown = repr(value)
+        text = repr(value)
     except ValueError:  # a number of more than 4,300 digits
-        shown = "a number of thousands of digits"
-    return ValueError(f"{place:.200} is {shown:.80}; wanted {expected}")
+        text = "a number with thousands of digits"
+    return ValueError(f"{location:.200} is {text:.80}; expected {expected}")
 
 
 def _name_of(kind: Any) -> str:
@@ -470,7 +474,7 @@ def _name_of(kind: Any) -> str:
     return {tuple: "a list", Sequence: "a list", Mapping: "an object"}.get(origin) or kind.__name__
 
 
-def _read_union(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
+def _read_union(value: Any, kinds: tuple[Any, ...], location: str) -> Any:
     if value is None and types.NoneType in kinds:
         return None
     rest = [kind for kind in kinds if kind is not types.NoneType]
@@ -478,12 +482,12 @@ def _read_union(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
     composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
     plain = [kind for kind in rest if kind not in composed]
     fitting = composed if isinstance(value, Mapping) and composed else plain or composed
-    return read_plain(value, fitting[0], place)
+    return read_plain(value, fitting[0], location)
 
 
-def _read_dataclass(value: Any, kind: Any, place: str) -> Any:
+def _read_dataclass(value: Any, kind: Any, location: str) -> Any:
     if not isinstance(value, Mapping):
-        raise _misfit(value, place, "an object")
+        raise _misfit_error(value, location, "an object")
     hints = typing.get_type_hints(kind, include_extras=True)
     unknown = sorted(value.keys() - hints.keys())
     required = {
@@ -494,7 +498,7 @@ def _read_dataclass(value: Any, kind: Any, place: str) -> Any:
     missing = sorted(required - value.keys())
     if unknown or missing:
         fault = f"the unknown field {unknown[0]!r:.40}" if unknown else f"no field '{missing[0]}'"
-        raise ValueError(f"{place} has {fault}: is it of another version?")
+        raise ValueError(f"{location} has {fault}. Another version may have written it")
     return kind(
-        **{name: read_plain(x, hints[name], f"{place}.{name}") for name, x in value.items()}
+        **{name: read_plain(x, hints[name], f"{location}.{name}") for name, x in value.items()}
     )

@@ -1,10 +1,10 @@
-"""Reads the statements of gin files, with their places, by gin's own parser.
+"""Reads the statements of gin files and their locations with gin's own parser.
 
-    for place, statement in read_files(["runs/finetune.gin"], search_path()):
-        str(place), statement               # "runs/finetune.gin:5", BindingStatement(...)
+    for location, statement in read_files(["runs/finetune.gin"], search_path()):
+        str(location), statement            # "runs/finetune.gin:5", BindingStatement(...)
 
-gin keeps values, but not the places where they were written. Names of functions need not be
-registered, so that statements are read before the modules that register them are imported.
+gin stores values, but not where they were set. Function names need not be registered, so that
+statements can be read before the modules that register them are imported.
 """
 
 import dataclasses
@@ -17,16 +17,16 @@ from t0.config.explain import unknown_file
 from t0.errors import UserError
 
 COMMAND_LINE = "the command line"
-Statement = tuple["Place", Any]
+Statement = tuple["Location", Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Location:
     """A line of a gin file, or line 0 of a source that is not a file.
 
     Attributes:
       file: the file's name, without the folder in which gin finds it.
-      line: the line, from 1.
+      line: the line number; the first line is 1.
       path: the path at which gin finds the file.
     """
 
@@ -39,22 +39,22 @@ class Place:
 
 
 class RemoteFileError(Exception):
-    """A file is on a remote file system."""
+    """Raised for a file on a remote file system."""
 
 
 def read_files(
     names: Sequence[str], folders: Sequence[str], *, remote: bool = True
 ) -> Iterator[Statement]:
-    """Yields the statements of files and of those that they include; at a file's start, None.
+    """Yields the statements of files and of the files they include; None at the start of a file.
 
     Args:
       names: paths, or names to search for.
       folders: the folders to search after the working directory.
-      remote: whether files on remote file systems are read, which needs TensorFlow imported.
+      remote: whether to read files on remote file systems; TensorFlow must then be imported.
 
     Raises:
-      UserError: if there is no such file.
-      RemoteFileError: if a file is remote and `remote` is False.
+      UserError: there is no such file.
+      RemoteFileError: a file is remote and `remote` is False.
     """
     for name in names:
         if "://" in name and not remote:
@@ -63,18 +63,18 @@ def read_files(
         with reader(path) as file:
             statements = list(_parser(file))
         short = _short(name, folders)
-        yield Place(short, 0, path), None
+        yield Location(short, 0, path), None
         for statement in statements:
             if isinstance(statement, gin_parser.IncludeStatement):
                 yield from read_files([statement.filename], folders, remote=remote)
             else:
-                yield Place(short, statement.location.line_num, path), statement
+                yield Location(short, statement.location.line_num, path), statement
 
 
 def read_params(params: Sequence[str]) -> Iterator[Statement]:
     """Yields the statements of `--gin_param`s."""
     for statement in _parser("\n".join(params)):
-        yield Place(COMMAND_LINE, 0), statement
+        yield Location(COMMAND_LINE, 0), statement
 
 
 def _parser(text: Any) -> gin_parser.ConfigParser:

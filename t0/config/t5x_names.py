@@ -3,15 +3,15 @@
     ours_for("train/utils.DatasetConfig.seed")
     # "utils.DatasetConfig.seed is T5X's: here it is RANDOM_SEED, or --seed"
 
-T5X's macros (MIXTURE_OR_TASK_NAME, TASK_FEATURE_LENGTHS, TRAIN_STEPS, MODEL_DIR ...) are those of
-our run files; only bindings to its classes and functions need another name.
+T5X's macros (MIXTURE_OR_TASK_NAME, TASK_FEATURE_LENGTHS, TRAIN_STEPS, MODEL_DIR ...) have the same
+names in our run files. Only bindings to its classes and functions need other names.
 """
 
 import re
 
 _SPLIT = "MIXTURE_OR_TASK_SPLIT in runs/eval.gin; training reads the split train"
 _LENGTH = "MAX_DECODE_LENGTH"
-# T5X's name -> what it is here.
+# T5X's name -> our equivalent.
 T5X_NAMES = {
     "DatasetConfig.mixture_or_task_name": "MIXTURE_OR_TASK_NAME",
     "DatasetConfig.task_feature_lengths": "TASK_FEATURE_LENGTHS",
@@ -45,7 +45,7 @@ T5X_NAMES = {
     "dynamic_registration": "nothing: names are registered here, so delete this line and the "
     "imports of t5x; modules of tasks are named by --module_import",
 }
-# Names that only T5X uses, in any gin file; a user may define the others.
+# Names that only T5X uses, in any gin file; the others may also be a user's own names.
 UNMISTAKABLE = (
     "DatasetConfig",
     "SaveCheckpointConfig",
@@ -61,6 +61,6 @@ _BINDING = re.compile(
 
 
 def ours_for(text: str) -> str | None:
-    """Returns a sentence for the first name of T5X's in a text, None if there is none."""
-    found = _BINDING.search(text)
-    return found and f"{found[0]} is T5X's: here it is {T5X_NAMES[found[1]]}"
+    """Returns a sentence for the first T5X name in a text, or None if there is none."""
+    match = _BINDING.search(text)
+    return match and f"{match[0]} is T5X's: here it is {T5X_NAMES[match[1]]}"

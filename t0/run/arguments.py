@@ -1,10 +1,10 @@
-"""Reads the arguments of a run: those that Mesh TensorFlow's `run` would be called with.
+"""Reads the arguments of a run, which are those of Mesh TensorFlow's `run`.
 
     arguments = read({"model_dir": "/models/tiny", "mesh_shape": "", "mesh_devices": [""]})
     arguments["batch_size"]                     # sequences of the global batch
 
-`run` is Mesh TensorFlow's entry point, and gin files bind its parameters. So they are read through
-gin as if `run` were called, and the operative config is the same as after a call of `run`.
+`run` is Mesh TensorFlow's entry point, and gin files bind its parameters. They are read through gin
+as if `run` were called, so the operative config is the same as after a call of `run`.
 """
 
 import functools
@@ -15,50 +15,50 @@ from t0 import compat
 from t0.compat import learning_rate_schedules, mesh_utils, mtf
 
 
-def read(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of the configured run, prepared as `run` itself prepares them.
+def read(passed_arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of the configured run, processed as `run` itself does.
 
     Args:
-      given: the arguments that the command passes to `run` by name; gin has the others.
+      passed_arguments: the arguments that the command passes to `run` by name; gin has the others.
 
     Returns:
       parameter of `run` -> value. Lengths are a mapping or None, the batch is a number of
-      sequences, `train_steps` a number, mesh and layout are Mesh TensorFlow's objects, and a
+      sequences, `train_steps` is a number, mesh and layout are Mesh TensorFlow's objects, and a
       schedule is a number or a function of `step` only.
     """
-    found = compat.bound_arguments(mesh_utils.run, **given)
-    lengths = found["sequence_length"]
+    arguments = compat.bound_arguments(mesh_utils.run, **passed_arguments)
+    lengths = arguments["sequence_length"]
     if isinstance(lengths, int):
         lengths = {"inputs": lengths, "targets": lengths}
-    mesh_shape, layout_rules = found["mesh_shape"], found["layout_rules"]
-    batch = found["batch_size"]
+    mesh_shape, layout_rules = arguments["mesh_shape"], arguments["layout_rules"]
+    batch = arguments["batch_size"]
     if not isinstance(batch, int):
         batch = mesh_utils.compute_batch_size(lengths, mesh_shape, layout_rules, batch)
-    steps = found["train_steps"]
+    steps = arguments["train_steps"]
     if not isinstance(steps, int):
         steps = steps(batch, lengths)
-    last = steps if found["total_run_steps"] is None else found["total_run_steps"]
+    last = steps if arguments["total_run_steps"] is None else arguments["total_run_steps"]
     return {
-        **found,
+        **arguments,
         "sequence_length": lengths,
         "batch_size": batch,
         "train_steps": steps,
-        "learning_rate_schedule": schedule(found["learning_rate_schedule"], last),
-        "ensemble_inputs": found["ensemble_inputs"] if found["mode"] == "train" else None,
+        "learning_rate_schedule": schedule(arguments["learning_rate_schedule"], last),
+        "ensemble_inputs": arguments["ensemble_inputs"] if arguments["mode"] == "train" else None,
         "mesh_shape": mtf.convert_to_shape(mesh_shape),
         "layout_rules": mtf.convert_to_layout_rules(layout_rules),
     }
 
 
 def schedule(bound: Any, total_steps: int) -> Any:
-    """Returns a learning rate schedule as `run` prepares it.
+    """Returns a learning rate schedule, processed as `run` does.
 
     Args:
       bound: a number, None, a function of `step` and `total_train_steps`, or a list of factors.
-      total_steps: the run's steps.
+      total_steps: the number of steps of the run.
 
     Returns:
-      a function of `step` where `bound` is a function or a list, else `bound`.
+      a function of `step` if `bound` is a function or a list, else `bound`.
     """
     if isinstance(bound, list):
         bound = functools.partial(learning_rate_schedules.product_learning_rate, factors=bound)

@@ -1,9 +1,9 @@
-"""Carries out `t5_mesh_transformer`: from parsed flags to a run.
+"""Runs `t5_mesh_transformer` with parsed flags.
 
     run(config.flags.parse(argv), argv)
 
-The order: configure the process and gin; for `--dry_run`, list the configuration and end; do the
-preflight checks; then `modes`, or `model_api`, carries the run out.
+The steps: configure the process and gin; for `--dry_run`, list the configuration and stop; do the
+preflight checks; then `modes` or `model_api` performs the run.
 """
 
 import dataclasses
@@ -16,24 +16,26 @@ from t0.config.masking import mask_secrets, save_command
 from t0.errors import UserError, original, say
 from t0.run import configure, tpu_checks
 
-# Flags with which the same tasks have to be cached.
+# Flags that must be the same when the tasks are cached.
 _TASK_FLAGS = ("module_import", "data_dir", "vocab")
 
 
 def run(flags: Any, argv: Sequence[str]) -> None:
-    """Configures the process, does the preflight checks and carries out the run.
+    """Configures the process, does the preflight checks and performs the run.
 
     Args:
       flags: the parsed flags, see `t0.config.flags`.
-      argv: the command line, which is recorded in the model directory.
+      argv: the command line, which is saved in the model directory.
 
     Raises:
-      UserError: for a mistake that the user can mend, before heavy work where possible.
+      UserError: a setting is wrong; if possible, before any slow work starts.
     """
     if flags.mode and not flags.use_model_api:
-        raise UserError("--mode belongs to --use_model_api; with gin say run.mode = '...'")
+        raise UserError("--mode is for --use_model_api; with gin, set run.mode = '...'")
     if flags.checkpoint and flags.use_model_api:
-        raise UserError("--checkpoint is not for --use_model_api, which has --pretrained_model_dir")
+        raise UserError(
+            "--checkpoint cannot be used with --use_model_api: set --pretrained_model_dir"
+        )
     _check_specification(flags)
     tpu = None
     if flags.tpu and not flags.dry_run and not flags.save_spec:
@@ -47,7 +49,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more)
     if not flags.use_model_api:
-        parse.check_required(parsed, but=command_flags.macros_set_by_flags(flags))
+        parse.check_required(parsed, except_for=command_flags.macros_set_by_flags(flags))
     model_dir = run_files.model_dir(flags.model_dir if flags["model_dir"].present else None)
     flags["model_dir"].value = model_dir or flags.model_dir
     if flags.dry_run:
@@ -57,10 +59,10 @@ def run(flags: Any, argv: Sequence[str]) -> None:
         if flags.tpu and not flags.use_model_api:
             _print_notes([host_pipeline.dry_run_line(flags)])
         return
-    # After gin, because a configuration may set cache folders of its own.
+    # After parsing gin, because a configuration may also set cache folders.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     if tpu:
-        tpu_checks.check_run(tpu, model_dir=model_dir, **_of_mesh(flags))
+        tpu_checks.check_run(tpu, model_dir=model_dir, **_describe_mesh(flags))
     if not flags.save_spec:
         save_command(run_files.output_dir() or flags.model_dir, argv)
     if flags.use_model_api:
@@ -70,29 +72,31 @@ def run(flags: Any, argv: Sequence[str]) -> None:
 
 
 def _check_specification(flags: Any) -> None:
-    """Raises a UserError for flags that a specification, for the PyTorch engine, cannot hold."""
+    """Raises a UserError for flags that a specification, for the PyTorch engine, cannot contain."""
     if not (flags.save_spec or flags.engine == "torch") or flags.dry_run:
         if flags.dry_run and flags.save_spec:
-            raise UserError("--dry_run writes nothing, and --save_spec writes a file: give one")
+            raise UserError(
+                "--dry_run writes nothing, but --save_spec writes a file: use one of them"
+            )
         return
-    by_torch = "a specification is for the PyTorch engine, which"
+    prefix = "a specification is for the PyTorch engine, which"
     if flags.use_model_api:
-        raise UserError(f"{by_torch} has no Model API: leave out --use_model_api")
+        raise UserError(f"{prefix} has no Model API: leave out --use_model_api")
     if flags.tpu:
-        raise UserError(f"{by_torch} computes on GPUs and CPUs: leave out --tpu={flags.tpu}")
+        raise UserError(f"{prefix} runs on GPUs and CPUs: leave out --tpu={flags.tpu}")
     if flags.export_hf and flags.engine != "torch":
-        say(f"a specification does not hold --export_hf: python -m t0.torch {flags.save_spec} does")
+        say(f"--export_hf is not saved: add it to python -m t0.torch {flags.save_spec}")
 
 
-# The types of a run with --tpu, which engine_arguments binds to float32 without one.
-_TYPES = "mesh_tensorflow.transformer.utils.get_variable_dtype"
+# The function whose parameters are types of a run with --tpu; without it they become float32.
+_TYPE_FUNCTION = "mesh_tensorflow.transformer.utils.get_variable_dtype"
 
 
 def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
-    """Obeys or refuses the command line's bindings of types; checks the flags and other bindings.
+    """Applies or rejects the command line's bindings of types; checks the flags and other bindings.
 
-    Without --tpu, `get_variable_dtype.activation_dtype` is that of the published gin files, which
-    are for TPUs; on the command line it is the user's wish, as --activation_dtype is.
+    Without --tpu, `get_variable_dtype.activation_dtype` in a file is ignored, because the published
+    gin files are for TPUs. On the command line it has the same meaning as --activation_dtype.
 
     Returns:
       a line for each flag or binding that the run does not read.
@@ -100,22 +104,25 @@ def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
     from t0.config import parse
     from t0.config.bindings import bound
 
-    given = {
+    bound_types = {
         parameter
         for _, selector, parameter in parse.command_line_bindings(parsed)
-        if selector == _TYPES and not flags.tpu
+        if selector == _TYPE_FUNCTION and not flags.tpu
     }
-    if "slice_dtype" in given and bound("get_variable_dtype.slice_dtype") != "float32":
+    if "slice_dtype" in bound_types and bound("get_variable_dtype.slice_dtype") != "float32":
         raise UserError(
-            "get_variable_dtype.slice_dtype is set, and without --tpu weights are float32 in "
+            "get_variable_dtype.slice_dtype is set, but without --tpu, weights are float32 in "
             "memory: leave it out"
         )
     notes = []
-    if "activation_dtype" in given and mode not in command_flags.MODE_FLAGS["activation_dtype"]:
+    if (
+        "activation_dtype" in bound_types
+        and mode not in command_flags.MODE_FLAGS["activation_dtype"]
+    ):
         notes = [
             f"get_variable_dtype.activation_dtype has no effect in mode '{mode}' without --tpu"
         ]
-    elif "activation_dtype" in given and not flags["activation_dtype"].present:
+    elif "activation_dtype" in bound_types and not flags["activation_dtype"].present:
         flags["activation_dtype"].parse(
             command_flags.activation_dtype(bound("get_variable_dtype.activation_dtype"))
         )
@@ -123,7 +130,7 @@ def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
     return [*notes, *parse.find_unread_params(parsed, mode)]
 
 
-def _of_mesh(flags: Any) -> dict[str, Any]:
+def _describe_mesh(flags: Any) -> dict[str, Any]:
     """Returns the size of the run's mesh and its initial checkpoint, for `tpu_checks.check_run`."""
     from t0.config.bindings import bound
     from t0.mesh.topology import SLICES, topology
@@ -163,8 +170,8 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
     arguments, checkpoint = weights.find(flags, vocabulary)
     arguments["vocabulary"] = vocabulary
     arguments |= modes.engine_arguments(tpu=flags.tpu)
-    # Bound, so that gin does not evaluate the values that they replace; and passed as arguments, so
-    # that the operative config that a run saves does not describe this machine.
+    # They are bound, so that gin does not evaluate the values that they replace, and also passed as
+    # arguments, so that the saved operative config does not describe this machine.
     for name, value in arguments.items():
         gin.bind_parameter(f"run.{name}", value)
     _bind_flags(flags, mode)
@@ -179,8 +186,8 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
             any_format=weights.read_elsewhere(flags),
         )
     )
-    places = {n: flags[n].value for n in ("tpu_job_name", "tpu", "gcp_project", "tpu_zone")}
-    arguments |= {"model_dir": flags.model_dir, **places}
+    tpu_arguments = {n: flags[n].value for n in ("tpu_job_name", "tpu", "gcp_project", "tpu_zone")}
+    arguments |= {"model_dir": flags.model_dir, **tpu_arguments}
     if flags.save_spec:
         _save_specification(flags.save_spec, mode, arguments, checkpoint, argv)
         return
@@ -190,10 +197,10 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
         modes.carry_out(modes.ConfiguredRun(mode, arguments, checkpoint))
     except (ValueError, RuntimeError) as error:
         unset = explain_unset(error)
-        mistake = UserError(unset) if unset else batch.explain_undivided(error, mesh_shape)
-        if mistake is None:
+        user_error = UserError(unset) if unset else batch.explain_undivided(error, mesh_shape)
+        if user_error is None:
             raise
-        raise mistake from error
+        raise user_error from error
     except tf.errors.OpError as error:
         if not isinstance(original(error), UserError):
             print("reading or computing failed: checking the caches", file=sys.stderr)
@@ -212,20 +219,20 @@ def _bind_flags(flags: Any, mode: str) -> None:
 
     if mode == "infer" and flags.tpu and InferenceSettings().configured:
         raise UserError(
-            "runs/infer.gin predicts without --tpu; on a TPU --gin_file=infer.gin decodes a file"
+            "runs/infer.gin is for runs without --tpu; on a TPU, use --gin_file=infer.gin"
         )
     for name, (value, _) in command_flags.gin_parameters(flags, mode).items():
         if name.startswith("get_variable_dtype.") or name == "t0.score_eval.dtype":
             value = devices.activation_dtype(value).name
         gin.bind_parameter(name, value)
-        if mode == "eval" and name.startswith("get_variable_dtype."):  # which may rank, too
+        if mode == "eval" and name.startswith("get_variable_dtype."):  # which may also rank
             gin.bind_parameter("t0.score_eval.dtype", value)
     if flags.finetune_steps is not None or flags.epochs is not None:
-        planned = train_steps.plan_steps(
+        plan = train_steps.plan_steps(
             flags.model_dir, finetune_steps=flags.finetune_steps, epochs=flags.epochs
         )
-        _print_notes([planned.explanation])
-        gin.bind_parameter("run.train_steps", planned.last)
+        _print_notes([plan.explanation])
+        gin.bind_parameter("run.train_steps", plan.last)
 
 
 def _save_specification(
@@ -245,7 +252,7 @@ def _save_specification(
         spec = dataclasses.replace(spec, judge=specify.judging_words(spec, argv))
     text = specification.to_json(spec)
     publishing.write_whole(path, text + "\n")
-    say(f"the run's specification is in {path}; nothing was run")
+    say(f"the run specification is in {path}; nothing was run")
 
 
 def _list_configuration(flags: Any, parsed: Any) -> None:
@@ -253,21 +260,21 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
     from t0.run import modes, preflight, run_files
 
     mode = preflight.run_mode()
-    given: listing.Given = {} if flags.tpu else modes.local_parameters()
-    given |= command_flags.gin_parameters(flags, mode)
+    command_bindings: listing.CommandBindings = {} if flags.tpu else modes.local_parameters()
+    command_bindings |= command_flags.gin_parameters(flags, mode)
     if mode == "train":
-        given |= _training_parameters(flags)
-    print("dry run: nothing is written, nothing trained", file=sys.stderr)
+        command_bindings |= _training_parameters(flags)
+    print("dry run: nothing is written or trained", file=sys.stderr)
     lines = [f"# Model directory: {flags.model_dir}"]
     if run_files.output_dir():
         lines.append(f"# Output directory: {run_files.output_dir()}")
-    for line in [*lines, *listing.text(parsed, given).splitlines()]:
+    for line in [*lines, *listing.text(parsed, command_bindings).splitlines()]:
         print(mask_secrets(line))
 
 
 @dataclasses.dataclass(frozen=True)
-class _NotYetKnown:
-    """A value that the run will compute; its text says how."""
+class _ComputedLater:
+    """A value that the run will compute; the text describes it."""
 
     text: str
 
@@ -276,14 +283,16 @@ class _NotYetKnown:
 
 
 def _training_parameters(flags: Any) -> dict[str, tuple[Any, str]]:
-    given: dict[str, tuple[Any, str]] = {}
+    parameters: dict[str, tuple[Any, str]] = {}
     if flags.checkpoint:
-        given["run.init_checkpoint"] = (flags.checkpoint, "--checkpoint")
+        parameters["run.init_checkpoint"] = (flags.checkpoint, "--checkpoint")
     for name in ("finetune_steps", "epochs"):
         if flags[name].present:
-            counted = _NotYetKnown(f"--{name}={flags[name].value}, counted when the run begins")
-            given["run.train_steps"] = (counted, f"--{name}")
-    return given
+            placeholder = _ComputedLater(
+                f"--{name}={flags[name].value}, counted when the run begins"
+            )
+            parameters["run.train_steps"] = (placeholder, f"--{name}")
+    return parameters
 
 
 def _print_notes(notes: Sequence[str]) -> None:

@@ -1,11 +1,11 @@
 """Configures the process for a command: modules, data folders, vocabulary, gin.
 
-    prepare(flags)                  # what `config.flags.parse` returned
-    parsed = parse_gin(flags)       # gin holds the configuration now
-    reset()                         # gin and the process are as they were before
+    prepare(flags)                  # the result of `config.flags.parse`
+    parsed = parse_gin(flags)       # gin now has the configuration
+    reset()                         # restores the state of gin and the process
 
-gin knows a name if the module that registers it has been imported, so `register` imports such
-modules before anything is parsed. It also registers the schedules, whose module knows no gin.
+gin only knows names whose modules have been imported, so `register` imports them before parsing. It
+also registers the learning rate schedules, whose module does not use gin.
 """
 
 import importlib
@@ -36,7 +36,7 @@ _WITH_GIN_NAMES = (
     "t0.run.evaluation_dispatch",
     "t0.run.run_files",
 )
-# Former module that older gin files and operative configs import -> module with its gin names now.
+# Old module that gin files and operative configs may import -> the module that now has its names.
 MOVED = {"t0.training.run_files": "t0.run.run_files"}
 _KNOWN_MODULES = ("t0.seqio_tasks", "t0.recipes", "t5.data.mixtures")
 # Mesh TensorFlow's own modes write their results to event files, and to these log messages.
@@ -44,11 +44,11 @@ _RESULTS = ("Saving dict for global step", "%s at step %d: %.3f")
 
 
 def register() -> None:
-    """Registers this project's names with gin, and moved modules under their former names."""
+    """Registers this project's names with gin, and moved modules under their old names."""
     from t0.compat import gin
 
     for name, schedule in schedules.SCHEDULES.items():
-        # The caller passes the step and the total, so gin cannot set them.
+        # The caller passes both steps, so gin must not set them.
         gin.external_configurable(
             schedule, name, module="t0", denylist=["step", "total_train_steps"]
         )
@@ -59,14 +59,14 @@ def register() -> None:
 
 
 def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
-    """Sets data folders, vocabulary, modules and the libraries' flags of this process.
+    """Sets data folders and vocabulary, imports modules, and sets the libraries' flags.
 
     Args:
       flags: the parsed flags, see `t0.config.flags`.
-      modules: the modules to import instead of those that `--module_import` names.
+      modules: the modules to import instead of those in `--module_import`.
 
     Raises:
-      UserError: for a folder, file or module that does not exist.
+      UserError: a folder, file or module does not exist.
     """
     if flags.data_dir:
         set_data_dirs(flags.data_dir)
@@ -87,17 +87,17 @@ def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
 def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
     """Registers this project's gin names, and parses the files and bindings of the flags.
 
-    Bindings that are left out are printed.
+    Skipped bindings are printed.
 
     Args:
       flags: the parsed flags, see `t0.config.flags`.
-      more_files: gin files that are read after those of the flags.
+      more_files: gin files to read after those of the flags.
 
     Returns:
-      a `config.parse.Config`; gin holds the bindings, and more can be added.
+      a `config.parse.Config`; gin has the bindings, and more can be added.
 
     Raises:
-      UserError: for a gin file or binding that cannot be understood.
+      UserError: a gin file or binding is invalid.
     """
     from t0.config import masking, parse
 
@@ -115,18 +115,18 @@ def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
 
 
 def import_modules(modules: Sequence[str]) -> None:
-    """Imports the modules that `--module_import` names.
+    """Imports the modules in `--module_import`.
 
     Raises:
-      UserError: if there is no module of that name.
-      ModuleNotFoundError: if a named module imports a module that is not there.
+      UserError: a module does not exist.
+      ModuleNotFoundError: one of the modules imports a missing module.
     """
     for module in modules:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name and (module + ".").startswith(error.name + "."):
-                where = "--module_import looks on Python's path and in the working directory."
+                where = "--module_import searches Python's path and the working directory."
                 raise unknown_name("module", module, _KNOWN_MODULES, where) from error
             raise
 
@@ -136,7 +136,7 @@ def quieten(*, verbose: bool) -> None:
     from t0.compat import tf1 as tf
 
     logger = python_logging.getLogger("tensorflow")
-    logger.propagate = False  # where the root logger has a handler, it would print each note again
+    logger.propagate = False  # a handler of the root logger would print each message again
     if not verbose:
         logger.addFilter(_is_worth_showing)
     tf.logging.set_verbosity(tf.logging.INFO)
@@ -145,7 +145,7 @@ def quieten(*, verbose: bool) -> None:
 
 
 def _is_worth_showing(record: python_logging.LogRecord) -> bool:
-    """Returns whether a log message is an error or a result; a good run logs hundreds of others."""
+    """Returns whether a log message is an error or a result. Normal runs log hundreds of others."""
     message = str(record.msg)
     if message.startswith(_RESULTS):
         return True
@@ -153,9 +153,9 @@ def _is_worth_showing(record: python_logging.LogRecord) -> bool:
 
 
 def reset() -> None:
-    """Undoes what `configure` and a run change in the process, so that another run can follow.
+    """Undoes the changes of `configure` and a run to the process, so that another run can follow.
 
-    Registered tasks stay, because importing their module again would not register them.
+    Registered tasks remain, because importing their modules again would not register them again.
     `T0_DATA_DIR`, `T0_SKIP_BAD_ROWS` and `T0_VOCAB` are removed, even if the caller had set them.
     """
     from t0.compat import gin, gin_config, seqio, tf

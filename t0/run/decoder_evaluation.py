@@ -1,9 +1,10 @@
-"""`t0 eval` of a decoder-only model: rank tasks as texts, joined as published, scored by PyTorch.
+"""Rank evaluation of a decoder-only model for `t0 eval`, with PyTorch.
 
     evaluate("/models/gpt2", "/models/gpt2", WholeEvaluation("out", names, join="lm-eval"))
 
-Tasks are read from their caches, which hold the texts of inputs and choices, or rendered on the
-way, without a vocabulary. The files are those of every rank evaluation.
+Inputs and choices are joined as lm-evaluation-harness or T0's repository does. Tasks are read from
+their caches, which contain the texts of inputs and choices, or rendered during evaluation. Neither
+needs a vocabulary. The output files are the same as for every rank evaluation.
 """
 
 import dataclasses
@@ -38,25 +39,25 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
 
     Args:
       folder: the model's folder.
-      source: where it comes from, for the results.
+      source: the model's origin, which the results record.
       evaluation: the tasks and the settings.
 
     Raises:
-      UserError: if the model or a task cannot be read, a task is not ranked, or a text is longer
-        than the model's positions.
+      UserError: the model or a task cannot be read, a task is not for rank evaluation, or a text is
+        longer than the context window.
     """
     tasks = [seqio.TaskRegistry.get(name) for name in evaluation.tasks]
     _open_caches(evaluation)
     for task in tasks:
         if not is_ranked(task):
             raise UserError(
-                f"task {task.name} is not for rank evaluation, and a decoder-only model is "
-                f"evaluated by ranking: name its form {task.name}_score_eval, if it has one"
+                f"task {task.name} is not for rank evaluation, which a decoder-only model needs: "
+                f"use {task.name}_score_eval, if it exists"
             )
     from t0.torch import tokenizer_check
 
-    tokenizer_check.import_transformers()  # says which package is not installed
-    tf.config.set_visible_devices([], "GPU")  # they are PyTorch's
+    tokenizer_check.import_transformers()  # reports a missing package
+    tf.config.set_visible_devices([], "GPU")  # PyTorch uses them
     import torch
 
     from t0.torch import decoder_only, world
@@ -64,9 +65,9 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     activations = world.choose_activation_type(evaluation.activations, device)
     kind = "gpu" if device.type == "cuda" else "cpu"
-    most = evaluation.batch_tokens or ranking.MAX_TOKENS[kind]
-    model = decoder_only.DecoderOnly(folder, device, activations, most)
-    chosen = ranking.RankEvaluationSettings(
+    max_tokens = evaluation.batch_tokens or ranking.MAX_TOKENS[kind]
+    model = decoder_only.DecoderOnly(folder, device, activations, max_tokens)
+    settings = ranking.RankEvaluationSettings(
         dtype=str(activations).removeprefix("torch."),
         shard_id=evaluation.shard.id,
         num_shards=evaluation.shard.of,
@@ -76,7 +77,7 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
     facts = {"model_dir": folder, "step": 0, "source": source} | ranking.run_facts(
         folder,
         model.fingerprint,
-        chosen,
+        settings,
         split=evaluation.split,
         lengths=evaluation.lengths,
         vocabulary=model.vocabulary,
@@ -92,23 +93,23 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
     print(f"{source}: {model.config.model_type}, joined as {join.description}", file=sys.stderr)
     ranked = {}
     for task in tasks:
-        known = rank_evaluation.rank_task_facts(task.name, evaluation.split, task.metric_fns)
-        joiner = TextJoiner(model, join, task.name, evaluation.lengths, known.truncated)
-        ranked[task.name] = known, functools.partial(_open_records, task, joiner, evaluation)
+        task_facts = rank_evaluation.rank_task_facts(task.name, evaluation.split, task.metric_fns)
+        joiner = TextJoiner(model, join, task.name, evaluation.lengths, task_facts.truncated)
+        ranked[task.name] = task_facts, functools.partial(_open_records, task, joiner, evaluation)
     ranking.rank(
         [facts],
         evaluation.output,
         ranked,
         lengths=evaluation.lengths,
         make_scorer=lambda: model,
-        make_plan=lambda tasks, scorer: SortedPlan(BatchLimits(most, most)),
-        settings=chosen,
+        make_plan=lambda tasks, scorer: SortedPlan(BatchLimits(max_tokens, max_tokens)),
+        settings=settings,
     )
 
 
 @dataclasses.dataclass
 class TextJoiner:
-    """Makes the records of a task of its texts; `cut` counts what was too long."""
+    """Converts a task's texts to records; `cut` counts truncated texts."""
 
     model: Any
     join: Any
@@ -123,16 +124,16 @@ class TextJoiner:
             number = record.example
             context, scored = self._encode(number, record.input_text, record.text)
             self._check(number, record.text, context, scored)
-            context, scored, cut = self._cut(context, scored)
+            context, scored, cut = self._truncate(context, scored)
             self.cut.inputs += cut and number != example
             example = number if cut else example
             yield record._replace(
                 inputs=np.array(context, np.int32) + 1, targets=np.array(scored, np.int32) + 1
             )
 
-    def _encode(self, number: int, given: str, choice: str) -> tuple[list[int], list[int]]:
+    def _encode(self, number: int, input_text: str, choice: str) -> tuple[list[int], list[int]]:
         try:
-            return self.model.encode(self.join, given, choice)
+            return self.model.encode(self.join, input_text, choice)
         except UserError as error:
             raise UserError(f"task {self.task}, example {number}: {error}") from error
 
@@ -141,27 +142,27 @@ class TextJoiner:
             raise UserError(
                 f"task {self.task}, example {number}: "
                 + (f"the choice {choice!r:.60}" if context else "the input")
-                + " has no token of its own, so there is nothing to score"
+                + " has no separate token, so there is nothing to score"
             )
         read, positions = len(context) + len(scored) - 1, self.model.positions
         if positions and not self.lengths and read > positions:
             raise UserError(
-                f"task {self.task}, example {number}: input and choice have {read:,} tokens, and "
-                f"the model reads {positions:,}. To cut long inputs, as their results will say: "
-                f"--lengths=inputs={positions * 3 // 4},targets={positions // 4}"
+                f"task {self.task}, example {number}: input and choice have {read:,} tokens, but "
+                f"the context window has {positions:,}. To truncate long inputs, which the results "
+                f"record: --lengths=inputs={positions * 3 // 4},targets={positions // 4}"
             )
 
-    def _cut(self, context: list[int], scored: list[int]) -> tuple[list[int], list[int], bool]:
+    def _truncate(self, context: list[int], scored: list[int]) -> tuple[list[int], list[int], bool]:
         if not self.lengths:
             return context, scored, False
         self.cut.targets += len(scored) > self.lengths["targets"]
-        most = self.lengths["inputs"]
-        kept = context[-most:] if self.join.cut_left else context[:most]
-        return kept, scored[: self.lengths["targets"]], len(context) > most
+        max_tokens = self.lengths["inputs"]
+        truncated = context[-max_tokens:] if self.join.cut_left else context[:max_tokens]
+        return truncated, scored[: self.lengths["targets"]], len(context) > max_tokens
 
 
 def _open_caches(evaluation: WholeEvaluation) -> None:
-    """Makes the caches known to SeqIO, and checks that they are current."""
+    """Registers the caches with SeqIO, and checks that they are not stale."""
     if evaluation.cache_dirs:
         seqio.add_global_cache_dirs(list(evaluation.cache_dirs))
         flags = {"module_import": evaluation.modules, "data_dir": evaluation.data_dirs}
@@ -174,36 +175,36 @@ def _open_caches(evaluation: WholeEvaluation) -> None:
 def _open_records(
     task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation, sorter: RecordSorter
 ) -> ReadRecords:
-    most = evaluation.examples
+    max_examples = evaluation.examples
     if evaluation.cache_dirs:
         files, _ = opening.cache_files(task, evaluation.split)
-        texts = cached_records(task.name, files, sorter, examples=most)()
+        texts = cached_records(task.name, files, sorter, examples=max_examples)()
     else:
-        texts = map(_record_of_texts, _rendered(task, evaluation.split))
-        texts = (record for record in texts if not most or record.example < most)
+        texts = map(_make_text_record, _render_records(task, evaluation.split))
+        texts = (record for record in texts if not max_examples or record.example < max_examples)
     try:
         return sorter.sort(joiner.records(texts))
     except tf.errors.OpError as error:
         raise original(error) from error
 
 
-def _record_of_texts(features: Mapping[str, Any]) -> ChoiceRecord:
+def _make_text_record(features: Mapping[str, Any]) -> ChoiceRecord:
     example, choice = map(int, features["idx"])
-    given, text = text_of(features["inputs"]), text_of(features["targets"])
+    input_text, text = text_of(features["inputs"]), text_of(features["targets"])
     document = text_of(features["document"]) if "document" in features else None
-    none = np.zeros(0, np.int32)
+    no_ids = np.zeros(0, np.int32)
     return ChoiceRecord(
-        example, choice, none, none, bool(features["is_correct"]), text, given, document
+        example, choice, no_ids, no_ids, bool(features["is_correct"]), text, input_text, document
     )
 
 
-def _rendered(task: seqio.Task, split: str) -> Iterator[Mapping[str, Any]]:
+def _render_records(task: seqio.Task, split: str) -> Iterator[Mapping[str, Any]]:
     """Yields the records of a task before they are tokenised."""
     steps = task.preprocessors
     if seqio.preprocessors.tokenize not in steps:
         raise UserError(
-            f"task {task.name} does not tokenise by seqio.preprocessors.tokenize: cache it "
-            "(seqio_cache_tasks), and give the folder by --cache_dirs"
+            f"task {task.name} does not tokenise with seqio.preprocessors.tokenize: cache it "
+            "(seqio_cache_tasks), and set the folder with --cache_dirs"
         )
     before = steps[: steps.index(seqio.preprocessors.tokenize)]
     with tf1.Graph().as_default():

@@ -1,16 +1,16 @@
-"""Mode `eval` on this machine: each task is ranked, decoded or measured, by its metrics.
+"""Mode `eval` on this machine: ranks, decodes or measures each task, depending on its metrics.
 
     tasks = configured_tasks()
     kinds_of(tasks)                  # {"rank": [...], "decode": [...], "perplexity": [...]}
-    check(tasks, lengths, on_tpu=False)          # UserError if none of the three can judge a task
+    check(tasks, lengths, on_tpu=False)          # UserError if a task can be evaluated in none of these ways
 
 | a task with | is | result |
 |---|---|---|
 | metrics of scores (`..._score_eval`) | ranked: every answer choice is scored | `results_<step>.json` |
 | metrics of texts | decoded | `decoded_<step>.json` |
-| targets and no metrics (span corruption, language models) | measured: nats for each target token | `perplexity_<step>.json` |
+| targets and no metrics (span corruption, language models) | measured: nats per target token | `perplexity_<step>.json` |
 
-gin's name of the settings is `t0.evaluation`; `t0 eval` binds them.
+In gin the settings are called `t0.evaluation`; `t0 eval` binds them.
 """  # noqa: E501 (a table)
 
 import collections
@@ -39,12 +39,11 @@ class EvaluationSettings:
     """Settings of every kind of evaluation in modes `eval` and `score_eval`.
 
     Attributes:
-      examples: the most examples of each task, the first of the split; None for all.
+      examples: the maximum number of examples per task, from the start of the split; None for all.
       tasks: the tasks to evaluate, instead of the mixture's.
-      source: where the checkpoint comes from, such as a hub name with its revision, for the
-        results file.
-      decoded: a folder of texts that another engine has decoded, `<task>_<step>.jsonl`: they are
-        judged, and nothing else is done.
+      source: the checkpoint's origin for the results file, such as a hub name with its revision.
+      decoded: a folder of texts that another engine has decoded, `<task>_<step>.jsonl`. The run
+        then only computes their metrics.
     """
 
     examples: int | None = None
@@ -53,17 +52,17 @@ class EvaluationSettings:
     decoded: str | None = None
 
     def __post_init__(self) -> None:
-        wrong = self.examples is not None and (
+        is_invalid = self.examples is not None and (
             not isinstance(self.examples, int) or self.examples < 1
         )
-        if wrong:
+        if is_invalid:
             raise UserError(
-                f"evaluation.examples is {self.examples!r}; wanted a whole number from 1 on"
+                f"evaluation.examples is {self.examples!r}; expected a whole number from 1"
             )
 
 
 def configured_tasks() -> list[seqio.Task] | None:
-    """Returns the tasks that mode `eval` reads, None if a function of the user's own reads data."""
+    """Returns the tasks that mode `eval` reads; None if the user's own function reads the data."""
     ours = bound("run.eval_dataset_fn") is t5_mesh.mesh_eval_dataset_fn
     name = bound("mesh_eval_dataset_fn.mixture_or_task_name")
     if not ours or not name:
@@ -77,24 +76,24 @@ def configured_tasks() -> list[seqio.Task] | None:
 
 
 def kinds_of(tasks: Sequence[seqio.Task]) -> dict[str, list[seqio.Task]]:
-    """Returns kind -> the tasks of this kind; a task that nothing can judge has the kind ""."""
+    """Returns kind -> its tasks; tasks that cannot be evaluated have the kind ""."""
     tasks_by_kind: dict[str, list[seqio.Task]] = collections.defaultdict(list)
     for task in tasks:
-        tasks_by_kind[_kind(task)].append(task)
+        tasks_by_kind[_find_kind(task)].append(task)
     return dict(tasks_by_kind)
 
 
 def is_ranked(task: seqio.Task) -> bool:
     """Returns whether a task is for rank evaluation."""
-    return _kind(task) == RANK
+    return _find_kind(task) == RANK
 
 
-def _kind(task: seqio.Task) -> str:
+def _find_kind(task: seqio.Task) -> str:
     if task.predict_metric_fns:
         return DECODE
     if task.score_metric_fns:
         return RANK
-    if task.metric_fns:  # of a kind that SeqIO's own evaluator computes only
+    if task.metric_fns:  # of a kind that only SeqIO's own evaluator computes
         return ""
     return PERPLEXITY if "targets" in task.output_features else ""
 
@@ -102,55 +101,55 @@ def _kind(task: seqio.Task) -> str:
 def check(
     tasks: Sequence[seqio.Task], lengths: Mapping[str, int] | None, *, on_tpu: bool
 ) -> list[str]:
-    """Checks that every task can be judged, and returns a line that says how.
+    """Checks that every task can be evaluated, and returns a line that describes how.
 
     Args:
       tasks: the tasks of the mixture that have the split.
-      lengths: feature -> most tokens, or None.
-      on_tpu: whether Mesh TensorFlow decodes on a TPU, where mode `eval` does nothing else.
+      lengths: feature -> maximum tokens, or None.
+      on_tpu: whether the run is on a TPU, where Mesh TensorFlow's mode `eval` only decodes.
 
     Raises:
-      UserError: naming a task that cannot be judged, and the fix.
+      UserError: a task cannot be evaluated; the message includes the fix.
     """
     kinds = kinds_of(tasks)
     model_type = bound("run.model_type", "bitransformer")
     if "" in kinds:
         raise UserError(
-            f"task {kinds[''][0].name} has no metric that mode 'eval' computes and no targets to "
-            "measure: wanted a _score_eval task, a task with metrics of texts, or one with targets"
+            f"task {kinds[''][0].name} cannot be evaluated in mode 'eval'. Expected a "
+            "_score_eval task, a task with text metrics, or a task with targets"
         )
     if on_tpu and set(kinds) != {DECODE}:
         kind = RANK if RANK in kinds else PERPLEXITY
         file = {RANK: "score_eval.gin", PERPLEXITY: "perplexity_eval.gin"}[kind]
         raise UserError(
-            f"on a TPU mode 'eval' decodes, and task {kinds[kind][0].name} is for "
+            f"on a TPU, mode 'eval' only decodes, but task {kinds[kind][0].name} is for "
             f"{_IN_WORDS[kind]}: run it with --gin_file={file}"
         )
     if RANK in kinds and model_type != "bitransformer":
         raise UserError(
-            f"task {kinds[RANK][0].name} ranks answer choices, which mode 'eval' does with "
-            f"encoder-decoders; run.model_type is '{model_type}': --gin_file=score_eval.gin scores "
-            "a language model"
+            f"task {kinds[RANK][0].name} ranks answer choices, which mode 'eval' only does for "
+            f"encoder-decoders; run.model_type is '{model_type}'. Use --gin_file=score_eval.gin "
+            "for a language model"
         )
     for task in kinds.get(PERPLEXITY, ()):
         _check_lengths(task, lengths)
-    counts = [f"{len(ranked):,} {_SHOWN[kind]}" for kind, ranked in kinds.items()]
+    counts = [f"{len(ranked):,} {_PARTICIPLES[kind]}" for kind, ranked in kinds.items()]
     return [f"evaluation of {len(tasks):,} task(s): {', '.join(counts)}"]
 
 
 def check_shards(kinds: Mapping[str, Sequence[seqio.Task]]) -> None:
-    """Raises a UserError if the run is a shard, and a task is not ranked."""
+    """Raises a UserError if the run is a shard, but a task is not ranked."""
     shards = bound("score_eval.num_shards", 1)
     others = [task for kind, members in kinds.items() if kind != RANK for task in members]
     if shards != 1 and others:
         raise UserError(
-            f"--num_shards={shards} is for ranked tasks; {others[0].name} is not: evaluate "
+            f"--num_shards={shards} is for ranked tasks, but {others[0].name} is not: evaluate "
             f"{'it' if len(others) == 1 else f'these {len(others)} tasks'} without --num_shards"
         )
 
 
 _IN_WORDS = {RANK: "rank evaluation", PERPLEXITY: "perplexity", DECODE: "decoding"}
-_SHOWN = {RANK: "ranked", PERPLEXITY: "measured (perplexity)", DECODE: "decoded"}
+_PARTICIPLES = {RANK: "ranked", PERPLEXITY: "measured (perplexity)", DECODE: "decoded"}
 
 
 def _check_lengths(task: seqio.Task, lengths: Mapping[str, int] | None) -> None:
@@ -159,8 +158,8 @@ def _check_lengths(task: seqio.Task, lengths: Mapping[str, int] | None) -> None:
         example = {"inputs": 512, "targets": 114}
         lengths_of_task = {name: example.get(name, 512) for name in task.output_features}
         raise UserError(
-            f"task {task.name} has no metrics: its perplexity is measured, which needs a length of "
-            f"{missing[0]}, and TASK_FEATURE_LENGTHS (run.sequence_length) is "
+            f"task {task.name} has no metrics, so its perplexity is measured, which needs a length "
+            f"of {missing[0]}. TASK_FEATURE_LENGTHS (run.sequence_length) is "
             f'{dict(lengths) if lengths else None}: --gin.TASK_FEATURE_LENGTHS="{lengths_of_task}"'
         )
     objective_of(task, lengths)
@@ -170,14 +169,14 @@ def refuse_settings(reason: str) -> None:
     """Raises a UserError if `t0.evaluation` is set in a run that only Mesh TensorFlow evaluates.
 
     Args:
-      reason: a clause about that run.
+      reason: a clause that describes the run.
     """
     settings = dataclasses.asdict(EvaluationSettings())
     defaults = {field.name: field.default for field in dataclasses.fields(EvaluationSettings)}
     for name, value in settings.items():
         if value and value != defaults[name]:
             raise UserError(
-                f"t0.evaluation.{name} is {value!r:.80}, and {reason}, which does not read it; set "
+                f"t0.evaluation.{name} is {value!r:.80}, but {reason}, which does not read it; set "
                 f"it to {defaults[name]!r}, or use mode 'eval' without --tpu"
             )
 
@@ -185,45 +184,50 @@ def refuse_settings(reason: str) -> None:
 def select_examples(
     dataset_fn: Callable[..., Sequence[Any]], names: Collection[str] | None = None
 ) -> Callable[..., list[Any]]:
-    """Returns a dataset function with some tasks only, each cut to the configured examples.
+    """Returns a dataset function with only some tasks and the configured number of examples.
 
     Args:
       dataset_fn: T5's dataset function of an evaluation.
       names: the tasks; None for all.
     """
     settings = EvaluationSettings()
-    most = settings.examples
+    max_examples = settings.examples
     mixtures = [{"mixture_or_task_name": name} for name in settings.tasks] or [{}]
 
-    def read(**given: Any) -> list[Any]:
-        every = (fields for mixture in mixtures for fields in dataset_fn(**given, **mixture))
-        named = (mesh_dataset.EvalDataset(*fields) for fields in every)
+    def read(**keyword_arguments: Any) -> list[Any]:
+        all_fields = (
+            fields for mixture in mixtures for fields in dataset_fn(**keyword_arguments, **mixture)
+        )
+        named = (mesh_dataset.EvalDataset(*fields) for fields in all_fields)
         datasets = (dataset for dataset in named if names is None or dataset.name in names)
-        return [_first(dataset, most) if most else dataset for dataset in datasets]
+        return [
+            _take_first_examples(dataset, max_examples) if max_examples else dataset
+            for dataset in datasets
+        ]
 
     return read
 
 
-def _first(dataset: Any, most: int) -> Any:
-    """Returns a task's dataset with its first examples; an example has all of its choices."""
+def _take_first_examples(dataset: Any, max_examples: int) -> Any:
+    """Returns a task's dataset with its first examples, each with all of its choices."""
 
-    def records(**given: Any) -> Any:
-        dataset_of_task = dataset.dataset_fn(**given)
+    def records(**keyword_arguments: Any) -> Any:
+        dataset_of_task = dataset.dataset_fn(**keyword_arguments)
         if "is_correct" not in dataset_of_task.element_spec:
-            return dataset_of_task.take(most)
+            return dataset_of_task.take(max_examples)
         if bound("mesh_eval_dataset_fn.use_cached", False):  # a cache may be shuffled
-            return dataset_of_task.filter(lambda record: record["idx"][0] < most)
-        return dataset_of_task.take_while(lambda record: record["idx"][0] < most)
+            return dataset_of_task.filter(lambda record: record["idx"][0] < max_examples)
+        return dataset_of_task.take_while(lambda record: record["idx"][0] < max_examples)
 
     return dataset._replace(dataset_fn=records)
 
 
 def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
-    """Ranks answer choices by our rank evaluation.
+    """Ranks answer choices with our rank evaluation.
 
     Args:
       arguments: the arguments of the run, as `arguments.read` returns them.
-      checkpoint: the checkpoint to score, None for those in the model directory.
+      checkpoint: the checkpoint to score; None for those in the model directory.
     """
     vocabulary, split = arguments["vocabulary"], arguments["dataset_split"]
     evaluate.rank_evaluate(
@@ -246,7 +250,7 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
 
 
 def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
-    """Measures nats for each target token; the arguments are those of `rank`."""
+    """Measures nats per target token. The arguments are the same as for `rank`."""
     split, model_dir = arguments["dataset_split"], arguments["model_dir"]
     folder = arguments["eval_summary_dir"] or os.path.join(model_dir, f"{split}_eval")  # noqa: PTH118
     suffix = arguments["eval_dir_suffix"]
@@ -275,7 +279,7 @@ def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
 
 
 def given_facts() -> dict[str, Any]:
-    """Returns the settings that are not the defaults, for the results file."""
+    """Returns the settings that differ from their defaults, for the results file."""
     settings = EvaluationSettings()
     facts = {"examples": settings.examples, "source": settings.source}
     return {name: value for name, value in facts.items() if value}

@@ -1,11 +1,11 @@
-"""The plan of a training run on GPUs by PyTorch: memory, what is switched on, the time of a step.
+"""Plans a training run on GPUs with PyTorch: memory, options and step time.
 
     plan = gpu_plan("a100-80", gpus=8, utilisation=0.4)      # after gin has been parsed
     plan["verdict"]["word"]                                  # "fits"
     print(plan_text(plan))
 
-It is only a formula (`t0.torch.memory`), the same that the engine uses at its start, and imports
-no PyTorch. Communication is left out: NVLink hides most of it, other links may not.
+The plan uses the same formulas as the engine at its start (`t0.torch.memory`), and does not import
+PyTorch. It ignores communication: NVLink hides most of it, but other links may not.
 """
 
 import dataclasses
@@ -26,59 +26,59 @@ from t0.torch.shape import t5
 FITS, TOO_LARGE = "fits", "does not fit"
 _KINDS = {
     "weights": "weights, float32, sharded",
-    "slots": "optimizer's slots, float32, sharded",
+    "slots": "optimizer slots, float32, sharded",
     "gradients": "gradients, float32",
-    "gathered": "gathered weights, their gradients",
+    "gathered": "gathered weights and their gradients",
     "activations": "activations",
     "logits": "logits and their gradients",
-    "update": "the optimizer's update, after the others",
-    "total": "total at the fullest moment",
+    "update": "optimizer update, after the others",
+    "total": "total at peak",
     "usable": "usable",
 }
 # Arguments of `run` that a plan does not need.
 _UNREAD = ("vocabulary", "tpu_job_name", "tpu", "gcp_project", "tpu_zone")
-_FRUGAL = memory.MemorySwitches(keep=False, recompute=True)
+_LEAST_MEMORY = memory.MemorySwitches(keep=False, recompute=True)
 _MICROBATCH = "serialize_num_microbatches.tokens_per_microbatch_per_replica"
 
 
 def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
-    """Returns the plan of the run that gin configures, as one JSON-ready object.
+    """Returns the plan of the configured run as one JSON-ready object.
 
     Args:
-      gpu: a name of `t0.torch.gpus`.
-      gpus: the number of GPUs, of all machines.
-      utilisation: share of the peak FLOP/s that matrix products reach.
+      gpu: a name in `t0.torch.gpus`.
+      gpus: the number of GPUs on all machines.
+      utilisation: the share of the peak FLOP/s that matrix products reach.
 
     Raises:
-      UserError: for a run that cannot work.
+      UserError: the run cannot work.
     """
     card = gpu_table.find(gpu)
     if gpus < 1:
-        raise UserError(f"--gpus={gpus}: wanted a number of GPUs, from 1 on")
+        raise UserError(f"--gpus={gpus}: expected a number of GPUs from 1")
     if not 0 < utilisation <= 1:
-        raise UserError(f"--utilisation {utilisation}: wanted a share, above 0 and up to 1")
-    given = dict.fromkeys(_UNREAD) | {"model_dir": "", "mesh_shape": "", "mesh_devices": [""]}
-    for name, value in given.items():  # so that gin does not evaluate what they replace
+        raise UserError(f"--utilisation {utilisation}: expected a share above 0 and up to 1")
+    replaced = dict.fromkeys(_UNREAD) | {"model_dir": "", "mesh_shape": "", "mesh_devices": [""]}
+    for name, value in replaced.items():  # so that gin does not evaluate the values they replace
         gin.bind_parameter(f"run.{name}", value)
-    read = run_arguments.read(given)
+    read = run_arguments.read(replaced)
     if read["mode"] != "train":
-        raise UserError(f"run.mode is {read['mode']!r}; --engine=torch plans training alone")
+        raise UserError(f"run.mode is {read['mode']!r}; --engine=torch only plans training")
     size, source = configured_vocabulary_size()
     shape = t5(specify.model_spec(read, size, size)).sizes
     lengths, batch = read["sequence_length"], read["batch_size"]
     if batch % gpus:
         raise UserError(
-            f"a batch of {batch} sequences cannot be divided over {gpus} GPUs; wanted a multiple "
-            f"of {gpus} (run.batch_size)"
+            f"a batch of {batch} sequences cannot be divided among {gpus} GPUs; expected a "
+            f"multiple of {gpus} (run.batch_size)"
         )
-    parts = memory.count_microbatches(batch, specify.microbatches(read), gpus)
+    microbatches = memory.count_microbatches(batch, specify.microbatches(read), gpus)
     bytes_each = 4 if card.teraflops is None else 2
     case = _Case(shape, specify.configured("run.optimizer"), batch, lengths, bytes_each, gpus)
     usable = int(memory.USABLE * card.bytes)
     choices = memory.memory_switches()
-    needs = [case.needed(parts, each) for each in choices]
-    chosen = memory.first_that_fits(choices, needs, usable)
-    switches, needed = choices[chosen], needs[chosen]
+    requirements = [case.needed(microbatches, each) for each in choices]
+    chosen = memory.first_that_fits(choices, requirements, usable)
+    switches, required = choices[chosen], requirements[chosen]
     flops = memory.model_flops(shape, rows=batch, **lengths)
     return {
         "schema": 1,
@@ -88,8 +88,8 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "sequences": batch,
             "sequence_length": dict(lengths),
             "sequences_per_gpu": batch // gpus,
-            "microbatches": parts,
-            "sequences_per_microbatch": batch // gpus // parts,
+            "microbatches": microbatches,
+            "sequences_per_microbatch": batch // gpus // microbatches,
         },
         "vocabulary": {"size": size, "source": source},
         "parameters": formulas.parameters(shape),
@@ -97,17 +97,19 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "activation_dtype": "bfloat16" if bytes_each == 2 else "float32",
             "recompute": switches.recompute,
             "keep_gathered": switches.keep,
-            "microbatches": parts,
+            "microbatches": microbatches,
             "tf32": card.teraflops is not None,  # Ampere and later have both
         },
         "per_gpu_bytes": {
-            **dataclasses.asdict(needed),
-            "total": needed.total,
+            **dataclasses.asdict(required),
+            "total": required.total,
             "usable": usable,
         },
-        "verdict": _verdict(case, parts, needed, usable, card.name),
+        "verdict": _make_verdict(case, microbatches, required, usable, card.name),
         "flops": {"per_step": flops},
-        "time": _time(card, flops, utilisation, gpus, read["train_steps"], switches.recompute),
+        "time": _estimate_time(
+            card, flops, utilisation, gpus, read["train_steps"], switches.recompute
+        ),
     }
 
 
@@ -121,35 +123,39 @@ class _Case:
     gpus: int
 
     def needed(
-        self, parts: int, switches: memory.MemorySwitches = _FRUGAL, *, gpus: int | None = None
+        self,
+        microbatches: int,
+        switches: memory.MemorySwitches = _LEAST_MEMORY,
+        *,
+        gpus: int | None = None,
     ) -> memory.Needed:
         gpus = gpus or self.gpus
-        rows = self.batch // gpus // parts
-        part = memory.MicrobatchShare(
+        rows = self.batch // gpus // microbatches
+        batch_part = memory.MicrobatchShare(
             rows, self.lengths["inputs"], self.lengths["targets"], self.bytes_each
         )
         return memory.needed(
             self.shape,
             self.optimizer,
-            part,
+            batch_part,
             switches,
             processes=gpus,
-            microbatches=parts,
+            microbatches=microbatches,
             replays=gpus == 1 and not switches.recompute,
         )
 
 
-def _verdict(
-    case: _Case, parts: int, needed: memory.Needed, usable: int, name: str
+def _make_verdict(
+    case: _Case, microbatches: int, required: memory.Needed, usable: int, name: str
 ) -> dict[str, str]:
-    """Returns whether the run fits, as a word and a reason, with a change that would fit."""
-    numbers = f"{gib(needed.total)} of {gib(usable)} usable on {name}"
-    if needed.total <= usable:
-        return {"word": FITS, "reason": f"{numbers}, {gib(usable - needed.total)} to spare"}
-    own = case.batch // case.gpus
-    for count in range(parts + 1, own + 1):
-        if own % count == 0 and case.needed(count).total <= usable:
-            tokens = own // count * max(case.lengths.values())
+    """Returns whether the run fits: a word, and a reason that suggests a change if it does not."""
+    numbers = f"{gib(required.total)} of {gib(usable)} usable on {name}"
+    if required.total <= usable:
+        return {"word": FITS, "reason": f"{numbers}, {gib(usable - required.total)} to spare"}
+    sequences_per_gpu = case.batch // case.gpus
+    for count in range(microbatches + 1, sequences_per_gpu + 1):
+        if sequences_per_gpu % count == 0 and case.needed(count).total <= usable:
+            tokens = sequences_per_gpu // count * max(case.lengths.values())
             return {
                 "word": TOO_LARGE,
                 "reason": f'{numbers}; it fits with --gin_param="{_MICROBATCH} = {tokens}"',
@@ -163,10 +169,10 @@ def _verdict(
     return {"word": TOO_LARGE, "reason": f"{numbers}, on any number of such GPUs"}
 
 
-def _time(
+def _estimate_time(
     card: gpu_table.Gpu, flops: int, utilisation: float, gpus: int, steps: int, recompute: bool
 ) -> dict[str, Any]:
-    """Returns the time of a step at a share of the GPU's peak; empty if the peak is unknown."""
+    """Returns the step time at a share of the GPU's peak FLOP/s; empty if the peak is unknown."""
     if card.teraflops is None:
         return {}
     # Recomputing repeats the forward pass, a third of a step; MFU does not count it.
@@ -182,19 +188,19 @@ def _time(
 
 
 def plan_text(plan: dict[str, Any]) -> str:
-    """Returns the plan in words and numbers."""
+    """Formats a plan as text."""
     return "\n".join(_lines(plan))
 
 
 def _lines(plan: dict[str, Any]) -> Iterator[str]:
     gpu, batch, switches = plan["gpu"], plan["batch"], plan["switches"]
     yield (
-        f"train by PyTorch on {gpu['gpus']} x {gpu['name']}: {gib(gpu['bytes'])} each "
-        f"({gpu['source']}; by formulas, nothing here was run on a GPU)"
+        f"train with PyTorch on {gpu['gpus']} x {gpu['name']}: {gib(gpu['bytes'])} each "
+        f"({gpu['source']}; computed with formulas, without a GPU)"
     )
     lengths = " + ".join(f"{n} {name}" for name, n in batch["sequence_length"].items())
     yield (
-        f"batch: {batch['sequences']:,} sequences of {lengths}; {batch['sequences_per_gpu']:,} a "
+        f"batch: {batch['sequences']:,} sequences of {lengths}; {batch['sequences_per_gpu']:,} per "
         f"GPU = {batch['microbatches']} microbatches x {batch['sequences_per_microbatch']}"
     )
     vocabulary = plan["vocabulary"]
@@ -205,10 +211,11 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     yield (
         f"switches: activations in {switches['activation_dtype']}, "
         f"--recompute={'on' if switches['recompute'] else 'off'}, "
-        f"float32 products in {'TF32 (--no_tf32)' if switches['tf32'] else 'full'}"
+        f"float32 products in {'TF32 (--no_tf32)' if switches['tf32'] else 'full'}, "
+        f"PyTorch's {memory.KERNEL} attention kernel"
     )
     yield ""
-    yield "memory of a GPU"
+    yield "memory per GPU"
     for key, size in plan["per_gpu_bytes"].items():
         yield f"  {_KINDS[key]:<42} {size:>16,} bytes  {gib(size):>10}"
     yield f"VERDICT: {plan['verdict']['word']}: {plan['verdict']['reason']}"
@@ -219,6 +226,6 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         return
     yield (
         f"step: {time['step_seconds']:.3f} s at {time['utilisation']:.0%} of "
-        f"{time['peak_flops_per_gpu'] / 1e12:.0f} TFLOP/s, communication left out; "
+        f"{time['peak_flops_per_gpu'] / 1e12:.0f} TFLOP/s, without communication; "
         f"{plan['flops']['per_step']:.4g} FLOPs; {time['hours_per_1000_steps']:.2f} h/1,000 steps"
     )

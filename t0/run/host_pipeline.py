@@ -1,12 +1,12 @@
-"""Finds the input function of a configured run, as Mesh TensorFlow gives it to TPUEstimator.
+"""Finds the input function of a configured run, which Mesh TensorFlow passes to TPUEstimator.
 
-    given = input_function("train", arguments)          # what estimator.train would be called with
-    host_graphs.foreign_operations(host_graphs.pipeline_graph(given))       # {}
+    input_fn = input_function("train", arguments)       # the argument of estimator.train
+    host_graphs.foreign_operations(host_graphs.pipeline_graph(input_fn))    # {}
     check("train", arguments)                           # UserError if there are any
 
-Mesh TensorFlow's own `run` makes it: with an estimator that keeps the input function instead of
-training, evaluating or predicting. Nothing is read but what the input function reads to be made,
-and nothing is written.
+Mesh TensorFlow's own `run` creates it. Instead of training, evaluating or predicting, our estimator
+captures the input function. Nothing is written, and only data that creating the function needs is
+read.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from t0.feeding import host_graphs
 from t0.mesh.cloud import LOCAL, Machine
 
 InputFunction = Callable[[dict[str, Any]], Any]
-# The modes that read data by an input function; the others export.
+# The modes that read data with an input function; the others export.
 MODES = (
     "train",
     "eval",
@@ -30,18 +30,18 @@ MODES = (
     "score_from_dataset",
     "score_from_strings",
 )
-# For a run that takes its lengths from the data; the operations do not depend on them.
+# For runs whose lengths depend on the data; the operations do not depend on the lengths.
 _ANY_LENGTHS = {"inputs": 512, "targets": 512}
 
 
-class _Kept(BaseException):  # noqa: N818 (no error, so that nothing on the way handles it)
+class _InputFunctionFound(BaseException):  # noqa: N818 (not an error, so that no handler catches it)
     def __init__(self, input_fn: InputFunction) -> None:
         super().__init__("an input function")
         self.input_fn = input_fn
 
 
-class _KeepingEstimator:
-    """Stands for TPUEstimator: raises `_Kept` with the first input function that it is given."""
+class _CapturingEstimator:
+    """Replaces TPUEstimator: raises `_InputFunctionFound` with the first input function it gets."""
 
     def __init__(self, *args: Any, model_dir: str = "", **kwargs: Any) -> None:
         del args, kwargs
@@ -49,13 +49,13 @@ class _KeepingEstimator:
 
     def train(self, input_fn: InputFunction, *args: Any, **kwargs: Any) -> None:
         del args, kwargs
-        raise _Kept(input_fn)
+        raise _InputFunctionFound(input_fn)
 
     evaluate = train
     predict = train
 
 
-def _evaluation(  # noqa: PLR0913 (the signature of Mesh TensorFlow's eval_model)
+def _capture_evaluation(  # noqa: PLR0913 (the signature of Mesh TensorFlow's eval_model)
     estimator: Any,
     vocabulary: Any,
     sequence_length: Any,
@@ -66,7 +66,7 @@ def _evaluation(  # noqa: PLR0913 (the signature of Mesh TensorFlow's eval_model
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Stands for Mesh TensorFlow's `eval_model`, which first reads all data and writes files."""
+    """Replaces Mesh TensorFlow's `eval_model`, which first reads all data and writes files."""
     del estimator, model_dir, args, kwargs
     datasets = eval_dataset_fn(
         sequence_length=sequence_length, vocabulary=vocabulary, dataset_split=dataset_split
@@ -74,11 +74,13 @@ def _evaluation(  # noqa: PLR0913 (the signature of Mesh TensorFlow's eval_model
     scored = [dataset for dataset in datasets if dataset.metric_fns]
     if scored:
         lengths = sequence_length or _ANY_LENGTHS
-        raise _Kept(mesh_utils._get_combined_dataset_input_fn(scored, batch_size, lengths))
+        raise _InputFunctionFound(
+            mesh_utils._get_combined_dataset_input_fn(scored, batch_size, lengths)
+        )
 
 
 def input_function(mode: str, arguments: Mapping[str, Any]) -> InputFunction | None:
-    """Returns the first input function of a run; None if it has none, or nothing is left to do.
+    """Returns the first input function of a run; None if it has none, or the run is finished.
 
     Args:
       mode: the value of `run.mode`.
@@ -87,9 +89,9 @@ def input_function(mode: str, arguments: Mapping[str, Any]) -> InputFunction | N
     if mode not in MODES:
         return None
     replacements = {
-        "mesh_utils.get_estimator": _KeepingEstimator,
-        "mesh_utils.eval_model": _evaluation,
-        # A run reads its checkpoints only after its data has been opened.
+        "mesh_utils.get_estimator": _CapturingEstimator,
+        "mesh_utils.eval_model": _capture_evaluation,
+        # A run opens its data before it reads checkpoints.
         "mesh_utils.get_checkpoint_iterator": lambda *args, **kwargs: ["model.ckpt-0"],
     }
     with contextlib.ExitStack() as replaced:
@@ -97,20 +99,20 @@ def input_function(mode: str, arguments: Mapping[str, Any]) -> InputFunction | N
             replaced.enter_context(compat.replaced(name, replacement))
         try:
             mesh_utils.run(**{**arguments, "tpu": None})
-        except _Kept as kept:
-            return kept.input_fn
+        except _InputFunctionFound as interruption:
+            return interruption.input_fn
     return None
 
 
 def check(mode: str, arguments: Mapping[str, Any]) -> None:
-    """Checks that the TensorFlow servers of a TPU's hosts have all that the run's data needs.
+    """Checks that a TPU's TensorFlow servers have all operations that the run's data needs.
 
     Args:
       mode: the value of `run.mode`.
       arguments: the arguments that the command passes to Mesh TensorFlow's `run`.
 
     Raises:
-      UserError: naming the operations that they do not have.
+      UserError: operations are missing; the message lists them.
     """
     input_fn = input_function(mode, arguments)
     foreign = (
@@ -118,30 +120,30 @@ def check(mode: str, arguments: Mapping[str, Any]) -> None:
     )
     if foreign:
         raise UserError(
-            f"a TPU's hosts read the data of mode '{mode}' by TensorFlow servers, which lack "
-            f"{host_graphs.explain(foreign)} (in {', '.join(foreign.values())}): a step after the "
-            "cache, or a dataset function of your own. Put the step before the cache, or write it "
-            "with TensorFlow's operations"
+            f"a TPU's TensorFlow servers cannot read the data of mode '{mode}': they cannot run "
+            f"{host_graphs.explain(foreign)} (in {', '.join(foreign.values())}), which a step "
+            "after the cache or your own dataset function uses. Put the step before the cache, "
+            "or write it with TensorFlow operations"
         )
 
 
 def dry_run_line(flags: Any) -> str:
-    """Returns a line about the data of a run with --tpu that is not to start, for `--dry_run`.
+    """Returns a line about the data of a run with --tpu, for `--dry_run`.
 
     Args:
       flags: the parsed flags of the command; gin has been parsed.
 
     Returns:
-      what was found: also where the run itself would be refused, because the TPU's
-      hosts cannot read the data, or a task is not there or not cached.
+      a description of the result. Errors are also described instead of raised: the TPU's hosts
+      cannot read the data, or a task does not exist or is not cached.
     """
     try:
-        return _checked(flags)
+        return _check_dry_run(flags)
     except UserError as error:
-        return f"the data cannot be read as configured, and a run would be refused: {error}"
+        return f"the data cannot be read as configured, so the run would fail: {error}"
 
 
-def _checked(flags: Any) -> str:
+def _check_dry_run(flags: Any) -> str:
     from t0.run import modes, preflight
 
     mode = preflight.run_mode()
@@ -149,7 +151,13 @@ def _checked(flags: Any) -> str:
         return "without --tpu=NAME this process reads the data, not a TPU's hosts: nothing to check"
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     preflight.check_mixtures({}, on_tpu=True, hosts_read=True)
-    places = {name: flags[name].value for name in ("tpu_job_name", "gcp_project", "tpu_zone")}
-    arguments = {"model_dir": flags.model_dir, "vocabulary": t5_mesh.get_vocabulary(), **places}
+    tpu_arguments = {
+        name: flags[name].value for name in ("tpu_job_name", "gcp_project", "tpu_zone")
+    }
+    arguments = {
+        "model_dir": flags.model_dir,
+        "vocabulary": t5_mesh.get_vocabulary(),
+        **tpu_arguments,
+    }
     check(mode, arguments | modes.engine_arguments(tpu=flags.tpu))
     return f"the TPU's hosts can read the data of mode '{mode}': TensorFlow's operations suffice"

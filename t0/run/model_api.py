@@ -1,6 +1,6 @@
-"""`t5_mesh_transformer --use_model_api`: T5's Model API, a function for each of its modes.
+"""T5's Model API, for `t5_mesh_transformer --use_model_api`.
 
-Without a TPU our own loop trains; all else is Mesh TensorFlow's own code.
+Without a TPU, our own loop trains. Everything else is Mesh TensorFlow's code.
 """
 
 import os
@@ -32,18 +32,18 @@ def operative_config(flags: Any) -> list[str]:
     """Returns the model's operative config as a list of one path; an empty list for a new model.
 
     Raises:
-      UserError: if there is no such file next to the checkpoints; or if it imports an unknown
-        module that --module_import does not name, and --gin_file does not name the file.
+      UserError: there is no such file next to the checkpoints; or it imports an unknown module that
+        is not in --module_import, and the file is not in --gin_file.
     """
     if flags.mode in (None, "train"):
         return []
     path = os.path.join(_folder(flags), "operative_config.gin")  # noqa: PTH118
     if not tf.io.gfile.exists(path):
-        raise UserError(f"{path} not found: --mode={flags.mode} takes the model's sizes from it")
+        raise UserError(f"{path} not found: --mode={flags.mode} reads the model's sizes from it")
     if path not in (flags.gin_file or []):
         folders = ["", *gin_files.search_path(command_flags.gin_folders(flags))]
-        for one in gin_files.resolved_names([path], folders[1:]):
-            check_imports(one, folders=folders, also=flags.module_import)
+        for name in gin_files.resolved_names([path], folders[1:]):
+            check_imports(name, folders=folders, also=flags.module_import)
     return [path]
 
 
@@ -52,11 +52,11 @@ def _folder(flags: Any) -> str:
 
 
 def run(flags: Any) -> None:
-    """Carries out `flags.mode` with a `t5.models.MtfModel`.
+    """Runs `flags.mode` with a `t5.models.MtfModel`.
 
     Raises:
-      UserError: without a mode, for checkpoint flags that contradict each other, and for a mixture,
-        checkpoint or vocabulary that is missing or does not fit.
+      UserError: the mode is missing, checkpoint flags contradict each other, or a mixture,
+        checkpoint or vocabulary is missing or does not fit.
     """
     if not flags.mode:
         raise UserError("--use_model_api needs --mode")
@@ -122,7 +122,7 @@ def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
     *,
     dataset_split: str,
 ) -> None:
-    """Trains by our own loop; its settings already hold the arguments that are ignored here."""
+    """Trains with our own loop, whose settings already include the arguments ignored here."""
     del vocabulary, sequence_length, batch_size, ensemble_inputs
     modes.train_here(spec, dataset_fn, train_steps=steps, dataset_split=dataset_split)
 
@@ -183,14 +183,16 @@ def _carry_out(model: Any, flags: Any, steps: Any) -> None:
 def _checkpoint_steps(flags: Any) -> int | str | list[int]:
     specific = flags.checkpoint_mode == "specific"
     if bool(flags.checkpoint_steps) != specific:
-        raise UserError("--checkpoint_steps goes with --checkpoint_mode=specific")
+        raise UserError("--checkpoint_steps and --checkpoint_mode=specific need each other")
     try:
         steps = [int(step) for step in flags.checkpoint_steps]
     except ValueError:
-        raise UserError(f"--checkpoint_steps are numbers, got {flags.checkpoint_steps}") from None
+        raise UserError(
+            f"--checkpoint_steps must be numbers, got {flags.checkpoint_steps}"
+        ) from None
     if flags.mode in _ONE_CHECKPOINT:
         if flags.checkpoint_mode == "all" or len(steps) > 1:
-            raise UserError(f"--mode={flags.mode} takes a single checkpoint")
+            raise UserError(f"--mode={flags.mode} needs exactly one checkpoint")
         return steps[0] if specific else -1
     if specific:
         return steps

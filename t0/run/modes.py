@@ -1,10 +1,10 @@
-"""The table from a mode to the function that carries it out.
+"""The table from a mode to the function that runs it.
 
     carry_out(ConfiguredRun("train", arguments))
 
 On a TPU that function is Mesh TensorFlow's `run` with TensorFlow's estimator. On this machine it is
-ours; for a mode that our own code does not cover, it is Mesh TensorFlow's `run` as well, and the
-functions in it that do not work here are replaced for that call.
+our own code. If our code does not cover a mode, it is also Mesh TensorFlow's `run`, and functions
+in it that do not work here are replaced during the call.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class ConfiguredRun:
     Attributes:
       mode: one of `MODES`.
       arguments: the arguments that the command passes to Mesh TensorFlow's `run`; gin has the rest.
-      checkpoint: the checkpoint that the mode reads, or None for those in the model directory.
+      checkpoint: the checkpoint that the mode reads; None for those in the model directory.
     """
 
     mode: str
@@ -51,15 +51,15 @@ class ConfiguredRun:
     checkpoint: str | None = None
 
     def read(self) -> dict[str, Any]:
-        """Returns all arguments of `run`, prepared, as `arguments.read` does."""
+        """Returns all arguments of `run`, as `arguments.read` does."""
         return run_arguments.read(self.arguments)
 
 
 def engine_arguments(*, tpu: str | None) -> dict[str, Any]:
     """Returns the arguments of `run` that depend on the engine, and prints a note about it.
 
-    Without a TPU they are this machine's mesh, unless the configuration has a mesh shape of its
-    own; and the types of variables are bound.
+    Without a TPU they describe this machine's mesh, unless the configuration sets a mesh shape.
+    Without a TPU this function also binds the types of variables.
     """
     ours = bound("run.train_model_fn") in (None, estimator.train_model)
     arguments = {"train_model_fn": estimator.train_model} if ours else {}
@@ -80,8 +80,11 @@ def local_parameters() -> dict[str, tuple[Any, str]]:
 
 
 def carry_out(run: ConfiguredRun) -> None:
-    """Carries out a run."""
-    with contextlib.ExitStack() as replaced, interruptible(_KEPT.get(run.mode, _NOTHING)):
+    """Performs a run."""
+    with (
+        contextlib.ExitStack() as replaced,
+        interruptible(_SAVED_RESULTS.get(run.mode, _NOTHING_SAVED)),
+    ):
         if run.checkpoint:
             for name, function in reading_only(run.checkpoint).items():
                 replaced.enter_context(compat.replaced(name, function))
@@ -89,19 +92,19 @@ def carry_out(run: ConfiguredRun) -> None:
         carry(run)
 
 
-# Mode -> what Ctrl-C keeps, and how to resume; training saves, and prints that itself.
-_RANKED = "the tasks that were ranked are kept, and the same command resumes with the next one"
-_KEPT = {
-    "train": "the last checkpoint, if any, is kept, and the same command resumes from it",
-    "score_eval": _RANKED,
-    "eval": f"{_RANKED}; tasks that are decoded or measured start again",
-    "infer": "the predictions of whole batches are kept, and the same command resumes after them",
+# Mode -> the message after Ctrl-C about saved results and how to resume. Training prints its own.
+_SAVED_RANKS = "ranked tasks are saved, and the same command resumes with the next one"
+_SAVED_RESULTS = {
+    "train": "the last checkpoint, if any, is saved, and the same command resumes from it",
+    "score_eval": _SAVED_RANKS,
+    "eval": f"{_SAVED_RANKS}; tasks that are decoded or measured start again",
+    "infer": "predictions of whole batches are saved, and the same command resumes after them",
 }
-_NOTHING = "nothing is kept, and the same command starts again"
+_NOTHING_SAVED = "nothing is saved, and the same command starts again"
 
 
 def reading_only(checkpoint: str) -> dict[str, Callable[..., Any]]:
-    """Returns replacements by which Mesh TensorFlow's modes read `checkpoint` for every step.
+    """Returns replacements that make Mesh TensorFlow's modes read only `checkpoint`.
 
     Returns:
       name in `compat.REPLACEABLE` -> function.
@@ -117,7 +120,7 @@ def _mesh_run(run: ConfiguredRun) -> None:
     mesh_utils.run(**run.arguments)
 
 
-# What TensorFlow says of a TPU that it cannot use -> what a user can do.
+# TensorFlow's error about a TPU -> the explanation for the user.
 _TPU_FAULTS = {
     "Cannot find any TPU": "TensorFlow found no TPU cores. Does another process on the TPU VM use "
     "them (sudo lsof -w /dev/accel*)? Is the image a -se one?",
@@ -132,27 +135,27 @@ _TPU_FAULTS = {
 
 
 def _tpu_run(run: ConfiguredRun) -> None:
-    """Runs Mesh TensorFlow's `run` on a TPU; TensorFlow's error about the TPU becomes one line."""
+    """Runs Mesh TensorFlow's `run` on a TPU, and turns errors about the TPU into one line."""
     if run.mode in ("eval", "score_eval", "perplexity_eval"):
         evaluation_dispatch.refuse_settings("Mesh TensorFlow evaluates on a TPU")
     try:
         _mesh_run(run)
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-        # The status of a run that can be resumed; a loop starts it again (bin/tpu_train).
-        said = (str(error).strip().splitlines() or [""])[0][:300]
-        print(f"the TPU was lost; the last checkpoint is kept ({said})", file=sys.stderr)
+        # This exit status means that the run can be resumed; bin/tpu_train then restarts it.
+        message = (str(error).strip().splitlines() or [""])[0][:300]
+        print(f"the TPU was lost; the last checkpoint is saved ({message})", file=sys.stderr)
         raise SystemExit(PREEMPTED) from None
     except Exception as error:
         text = str(error)
-        remedy = next((remedy for said, remedy in _TPU_FAULTS.items() if said in text), None)
+        remedy = next((remedy for message, remedy in _TPU_FAULTS.items() if message in text), None)
         if remedy is None:
             raise
-        said = text.strip().splitlines()[0][:300]
-        raise UserError(f"--tpu={run.arguments['tpu']}: {remedy} ({said})") from error
+        message = text.strip().splitlines()[0][:300]
+        raise UserError(f"--tpu={run.arguments['tpu']}: {remedy} ({message})") from error
 
 
 def _train(run: ConfiguredRun) -> None:
-    """Trains by our own loop, or by the training function that the user bound."""
+    """Trains with our own loop, or with the training function that the user has bound."""
     if "train_model_fn" not in run.arguments:
         _mesh_run(run)
         return
@@ -176,13 +179,13 @@ def train_here(
     train_steps: int,
     dataset_split: str = "train",
 ) -> None:
-    """Opens the data and trains on this machine, unless the model directory is at its last step.
+    """Opens the data and trains on this machine, unless training is already finished.
 
     Args:
       spec: the model, batch and optimizer.
-      train_dataset_fn: T5's dataset function, or one of the user's own, as gin binds it.
+      train_dataset_fn: T5's dataset function or the user's, as bound in gin.
       train_steps: the step to stop at, counted from the start of pretraining.
-      dataset_split: which split is read.
+      dataset_split: the split to read.
     """
     with model_directory.lock(spec.model_dir):
         _train_in_directory(spec, train_dataset_fn, train_steps, dataset_split)
@@ -207,25 +210,27 @@ def _train_in_directory(
 
 
 def _rank(run: ConfiguredRun) -> None:
-    """Scores every answer choice by our rank evaluation; a language model by Mesh TensorFlow's."""
+    """Scores every answer choice with our code, or with Mesh TensorFlow's for language models."""
     if bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
         if bound("score_eval.num_shards", 1) != 1:
-            raise UserError("--num_shards is for encoder-decoders; Mesh TensorFlow scores the rest")
+            raise UserError(
+                "--num_shards is for encoder-decoders; Mesh TensorFlow scores other models"
+            )
         evaluation_dispatch.refuse_settings("Mesh TensorFlow scores a language model")
         _mesh_run(run)
         return
     if evaluation_dispatch.EvaluationSettings().decoded:
-        raise UserError("t0.evaluation.decoded is read in mode 'eval'; the mode is 'score_eval'")
+        raise UserError("t0.evaluation.decoded is for mode 'eval'; the mode is 'score_eval'")
     arguments = run.read()
     arguments["eval_dataset_fn"] = evaluation_dispatch.select_examples(arguments["eval_dataset_fn"])
     evaluation_dispatch.rank(arguments, run.checkpoint)
 
 
 def _evaluate(run: ConfiguredRun) -> None:
-    """Ranks, decodes or measures each task of the mixture, by its metrics."""
+    """Ranks, decodes or measures each task of the mixture, depending on its metrics."""
     tasks = evaluation_dispatch.configured_tasks()
     if tasks is None:
-        evaluation_dispatch.refuse_settings("a dataset function of your own reads the examples")
+        evaluation_dispatch.refuse_settings("your own dataset function reads the examples")
         _decode(run, _decoder(run))
         return
     kinds = evaluation_dispatch.kinds_of(tasks)
@@ -234,23 +239,23 @@ def _evaluate(run: ConfiguredRun) -> None:
     if folder:
         names = [task.name for task in kinds.get(evaluation_dispatch.DECODE, ())]
         with decoded.read_from(folder) as texts:
-            _decode(_of_tasks(run, names), texts)
+            _decode(_select_tasks(run, names), texts)
         return
     names_by_kind = {kind: {task.name for task in members} for kind, members in kinds.items()}
     arguments = run.read()
     select = functools.partial(evaluation_dispatch.select_examples, arguments["eval_dataset_fn"])
-    for kind, judge in (
+    for kind, evaluate in (
         (evaluation_dispatch.RANK, evaluation_dispatch.rank),
         (evaluation_dispatch.PERPLEXITY, evaluation_dispatch.measure),
     ):
         if kind in names_by_kind:
-            judge({**arguments, "eval_dataset_fn": select(names_by_kind[kind])}, run.checkpoint)
+            evaluate({**arguments, "eval_dataset_fn": select(names_by_kind[kind])}, run.checkpoint)
     if evaluation_dispatch.DECODE in names_by_kind:
-        _decode(_of_tasks(run, names_by_kind[evaluation_dispatch.DECODE]), _decoder(run))
+        _decode(_select_tasks(run, names_by_kind[evaluation_dispatch.DECODE]), _decoder(run))
 
 
-def _of_tasks(run: ConfiguredRun, names: Collection[str]) -> ConfiguredRun:
-    """Returns the evaluation of some of the mixture's tasks."""
+def _select_tasks(run: ConfiguredRun, names: Collection[str]) -> ConfiguredRun:
+    """Returns the run with only some of the mixture's tasks."""
     dataset_fn = run.read()["eval_dataset_fn"]
     selected = {"eval_dataset_fn": evaluation_dispatch.select_examples(dataset_fn, names)}
     return dataclasses.replace(run, arguments={**run.arguments, **selected})
@@ -277,7 +282,7 @@ def _decode(run: ConfiguredRun, decode: decoded.Decode | None) -> None:
 
 
 def _perplexity(run: ConfiguredRun) -> None:
-    """Evaluates perplexity by Mesh TensorFlow's estimator, which prints the results."""
+    """Evaluates perplexity with Mesh TensorFlow's estimator, and prints the results."""
     evaluation_dispatch.refuse_settings(
         "Mesh TensorFlow measures perplexity in mode 'perplexity_eval'"
     )
@@ -287,15 +292,15 @@ def _perplexity(run: ConfiguredRun) -> None:
 
 
 def _infer(run: ConfiguredRun) -> None:
-    """Predicts by our inference, or by Mesh TensorFlow's where ours does not cover the run."""
+    """Predicts with our inference, or with Mesh TensorFlow's if ours does not cover the run."""
     model_type = bound("run.model_type", ENCODER_DECODER)
     if not jobs.uses_own_inference(model_type):
         decode = bound("infer_model.decode_fn")
         if decode is mesh_utils.decode_from_dataset and model_type == ENCODER_DECODER:
             raise UserError(
                 "infer_from_task.gin continues the text of a task, which only a language model "
-                "can; this model is an encoder-decoder. To predict a task's targets: "
-                "--gin_file=runs/infer.gin in its place"
+                "can; this model is an encoder-decoder. To predict a task's targets, use "
+                "--gin_file=runs/infer.gin instead"
             )
         with compat.replaced("mesh_utils.infer_model", _with_latest_step(mesh_utils.infer_model)):
             _mesh_run(run)
@@ -313,7 +318,7 @@ def _infer(run: ConfiguredRun) -> None:
 
 
 def _with_latest_step(infer_model: Callable[..., None]) -> Callable[..., None]:
-    """Returns Mesh's `infer_model`, reading the latest checkpoint where it would wait for more."""
+    """Returns Mesh's `infer_model`, but reads the latest checkpoint instead of waiting for more."""
 
     def infer(*args: Any) -> None:
         *others, step = args
@@ -322,7 +327,7 @@ def _with_latest_step(infer_model: Callable[..., None]) -> Callable[..., None]:
     return infer
 
 
-# Mode -> the function that carries it out on this machine.
+# Mode -> the function that runs it on this machine.
 MODES: dict[str, Callable[[ConfiguredRun], None]] = {
     "train": _train,
     "eval": _evaluate,

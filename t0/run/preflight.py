@@ -1,11 +1,11 @@
-"""Preflight checks: mode, data, batch and checkpoints fit together, before anything is built.
+"""Preflight checks of mode, data, batch and checkpoints, before the model is built.
 
     run_mode()                                                        # "train"
     check_mixtures({"vocab": ["/v/spiece.model"]})                    # UserError, or notes
     check_run("/models/tiny", vocabulary=vocabulary, mesh_shape="")   # UserError, or notes
 
-The checked values are those that gin has bound. Mesh TensorFlow would end with a traceback for the
-same mistakes, minutes later, or would not notice them.
+The values are those bound in gin. Without these checks, Mesh TensorFlow would fail with a traceback
+minutes later, or not notice the error.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ DATASET_FUNCTIONS |= dict.fromkeys(_EVALUATES, "mesh_eval_dataset_fn")
 # run.mode -> the parameter that names the function that reads its data.
 _READS = {"train": "run.train_dataset_fn"} | dict.fromkeys(_EVALUATES, "run.eval_dataset_fn")
 _READS["score_from_dataset"] = "score_from_dataset.score_dataset_fn"
-# Modes in which Mesh TensorFlow waits for new checkpoints where eval_checkpoint_step is None.
+# Modes in which Mesh TensorFlow waits for new checkpoints if eval_checkpoint_step is None.
 _WAITING = ("eval", "perplexity_eval", "score_from_dataset", "score_from_strings")
 
 
@@ -41,7 +41,7 @@ def run_mode() -> str:
     """Returns the configured mode.
 
     Raises:
-      UserError: for an unknown mode, with the nearest.
+      UserError: the mode is unknown; the message suggests similar ones.
     """
     mode = bound("run.mode", "train")
     if mode not in GIN_MODES:
@@ -56,19 +56,19 @@ def check_mixtures(
     hosts_read: bool = False,
     allow_stale: bool = False,
 ) -> list[str]:
-    """Checks that the mixtures of the configured mode exist, and are cached where they must be.
+    """Checks that the mixtures of the configured mode exist, and are cached if they must be.
 
     Args:
-      settings: flag -> values; the caching command must be given the same flags.
-      on_tpu: whether the run is Mesh TensorFlow's, on a TPU.
-      hosts_read: whether TensorFlow servers read the data, which run no Python.
-      allow_stale: whether caches are read whose prompts, data, vocabulary or modules changed.
+      settings: flag -> values; the caching command needs the same flags.
+      on_tpu: whether Mesh TensorFlow runs on a TPU.
+      hosts_read: whether TensorFlow servers, which cannot run Python, read the data.
+      allow_stale: whether to read caches whose prompts, data, vocabulary or modules have changed.
 
     Returns:
-      notes about the data, to be printed one to a line.
+      notes about the data, one per line.
 
     Raises:
-      UserError: if a mixture, its cache or its split is missing.
+      UserError: a mixture, its cache or its split is missing.
     """
     mode = run_mode()
     notes: list[str] = []
@@ -80,15 +80,15 @@ def check_mixtures(
         opening.known_mixture(name)
         use_cached = bool(bound(f"{function}.use_cached", False))
         if use_cached:
-            named = (
+            listed_tasks = (
                 evaluation_dispatch.EvaluationSettings().tasks
                 if mode in ("eval", "score_eval")
                 else ()
             )
-            for mixture in named or [name]:
+            for mixture in listed_tasks or [name]:
                 opening.require_cached(mixture, function=function, settings=settings)
             notes += opening.require_current(
-                named or [name], settings=settings, allow_stale=allow_stale
+                listed_tasks or [name], settings=settings, allow_stale=allow_stale
             )
         split = bound("run.dataset_split", "train")
         opening.require_split(name, split)
@@ -100,12 +100,12 @@ def check_mixtures(
         unread = None if use_cached else opening.unread_caches(name, function=function)
         notes += [unread] if unread else []
         with _hint_if_absent(unread):
-            notes += _notes_on_lengths(name, split, mode, use_cached=use_cached)
+            notes += _describe_truncation(name, split, mode, use_cached=use_cached)
     tasks = evaluation_dispatch.configured_tasks() if mode == "eval" else None
     if tasks is not None:
         lengths = lengths_of_run()
         notes += evaluation_dispatch.check(tasks, lengths, on_tpu=on_tpu)
-        # Ranking reads everything before it scores, and says this itself.
+        # Ranking reads everything before it scores, and prints this itself.
         others = [task for task in tasks if not evaluation_dispatch.is_ranked(task)]
         use_cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
         split = bound("run.dataset_split", "train")
@@ -116,23 +116,24 @@ def check_mixtures(
 
 
 def _mixture_functions(mode: str) -> list[str]:
-    """Returns the dataset functions that read a mixture in a mode: one, or none.
+    """Returns the dataset functions that read a mixture in a mode: one or none.
 
-    A function that reads files (T5's for TSV files, Mesh TensorFlow's) reads no mixture, even if
-    one is named for the vocabulary. A user's own function may call T5's, which has a name then.
+    A function that reads files (T5's for TSV files, Mesh TensorFlow's) does not read a mixture,
+    even if one is set for the vocabulary. A user's own function may call T5's function, whose
+    mixture is then set.
     """
     function = DATASET_FUNCTIONS.get(mode)
-    reads = bound(_READS[mode]) if function else None
-    if reads is None:
+    reader = bound(_READS[mode]) if function else None
+    if reader is None:
         return []
-    if reads in (t5_mesh.mesh_train_dataset_fn, t5_mesh.mesh_eval_dataset_fn):
+    if reader in (t5_mesh.mesh_train_dataset_fn, t5_mesh.mesh_eval_dataset_fn):
         return [function]
-    wrapped = inspect.unwrap(reads)
+    wrapped = inspect.unwrap(reader)
     reads_files = wrapped is inspect.unwrap(t5_mesh.tsv_dataset_fn) or (
         getattr(wrapped, "__module__", "").startswith("mesh_tensorflow.")
     )
-    named = bound(f"{function}.mixture_or_task_name")
-    return [function] if named and not reads_files else []
+    mixture = bound(f"{function}.mixture_or_task_name")
+    return [function] if mixture and not reads_files else []
 
 
 @contextlib.contextmanager
@@ -146,10 +147,10 @@ def _hint_if_absent(hint: str | None) -> Iterator[None]:
         raise AbsentData(f"{error}\n{hint}") from error
 
 
-def _notes_on_lengths(name: str, split: str, mode: str, *, use_cached: bool) -> list[str]:
-    """Returns notes about what the run's lengths cut off the mixture `name`."""
+def _describe_truncation(name: str, split: str, mode: str, *, use_cached: bool) -> list[str]:
+    """Returns notes about the share of the mixture `name` that the run's lengths truncate."""
     lengths = lengths_of_run()
-    # Only training loses the tokens that are cut off a target.
+    # Only training loses truncated tokens of targets.
     notes = [*opening.notes(name, split, lengths if mode == "train" else None)]
     if lengths and mode in ("train", "perplexity_eval"):
         tasks = seqio.get_subtasks(opening.known_mixture(name))
@@ -159,10 +160,10 @@ def _notes_on_lengths(name: str, split: str, mode: str, *, use_cached: bool) -> 
 
 
 def _check_features(name: str) -> None:
-    """Checks that the lengths are those of features that a mixture has.
+    """Checks that a mixture has all features for which a length is set.
 
     Raises:
-      UserError: for a length of another feature, with the nearest.
+      UserError: a feature is unknown; the message suggests similar ones.
     """
     features = seqio.get_mixture_or_task(name).output_features
     for feature in lengths_of_run() or {}:
@@ -173,16 +174,16 @@ def _check_features(name: str) -> None:
 
 
 def lengths_of_run() -> dict[str, int] | None:
-    """Returns feature -> most tokens, as `run.sequence_length` says it; None for no limits."""
+    """Returns feature -> maximum tokens, from `run.sequence_length`; None if there is no limit."""
     lengths = bound("run.sequence_length")
     return dict.fromkeys(("inputs", "targets"), lengths) if isinstance(lengths, int) else lengths
 
 
 def check_caches(mode: str) -> None:
-    """Checks all bytes of the caches that the configured mode reads, after reading them failed.
+    """Checks all bytes of the caches of the configured mode, after reading them has failed.
 
     Raises:
-      UserError: if one is damaged.
+      UserError: a cache is damaged.
     """
     function = DATASET_FUNCTIONS.get(mode)
     name = bound(f"{function}.mixture_or_task_name") if function else None
@@ -206,14 +207,14 @@ def check_run(
       mesh_shape: the run's mesh.
       checkpoint: the checkpoint that a mode other than training reads; None for those in
         `model_dir`.
-      any_format: whether the engine that carries the run out reads checkpoints of every format,
-        and those of the PyTorch engine in `model_dir`.
+      any_format: whether the engine of the run reads checkpoints in every format, and those of the
+        PyTorch engine in `model_dir`.
 
     Returns:
-      notes, to be printed one to a line.
+      notes, one per line.
 
     Raises:
-      UserError: if the run cannot work.
+      UserError: the run cannot work.
     """
     mode = run_mode()
     for parameter in KINDS:
@@ -234,11 +235,11 @@ def check_run(
     )
     if checkpoint and mode != "train":
         check_vocabulary(checkpoint, vocabulary)
-        return []  # its sizes were compared before it was converted
+        return []  # its sizes were checked before it was converted
     if mode == "train":
         return _check_training(model_dir, vocabulary)
-    further = torch_shards.steps(Path(model_dir)) if any_format else {}
-    return _check_checkpoints(model_dir, vocabulary, further)
+    torch_checkpoints = torch_shards.steps(Path(model_dir)) if any_format else {}
+    return _check_checkpoints(model_dir, vocabulary, torch_checkpoints)
 
 
 def _check_dataset_function(mode: str) -> None:
@@ -257,7 +258,7 @@ def _check_dataset_function(mode: str) -> None:
 def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     split = bound("run.dataset_split", "train")
     if split != "train":
-        raise UserError(f"training reads the split 'train', run.dataset_split is '{split}'")
+        raise UserError(f"training reads the split 'train', but run.dataset_split is '{split}'")
     latest = checkpoint_files.latest(model_dir)
     if latest:  # Training resumes from it and does not read init_checkpoint.
         check_vocabulary(latest, vocabulary)
@@ -267,39 +268,45 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     if not checkpoint:
         return []
     check_vocabulary(checkpoint, vocabulary)
-    done, last = checkpoint_files.global_step(checkpoint), bound("run.train_steps")
-    if isinstance(last, int) and last <= done:
+    initial_step, last_step = checkpoint_files.global_step(checkpoint), bound("run.train_steps")
+    if isinstance(last_step, int) and last_step <= initial_step:
         raise UserError(
-            f"run.train_steps = {last:,} counts from the start of pretraining, and {checkpoint} "
-            f"is at step {done:,}: nothing would be trained. For {last:,} steps more, "
-            f"run.train_steps = {done + last}"
+            f"run.train_steps = {last_step:,} counts from the start of pretraining, but "
+            f"{checkpoint} is already at step {initial_step:,}. To train {last_step:,} more steps, "
+            f"set run.train_steps = {initial_step + last_step}"
         )
-    return [f"starting from {checkpoint}, step {done:,}"]
+    return [f"starting from {checkpoint}, step {initial_step:,}"]
 
 
-def _check_checkpoints(model_dir: str, vocabulary: Any, further: Mapping[int, Path]) -> list[str]:
-    """Checks the checkpoints of a folder; `further` are step -> path of the PyTorch engine's."""
+def _check_checkpoints(
+    model_dir: str, vocabulary: Any, torch_checkpoints: Mapping[int, Path]
+) -> list[str]:
+    """Checks the checkpoints of a folder; `torch_checkpoints` is step -> path for PyTorch's."""
     mode = run_mode()
     name = "export_checkpoint_step" if mode.startswith("export") else "eval_checkpoint_step"
-    steps_wanted = bound(f"run.{name}")
-    if steps_wanted is None and mode in _WAITING:
-        latest = sorted({*checkpoint_files.steps(model_dir), *further})[-1:]
+    requested_steps = bound(f"run.{name}")
+    if requested_steps is None and mode in _WAITING:
+        latest = sorted({*checkpoint_files.steps(model_dir), *torch_checkpoints})[-1:]
         notes = [
-            f"{name} is not set: waiting for checkpoints in {model_dir}, without end. Set it to a "
-            "step or to -1, the latest"
+            f"{name} is not set: waiting for checkpoints in {model_dir} forever. Set it to a step, "
+            "or to -1 for the latest"
         ]
     else:
-        latest = checkpoint_files.select_steps(model_dir, steps_wanted, also=further)[-1:]
-        requested = steps_wanted if isinstance(steps_wanted, list | tuple) else [steps_wanted]
+        latest = checkpoint_files.select_steps(model_dir, requested_steps, also=torch_checkpoints)[
+            -1:
+        ]
+        requested = (
+            requested_steps if isinstance(requested_steps, list | tuple) else [requested_steps]
+        )
         notes = [
-            f"no checkpoint of step {step:,}: the closest, {closest:,}, is taken"
+            f"no checkpoint of step {step:,}: using the closest, {closest:,}"
             for step in requested
             if isinstance(step, int) and step > 0
-            for closest in checkpoint_files.select_steps(model_dir, step, also=further)
+            for closest in checkpoint_files.select_steps(model_dir, step, also=torch_checkpoints)
             if closest != step
         ]
     for step in latest:
-        path = str(further.get(step) or checkpoint_files.checkpoint_path(model_dir, step))
+        path = str(torch_checkpoints.get(step) or checkpoint_files.checkpoint_path(model_dir, step))
         check_vocabulary(path, vocabulary)
         check_sizes(path)
     return notes
@@ -316,39 +323,39 @@ _SIZES = {
 
 
 def check_sizes(path: str) -> None:
-    """Checks that the gin files configure a model of a checkpoint's sizes, without building it.
+    """Checks that the gin files configure the sizes of a checkpoint's model, without building it.
 
     Args:
-      path: a checkpoint in any format; one that is not of a T5 encoder-decoder is not judged.
+      path: a checkpoint in any format; only those of T5 encoder-decoders are checked.
 
     Raises:
-      UserError: with both sizes of all that differ, and what to do.
+      UserError: sizes differ; the message lists them and suggests a fix.
     """
     if bound("run.model_type", "bitransformer") != "bitransformer":
         return
     try:
         with contextlib.closing(open_source(path, keep_slots=False)) as source:
             model, folder = source.model, source.path
-    except UserError:  # what is wrong with it is said where it is read
+    except UserError:  # reading it later reports the error
         return
-    lines, mends = [], []
+    differences, fixes = [], []
     for size, (parameter, macro) in _SIZES.items():
         size_of_checkpoint = getattr(model, size)
         scoped = parameter if "/" in parameter else f"encoder/{parameter}"
         size_of_run = bound(scoped, bound(scoped.partition("/")[2], evaluate=False), evaluate=False)
         if isinstance(size_of_run, int) and size_of_run != size_of_checkpoint:
-            lines.append(
-                f"  {macro}: {size_of_checkpoint} in the checkpoint, {size_of_run} by the gin files"
+            differences.append(
+                f"  {macro}: {size_of_checkpoint} in the checkpoint, {size_of_run} in the gin files"
             )
-            mends.append(f"--gin.{macro}={size_of_checkpoint}")
-    if not lines:
+            fixes.append(f"--gin.{macro}={size_of_checkpoint}")
+    if not differences:
         return
     config = operative_config.find_operative(folder)
-    own = f"its own gin file, --gin_file={config}" if config else " ".join(mends)
+    remedy = f"its own gin file, --gin_file={config}" if config else " ".join(fixes)
     raise UserError(
-        f"checkpoint {path} is of another model than the gin files configure:\n"
-        + "\n".join(lines)
-        + f"\nGive {own}, or another --model_dir or checkpoint"
+        f"checkpoint {path} does not match the model that the gin files configure:\n"
+        + "\n".join(differences)
+        + f"\nUse {remedy}, or another --model_dir or checkpoint"
     )
 
 
@@ -360,7 +367,7 @@ def check_vocabulary(checkpoint: str, vocabulary: Any) -> None:
       vocabulary: one vocabulary, or (inputs, targets).
 
     Raises:
-      UserError: with both sizes.
+      UserError: it does not; the message has both sizes.
     """
     rows = None
     if not paths.exists(f"{checkpoint}.index"):

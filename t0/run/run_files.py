@@ -1,12 +1,11 @@
-"""Functions for the run files in `gin/runs/`: folders and checkpoints from their macros.
+"""Functions for the run files in `gin/runs/`, which read folders and checkpoints from macros.
 
     model_dir(None)                                         # the macro MODEL_DIR, else None
     folder_of_checkpoint("/models/t5/model.ckpt-100")       # "/models/t5"
     step_of_checkpoint("/models/t5/model.ckpt-100")         # 100
 
-`runs/eval.gin` and `runs/infer.gin` name a checkpoint by one macro, `CHECKPOINT_PATH`. Mesh
-TensorFlow needs its folder and its step: these files bind the last two functions, which return
-them.
+In `runs/eval.gin` and `runs/infer.gin`, one macro names the checkpoint: `CHECKPOINT_PATH`. Mesh
+TensorFlow needs its folder and its step, which the last two functions return. The files bind them.
 """
 
 import os
@@ -22,15 +21,15 @@ _OUTPUTS = ("EVAL_OUTPUT_DIR", "INFER_OUTPUT_DIR")
 
 
 def model_dir(flag: str | None) -> str | None:
-    """Returns the model directory that the flag or the macro MODEL_DIR names, None if neither does.
+    """Returns the model directory in the flag or the macro MODEL_DIR; None if neither is set.
 
     Args:
-      flag: the value of --model_dir, None if it is not given.
+      flag: the value of --model_dir, or None.
 
     Raises:
-      UserError: if they name two folders, or the macro is not text.
+      UserError: they are different folders, or the macro is not text.
     """
-    # An evaluated macro is written to the operative config, which must not name this folder.
+    # An evaluated macro is written to the operative config, which must not contain this folder.
     macro = bound("%MODEL_DIR", evaluate=False)
     if isinstance(macro, gin_config.ConfigurableReference):
         macro = bound("%MODEL_DIR")
@@ -39,34 +38,34 @@ def model_dir(flag: str | None) -> str | None:
             gin.bind_parameter("%MODEL_DIR", flag)
         return flag
     if not isinstance(macro, str) or not macro:
-        raise UserError(f"MODEL_DIR is {macro!r}; wanted the path of a folder, as text in quotes")
+        raise UserError(f"MODEL_DIR is {macro!r}; expected the path of a folder, as text in quotes")
     if flag is not None and os.path.normpath(flag) != os.path.normpath(macro):
         raise UserError(
-            f"--model_dir={flag} and the gin macro MODEL_DIR = {macro!r} name two folders: give one"
+            f"--model_dir={flag} and the gin macro MODEL_DIR = {macro!r} differ: set only one"
         )
     return macro
 
 
 def output_dir() -> str | None:
-    """Returns the folder that an evaluation or inference is configured to write to, else None."""
+    """Returns the configured output folder of an evaluation or inference, or None."""
     named = (bound(f"%{name}", evaluate=False) for name in _OUTPUTS)
     return next((name for name in named if isinstance(name, str)), None)
 
 
 @gin.configurable(module="t0")
 def folder_of_checkpoint(checkpoint: str) -> str:
-    """Returns the folder that a checkpoint is in.
+    """Returns the folder of a checkpoint.
 
     Args:
       checkpoint: the checkpoint's path up to the step, such as /models/t5/model.ckpt-100, or the
         folder itself, which means its latest checkpoint.
 
     Raises:
-      UserError: if `checkpoint` is not text.
+      UserError: `checkpoint` is not text.
     """
     if not isinstance(checkpoint, str) or not checkpoint:
         raise UserError(
-            f"CHECKPOINT_PATH is {checkpoint!r}; wanted a path in quotes, such as "
+            f"CHECKPOINT_PATH is {checkpoint!r}; expected a path in quotes, such as "
             "'/models/t5/model.ckpt-1000000'"
         )
     if not _match_checkpoint_name(checkpoint):
@@ -79,16 +78,16 @@ def step_of_checkpoint(checkpoint: str) -> int:
     """Returns the step of a checkpoint, or the step of the latest checkpoint in a folder.
 
     Raises:
-      UserError: if the checkpoint does not exist; Mesh TensorFlow would read the closest step.
+      UserError: the checkpoint does not exist; Mesh TensorFlow would read the closest step.
     """
     folder = folder_of_checkpoint(checkpoint)
-    named, present = _match_checkpoint_name(checkpoint), checkpoint_files.steps(folder)
-    step = int(named["step"]) if named else max(present, default=-1)
-    if step not in present:
-        listed = ", ".join(map(str, present[-5:])) or "none"
+    name_match, steps = _match_checkpoint_name(checkpoint), checkpoint_files.steps(folder)
+    step = int(name_match["step"]) if name_match else max(steps, default=-1)
+    if step not in steps:
+        last_steps = ", ".join(map(str, steps[-5:])) or "none"
         raise UserError(
-            f"CHECKPOINT_PATH = {checkpoint!r} is not there: {folder} holds checkpoints of the "
-            f"steps: {listed}"
+            f"CHECKPOINT_PATH = {checkpoint!r} does not exist: {folder} has checkpoints of the "
+            f"steps: {last_steps}"
         )
     return step
 

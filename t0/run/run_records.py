@@ -1,10 +1,10 @@
-"""The files that describe a run in its model directory, for an engine that knows no gin.
+"""The files that describe a run in its model directory, for an engine without gin.
 
     records = training_records(arguments)      # after `arguments.read`
     records["operative_config.gin"]            # the text that our TensorFlow loop would write
 
-Gin's operative config has the parameters of functions that were called, so that a training step is
-built, but not lowered: nothing is computed.
+Gin's operative config only has the parameters of functions that were called. Therefore a training
+step is built, but not lowered or computed.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ from t0.training.loop import LoopOptions
 
 
 def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Returns name of a file -> its text, for the configured training run.
+    """Returns file name -> text, for the configured training run.
 
     Args:
-      arguments: what `arguments.read` returned.
+      arguments: the result of `arguments.read`.
     """
     spec = TrainingSpec.from_estimator_arguments(**arguments)
     options = LoopOptions(arguments["train_steps"])

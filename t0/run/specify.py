@@ -1,11 +1,11 @@
-"""The specification of a configured run: gin's bindings and SeqIO's registries as plain data.
+"""Converts a configured run (gin's bindings and SeqIO's registries) to a run specification.
 
     spec = run_spec("train", {"model_dir": "/models/tiny", ...})      # arguments of Mesh's `run`
     specification.to_json(spec)
 
-Parameters that gin does not bind have their defaults here, so that a reader needs neither gin nor
-Mesh TensorFlow. The model is built, without a TensorFlow graph, to read its layers: the parameters
-of a layer are the arguments of its constructor, as the layer's attributes hold them.
+The specification includes the defaults of parameters that gin does not bind, so that its reader
+needs neither gin nor Mesh TensorFlow. To read its layers, the model is built without a TensorFlow
+graph: a layer's parameters are the arguments of its constructor, read from its attributes.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
 from t0.config import masking
-from t0.config.bindings import bound, resolved
+from t0.config.bindings import bound, resolve_macros
 from t0.config.specification import (
     ConfiguredSpec,
     DataSpec,
@@ -43,26 +43,28 @@ from t0.scoring.rank_metrics import classes_of
 from t0.scoring.ranking import results_folder
 
 # Arguments of a layer's or model's constructor that depend on the mesh, not on the model.
-_OF_THE_BUILDER = ("self", "name", "layout", "mesh_shape", "layer_stack")
+_BUILDER_ARGUMENTS = ("self", "name", "layout", "mesh_shape", "layer_stack")
 # Argument of a constructor -> the attribute that holds it, if it has another name.
 _ATTRIBUTES = {"d_model": "model_dim"}
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 
 
-def run_spec(mode: str, given: Mapping[str, Any], checkpoint: str | None = None) -> RunSpec:
+def run_spec(
+    mode: str, passed_arguments: Mapping[str, Any], checkpoint: str | None = None
+) -> RunSpec:
     """Returns the specification of the run that gin configures.
 
     Args:
       mode: the run's mode.
-      given: the arguments that the command passes to Mesh TensorFlow's `run` by name, the
-        vocabulary included.
+      passed_arguments: the arguments that the command passes to Mesh TensorFlow's `run` by name,
+        including the vocabulary.
       checkpoint: the checkpoint that a mode other than training reads; None for those in the model
         directory.
 
     Raises:
-      UserError: if the run reads its data by another function than T5's dataset functions.
+      UserError: the run reads its data with another function than T5's dataset functions.
     """
-    arguments = run_arguments.read(given)
+    arguments = run_arguments.read(passed_arguments)
     trains = mode == "train"
     inputs = mesh_utils.inputs_vocabulary(arguments["vocabulary"])
     targets = mesh_utils.targets_vocabulary(arguments["vocabulary"])
@@ -83,7 +85,7 @@ def run_spec(mode: str, given: Mapping[str, Any], checkpoint: str | None = None)
         schedule=configured("run.learning_rate_schedule") if trains else None,
         schedule_steps=bound("run.total_run_steps") or arguments["train_steps"],
         clip_gradient_norm=bound("t0.apply_updates.clip_gradient_norm") if trains else None,
-        variable_filter=_plain(_filter(arguments)),
+        variable_filter=_to_plain(_variable_filter(arguments)),
         init_checkpoint=arguments["init_checkpoint"],
         init_variable_filter=bound("tpu_estimator_model_fn.init_variable_filter") or "",
         save_checkpoints_steps=arguments["save_checkpoints_steps"],
@@ -92,40 +94,40 @@ def run_spec(mode: str, given: Mapping[str, Any], checkpoint: str | None = None)
         training=_parameters("t0.train_loop") if trains else {},
         data=data,
         validation=opening.split_spec(data, "validation") if validates else None,
-        **_evaluations(mode, arguments, checkpoint, (inputs, targets)),
+        **_evaluation_fields(mode, arguments, checkpoint, (inputs, targets)),
     )
     records = run_records.training_records(arguments) if trains else {}
     return dataclasses.replace(spec, records=records)
 
 
-def _evaluations(
+def _evaluation_fields(
     mode: str,
     arguments: Mapping[str, Any],
     checkpoint: str | None,
     vocabularies: tuple[Any, Any],
 ) -> dict[str, Any]:
-    """Returns the fields of a specification that modes other than training have."""
+    """Returns the fields that only the specifications of modes other than training have."""
     if mode == "score_eval":
         return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
     if mode == "infer":
         return {"infer": _infer_spec(arguments, checkpoint, vocabularies)}
     tasks = evaluation_dispatch.configured_tasks() if mode == "eval" else None
     kinds = evaluation_dispatch.kinds_of(tasks or ())
-    if measured := kinds.get(evaluation_dispatch.PERPLEXITY):
+    if measured_tasks := kinds.get(evaluation_dispatch.PERPLEXITY):
         raise UserError(
-            f"task {measured[0].name} has no metrics: its perplexity is measured, which a "
-            "specification does not say; t5_mesh_transformer without --engine=torch measures it"
+            f"task {measured_tasks[0].name} has no metrics, so its perplexity is measured, which a "
+            "specification does not support. Use t5_mesh_transformer without --engine=torch"
         )
-    parts: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if evaluation_dispatch.RANK in kinds:
-        parts["rank"] = _rank_spec(arguments, checkpoint, vocabularies[1])
-    if decoded := kinds.get(evaluation_dispatch.DECODE):
-        parts["infer"] = _decoding_spec(decoded, arguments, checkpoint, vocabularies)
-    return parts
+        fields["rank"] = _rank_spec(arguments, checkpoint, vocabularies[1])
+    if decoded_tasks := kinds.get(evaluation_dispatch.DECODE):
+        fields["infer"] = _decoding_spec(decoded_tasks, arguments, checkpoint, vocabularies)
+    return fields
 
 
 def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
-    """Returns the words of the run that judges the texts that a specification's run decodes.
+    """Returns the command line of the run that evaluates the texts decoded by a specification.
 
     Args:
       spec: a run of mode "eval" that decodes tasks.
@@ -144,10 +146,10 @@ def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def microbatches(arguments: Mapping[str, Any]) -> int:
-    """Returns into how many parts a replica's batch is divided.
+    """Returns the number of microbatches of a replica's batch.
 
     Args:
-      arguments: what `arguments.read` returned.
+      arguments: the result of `arguments.read`.
     """
     outer = bound("tpu_estimator_model_fn.outer_batch_size", 1) or 1
     return mesh_utils.serialize_num_microbatches(
@@ -158,7 +160,7 @@ def microbatches(arguments: Mapping[str, Any]) -> int:
     )
 
 
-def _filter(arguments: Mapping[str, Any]) -> Any:
+def _variable_filter(arguments: Mapping[str, Any]) -> Any:
     return arguments["variable_filter"] or bound("tpu_estimator_model_fn.variable_filter")
 
 
@@ -190,8 +192,8 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
         )
         if data.spec is None:
             raise UserError(
-                "run.train_dataset_fn is a function of your own, whose data a specification cannot "
-                "say; wanted T5's mesh_train_dataset_fn, as --gin_file=dataset.gin binds it"
+                "run.train_dataset_fn is your own function, whose data a specification cannot "
+                "describe; expected T5's mesh_train_dataset_fn, which --gin_file=dataset.gin binds"
             )
         return data.spec
     data = opening.data_spec(
@@ -218,7 +220,7 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
 
 
 def _rank_task(name: str, split: str) -> RankTaskSpec | None:
-    """Returns what rank evaluation needs of a task; None if it is not for rank evaluation."""
+    """Returns the facts about a task for rank evaluation; None if the task is not for it."""
     task = seqio.TaskRegistry.get(name)
     if not evaluation_dispatch.is_ranked(task):
         return None
@@ -237,11 +239,11 @@ def _rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary:
     return RankSpec(
         folder=_results_folder(arguments),
         checkpoint=checkpoint,
-        steps=_plain(arguments["eval_checkpoint_step"]),
+        steps=_to_plain(arguments["eval_checkpoint_step"]),
         settings=dataclasses.asdict(evaluate.RankEvaluationSettings()),
-        reading=_plain(evaluate.reading_facts()),
+        reading=_to_plain(evaluate.reading_facts()),
         vocabulary=evaluate.vocabulary_facts(vocabulary),
-        given=_plain(evaluation_dispatch.given_facts()),
+        given=_to_plain(evaluation_dispatch.given_facts()),
     )
 
 
@@ -260,8 +262,8 @@ def _infer_spec(
     """Returns the predictions of mode "infer"."""
     if not jobs.uses_own_inference(arguments["model_type"]):
         raise UserError(
-            "a specification has the predictions of --gin_file=runs/infer.gin, or of T5's "
-            "infer.gin with decode_from_file, for an encoder-decoder"
+            "a specification only supports predictions of encoder-decoders, with "
+            "--gin_file=runs/infer.gin, or with T5's infer.gin and decode_from_file"
         )
     settings = jobs.InferenceSettings()
     run = jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"])
@@ -271,7 +273,7 @@ def _infer_spec(
     vocabulary = feature.vocabulary if feature else vocabularies[0]
     return InferSpec(
         checkpoint=checkpoint,
-        steps=_plain(arguments["eval_checkpoint_step"]),
+        steps=_to_plain(arguments["eval_checkpoint_step"]),
         vocabulary_sha256=vocabulary_hash(vocabularies[0]),
         jobs=tuple(
             # On another machine "auto" may be another type.
@@ -291,7 +293,7 @@ def _decoding_spec(
     lengths = arguments["sequence_length"]
     if not lengths:
         raise UserError(
-            f"task {tasks[0].name} is decoded, for which a specification needs lengths: "
+            f"a specification needs lengths to decode task {tasks[0].name}: "
             "--gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 64}\""
         )
     predictions = jobs.make_evaluation_jobs(
@@ -304,7 +306,7 @@ def _decoding_spec(
     examples = evaluation_dispatch.EvaluationSettings().examples
     return InferSpec(
         checkpoint=checkpoint,
-        steps=_plain(arguments["eval_checkpoint_step"]),
+        steps=_to_plain(arguments["eval_checkpoint_step"]),
         vocabulary_sha256=vocabulary_hash(vocabularies[0]),
         jobs=tuple(
             _job_spec(job, activations, vocabularies[0], lengths, examples=examples)
@@ -328,7 +330,7 @@ def _job_spec(
         path=job.path,
         as_json=job.as_json,
         settings=dataclasses.asdict(job.settings) | {"activation_dtype": activations},
-        limits=_plain(dataclasses.asdict(job.limits)),
+        limits=_to_plain(dataclasses.asdict(job.limits)),
         split=split,
         task=task
         and opening.task_spec(seqio.TaskRegistry.get(task), split, lengths, use_cached=use_cached),
@@ -342,9 +344,9 @@ def model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: int
     """Returns the model that gin configures.
 
     Args:
-      arguments: what `arguments.read` returned.
-      inputs_size: the number of ids of the inputs' vocabulary, before the model pads it.
-      targets_size: the same of the targets' vocabulary.
+      arguments: the result of `arguments.read`.
+      inputs_size: the number of ids in the inputs' vocabulary, before the model pads it.
+      targets_size: the number of ids in the targets' vocabulary, before the model pads it.
     """
     model = mesh_utils.build_model(
         model_type=arguments["model_type"],
@@ -357,22 +359,22 @@ def model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: int
     encoder = getattr(model, "encoder", None)
     return ModelSpec(
         model_type=arguments["model_type"],
-        encoder=_stack(encoder) if encoder is not None else {},
-        decoder=_stack(getattr(model, "decoder", model)),
+        encoder=_describe_stack(encoder) if encoder is not None else {},
+        decoder=_describe_stack(getattr(model, "decoder", model)),
         activations=types.activation_dtype.name,
         weights=types.master_dtype.name,
     )
 
 
-def _stack(stack: Any) -> dict[str, Any]:
+def _describe_stack(stack: Any) -> dict[str, Any]:
     """Returns a transformer's parameters.
 
-    "layers" holds its layers in order, and "sublayers" what is computed around each of them:
-    "initial", "per_layer" and "final". "input_vocab" is the number of embeddings, padding included.
+    "layers" has its layers in order. "sublayers" has the functions before, around and after them:
+    "initial", "per_layer" and "final". "input_vocab" is the number of embeddings with padding.
     """
-    described = _constructor_arguments(stack)
-    described["input_vocab"] = stack.input_vocab_dim.size
-    described["layers"] = [
+    parameters = _constructor_arguments(stack)
+    parameters["input_vocab"] = stack.input_vocab_dim.size
+    parameters["layers"] = [
         {
             "selector": _selector(type(layer)),
             "name": layer.name,
@@ -380,40 +382,40 @@ def _stack(stack: Any) -> dict[str, Any]:
         }
         for layer in stack.layer_stack.layers
     ]
-    described["sublayers"] = {
+    parameters["sublayers"] = {
         group: [
-            _sublayer(function, stack.layer_stack)
+            _describe_sublayer(function, stack.layer_stack)
             for function in getattr(stack.layer_stack, f"_sublayers_{group}")
         ]
         for group in ("initial", "per_layer", "final")
     }
-    return described
+    return parameters
 
 
-def _sublayer(function: Callable[..., Any], layer_stack: Any) -> dict[str, Any]:
+def _describe_sublayer(function: Callable[..., Any], layer_stack: Any) -> dict[str, Any]:
     selector = _selector(function)
     parameters = _parameters(selector)
-    if "legacy" in selector:  # these read the parameters of their stack
+    if "legacy" in selector:  # these functions read parameters of their stack
         legacy = {"dropout_rate": layer_stack.dropout_rate, "epsilon": layer_stack.norm_epsilon}
         name = "dropout_rate" if "dropout" in selector else "epsilon"
         parameters[name] = legacy[name]
     return {"selector": selector, "parameters": parameters}
 
 
-def _constructor_arguments(built: Any) -> dict[str, Any]:
+def _constructor_arguments(instance: Any) -> dict[str, Any]:
     """Returns the arguments of an object's constructor, read from the object's attributes."""
-    attributes = vars(built)
+    attributes = vars(instance)
     values = {}
-    for name in _constructor_names(type(built)):
+    for name in _constructor_names(type(instance)):
         names = (_ATTRIBUTES.get(name, name), f"_{name}", f"{name}_dim")
-        attribute = next((each for each in names if each in attributes), None)
-        if attribute is not None and name not in _OF_THE_BUILDER:
-            values[name] = _plain(attributes[attribute], name)
+        attribute = next((candidate for candidate in names if candidate in attributes), None)
+        if attribute is not None and name not in _BUILDER_ARGUMENTS:
+            values[name] = _to_plain(attributes[attribute], name)
     return values
 
 
 def _constructor_names(kind: type) -> list[str]:
-    """Returns the names of a constructor's parameters, with those it hands to its base class."""
+    """Returns the names of a constructor's parameters, and those it passes to its base class."""
     parameters = inspect.signature(inspect.unwrap(kind.__init__)).parameters
     names = [name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
     if len(names) < len(parameters) and kind.__base__ is not object:
@@ -422,12 +424,12 @@ def _constructor_names(kind: type) -> list[str]:
 
 
 def configured(parameter: str) -> ConfiguredSpec | float | None:
-    """Returns the value bound to a parameter of `run`; a function or class with its parameters."""
+    """Returns the value bound to a parameter of `run`; functions and classes with parameters."""
     value = bound(parameter, evaluate=False)
     if isinstance(value, gin_config.ConfigurableReference):
         scope, selector = value.config_key
         parameters = _parameters(selector, scope)
-        if parameters.get("decay_rate", 0) is None:  # Adafactor's, which then calls this function
+        if parameters.get("decay_rate", 0) is None:  # Adafactor then calls this function
             parameters["decay_rate"] = {
                 "selector": _DECAY,
                 "parameters": _parameters(_DECAY, scope),
@@ -435,7 +437,7 @@ def configured(parameter: str) -> ConfiguredSpec | float | None:
         return ConfiguredSpec(selector, parameters)
     if isinstance(value, list):
         product = "mesh_tensorflow.transformer.learning_rate_schedules.product_learning_rate"
-        return ConfiguredSpec(product, {"factors": _plain(value)})
+        return ConfiguredSpec(product, {"factors": _to_plain(value)})
     return None if value is None else float(value)
 
 
@@ -450,13 +452,13 @@ def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
     }
     for count in range(len(scopes) + 1):
         parameters |= gin_config._CONFIG.get(("/".join(scopes[:count]), selector), {})
-    return {name: _plain(resolved(value), name) for name, value in parameters.items()}
+    return {name: _to_plain(resolve_macros(value), name) for name, value in parameters.items()}
 
 
-def _plain(value: Any, name: str = "") -> Any:
-    """Returns the value of a parameter as JSON can hold it; of a function or class, its selector.
+def _to_plain(value: Any, name: str = "") -> Any:
+    """Converts the value of a parameter to JSON types; a function or class becomes its selector.
 
-    A credential is masked, as in the other files that a run leaves.
+    Credentials are masked, as in the other files that a run writes.
     """
     if isinstance(value, str):
         written = repr(value)
@@ -464,16 +466,16 @@ def _plain(value: Any, name: str = "") -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(item): _plain(held, str(item)) for item, held in value.items()}
+        return {str(item): _to_plain(item_value, str(item)) for item, item_value in value.items()}
     if isinstance(value, list | tuple) and not isinstance(value, mtf.Dimension):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, gin_config.ConfigurableReference):
         scope, selector = value.config_key
         return {"selector": selector, "parameters": _parameters(selector, scope)}
     if isinstance(value, mtf.Dimension):
         return value.size
     if isinstance(value, functools.partial):
-        return {"selector": _selector(value.func), "parameters": _plain(value.keywords)}
+        return {"selector": _selector(value.func), "parameters": _to_plain(value.keywords)}
     return _selector(value) if callable(value) else str(value)
 
 

@@ -4,9 +4,8 @@
     facts.accelerator_type, facts.is_remote              # "v3-32", True
     check_run(facts, model_dir="gs://mine/model", cores=mesh_cores())     # after gin was parsed
 
-`check_machine` does not import TensorFlow. Without these checks TensorFlow ends with a traceback
-for the same mistakes, or waits for a day for a server that does not exist. An error lists every
-fault and how to fix it.
+`check_machine` does not import TensorFlow. Without these checks, TensorFlow would fail with a
+traceback, or wait a day for a server that does not exist. An error lists all faults with fixes.
 """
 
 import dataclasses
@@ -20,18 +19,18 @@ from t0.mesh import cloud
 from t0.mesh.cloud import ADDRESS, IMAGES, LOCAL, NAMED, Machine, Node, pjrt_variables
 from t0.mesh.topology import GENERATIONS, SLICES, topology
 
-# The release of TensorFlow that has Estimator, and that this project is locked to.
+# The last release of TensorFlow with Estimator, which this project's lock files use.
 TENSORFLOW = "2.15."
 INSTALL = f"Install them: {install_command('tpu')}"
 
 
 @dataclasses.dataclass(frozen=True)
 class TpuFacts:
-    """The TPU of a run: this machine, and the TPU as the API describes it.
+    """The TPU of a run: facts about this machine and, from the API, about the TPU.
 
     Attributes:
       machine: the facts about this machine.
-      node: the answer of the TPU API; None if it was not asked.
+      node: the answer of the TPU API; None without a request.
     """
 
     machine: Machine
@@ -45,16 +44,16 @@ class TpuFacts:
 
     @property
     def is_remote(self) -> bool:
-        """Whether TensorFlow servers, not this process, read the data and compute."""
+        """Whether TensorFlow servers read the data and compute, instead of this process."""
         return self.machine.kind != LOCAL
 
 
 @dataclasses.dataclass(frozen=True)
 class TpuRun(TpuFacts):
-    """The TPU of a run, and what gin and the flags say about the run.
+    """The TPU of a run, and the settings of the run in gin and in flags.
 
     Attributes:
-      model_dir: the folder of its checkpoints; None if neither a flag nor gin names one.
+      model_dir: the folder of its checkpoints; None if neither a flag nor gin sets it.
       cache_dirs: the folders with cached tasks.
       cores: the cores of the configured mesh; None if it is not a mesh of TPU cores.
       checkpoint: the checkpoint to start from.
@@ -69,40 +68,39 @@ class TpuRun(TpuFacts):
 
     @property
     def hosts(self) -> int:
-        """The hosts of the slice, as far as the machine, the API or the configuration know."""
+        """The number of hosts, if known from the machine, the API or the configuration."""
         named = cloud.hosts_of(self.accelerator_type)
         return named or max(1, (self.cores or 0) // topology("v3-8").cores)
 
 
 def machine_faults(facts: TpuFacts) -> Iterator[str]:
-    """Yields what is wrong with this machine, and how to fix it."""
+    """Yields the faults of this machine, with fixes."""
     machine = facts.machine
     yield from _local_faults(machine) if machine.kind == LOCAL else _remote_faults(machine)
     if machine.tensorflow and not machine.tensorflow.startswith(TENSORFLOW):
         yield (
-            f"TensorFlow {machine.tensorflow} is installed; wanted 2.15, the last that has "
-            f"Estimator. Make the TPU VM with the image {IMAGES}"
+            f"TensorFlow {machine.tensorflow} is installed; expected 2.15, the last release with "
+            f"Estimator. Create the TPU VM with the image {IMAGES}"
         )
     yield from _slice_faults(facts)
 
 
 def _local_faults(machine: Machine) -> Iterator[str]:
-    """Yields faults of a machine whose own TPU is used (--tpu=local)."""
+    """Yields the faults of a machine whose own TPU is used (--tpu=local)."""
     if not machine.chips:
         yield (
             "this machine has no TPU (no /dev/accel0). --tpu=local is for the TPU VM of a single "
-            "host, --tpu=NAME for worker 0 of a slice; without --tpu the run computes on this "
-            "machine"
+            "host, --tpu=NAME for worker 0 of a slice; without --tpu the run uses this machine"
         )
     if machine.chips and not machine.drives_tpu:
         yield (
-            f"the TensorFlow {machine.tensorflow} that is installed here cannot drive a TPU: the "
-            "package index's is built without. The TPU VM's image brings its own: make the "
-            f"environment on it with bin/setup --system-tensorflow, on the image {IMAGES}"
+            f"the installed TensorFlow {machine.tensorflow} cannot drive a TPU, because PyPI's "
+            "build has no TPU support. Use the one in the TPU VM's image: run bin/setup "
+            f"--system-tensorflow on the image {IMAGES}"
         )
     if machine.chips and machine.environment.get("TPU_LOAD_LIBRARY") == "0":
         yield (
-            "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU; it is for --tpu=NAME. "
+            "TPU_LOAD_LIBRARY=0 hides this machine's TPU from TensorFlow; it is for --tpu=NAME. "
             "unset TPU_LOAD_LIBRARY"
         )
     hosts = cloud.hosts_of(machine.accelerator_type)
@@ -115,13 +113,12 @@ def _local_faults(machine: Machine) -> Iterator[str]:
 
 
 def _remote_faults(machine: Machine) -> Iterator[str]:
-    """Yields faults of a machine that uses the TensorFlow servers of a TPU's hosts."""
+    """Yields the faults of a machine that uses the TensorFlow servers of a TPU's hosts."""
     library = machine.environment.get("TPU_LOAD_LIBRARY")
     if machine.on_tpu_vm and library != "0":
         yield (
             f"TPU_LOAD_LIBRARY is {'not set' if library is None else library}: this process would "
-            "take the chips that the TensorFlow server of this host drives. export "
-            "TPU_LOAD_LIBRARY=0"
+            "take the chips from the TensorFlow server of this host. export TPU_LOAD_LIBRARY=0"
         )
     if machine.worker not in ("", "0"):
         yield (
@@ -130,7 +127,7 @@ def _remote_faults(machine: Machine) -> Iterator[str]:
         )
     if machine.kind == NAMED and machine.missing:
         yield (
-            "TensorFlow looks a TPU up by name with the packages "
+            "to find a TPU by its name, TensorFlow needs the packages "
             f"{' and '.join(cloud.CLIENT_PACKAGES)}; not installed: {', '.join(machine.missing)}. "
             f"{INSTALL}"
         )
@@ -138,27 +135,27 @@ def _remote_faults(machine: Machine) -> Iterator[str]:
     absent = [flag for flag, value in flags.items() if not value]
     if machine.kind == NAMED and absent:
         yield (
-            "no metadata server answers, so this machine is not Google's, and nothing says in "
-            f"which project and zone the TPU '{machine.tpu}' is. Give {' and '.join(absent)}, or "
+            f"the project and zone of the TPU '{machine.tpu}' are unknown, because no metadata "
+            f"server answers: this is not a Google machine. Set {' and '.join(absent)}, or "
             "run the command on worker 0 of the slice"
         )
 
 
 def _slice_faults(facts: TpuFacts) -> Iterator[str]:
-    """Yields what Estimator cannot use of the image or of the TPU's generation."""
+    """Yields the faults of images and TPU generations that Estimator does not support."""
     variables = pjrt_variables(facts.machine.environment)
     images = (facts.machine.image, facts.node.runtime if facts.node else "")
     image = next((image for image in images if "pjrt" in image), "")
     if image:
         yield (
-            f"the image {image} has TensorFlow over PJRT, with which Estimator crashes "
-            f"(tensorflow#90807). Make the TPU VM with the image {IMAGES}"
+            f"the image {image} has TensorFlow with PJRT, with which Estimator crashes "
+            f"(tensorflow#90807). Create the TPU VM with the image {IMAGES}"
         )
     elif variables:
         yield (
             f"{' and '.join(variables)} {'is' if len(variables) == 1 else 'are'} set: TensorFlow "
-            "would drive the TPU by PJRT, with which Estimator crashes (tensorflow#90807). unset "
-            f"{' '.join(variables)}; if the image set them, it is a -pjrt image: take {IMAGES}"
+            "would use the TPU through PJRT, with which Estimator crashes (tensorflow#90807). "
+            f"unset {' '.join(variables)}; if the image set them, it is a -pjrt image: use {IMAGES}"
         )
     kind = facts.accelerator_type
     if kind and kind.partition("-")[0] not in GENERATIONS:
@@ -169,21 +166,21 @@ def _slice_faults(facts: TpuFacts) -> Iterator[str]:
 
 
 def node_faults(facts: TpuFacts) -> Iterator[str]:
-    """Yields what is wrong with the TPU: it asks servers, which takes seconds if none answers."""
+    """Yields the faults of the TPU. Requests to its servers take seconds if none answers."""
     machine, node = facts.machine, facts.node
     endpoints = cloud.addresses(machine.tpu) if machine.kind == ADDRESS else ()
     if node and node.trouble:
         yield (
             f"the TPU '{machine.tpu}' cannot be looked up in project {machine.project}, zone "
-            f"{machine.zone} ({node.trouble}). List what is there: gcloud compute tpus tpu-vm list "
+            f"{machine.zone} ({node.trouble}). List the TPUs: gcloud compute tpus tpu-vm list "
             f"--project={machine.project} --zone={machine.zone}"
         )
     elif node and node.state != "READY":
         gone = node.state in ("PREEMPTED", "TERMINATED")
         yield f"the TPU '{machine.tpu}' is {node.state or 'in no state'}, not READY. " + (
-            "Delete it and make it again; the run resumes at its last checkpoint"
+            "Delete it and create it again; the run resumes from its last checkpoint"
             if gone
-            else f"Wait, and look: gcloud compute tpus tpu-vm describe {machine.tpu} --zone="
+            else f"Wait, and check: gcloud compute tpus tpu-vm describe {machine.tpu} --zone="
             f"{machine.zone}"
         )
     elif node:
@@ -200,12 +197,12 @@ def node_faults(facts: TpuFacts) -> Iterator[str]:
 
 
 def run_faults(run: TpuRun) -> Iterator[str]:
-    """Yields what is wrong with a configured run on its TPU."""
+    """Yields the faults of a configured run on its TPU."""
     from t0.config.bindings import bound
 
     if not run.model_dir:
         yield (
-            "no model directory is given, and a run on a TPU does not write to a default one: "
+            "no model directory is set, and runs on a TPU have no default: "
             "--model_dir=gs://BUCKET/FOLDER"
         )
     yield from _mesh_faults(run)
@@ -214,20 +211,20 @@ def run_faults(run: TpuRun) -> Iterator[str]:
     local = [f"{name} ({at})" for name, at in folders.items() if at and not paths.is_remote(at)]
     if run.is_remote and run.hosts > 1 and local:
         yield (
-            f"the {run.hosts} hosts of the slice share no disk, and only on this machine "
-            f"{'is' if len(local) == 1 else 'are'} {', '.join(local)}. Copy to a bucket of the "
-            "slice's region and name that: gsutil -m cp -r FOLDER gs://BUCKET/FOLDER"
+            f"the {run.hosts} hosts of the slice share no disk, but "
+            f"{'one path is' if len(local) == 1 else 'paths are'} local: {', '.join(local)}. Copy "
+            "to a bucket in the slice's region and use that: gsutil -m cp -r FOLDER gs://BUCKET/FOLDER"
         )
     if run.is_remote and bound("pack_dataset.use_custom_ops", False):
         yield (
-            "pack_dataset.use_custom_ops = True packs with operations that have to be built into "
-            "TensorFlow, which a TPU's hosts do not have. --gin_param='pack_dataset.use_custom_ops "
+            "pack_dataset.use_custom_ops = True needs custom TensorFlow operations, which a TPU's "
+            "hosts do not have. --gin_param='pack_dataset.use_custom_ops "
             "= False'"
         )
     if not run.vocabulary.startswith("gs://") and not Path(run.vocabulary).is_file():
         yield (
-            f"there is no vocabulary {run.vocabulary}; a TPU's host has its own disk. Name one "
-            "that is on this machine or a bucket: --vocab=FILE or T0_VOCAB=FILE"
+            f"there is no vocabulary {run.vocabulary}; a TPU's host has its own disk. Use one "
+            "on this machine or in a bucket: --vocab=FILE or T0_VOCAB=FILE"
         )
 
 
@@ -241,24 +238,28 @@ def _mesh_faults(run: TpuRun) -> Iterator[str]:
         return
     from t0.config.bindings import bound
 
-    asked = bound("tpu_mesh_shape.tpu_topology", evaluate=False)
-    named = f"tpu_mesh_shape.tpu_topology = {asked!r}" if asked else "run.mesh_shape"
+    topology_in_gin = bound("tpu_mesh_shape.tpu_topology", evaluate=False)
+    setting = (
+        f"tpu_mesh_shape.tpu_topology = {topology_in_gin!r}"
+        if topology_in_gin
+        else "run.mesh_shape"
+    )
     yield (
-        f"the mesh has {run.cores} cores ({named}), the TPU is a {kind} with {cores}. Add "
+        f"the mesh has {run.cores} cores ({setting}), the TPU is a {kind} with {cores}. Add "
         f"--gin_file=mesh/{kind}.gin after the other files, or start on a slice of the mesh's size"
     )
 
 
 def refuse_faults(facts: TpuFacts, faults: Iterable[str]) -> None:
-    """Raises a UserError with all faults, if there are any."""
-    found = list(faults)
-    if found:
-        listed = found if len(found) == 1 else [f"\n  - {fault}" for fault in found]
-        raise UserError(f"--tpu={facts.machine.tpu} cannot start: {''.join(listed)}")
+    """Raises a UserError that lists all faults, if there are any."""
+    all_faults = list(faults)
+    if all_faults:
+        items = all_faults if len(all_faults) == 1 else [f"\n  - {fault}" for fault in all_faults]
+        raise UserError(f"--tpu={facts.machine.tpu} cannot start: {''.join(items)}")
 
 
 def check_machine(tpu: str, *, zone: str | None = None, project: str | None = None) -> TpuFacts:
-    """Checks that this machine can drive the TPU that --tpu names; imports no TensorFlow.
+    """Checks that this machine can use the TPU in --tpu. Does not import TensorFlow.
 
     Args:
       tpu: the value of --tpu.
@@ -269,12 +270,12 @@ def check_machine(tpu: str, *, zone: str | None = None, project: str | None = No
       the facts, for `check_run`.
 
     Raises:
-      UserError: with every fault and how to fix it.
+      UserError: there are faults; the message lists them with fixes.
     """
     facts = TpuFacts(cloud.read_machine(tpu, zone=zone, project=project))
     refuse_faults(facts, machine_faults(facts))
     if facts.machine.on_google:
-        # Off Google's machines `compat` keeps TensorFlow from asking for credentials there.
+        # On other machines, `compat` stops TensorFlow from asking for credentials there.
         os.environ.setdefault("NO_GCE_CHECK", "false")
     if facts.machine.kind == NAMED:
         facts = dataclasses.replace(facts, node=cloud.read_node(facts.machine))
@@ -285,16 +286,16 @@ def check_machine(tpu: str, *, zone: str | None = None, project: str | None = No
 def check_run(
     facts: TpuFacts, *, model_dir: str | None, cores: int | None, checkpoint: str | None = None
 ) -> TpuRun:
-    """Checks the configured run against its TPU, after gin was parsed.
+    """Checks that the configured run fits its TPU. Call it after parsing gin.
 
     Args:
       facts: the result of `check_machine`.
-      model_dir: the folder of the run's checkpoints; None if nothing names one.
+      model_dir: the folder of the run's checkpoints; None if it is not set.
       cores: the cores of the configured mesh.
       checkpoint: the checkpoint that the run starts from or reads, if not one in `model_dir`.
 
     Raises:
-      UserError: with every fault and how to fix it.
+      UserError: there are faults; the message lists them with fixes.
     """
     from t0.compat import seqio
     from t0.tasks.vocabulary import vocabulary_path

@@ -1,4 +1,4 @@
-"""The step at which a run ends, from steps beyond a checkpoint or passes over the examples.
+"""Computes the last step of a run, from a number of further steps or of epochs.
 
     plan_steps("/models/t0", finetune_steps=12_200, epochs=None).last       # 1_112_200
 
@@ -28,25 +28,25 @@ def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | No
     """Returns the absolute step at which the configured run ends.
 
     Args:
-      model_dir: the run's model directory; a resumed run counts from the step that it began at.
+      model_dir: the run's model directory; a resumed run counts from its first step.
       finetune_steps: steps beyond the initial checkpoint, or None.
       epochs: passes over the mixture's examples, or None.
 
     Raises:
-      UserError: if both are given, one is not positive, or the examples cannot be counted.
+      UserError: both are given, one is not positive, or the examples cannot be counted.
     """
     if finetune_steps is not None and epochs is not None:
-        raise UserError("--finetune_steps and --epochs both say how long to train: give one")
+        raise UserError("--finetune_steps and --epochs both set the last step: use one of them")
     name, value = ("finetune_steps", finetune_steps) if epochs is None else ("epochs", epochs)
     if value is None or value <= 0:
-        raise UserError(f"--{name} is {value}; wanted a number above 0")
+        raise UserError(f"--{name} is {value}; expected a number above 0")
     first = first_step(model_dir)
     if finetune_steps is not None:
         last = first + finetune_steps
         return PlannedSteps(
             last, f"--finetune_steps={finetune_steps:,}: from {first:,} to {last:,}"
         )
-    examples, each = _examples()
+    examples, each = _count_examples()
     steps = math.ceil(epochs * examples / each)
     return PlannedSteps(
         first + steps,
@@ -56,17 +56,17 @@ def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | No
 
 
 def first_step(model_dir: str) -> int:
-    """Returns the step that the run in `model_dir` began at, or will begin at."""
+    """Returns the first step of the run in `model_dir`, which may not have started yet."""
     latest = checkpoint_files.latest(model_dir)
     if latest:
-        known = resume_file.record(latest)
-        return known["began"] if known else checkpoint_files.global_step(latest)
+        resume_record = resume_file.record(latest)
+        return resume_record["began"] if resume_record else checkpoint_files.global_step(latest)
     checkpoint = bound("run.init_checkpoint") or bound("tpu_estimator_model_fn.init_checkpoint")
     return checkpoint_files.global_step(checkpoint) if checkpoint else 0
 
 
-def _examples() -> tuple[int, float]:
-    """Returns the number of examples in the configured mixture, and how many a step reads."""
+def _count_examples() -> tuple[int, float]:
+    """Returns the number of examples in the configured mixture, and the number per step."""
     lengths = bound("run.sequence_length")
     rows = check_batch(
         bound("run.batch_size", ("tokens_per_replica", 2048)),
@@ -84,8 +84,8 @@ def _examples() -> tuple[int, float]:
     shares = data.shares()
     if not shares or not all(share.examples for share in shares):
         raise UserError(
-            "--epochs needs the number of examples, which this training data does not say; "
-            "cache its tasks, or give --finetune_steps"
+            "--epochs needs the number of examples, which is unknown for this training data. "
+            "Cache its tasks, or use --finetune_steps"
         )
     next(data.batches(rows))
     each = rows * data.filling.examples / data.filling.rows

@@ -1,11 +1,11 @@
-"""The weights that `t5_mesh_transformer` begins with and exports, in any checkpoint format.
+"""The initial weights and the export of `t5_mesh_transformer`, in any checkpoint format.
 
     arguments, checkpoint = find(flags)         # --checkpoint, run.init_checkpoint
     export(flags, vocabulary)                   # --export_hf
 
-`--checkpoint` names the weights: training starts from them, every other mode reads them instead of
-a checkpoint in the model directory. `run.init_checkpoint` may also have any format. A checkpoint in
-another format than Mesh TensorFlow's is converted into `converted/` in the model directory, once.
+`--checkpoint` sets the weights. Training starts from them, and every other mode reads them instead
+of a checkpoint in the model directory. `run.init_checkpoint` may also have any format. A checkpoint
+that is not in Mesh TensorFlow's format is converted once, to `converted/` in the model directory.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ from t0.run import run_files
 from t0.run.preflight import check_sizes, run_mode
 from t0.training import export as export_hf
 
-_INITIAL = ("run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint")
+_INITIAL_PARAMETERS = ("run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint")
 _STEPS = ("eval_checkpoint_step", "export_checkpoint_step")
 
 
 def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None]:
     """Returns arguments for Mesh TensorFlow's `run`, and the checkpoint that its mode reads.
 
-    The checkpoint is None if the mode reads one in the model directory.
+    The checkpoint is None if the mode reads one from the model directory.
 
     Args:
       flags: the parsed flags.
-      vocabulary: the run's vocabulary or (inputs, targets), to compare with a checkpoint's own.
+      vocabulary: the run's vocabulary or (inputs, targets), to compare with the checkpoint's.
 
     Raises:
-      UserError: if the checkpoint does not exist, cannot be converted, or has another tokenizer.
+      UserError: the checkpoint does not exist, cannot be converted, or has another tokenizer.
     """
     if run_mode() == "train":
         return _initial_checkpoint(flags, vocabulary), None
@@ -53,57 +53,59 @@ def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None
         check_sizes(checkpoint_given)
         gin.bind_parameter("get_variable_dtype.master_dtype", "float32")
         return dict.fromkeys(_STEPS, -1), checkpoint_given
-    checkpoint = _as_mesh(checkpoint_given, run_files.output_dir() or flags.model_dir, slots=False)
-    return _read_only(checkpoint), checkpoint
+    checkpoint = _convert_to_mesh(
+        checkpoint_given, run_files.output_dir() or flags.model_dir, slots=False
+    )
+    return _read_only_arguments(checkpoint), checkpoint
 
 
 def read_elsewhere(flags: Any) -> bool:
-    """Returns whether another engine reads the checkpoints, which reads every format.
+    """Returns whether another engine, which reads every format, reads the checkpoints.
 
-    It is the one that reads the specification, or has decoded the texts that are judged.
+    This is the engine that reads the specification, or that has decoded the texts to evaluate.
     """
     return bool(flags.save_spec or bound("t0.evaluation.decoded"))
 
 
 def check_export(flags: Any, vocabulary: Any, *, trains: bool) -> None:
-    """Checks that the run's model can be exported at the end of the run.
+    """Checks that the model can be exported at the end of the run.
 
     Raises:
-      UserError: if it cannot.
+      UserError: it cannot.
     """
     if not trains:
         raise UserError(
-            f"--export_hf goes with training; for a model that is trained: t0 convert "
+            f"--export_hf is for training; to export a trained model: t0 convert "
             f"{flags.model_dir} {flags.export_hf} --to hf"
         )
     export_hf.check(flags.export_hf, vocabulary=vocabulary)
 
 
 def export(flags: Any, vocabulary: Any) -> None:
-    """Writes the trained model into the folder that `--export_hf` names.
+    """Writes the trained model to the folder in `--export_hf`.
 
     Raises:
-      UserError: if that fails.
+      UserError: the export fails.
     """
     export_hf.export(flags.export_hf, model_dir=flags.model_dir, vocabulary=vocabulary)
 
 
 def _initial_checkpoint(flags: Any, vocabulary: Any) -> dict[str, Any]:
-    """Returns the argument of `run` that starts training from the named weights."""
-    named = flags.checkpoint or next(filter(None, map(bound, _INITIAL)), None)
-    if not named or checkpoint_files.latest(flags.model_dir):
+    """Returns the argument of `run` that sets the weights to start training from."""
+    checkpoint = flags.checkpoint or next(filter(None, map(bound, _INITIAL_PARAMETERS)), None)
+    if not checkpoint or checkpoint_files.latest(flags.model_dir):
         return {}  # training resumes from its own latest checkpoint
-    _check_tokenizer(named, flags, vocabulary)
-    converted = _as_mesh(named, flags.model_dir, slots=True)
-    # An argument only where the configuration has another value: gin records its own bindings.
-    return {} if converted in map(bound, _INITIAL) else {"init_checkpoint": converted}
+    _check_tokenizer(checkpoint, flags, vocabulary)
+    converted = _convert_to_mesh(checkpoint, flags.model_dir, slots=True)
+    # Not needed if the configuration has the same value: gin records its own bindings.
+    return {} if converted in map(bound, _INITIAL_PARAMETERS) else {"init_checkpoint": converted}
 
 
 def _check_tokenizer(path: str, flags: Any, vocabulary: Any) -> None:
     """Checks that a Hugging Face folder's own tokenizer gives the ids of the run's vocabulary.
 
     Raises:
-      UserError: if it does not, and the vocabulary was not named by --vocab.
+      UserError: it does not, and --vocab is not set.
     """
     model = vocabulary and getattr(
         mesh_utils.inputs_vocabulary(vocabulary), "sentencepiece_model_file", None
@@ -113,31 +115,31 @@ def _check_tokenizer(path: str, flags: Any, vocabulary: Any) -> None:
     with contextlib.closing(open_source(path)) as source:
         line = tokenizer.difference(source.facts, model)
     if line and not flags.vocab:
-        raise UserError(f"{line}. If it is meant, name it by --vocab={model}")
+        raise UserError(f"{line}. If this is intended, set --vocab={model}")
     if line:
         print(f"note: {line}", file=sys.stderr)
 
 
 def _foreign_checkpoint_of_run_file() -> str | None:
     """Returns the run file's CHECKPOINT_PATH if its format is not Mesh TensorFlow's, else None."""
-    named = bound("%CHECKPOINT_PATH", evaluate=False)
-    if not isinstance(named, str) or "://" in named:
+    checkpoint = bound("%CHECKPOINT_PATH", evaluate=False)
+    if not isinstance(checkpoint, str) or "://" in checkpoint:
         return None
     try:
-        return named if recognise(named)[0] != "mtf" else None
-    except UserError:  # the run file's own check reports what is missing
+        return checkpoint if recognise(checkpoint)[0] != "mtf" else None
+    except UserError:  # the run file's own check reports the problem
         return None
 
 
-def _read_only(checkpoint: str) -> dict[str, Any]:
-    """Returns the arguments of `run` with which every mode reads `checkpoint` only."""
+def _read_only_arguments(checkpoint: str) -> dict[str, Any]:
+    """Returns the arguments of `run` with which every mode only reads `checkpoint`."""
     dtype = checkpoint_files.weights_dtype(checkpoint)
     if dtype:
         gin.bind_parameter("get_variable_dtype.master_dtype", dtype)
     return dict.fromkeys(_STEPS, -1)
 
 
-def _as_mesh(path: str, folder: str, *, slots: bool) -> str:
+def _convert_to_mesh(path: str, folder: str, *, slots: bool) -> str:
     check_sizes(path)
     workdir = os.path.join(folder, "converted")  # noqa: PTH118 (gs:// paths)
     return as_mesh_checkpoint(path, workdir, slots=slots, progress=sys.stderr.isatty())

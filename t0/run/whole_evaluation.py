@@ -1,10 +1,10 @@
-"""`t0 eval`: which tasks are evaluated, and the command line of the run that does it.
+"""The tasks of `t0 eval`, and the command line of the run that evaluates them.
 
-    names = choose_tasks("t0_eval", "validation")         # the mixture's tasks, or those of a regex
+    names = choose_tasks("t0_eval", "validation")         # a mixture's tasks, or those of a regex
     words = command_line(described, WholeEvaluation("out", names))     # of t5_mesh_transformer
     command.run(flags.parse(words), argv)
 
-The evaluation is a run of `runs/eval.gin`, so it has that run's checks, results and resumption.
+The evaluation is a run of `runs/eval.gin`, with its checks and results, and can be resumed.
 """
 
 import dataclasses
@@ -30,23 +30,24 @@ PRETRAINING_LENGTHS = {"inputs": 512, "targets": 114}
 
 @dataclasses.dataclass(frozen=True)
 class WholeEvaluation:
-    """The evaluation that the flags of `t0 eval` ask for.
+    """The evaluation that the flags of `t0 eval` describe.
 
     Attributes:
       output: the folder for results.
       tasks: the names of the tasks.
       split: the split.
-      lengths: feature -> most tokens; None for the defaults: T0's, or T5's of pretraining for
-        perplexity; a decoder-only model then refuses texts that are too long.
-      examples: the most examples of each task, None for all.
-      batch_tokens: the most tokens of a batch; None for this machine's.
-      cache_dirs: folders with cached tasks; none to render and tokenise on the way.
-      allow_stale_cache: whether caches are read that are older than their prompts or data.
+      lengths: feature -> maximum tokens; None for the defaults: T0's, or T5's pretraining lengths
+        for perplexity. For a decoder-only model, None means no truncation, and too long texts are
+        errors.
+      examples: the maximum number of examples per task; None for all.
+      batch_tokens: the maximum number of tokens per batch; None for this machine's default.
+      cache_dirs: folders with cached tasks; empty to render and tokenise during evaluation.
+      allow_stale_cache: whether to read caches whose prompts or data have changed.
       modules: the modules that register the tasks.
       data_dirs: folders with datasets.
       activations: the type of activations.
-      shard: the evaluation's part of the batches.
-      decode_answers: whether answers to ranked inputs are also decoded.
+      shard: the shard of the batches to evaluate.
+      decode_answers: whether to also decode answers to ranked inputs.
       join: how a decoder-only model reads inputs and choices, one of `decoder_folders.JOINS`.
     """
 
@@ -66,51 +67,54 @@ class WholeEvaluation:
     join: str = JOINS[0]
 
 
-def choose_tasks(wanted: str, split: str) -> list[str]:
-    """Returns the names of the tasks that a mixture has, or that a regular expression matches.
+def choose_tasks(expression: str, split: str) -> list[str]:
+    """Returns the names of the tasks of a mixture, or those that match a regular expression.
 
-    A plain task whose rank-evaluation form is chosen too is left out: T0 is evaluated by ranking.
+    If a plain task and its rank-evaluation form both match, only the latter is returned, because T0
+    is evaluated by ranking.
 
     Raises:
-      UserError: if there are none, or none has the split.
+      UserError: there are none, or none has the split.
     """
     mixtures = {*seqio.MixtureRegistry.names()}
     registered = [*seqio.TaskRegistry.names()]
-    name = next((one for one in (wanted, wanted + SCORE_EVAL) if one in mixtures), None)
-    if name:
-        names = [task.name for task in seqio.MixtureRegistry.get(name).tasks]
-    elif wanted in registered:
-        names = [wanted]
+    mixture = next(
+        (name for name in (expression, expression + SCORE_EVAL) if name in mixtures), None
+    )
+    if mixture:
+        names = [task.name for task in seqio.MixtureRegistry.get(mixture).tasks]
+    elif expression in registered:
+        names = [expression]
     else:
         hint = "List them with: t0 tasks (is --module_import right?)"
-        names = matching(wanted, registered, mixtures, hint)
-    plain = [one for one in names if one + SCORE_EVAL in names]
+        names = matching(expression, registered, mixtures, hint)
+    plain = [name for name in names if name + SCORE_EVAL in names]
     if plain:
         print(
-            f"{len(plain):,} plain tasks are left out, since their {SCORE_EVAL} forms are ranked; "
-            f"to decode one, name it whole: --tasks='{plain[0]}'",
+            f"{len(plain):,} plain tasks are skipped, because their {SCORE_EVAL} forms are ranked; "
+            f"to decode one, use its full name: --tasks='{plain[0]}'",
             file=sys.stderr,
         )
-    kept = [one for one in names if one not in set(plain)]
-    with_split = [one for one in kept if split in seqio.TaskRegistry.get(one).splits]
+    selected = [name for name in names if name not in set(plain)]
+    with_split = [name for name in selected if split in seqio.TaskRegistry.get(name).splits]
     if not with_split:
-        splits = sorted({s for one in kept for s in seqio.TaskRegistry.get(one).splits})
+        splits = sorted({s for name in selected for s in seqio.TaskRegistry.get(name).splits})
         raise UserError(
-            f"no task of {wanted} has a split '{split}'; there are: {', '.join(splits)}"
+            f"no task of {expression} has a split '{split}'; there are: {', '.join(splits)}"
         )
     return with_split
 
 
 def drop_absent(names: Sequence[str], split: str, *, skip: bool) -> list[str]:
-    """Returns the tasks whose data is here; prompted tasks only are looked at.
+    """Returns the tasks whose data exists here. Only the data of prompted tasks is checked.
 
     Args:
       names: the tasks.
       split: their split.
-      skip: whether tasks without data are left out, and not an error.
+      skip: whether to skip tasks without data; if not, they are errors.
 
     Raises:
-      UserError: if data is absent, and `skip` is not set or nothing is left.
+      UserError: data is missing and `skip` is not set, or no task has data.
     """
     sources_by_task = {name: seqio.TaskRegistry.get(name).source for name in names}
     prompted = {
@@ -120,8 +124,8 @@ def drop_absent(names: Sequence[str], split: str, *, skip: bool) -> list[str]:
     return sources.without_absent(prompted, split, skip=skip)
 
 
-def command_line(found: Described, evaluation: WholeEvaluation) -> list[str]:
-    """Returns the words of the run that evaluates a checkpoint."""
+def command_line(description: Described, evaluation: WholeEvaluation) -> list[str]:
+    """Returns the command line of the run that evaluates a checkpoint."""
     tasks = [seqio.TaskRegistry.get(name) for name in evaluation.tasks]
     only_measured = set(kinds_of(tasks)) == {PERPLEXITY}
     lengths = evaluation.lengths or (PRETRAINING_LENGTHS if only_measured else T0_LENGTHS)
@@ -129,21 +133,21 @@ def command_line(found: Described, evaluation: WholeEvaluation) -> list[str]:
     lengths = {name: most for name, most in lengths.items() if name in features}
     gin = {
         "MIXTURE_OR_TASK_NAME": evaluation.tasks[0],
-        "CHECKPOINT_PATH": found.checkpoint,
+        "CHECKPOINT_PATH": description.checkpoint,
         "EVAL_OUTPUT_DIR": evaluation.output,
         "MIXTURE_OR_TASK_SPLIT": evaluation.split,
         "TASK_FEATURE_LENGTHS": dict(lengths),
-        "BATCH_SIZE": _sequences(evaluation.batch_tokens, sum(lengths.values())),
+        "BATCH_SIZE": _choose_batch_size(evaluation.batch_tokens, sum(lengths.values())),
         "USE_CACHED_TASKS": bool(evaluation.cache_dirs),
         "t0.evaluation.tasks": list(evaluation.tasks),
         "t0.evaluation.examples": evaluation.examples,
-        "t0.evaluation.source": found.source,
+        "t0.evaluation.source": description.source,
     }
     words = [
         "t0 eval",
-        f"--gin_file={found.gin_file}",
+        f"--gin_file={description.gin_file}",
         "--gin_file=runs/eval.gin",
-        f"--checkpoint={found.checkpoint}",
+        f"--checkpoint={description.checkpoint}",
         f"--activation_dtype={evaluation.activations}",
     ]
     shard = evaluation.shard
@@ -158,8 +162,8 @@ def command_line(found: Described, evaluation: WholeEvaluation) -> list[str]:
     return [*words, *(f"--gin_param={name} = {value!r}" for name, value in gin.items())]
 
 
-def _sequences(batch_tokens: int | None, tokens: int) -> int:
-    """Returns the sequences of a batch, a multiple of this machine's GPUs."""
+def _choose_batch_size(batch_tokens: int | None, tokens: int) -> int:
+    """Returns the sequences per batch, a multiple of the number of GPUs of this machine."""
     gpus = len(devices.visible_gpus())
     most = batch_tokens or MAX_TOKENS["gpu" if gpus else "cpu"] * max(1, gpus)
     each = max(1, gpus)

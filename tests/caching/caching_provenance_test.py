@@ -289,7 +289,7 @@ def test_stale_cache_verify_does_not_import_changed_module(shop, capsys):
     assert main(["verify", folder]) == 1
     said = capsys.readouterr()
     assert f"the module brewing: {shop.folder}/brewing.py" in said.out
-    assert "no module that was imported registers its task: --module_import" in said.err
+    assert "none of the imported modules registers its task: add --module_import" in said.err
 
 
 def test_cache_provenance_includes_files_of_a_glob_pattern(shop):

@@ -96,9 +96,9 @@ def record_of(**changes):
     [
         (record_of(files={}), "lists no files"),
         (record_of(files={"../x.safetensors": 1}), "cannot be the name of a file"),
-        (record_of(step=-1), "its step is -1; wanted"),
-        (record_of(step="20"), "its step is '20'; wanted"),
-        (record_of(files={"a": "1"}), "its files.a is '1'; wanted"),
+        (record_of(step=-1), "its step is -1; expected"),
+        (record_of(step="20"), "its step is '20'; expected"),
+        (record_of(files={"a": "1"}), "its files.a is '1'; expected"),
         (record_of(schema=3), "its schema is not among 1, 2"),
         (record_of(schema=2), "does not have its checksum"),
         (record_of(model={"activation": "evil\nimport os"}), "names the activation"),

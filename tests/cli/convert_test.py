@@ -74,7 +74,7 @@ def test_checkpoint_comparison_by_log_likelihood_of_text(source, tmp_path, capsy
     words = ("--check", source, tmp_path / "t5x", "--text", "snow in 3 ||| rain")
     with pytest.raises(SystemExit):
         run(*words)
-    assert "--text needs the SentencePiece model" in capsys.readouterr().err
+    assert "--text needs a SentencePiece model" in capsys.readouterr().err
     assert run(*words, "--vocab", pieces) == 0
     found = re.search(
         r"largest difference (\S+); .* target (\S+) nats \(A, Mesh TensorFlow\) and (\S+) nats",
@@ -106,16 +106,19 @@ def test_checkpoint_conversion_takes_t0_vocab_only_if_it_fits(tmp_path, monkeypa
     ("words", "message"),
     [
         (["nowhere", "out", "--to", "hf"], "nowhere does not exist"),
-        (["source", "out"], "--to names the format of"),
+        (["source", "out"], "--to must name the format of"),
         (["source", "out", "--to", "hdf5"], "unknown format 'hdf5'"),
         (["source", "out", "--to", "hf", "--step", "7"], "no checkpoint of step 7; it has 1000"),
         (["source", "out", "--to", "hf", "--dtype", "float8"], "unknown dtype 'float8'"),
         (
             ["source", "out", "--to", "hf", "--vocab", "no.model"],
-            "--vocab no.model is no file",
+            "--vocab no.model is not a file",
         ),
-        (["source", "out", "--to", "t5x", "--gzip_level", "11"], "--gzip_level 11; wanted 0 to 9"),
-        (["source", "out", "--to", "hf", "--text", "a ||| b"], "--text goes with --check"),
+        (
+            ["source", "out", "--to", "t5x", "--gzip_level", "11"],
+            "--gzip_level 11; expected 0 to 9",
+        ),
+        (["source", "out", "--to", "hf", "--text", "a ||| b"], "--text needs --check"),
         (["source", "source", "--to", "hf"], "exists and is not empty"),
     ],
 )

@@ -78,15 +78,15 @@ def test_doctor_json_report_has_packages_devices_and_disk(capsys):
 @pytest.mark.parametrize(
     ("package", "version", "line"),
     [
-        ("protobuf", "5.29.0", "protobuf 5.29.0: wanted >=4.25.2,<5"),
-        ("sentencepiece", "0.2.1", "sentencepiece 0.2.1: wanted >=0.2,<0.2.1"),
-        ("tensorflow_metadata", "1.16.1", "tensorflow-metadata 1.16.1: wanted "),
-        ("tensorflow_text", "2.16.1", "tensorflow-text 2.16.1: wanted >=2.15,<2.16"),
-        ("numpy", "2.0.0", "numpy 2.0.0: wanted >=1.23.5,<2"),
-        ("setuptools", "81.0.0", "setuptools 81.0.0: wanted <81"),
-        ("tensorflow", "2.16.1", "tensorflow 2.16.1: wanted >=2.15.1,<2.16"),
-        ("pyarrow", "24.0.0", "pyarrow 24.0.0: wanted >=21,<24"),
-        ("promptsource", None, "promptsource is not installed: wanted ==0.1.0"),
+        ("protobuf", "5.29.0", "protobuf 5.29.0: expected >=4.25.2,<5"),
+        ("sentencepiece", "0.2.1", "sentencepiece 0.2.1: expected >=0.2,<0.2.1"),
+        ("tensorflow_metadata", "1.16.1", "tensorflow-metadata 1.16.1: expected "),
+        ("tensorflow_text", "2.16.1", "tensorflow-text 2.16.1: expected >=2.15,<2.16"),
+        ("numpy", "2.0.0", "numpy 2.0.0: expected >=1.23.5,<2"),
+        ("setuptools", "81.0.0", "setuptools 81.0.0: expected <81"),
+        ("tensorflow", "2.16.1", "tensorflow 2.16.1: expected >=2.15.1,<2.16"),
+        ("pyarrow", "24.0.0", "pyarrow 24.0.0: expected >=21,<24"),
+        ("promptsource", None, "promptsource is not installed: expected ==0.1.0"),
     ],
 )
 def test_doctor_wrong_package_version_is_one_line(monkeypatch, capsys, package, version, line):
@@ -109,13 +109,13 @@ def test_doctor_accepts_seqio_nightly_for_seqio(monkeypatch):
 def test_doctor_works_without_the_packaging_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "packaging.specifiers", None)
     report = doctor.examine()
-    assert complaints(report) == ["packaging is not installed: no version can be judged"]
+    assert complaints(report) == ["packaging is not installed: versions cannot be checked"]
     assert doctor.render(report)
 
 
 def test_doctor_finds_unsupported_python_version(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 12, 1))
-    assert any("wanted 3.11 or 3.10" in what for what in complaints(doctor.examine()))
+    assert any("expected 3.11 or 3.10" in what for what in complaints(doctor.examine()))
     monkeypatch.setattr(sys, "version_info", (3, 10, 12))
     assert not any("Python" in what for what in complaints(doctor.examine()))
 
@@ -182,7 +182,8 @@ def test_doctor_finds_command_of_another_package_on_path(monkeypatch, script):
     monkeypatch.setenv("PATH", script.folder)
     (what,) = complaints(doctor.examine())
     assert what == (
-        f"seqio_cache_tasks ({path}) runs seqio.scripts.cache_tasks_main: wanted t0.cli.cache_tasks"
+        f"seqio_cache_tasks ({path}) runs seqio.scripts.cache_tasks_main: "
+        "expected t0.cli.cache_tasks"
     )
 
 

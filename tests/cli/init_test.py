@@ -155,12 +155,12 @@ def test_init_sequence_lengths_fit_the_rows(init, tmp_path):
         (["sciq", "films.csv"], ["is one of T0's own datasets"]),
         (["films", "films.csv", "--label=sentimant"], ["unknown column", "'sentiment'"]),
         (["films", "films.csv", "--text=txt"], ["unknown column 'txt'", "review text"]),
-        (["films", "films.csv", "--text=sentiment"], ["gives it away"]),
+        (["films", "films.csv", "--text=sentiment"], ["would reveal the answer"]),
         (["films", "films.csv", "--label=review text"], ["cannot", "choice"]),
         (["films", "films.csv", "--choices=a,b,c"], ["names 3", "has 2 labels: bad, good"]),
         (["films", "films.csv", "--choices=a,a"], ["not all different"]),
         (["films", "films.csv", "--vocab=no.model"], ["vocabulary not found: no.model"]),
-        (["films", "two.csv"], ["Name it by --label=COLUMN", "one: 2 different values", "two: 2"]),
+        (["films", "two.csv"], ["Set it with --label=COLUMN", "one: 2 different values", "two: 2"]),
         (["films", "empty.csv"], ["empty.csv"]),
         (["films", "few.csv"], ["2 rows have a text and a label; expected at least 10"]),
         (["films", "films.csv", "--output=there"], ["there exists already", "--output"]),
@@ -352,7 +352,7 @@ def test_init_split_of_only_minus_one_has_hidden_labels(init, tmp_path):
     write_splits(tmp_path / "in", train=[0, 1], test=[-1])
     status, out, _ = init("films", "in")
     assert status == 0
-    assert "# validation hides its labels (mood is -1 in all rows): it is left out" in out
+    assert "# validation hides its labels (mood is -1 in all rows): skipped" in out
     assert "is read as a class" not in out
     rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
     assert [row["label"] for row in rows].count(1) == 15

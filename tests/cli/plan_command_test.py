@@ -125,13 +125,13 @@ def test_plan_prints_verdict_and_writes_picture(capsys, tmp_path):
 
 def test_plan_accepts_former_fast_flag_with_a_note(capsys):
     assert cli.main(["plan", *SMALL, "--fast", "--json"]) == 0
-    assert "note: --fast is the default now" in capsys.readouterr().err
+    assert "note: --fast is now the default" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--exact", "--sweep", "tpu=v3-8,v3-32"], "--exact is not for a sweep"),
+        (["--exact", "--sweep", "tpu=v3-8,v3-32"], "--exact cannot be used with --sweep"),
         (["--engine=torch", "--gpu=a100-80", "--exact"], "--exact is for plans of TPUs"),
     ],
 )
@@ -176,7 +176,7 @@ def test_plan_sweep_ranks_and_names_the_best(capsys):
 
 def test_plan_invalid_flag_is_one_message(capsys, tmp_path):
     for words, part in (
-        (["--output", str(tmp_path / "x" / "y.png")], "there is no folder"),
+        (["--output", str(tmp_path / "x" / "y.png")], "does not exist"),
         (["--output", "x.doc"], "ends in .png"),
         (["--batch_size=two"], "--batch_size"),
         (["--sweep", "pods=3"], "unknown axis"),
@@ -230,7 +230,7 @@ def test_plan_that_fits_no_gpu_suggests_what_would(capsys):
     [
         (["--engine=torch"], "needs --gpu, one of v100-32"),
         (["--engine=torch", "--gpu=a100-81"], "Did you mean 'a100-80'"),
-        (["--gpu=a100-80"], "is for plans of GPUs, by PyTorch"),
+        (["--gpu=a100-80"], "is for plans of GPUs with PyTorch"),
         (["--engine=torch", "--gpu=l4", "--sweep", "tpu=v3-8"], "--sweep is for plans of TPUs"),
         (["--engine=torch", "--gpu=l4", "--gpus=3"], "a multiple of 3"),
     ],

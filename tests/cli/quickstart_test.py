@@ -51,7 +51,7 @@ def test_quickstart_holds_out_a_fifth_of_the_rows(wheel, tmp_path, capsys):
         assert not set(trained) & set(evaluated)
     capsys.readouterr()
     quickstart_data.fetch(tmp_path)
-    assert "already there" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out
 
 
 def test_quickstart_held_out_rows_are_deterministic():
@@ -64,7 +64,7 @@ def test_quickstart_held_out_rows_are_deterministic():
 def test_quickstart_data_without_held_out_rows_is_refused(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mixtures.yaml").write_text("mini_t0_train: {tasks: [x]}\n")
-    with pytest.raises(UserError, match="Delete .* or give another folder with --out"):
+    with pytest.raises(UserError, match="Delete .* or choose another folder with --out"):
         quickstart_data.fetch(tmp_path)
 
 

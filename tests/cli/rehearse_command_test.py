@@ -58,7 +58,7 @@ def test_rehearsal_of_two_cores_agrees_with_one_device(capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--steps=0"], "--steps 0: wanted a whole number above 0"),
+        (["--steps=0"], "--steps 0: expected a whole number above 0"),
         (["--gin_param=run.model_type = 'lm'"], "a rehearsal covers encoder-decoders"),
         (["--gin_param=run.ensemble_inputs = 2"], "run.ensemble_inputs = 2 makes an ensemble"),
         (["--data=nowhere"], "--data nowhere: there is no such folder"),

@@ -195,10 +195,10 @@ def test_setup_waits_for_a_concurrent_setup(checkout):
         (
             "/nowhere/python",
             [],
-            "T0_PYTHON=/nowhere/python cannot be run; wanted is Python 3.11 or",
+            "T0_PYTHON=/nowhere/python cannot be run; expected Python 3.11 or",
         ),
-        ("/bin/false", ["--python", "3.10"], "cannot be run; wanted is Python 3.10"),
-        (sys.executable, ["--python", OTHER], f"is Python {HERE}.* wanted is Python {OTHER}"),
+        ("/bin/false", ["--python", "3.10"], "cannot be run; expected Python 3.10"),
+        (sys.executable, ["--python", OTHER], f"is Python {HERE}.* expected Python {OTHER}"),
     ],
 )
 def test_setup_names_an_unusable_python(checkout, python, words, message):
@@ -261,7 +261,7 @@ def test_setup_does_not_reinstall_packages_of_the_image(checkout, tmp_path):
     python = make_image(tmp_path / "image", "2.15.1+tpu")
     packages = tmp_path / "image" / "dist-packages"
     said, _ = checkout.run("--system-tensorflow", T0_PYTHON=python)
-    assert f"standing on TensorFlow 2.15.1 in {packages}, with tensorflow, keras" in said
+    assert f"using TensorFlow 2.15.1 in {packages}, with tensorflow, keras" in said
     text, whole = checkout.lock(), (checkout.root / LOCK).read_text()
     assert "\ntensorflow==" in whole and "\ntensorflow==" not in text
     assert "\nkeras==" in whole and "\nkeras==" not in text
@@ -282,7 +282,7 @@ def test_setup_refuses_image_without_fitting_tensorflow(checkout, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     bare = str(bare / "bin" / "python")
     said, _ = checkout.run("--system-tensorflow", T0_PYTHON=bare, status=1)
-    wanted = "wanted is TensorFlow 2.15.1, installed for all users"
+    wanted = "expected TensorFlow 2.15.1, installed for all users"
     assert wanted in said and "tpu-vm-tf-2.15.1-pod-se" in said and "--locked-tensorflow" in said
     python = make_image(tmp_path / "image", "2.18.0")
     said, _ = checkout.run("--system-tensorflow", T0_PYTHON=python, status=1)

@@ -140,7 +140,7 @@ def test_show_all_prompts_split_and_task_expression(t0):
         (["reviews_.*"], ["is 3 tasks: reviews_good_or_bad, ", "--all_prompts"]),
         ([TASK, "--split=dev"], ["no split 'dev', it has: train, validation"]),
         ([TASK, "--row=9"], ["train.jsonl has no row 9: it has 3, counted from 0"]),
-        ([TASK, "--rows=0"], ["--rows 0: wanted a number from 1"]),
+        ([TASK, "--rows=0"], ["--rows 0: expected a number from 1"]),
         ([TASK, "--lengths=input=5"], ["'input=5' is not a length", "inputs=1024,targets=256"]),
         ([TASK, "--lengths=inputs=many"], ["'inputs=many' is not a length"]),
         ([TASK, "--ids"], ["--ids needs a vocabulary"]),
@@ -206,7 +206,7 @@ def test_show_task_of_a_user_module(t0, tmp_path, monkeypatch, clean_registries)
     status, out, err = t0("show", *words, "--lengths=inputs=2", data=False)
     assert status == 0, err
     assert "  inputs, 2 tokens of at most 2\n    ab\n" in out
-    assert "inputs fill their length: what did not fit is not shown" in out
+    assert "inputs fill their length: the rest may be cut off" in out
     assert "unknown tokens" not in out
 
 

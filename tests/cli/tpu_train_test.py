@@ -45,7 +45,7 @@ def test_tpu_restart_loop_restarts_a_preempted_run(ended):
     assert done.returncode == 0
     assert len(calls) == 3
     assert len(set(calls)) == 1
-    assert done.stderr.count("status 75, to be resumed; starting again in 0 s") == 2
+    assert done.stderr.count("status 75; resuming in 0 s") == 2
 
 
 @pytest.mark.parametrize("status", [1, 2, 130, 137])
@@ -53,7 +53,7 @@ def test_tpu_restart_loop_ends_on_another_exit_status(ended, status):
     done, calls = ended(75, status, 0)
     assert done.returncode == status
     assert len(calls) == 2
-    assert f"ended with status {status}, which a restart does not mend" in done.stderr
+    assert f"ended with status {status}, which a restart does not fix" in done.stderr
 
 
 def test_tpu_restart_loop_passes_local_tpu_to_the_run(ended):

@@ -55,7 +55,7 @@ def test_gin_missing_macros_are_named_with_file_and_line(read):
         "nothing sets them: --gin.A=... --gin.B=... --gin.LENGTH=..."
     )
     with pytest.raises(UserError, match=r"needs B \(run.gin:3\), and nothing sets it"):
-        parse.check_required(parsed, but={"A"}, undefined=False)
+        parse.check_required(parsed, except_for={"A"}, undefined=False)
 
 
 @pytest.mark.parametrize("name", ["B", "ALSO_B"])
@@ -69,7 +69,7 @@ def test_gin_macro_chain_may_be_set_by_either_name(read, name):
 
 def test_gin_macro_set_by_a_flag_may_be_missing(read):
     parsed = read("B = '/x'", "LENGTH = 2")
-    parse.check_required(parsed, but={"A"})
+    parse.check_required(parsed, except_for={"A"})
     assert bound("run.train_steps", "unset", evaluate=False) is None
 
 
@@ -81,8 +81,8 @@ def test_gin_binding_origin_is_the_last_statement(read, tmp_path):
     assert str(found.of_macro("d_ff")) == "more.gin:4"
     assert str(found.of_macro("d_model")).startswith("models/t5.1.1.tiny.gin:")
     (run,) = (selector for _, selector in gin_config._CONFIG if selector.endswith(".run"))
-    assert str(found.places["", run, "init_checkpoint"]) == "run.gin:9"
-    assert str(found.places["", run, "optimizer"]).startswith("defaults.gin:")
+    assert str(found.locations["", run, "init_checkpoint"]) == "run.gin:9"
+    assert str(found.locations["", run, "optimizer"]).startswith("defaults.gin:")
     names = [Path(path).name for path in found.files]
     assert names.index("run.gin") < names.index("more.gin") < names.index("t5.1.1.tiny.gin")
     assert all(Path(path).is_file() for path in found.files)
@@ -113,9 +113,9 @@ def test_model_directory_from_flag_or_macro(flag, macro, folder):
 @pytest.mark.parametrize(
     ("flag", "macro", "message"),
     [
-        ("/a", "'/b'", "--model_dir=/a and the gin macro MODEL_DIR = '/b' name two folders"),
-        (None, "3", "MODEL_DIR is 3; wanted the path of a folder"),
-        (None, "''", "MODEL_DIR is ''; wanted the path"),
+        ("/a", "'/b'", "--model_dir=/a and the gin macro MODEL_DIR = '/b' differ"),
+        (None, "3", "MODEL_DIR is 3; expected the path of a folder"),
+        (None, "''", "MODEL_DIR is ''; expected the path"),
     ],
 )
 def test_model_directory_that_is_wrong_is_refused(flag, macro, message):
@@ -135,7 +135,7 @@ def test_checkpoint_path_is_split_into_folder_and_step(tmp_path):
         run_files.step_of_checkpoint(str(tmp_path / "model.ckpt-4"))
     with pytest.raises(UserError, match="steps: none"):
         run_files.step_of_checkpoint(str(tmp_path / "no"))
-    with pytest.raises(UserError, match="CHECKPOINT_PATH is None; wanted a path in quotes"):
+    with pytest.raises(UserError, match="CHECKPOINT_PATH is None; expected a path in quotes"):
         run_files.folder_of_checkpoint(None)
 
 

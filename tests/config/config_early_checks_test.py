@@ -32,7 +32,7 @@ def said(*words):
         (["--gin.MIXTURE_NAMES='x'"], ["Did you mean MIXTURE_NAME?"]),
         (
             [FINETUNE, "--gin.MIXTURE_OR_TASK_NAME=qa"],
-            ["Text needs quotes of its own", "--gin.MIXTURE_OR_TASK_NAME=\"'qa'\""],
+            ["Text needs a second pair of quotes", "--gin.MIXTURE_OR_TASK_NAME=\"'qa'\""],
         ),
         (["--gin_param=run.train_steps = "], ["cannot be read at --gin_param='run.train_steps ="]),
         (["--gin.train/utils.DatasetConfig.seed=3"], ["is T5X's", "RANDOM_SEED", "--seed"]),
@@ -56,7 +56,7 @@ def test_early_checks_find_mistakes_in_own_gin_file(tmp_path):
     mine.write_text("run.train_steps = ]\n")
     assert "mine.gin" in said(f"--gin_file={mine}")
     mine.write_text(f"include '{mine}'\n")
-    assert "include each other without end" in said(f"--gin_file={mine}")
+    assert "include each other in a cycle" in said(f"--gin_file={mine}")
 
 
 def test_early_checks_accept_a_correct_configuration(tmp_path):

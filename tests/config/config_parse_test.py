@@ -88,8 +88,8 @@ def test_gin_findings_are_printed_as_one_line_each(tmp_path, capsys):
     parsed = parse.parse([str(tmp_path / "old.gin")], params, also_deprecated=["gone.function"])
     parse.print_findings(parsed)
     assert capsys.readouterr().err.splitlines() == [
-        "gin: left out the deprecated name 'gone.function' (as you said)",
-        "gin: left out the deprecated name 'maybe_print_dataset' (t5 lists it as gone)",
+        "gin: skipped the deprecated name 'gone.function' (named on the command line)",
+        "gin: skipped the deprecated name 'maybe_print_dataset' (t5 lists it as removed)",
         "gin: nothing reads the macro 'tokens_per_batch': it has no effect",
     ]
 
@@ -98,7 +98,7 @@ def test_gin_file_that_includes_itself_by_name_is_refused(tmp_path, monkeypatch)
     # runs/eval.gin includes T5's eval.gin, and the working directory is looked in first.
     (tmp_path / "eval.gin").write_text("include 'runs/eval.gin'\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"include each other without end\..*rename it"):
+    with pytest.raises(UserError, match=r"include each other in a cycle\..*rename it"):
         parse.parse(["eval.gin"], [])
 
 
@@ -145,7 +145,7 @@ def test_gin_macro_that_is_read_is_not_reported_as_unread():
         (
             [],
             ["A = 1", "MODEL_DIR = /models/x"],
-            r"at --gin_param='MODEL_DIR = /models/x'.*quotes of its own: "
+            r"at --gin_param='MODEL_DIR = /models/x'.*second pair of quotes: "
             """--gin.MODEL_DIR="'/models/x'"$""",
         ),
         ([], ["A = {'a': b}"], r"at --gin_param='A = .*Failed to parse token 'b'\.$"),

@@ -125,7 +125,7 @@ def test_t5x_checkpoint_is_decoded_and_scored(command, formats, model_dir, tmp_p
     [
         ([*SCORE, "--checkpoint={}/none"], ["/none does not exist"]),
         ([*TRAIN, "--export_hf={}/full"], ["/full exists and is not empty"]),
-        ([*SCORE, "--export_hf={}/new"], ["--export_hf goes with training", "t0 convert {}/model"]),
+        ([*SCORE, "--export_hf={}/new"], ["--export_hf is for training", "t0 convert {}/model"]),
         (["--use_model_api", "--checkpoint=x"], ["--pretrained_model_dir"]),
     ],
 )
@@ -143,7 +143,7 @@ def test_checkpoint_and_export_flag_errors_before_training(command, cached, tmp_
 def test_checkpoint_of_another_model_or_vocabulary_is_refused(command, formats, world, tmp_path):
     words = [f"--model_dir={tmp_path}", *TRAIN, f"--checkpoint={formats / 'hf'}"]
     text = message(command(*words, "--gin_param=d_ff = 128"))
-    assert "d_ff: 64 in the checkpoint, 128 by the gin files" in text
+    assert "d_ff: 64 in the checkpoint, 128 in the gin files" in text
     other = f"--vocab={world.folder / 'other.model'}"
     live = "--gin_param=mesh_train_dataset_fn.use_cached = False"
     text = message(command(*words, other, live))

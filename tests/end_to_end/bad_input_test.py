@@ -13,7 +13,7 @@ from command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
     ("arguments", "parts"),
     [
         (["train"], ["unexpected argument 'train'"]),
-        (["--mode=train"], ["--mode belongs to --use_model_api", "run.mode"]),
+        (["--mode=train"], ["--mode is for --use_model_api", "run.mode"]),
         (["--use_model_api"], ["--use_model_api needs --mode"]),
         (["--module_import=t0.seqio_task"], ["unknown module 't0.seqio_task'", "t0.seqio_tasks"]),
         (["--tpu=local"], ["--tpu=local cannot start: this machine has no TPU"]),
@@ -24,7 +24,7 @@ from command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
             ["--gin_file=runs/finetune.gin", "--gin.TRAIN_STEPS=5"],
             ["INIT_CHECKPOINT (runs/finetune.gin:", "TASK_FEATURE_LENGTHS (runs/finetune.gin:"],
         ),
-        ([*TRAIN, "--gin.MODEL_DIR='/other'"], ["MODEL_DIR = '/other' name two folders"]),
+        ([*TRAIN, "--gin.MODEL_DIR='/other'"], ["MODEL_DIR = '/other' differ"]),
         ([*TRAIN, "--gin.run.optimizer", "'adamw'"], ["Did you mean @AdamW", "optimizers are: @"]),
         ([*TRAIN, "--gin_param=run.mode = 'trian'"], ["unknown mode 'trian'"]),
         (TRAIN[1:], ["run.train_dataset_fn is not set", "--gin_file=dataset.gin"]),
@@ -128,7 +128,7 @@ def test_training_with_all_steps_done_is_one_line(command, model_dir, tmp_path):
 def test_resume_with_another_model_is_refused(command, model_dir):
     longer = ["--gin_param=d_ff = 128", "--gin_param=run.train_steps = 40"]
     text = message(command(f"--model_dir={model_dir}", *TRAIN, *longer))
-    assert "d_ff: 64 in the checkpoint, 128 by the gin files" in text
+    assert "d_ff: 64 in the checkpoint, 128 in the gin files" in text
     assert f"Give its own gin file, --gin_file={model_dir}/operative_config.gin" in text
 
 
@@ -137,7 +137,7 @@ def test_checkpoint_of_another_depth_is_not_scored(command, model_dir, tmp_path)
     more = [f"--gin_param=run.sequence_length = {LENGTHS}", "--gin_param=run.batch_size = 8"]
     more += ["--gin_param=get_variable_dtype.master_dtype = 'float32'", summaries]
     text = message(command(f"--model_dir={model_dir}", *EVALUATE, *more, TWO_LAYERS))
-    assert "num_layers: 1 in the checkpoint, 2 by the gin files" in text
+    assert "num_layers: 1 in the checkpoint, 2 in the gin files" in text
     assert not list(tmp_path.glob("results_*"))
 
 

@@ -94,7 +94,7 @@ def test_evaluation_ranks_and_decodes_one_mixture(evaluate, tmp_path):
 def test_sharding_of_decoded_tasks_is_refused(evaluate, tmp_path):
     done = evaluate("weather_both", tmp_path, "--num_shards=2", "--shard_id=0")
     assert done.status == 2
-    assert "--num_shards=2 is for ranked tasks; weather_which_word is not" in done.err
+    assert "--num_shards=2 is for ranked tasks, but weather_which_word is not" in done.err
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_decoded_answers_of_ranked_tasks_equal_decoding(t0_eval, pretrained, tmp
 def test_sharding_with_shard_id_only_is_refused(t0_eval, pretrained, tmp_path):
     done = t0_eval(pretrained, "--tasks=weather_eval", f"--output={tmp_path}", "--shard_id=4")
     assert done.status == 2
-    assert "got --shard_id=4 and --num_shards=None; wanted both" in done.err
+    assert "got --shard_id=4 and --num_shards=None; expected both" in done.err
 
 
 def events(folder):
@@ -202,7 +202,7 @@ def test_span_corruption_without_lengths_is_refused_at_the_start(
     words = gin(MIXTURE_OR_TASK_NAME="text_span_corruption")
     done = measured(command, pretrained, own_data, tmp_path, *words)
     assert done.status == 2
-    assert "needs a length of inputs, and TASK_FEATURE_LENGTHS (run.sequence_length) is None" in (
+    assert "needs a length of inputs. TASK_FEATURE_LENGTHS (run.sequence_length) is None" in (
         done.err
     )
     assert "--gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 114}\"" in done.err
@@ -266,7 +266,7 @@ def test_evaluation_tasks_by_regular_expression(t0_eval, pretrained, tmp_path):
     words = ("--tasks=weather_(which_word|retell)", f"--output={tmp_path}", "--limit=2")
     done = t0_eval(pretrained, *words, "--lengths=inputs=40,targets=8", "--batch_tokens=200")
     assert done.status == 0, done.err
-    assert "1 plain tasks are left out" in done.err
+    assert "1 plain tasks are skipped" in done.err
     assert "weather_retell: accuracy" in done.out
     assert "weather " in done.out
     assert load(tmp_path / "results_1.json")["run"]["sequence_length"] == {
@@ -280,7 +280,7 @@ def test_evaluation_tasks_by_regular_expression(t0_eval, pretrained, tmp_path):
     [
         (["--tasks=wether_eval"], "unknown task or mixture 'wether_eval'. Did you mean"),
         (["--tasks=weather_eval", "--split=dev"], "no task of weather_eval has a split 'dev'"),
-        (["--limit=0"], "--limit 0: wanted a number from 1"),
+        (["--limit=0"], "--limit 0: expected a number from 1"),
         (["--lengths=input=3"], "--lengths: 'input=3' is not a length"),
     ],
 )

@@ -62,7 +62,7 @@ def test_inference_sharded_or_interrupted_gives_same_predictions(infer, tmp_path
     whole = lines_of(tmp_path / "whole" / "in_20.jsonl")
     assert [line["inputs"] for line in whole] == (tmp_path / "in.txt").read_text().splitlines()
     done = infer(tmp_path / "stopped", status=130, interrupt_at="restored", **settings)
-    assert "interrupted: the predictions of whole batches are kept" in done.err
+    assert "interrupted: predictions of whole batches are saved" in done.err
     assert not list((tmp_path / "stopped").glob("*.jsonl"))
     infer(tmp_path / "stopped", **settings)
     for name in ("in_20.jsonl", "in_20.run.json"):

@@ -29,7 +29,7 @@ OF_RUNS = [
     (
         5,
         [FINETUNE, "--gin.MIXTURE_OR_TASK_NAME=weather_train"],
-        ["Text needs quotes of its own: --gin.MIXTURE_OR_TASK_NAME=\"'weather_train'\""],
+        ["Text needs a second pair of quotes: --gin.MIXTURE_OR_TASK_NAME=\"'weather_train'\""],
     ),
     (7, ["--gin_file=runs/finetun.gin"], ["not found", "Did you mean runs/finetune.gin", "Looked"]),
     (9, ["--vocab=/no/such.model"], ["vocabulary not found: /no/such.model", "SentencePiece"]),
@@ -193,7 +193,7 @@ def test_mistake_18_gin_file_of_another_model_size(command, server, pretrained, 
     for words in ([*TRAIN, "--gin.d_ff=128"], [*EVALUATE, "--gin.d_ff=128"]):
         named = [f"--model_dir={tmp_path / 'model'}", f"--checkpoint={tmp_path / 'hf'}"]
         text = message(command(*named, *words))
-        assert "d_ff: 64 in the checkpoint, 128 by the gin files Give --gin.d_ff=64" in text
+        assert "d_ff: 64 in the checkpoint, 128 in the gin files Use --gin.d_ff=64" in text
     assert not (tmp_path / "model" / "converted").exists()
 
 
@@ -216,7 +216,7 @@ def test_mistake_32_ctrl_c_message_names_what_is_kept(command, pretrained, tmp_p
     words = [*EVALUATE, *more, f"--checkpoint={pretrained}", f"--model_dir={tmp_path}"]
     done = command(*words, interrupt_at="padding adds")
     assert done.status == 130, done.err
-    assert "interrupted: the tasks that were ranked are kept, and the same command" in done.err
+    assert "interrupted: ranked tasks are saved, and the same command" in done.err
 
 
 def test_t5x_gin_files_and_flags_are_accepted(command, tmp_path):
@@ -235,4 +235,4 @@ def test_caching_without_module_import_uses_the_catalogue(server, world, tmp_pat
     assert done.status == 0, done.err
     assert (tmp_path / "weather_retell" / "COMPLETED").is_file()
     assert (tmp_path / "weather_retell" / "test.tfrecord-00000-of-00001").is_file()
-    assert "SeqIO 0.0.20 also writes TFRecord for it" in done.err
+    assert "SeqIO 0.0.20 writes and reads no other format" in done.err

@@ -66,7 +66,7 @@ def test_rank_evaluation_prints_each_task(scored):
     assert lines[-1].startswith("results: ")
     assert {
         "no --tpu: running on one device (the TPU topology 'v3-128' is ignored)",
-        "no checkpoint of step 1,112,200: the closest, 20, is taken",
+        "no checkpoint of step 1,112,200: using the closest, 20",
     } <= set(done.stderr.splitlines())
     assert not NOISE.search(done.stdout + done.stderr)
     assert results["run"]["step"] == 20

@@ -113,7 +113,7 @@ def test_dry_run_shows_sources_of_values_and_writes_nothing(command, tmp_path):
         words = [f"--gin_file=runs/{run}.gin", *TINY, *training(tmp_path / "model", 5), *extra]
         done = command(*words, "--dry_run", "--seed=7", tasks=False)
         assert done.status == 0, done.err
-        assert done.err == "dry run: nothing is written, nothing trained\n"
+        assert done.err == "dry run: nothing is written or trained\n"
         lines = done.out.splitlines()
         assert "BATCH_SIZE = 4  # the command line" in lines
         assert "train_loop.seed = 7  # --seed" in lines

@@ -45,7 +45,5 @@ def test_infer_from_task_gin_file_needs_a_language_model(command, pretrained, tm
     words = [*EVALUATE, "--gin_file=infer_from_task.gin", f"--checkpoint={pretrained}"]
     text = message(command(f"--model_dir={tmp_path}", *words))
     assert "continues the text of a task, which only a language model can" in text
-    assert (
-        "this model is an encoder-decoder. To predict a task's targets: --gin_file=runs/inf" in text
-    )
+    assert "this model is an encoder-decoder. To predict a task's targets, use --gin_file=" in text
     assert not list(tmp_path.rglob("*output*"))

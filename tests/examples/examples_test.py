@@ -98,7 +98,7 @@ def test_example_command_lines_are_valid(name, tmp_path, monkeypatch, empty_gin,
         parsed = parse.parse(
             flags.gin_file, flags.gin_param or [], location_prefixes=mesh_flags.gin_folders(flags)
         )
-        parse.check_required(parsed, but=mesh_flags.macros_set_by_flags(flags))
+        parse.check_required(parsed, except_for=mesh_flags.macros_set_by_flags(flags))
         assert not parsed.unread_macros
         assert not parsed.deprecated
         if flags.finetune_steps is None and macro_defined("TRAIN_STEPS"):

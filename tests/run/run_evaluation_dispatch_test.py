@@ -43,7 +43,7 @@ def test_evaluation_dispatch_to_rank_decode_or_perplexity():
 @pytest.mark.parametrize(
     ("tasks", "lengths", "on_tpu", "message"),
     [
-        ([Task("x", features=("inputs",))], LENGTHS, False, "task x has no metric"),
+        ([Task("x", features=("inputs",))], LENGTHS, False, "task x cannot be evaluated"),
         ([DECODED, MEASURED], None, False, "text_lm has no metrics.*TASK_FEATURE_LENGTHS"),
         ([MEASURED], {"inputs": 8}, False, "a length of targets.*\"{'targets': 114}\""),
         ([DECODED, RANKED], LENGTHS, True, "rte_score_eval is for rank.*score_eval.gin"),

@@ -138,7 +138,7 @@ def test_activation_dtype_is_set_on_the_command_line_without_tpu():
 @pytest.mark.parametrize(
     ("binding", "mode", "message"),
     [
-        ("get_variable_dtype.activation_dtype = 'float16'", "train", "'float16'; wanted"),
+        ("get_variable_dtype.activation_dtype = 'float16'", "train", "'float16'; expected"),
         ("get_variable_dtype.slice_dtype = 'bfloat16'", "train", "slice_dtype is set"),
     ],
 )

@@ -129,7 +129,7 @@ def test_host_pipeline_python_step_after_cache_is_found(tasks, mode):
 
 def test_host_pipeline_with_python_step_is_refused(tasks):
     input_function(tasks, "train", "MIXTURE_NAME = 'late'")
-    with pytest.raises(UserError, match="lack a Python function .*before the cache"):
+    with pytest.raises(UserError, match="cannot run a Python function .*before the cache"):
         host_pipeline.check("train", arguments(tasks))
     # Nothing is left replaced.
     host_pipeline.check("export_infer", arguments(tasks))
@@ -235,8 +235,8 @@ def test_host_pipeline_dry_run_reports_if_hosts_can_read_data(tasks, monkeypatch
         assert "hosts can read the data of mode 'train'" in host_pipeline.dry_run_line(flags)
     else:
         found = host_pipeline.dry_run_line(flags)
-        assert "a run would be refused: " in found
-        assert "lack a Python function" in found
+        assert "the run would fail: " in found
+        assert "cannot run a Python function" in found
     assert not (tasks / "model").exists()
 
 

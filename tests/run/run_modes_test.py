@@ -136,4 +136,4 @@ def test_tpu_lost_during_training_exits_as_resumable(monkeypatch, called, capsys
     with pytest.raises(SystemExit) as ended:
         modes.carry_out(ConfiguredRun("train", {**ARGUMENTS, "tpu": "my-tpu"}))
     assert ended.value.code == 75
-    assert "the TPU was lost; the last checkpoint is kept" in capsys.readouterr().err
+    assert "the TPU was lost; the last checkpoint is saved" in capsys.readouterr().err

@@ -100,13 +100,13 @@ def test_preflight_evaluation_checkpoint_must_fit_vocabulary(tmp_path):
 def test_preflight_reports_the_closest_checkpoint(tmp_path):
     save(tmp_path, 60)
     assert evaluate(tmp_path, "eval_checkpoint_step = 1112200") == [
-        "no checkpoint of step 1,112,200: the closest, 60, is taken"
+        "no checkpoint of step 1,112,200: using the closest, 60"
     ]
     assert evaluate(tmp_path, "eval_checkpoint_step = -1") == []
     save(tmp_path, 80)
     assert evaluate(tmp_path, "eval_checkpoint_step = [60, 81, 90]") == [
-        "no checkpoint of step 81: the closest, 80, is taken",
-        "no checkpoint of step 90: the closest, 80, is taken",
+        "no checkpoint of step 81: using the closest, 80",
+        "no checkpoint of step 90: using the closest, 80",
     ]
 
 
@@ -121,7 +121,7 @@ def test_preflight_reports_evaluation_that_waits_for_checkpoints(tmp_path):
 def test_preflight_export_reports_the_closest_checkpoint(tmp_path):
     save(tmp_path, 60)
     assert check(tmp_path, "run.mode = 'export'", "run.export_checkpoint_step = 61") == [
-        "no checkpoint of step 61: the closest, 60, is taken"
+        "no checkpoint of step 61: using the closest, 60"
     ]
 
 

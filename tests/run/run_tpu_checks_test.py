@@ -35,8 +35,8 @@ PJRT = {"NEXT_PLUGGABLE_DEVICE_USE_C_API": "true"}
 
 # (the good machine, what is different, what the message holds)
 FAULTS = [
-    (LOCAL, {"chips": 0}, "this machine has no TPU.*without --tpu the run computes"),
-    (LOCAL, {"tensorflow": "2.17.0"}, f"TensorFlow 2.17.0 is installed; wanted 2.15.*{SE}"),
+    (LOCAL, {"chips": 0}, "this machine has no TPU.*without --tpu the run uses"),
+    (LOCAL, {"tensorflow": "2.17.0"}, f"TensorFlow 2.17.0 is installed; expected 2.15.*{SE}"),
     (LOCAL, {"drives_tpu": False}, "cannot drive a TPU.*bin/setup --system-tensorflow"),
     (LOCAL, {"environment": PJRT}, "NEXT_PLUGGABLE_DEVICE_USE_C_API is set.*90807.*unset NEXT"),
     (LOCAL, {"image": "tpu-vm-tf-2.15.1-pjrt"}, f"image tpu-vm-tf-2.15.1-pjrt.*{SE}"),
@@ -47,8 +47,8 @@ FAULTS = [
     (NAMED, {"environment": {"TPU_LOAD_LIBRARY": "1"}}, "is 1.*export TPU_LOAD_LIBRARY=0"),
     (NAMED, {"worker": "3"}, "worker 3 of the slice.*ssh my-tpu --worker=0"),
     (NAMED, {"missing": ("oauth2client",)}, r"not installed: oauth2client.*bin/setup --with tpu"),
-    (NAMED, {"project": "", "on_google": False}, "no metadata server.*Give --gcp_project, or"),
-    (NAMED, {"zone": "", "project": ""}, "Give --gcp_project and --tpu_zone"),
+    (NAMED, {"project": "", "on_google": False}, "no metadata server.*Set --gcp_project, or"),
+    (NAMED, {"zone": "", "project": ""}, "Set --gcp_project and --tpu_zone"),
 ]
 
 
@@ -86,8 +86,8 @@ def test_tpu_checks_report_all_faults_together():
             "'my-tpu' cannot be looked up in project p, zone z .HTTP",
         ),
         ({"state": "CREATING"}, "is CREATING, not READY. Wait"),
-        ({"state": "PREEMPTED"}, "is PREEMPTED, not READY. Delete it and make it again"),
-        ({"runtime": "tpu-vm-tf-2.15.1-pod-pjrt"}, "pod-pjrt has TensorFlow over PJRT"),
+        ({"state": "PREEMPTED"}, "is PREEMPTED, not READY. Delete it and create it again"),
+        ({"runtime": "tpu-vm-tf-2.15.1-pod-pjrt"}, "pod-pjrt has TensorFlow with PJRT"),
         ({"accelerator_type": "v6e-8"}, "the TPU is a v6e-8"),
         ({"endpoints": (("127.0.0.1", 9),)}, "1 of the 1 TensorFlow servers.*127.0.0.1:9"),
     ],
@@ -121,7 +121,7 @@ def test_tpu_checks_do_not_import_tensorflow():
     *lines, heavy = done.stdout.splitlines()
     (line,) = lines
     assert line.startswith("--tpu=local cannot start: this machine has no TPU (no /dev/accel0).")
-    assert line.endswith("without --tpu the run computes on this machine")
+    assert line.endswith("without --tpu the run uses this machine")
     assert heavy == "False"
 
 
@@ -155,7 +155,7 @@ def configured(tmp_path, monkeypatch):
         (
             [],
             {"model_dir": "/disk/m"},
-            r"4 hosts of the slice share no disk.*is --model_dir \(/disk",
+            r"4 hosts of the slice share no disk.*one path is local: --model_dir \(/disk",
         ),
         ([], {"checkpoint": "/disk/c"}, "the checkpoint to start from ./disk/c.*gsutil"),
         (["pack_dataset.use_custom_ops = True"], {}, "use_custom_ops = False'"),

@@ -99,9 +99,9 @@ def test_epochs_count_from_the_start_of_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"finetune_steps": 5, "epochs": 1.0}, "--finetune_steps and --epochs both say"),
-        ({"finetune_steps": 0}, "--finetune_steps is 0; wanted a number above 0"),
-        ({"epochs": -1.0}, "--epochs is -1.0; wanted a number above 0"),
+        ({"finetune_steps": 5, "epochs": 1.0}, "--finetune_steps and --epochs both set"),
+        ({"finetune_steps": 0}, "--finetune_steps is 0; expected a number above 0"),
+        ({"epochs": -1.0}, "--epochs is -1.0; expected a number above 0"),
     ],
 )
 def test_finetune_steps_and_epochs_with_wrong_numbers_are_refused(tmp_path, asked, message):
@@ -110,5 +110,7 @@ def test_finetune_steps_and_epochs_with_wrong_numbers_are_refused(tmp_path, aske
 
 
 def test_epochs_of_data_of_unknown_size_are_refused(tmp_path):
-    with pytest.raises(UserError, match="does not say; cache its tasks, or give --finetune_steps"):
+    with pytest.raises(
+        UserError, match="is unknown for this .* Cache its tasks, or use --finetune_steps"
+    ):
         plan_steps(tmp_path, "run.train_dataset_fn = @unknown_for_steps", epochs=1)

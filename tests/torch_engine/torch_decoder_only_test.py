@@ -417,6 +417,8 @@ def test_decoder_only_text_over_position_limit_is_refused(folders):
 
     joined = TextJoiner(loaded(folders["gpt2"]), JOINS["lm-eval"], "mine")
     record = _text_record("rain " * 300, "wind")
-    expected = "task mine, example 3: input and choice have .* tokens, and the model reads 128"
+    expected = (
+        "task mine, example 3: input and choice have .* tokens, but the context window has 128"
+    )
     with pytest.raises(UserError, match=expected):
         list(joined.records([record]))

@@ -326,10 +326,10 @@ def test_divergence_after_last_step_saves_no_checkpoint(world, tmp_path, rate, f
 POWER = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 # A field of a specification -> (its value, the error).
 WRONG_FIELDS = {
-    "training__log_every_steps": ("5", "training.log_every_steps is '5'; wanted int"),
-    "training__activation_dtype": ("float64", "wanted 'auto' or 'float32' or 'bfloat16'"),
+    "training__log_every_steps": ("5", "training.log_every_steps is '5'; expected int"),
+    "training__activation_dtype": ("float64", "expected 'auto' or 'float32' or 'bfloat16'"),
     "training__validation_batches": (2**50, "training.validation_batches is"),
-    "training__unfilled_variables": ("x", "wanted a list"),
+    "training__unfilled_variables": ("x", "expected a list"),
     "training__rows": (1, "unknown field 'rows'"),
     "keep_checkpoints__every_steps": ([], "keep_checkpoints.every_steps is []"),
     "keep_checkpoints__best": (1, "unknown field 'best'"),

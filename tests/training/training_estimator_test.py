@@ -156,7 +156,7 @@ def test_estimator_writes_two_operative_gin_files(train, tmp_path, monkeypatch):
     assert "train_loop.max_hours = 2" in written[0]
     stock, ours = (tmp_path / name for name in ("operative_config.gin", "operative_config.t0.gin"))
     assert "train_loop" not in stock.read_text()
-    assert "operative_config.t0.gin, beside this file" in stock.read_text()
+    assert "operative_config.t0.gin, next to this file" in stock.read_text()
     assert "train_loop.max_hours = 2" in ours.read_text()
     # A later start writes no other.
     before = stock.read_text(), ours.read_text()
