@@ -30,7 +30,7 @@ PROMPTS = {
     f"prompt {number}": (f"{{{{text}}}} {words} ||| {{{{answer_choices[label]}}}}", "no ||| yes")
     for number, words in enumerate(("Which?", "True?", "Is it so?", "Right or wrong?"))
 }
-# What is counted -> the most of it.
+# Figure -> its limit.
 BOUNDS = {
     "requests for a task cached": 80,
     "caching: times the disk's seconds": 1.5,

@@ -56,7 +56,7 @@ def tree_bytes(process):
 
 def run(program, *words):
     """Runs a program to its end; returns the figures of its last line, and its peak memory."""
-    # Offline, because to ask for absent datasets takes seconds.
+    # Offline, because requests for absent datasets take seconds.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment["CUDA_VISIBLE_DEVICES"] = ""
     child = subprocess.Popen(
@@ -115,7 +115,7 @@ def texts(args):
     inputs, targets = [], {}
     for name in seqio.TaskRegistry.names():
         source = seqio.TaskRegistry.get(name).source
-        # A task for rank evaluation has the inputs and choices of the plain one.
+        # A task for rank evaluation has the inputs and choices of the plain task.
         if name.endswith(SCORE_EVAL) or not isinstance(source, PromptedSource):
             continue
         if not any(re.fullmatch(pattern, name) for pattern in args.tasks):
@@ -161,7 +161,7 @@ def tokenizer(args):
     for worker in workers:
         worker.join()
     seconds = time.monotonic() - began
-    # Forked from this process, they have nothing else in their account.
+    # The workers are forked from this process, so their CPU time contains nothing else.
     used = sum(os.times()[2:4])
     print(json.dumps({"seconds": seconds, "processor": used, "records": len(every)}))
 
@@ -208,7 +208,7 @@ def table(results, workers):
         if not runs:
             continue
         seconds, used, records = median(runs), median(runs, "processor"), runs[0]["records"]
-        # Rates, as stock may have had less to do.
+        # Compare rates, because stock SeqIO may have had less to do.
         base = base or (records / seconds, records / used)
         memory = max(run["memory"] for run in runs) / 1e9
         ratios = [f"{records / seconds / base[0]:.1f}", f"{records / used / base[1]:.1f}"]

@@ -190,7 +190,7 @@ def _hourly(*words: str) -> Callable[[Tree], Any]:
 
 _PLAN = ["-m", "t0.cli.main", "plan", "--gin_file=runs/t0pp_train.gin"]
 _PLAN += ["--gin_file=mesh/v3-512.gin"]
-# Name -> what measures it: in a checkout, a function that returns a rate.
+# Name -> a context manager that takes a checkout and yields a function that returns a rate.
 FIGURES: dict[str, Callable[[Tree], Any]] = {
     "importing": _hourly("-c", "import t0.seqio_tasks"),
     "training": training,

@@ -1,15 +1,16 @@
-"""Training on GPUs: our PyTorch engine beside Transformers' T5; starts no TensorFlow.
+"""Compares training on GPUs: our PyTorch engine and Transformers' T5; does not start TensorFlow.
 
     python benchmarks/gpu.py                              # a Python with torch and transformers
     python benchmarks/gpu.py --device=cpu --sizes tiny --rounds=1 --steps=1     # does it work?
 
-T5.1.1 small, base and large from random weights, at 512 + 114 and 1024 + 256 random tokens, dropout
-0.1, Adafactor, bfloat16 activations. Theirs is a plain loop with autocast, with both of its kinds
-of attention, and compiled. The systems start and compile together, then take turns, round by
-round, while the others wait. It prints tokens a second, the share of the data sheet's FLOP/s (6 for
-each parameter and token that meet, recomputation not counted), and the most memory in use. With
-several GPUs ours runs on all of them, too, as many rows on each. T5.1.1 base at the two shapes of
-nanoT5 comes last, with its published seconds. Prints Markdown; --json=FILE has the numbers.
+The models are T5.1.1 small, base and large from random weights, with 512 + 114 and 1024 + 256
+random tokens, dropout 0.1, Adafactor and bfloat16 activations. Transformers runs in a plain loop
+with autocast, with both of its kinds of attention, plain and compiled. The systems start and
+compile together, then take turns in each round while the others wait. Prints tokens per second, MFU
+(6 FLOPs per parameter and token, without recomputation, as a share of the data sheet's FLOP/s), and
+the peak memory. With several GPUs, our engine also runs on all of them, with the same number of
+rows on each. T5.1.1 base at nanoT5's two shapes comes last, with nanoT5's published seconds. Prints
+Markdown; --json=FILE writes the numbers.
 """
 
 import argparse
@@ -39,8 +40,8 @@ FOLDER = Path(__file__).resolve().parent
 ROWS = {"tiny": 4, "small": 64, "base": 32, "large": 16, "xl": 8}
 TOGETHER = 3  # systems that warm up at the same time
 OURS, OURS_COMPILED = "ours", "ours, compiled"
-# github.com/PiotrNawrot/nanoT5, on an A100 with 80 GB, compiled: what a step of T5.1.1 base
-# takes, by shape, rows and microbatches.
+# github.com/PiotrNawrot/nanoT5, on an A100 with 80 GB, compiled: the seconds per step of T5.1.1
+# base, by shape, rows and microbatches.
 NANOT5 = {
     ("512+114", 144, 2): ("nanoT5's pretraining, published", 1.05),
     ("1024+128", 8, 1): ("nanoT5's fine-tuning, published", 0.175),
@@ -50,7 +51,7 @@ _ASK = "import torch as t; c = t.cuda; print(c.device_count(), c.get_device_name
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is measured: a model and the batch of each GPU."""
+    """A measured case: a model and the batch of each GPU."""
 
     size: str
     shape: str
@@ -59,11 +60,11 @@ class Case:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Feature -> tokens of a sequence."""
+        """Feature -> tokens per sequence."""
         return (SHAPES | OTHER_SHAPES)[self.shape]
 
     def flops(self) -> int:
-        """The FLOPs of a step on each GPU."""
+        """Returns the FLOPs of a step on each GPU."""
         spec = torch_runs.run(self.size, rows=self.rows, lengths=self.lengths)
         return memory.model_flops(t5(spec.model).sizes, rows=self.rows, **self.lengths)
 
@@ -86,14 +87,14 @@ class Place:
 
 
 def found_gpus(python: str) -> tuple[int, str]:
-    """Returns the number of GPUs that PyTorch finds, and the name of the first."""
+    """Returns the number of GPUs that PyTorch sees, and the name of the first."""
     done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=False)
     count, _, name = done.stdout.strip().partition(" ")
     return int(count or 0), name
 
 
 def systems(case: Case, place: Place) -> Iterator[tuple[str, int, bool, dict[str, Any]]]:
-    """Yields name, number of processes, whether it is ours, and settings of each system."""
+    """Yields each system's name, number of processes, whether it is ours, and its settings."""
     settings = {
         "size": case.size,
         "rows": case.rows,
@@ -121,7 +122,7 @@ def systems(case: Case, place: Place) -> Iterator[tuple[str, int, bool, dict[str
 def measured(
     case: Case, place: Place, rounds: int, steps: int, only: Sequence[str] = ()
 ) -> tuple[dict[str, list[dict[str, float]]], dict[str, int]]:
-    """Returns the answers of each system in each round, none where it failed; and processes."""
+    """Returns each system's answers per round (none if it failed), and the number of processes."""
     answers: dict[str, list[dict[str, float]]] = {}
     counts, started = {}, {}
     with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +156,7 @@ def measured(
 
 
 def _warmed_up(started: Mapping[str, subprocess.Popen]) -> Iterator[str]:
-    """Yields the systems that take steps; a few at a time compile, and fill the GPU's memory."""
+    """Yields the systems that work; only a few compile and use GPU memory at the same time."""
     names = list(started)
     for first in range(0, len(names), TOGETHER):
         wave = names[first : first + TOGETHER]
@@ -171,7 +172,7 @@ def _ask(process: subprocess.Popen, steps: int) -> None:
 
 
 def _answer(process: subprocess.Popen) -> dict[str, float] | None:
-    """Returns the answer of a worker, None where it has ended."""
+    """Returns the answer of a worker; None if it has ended."""
     return next((json.loads(line) for line in process.stdout if line.startswith("{")), None)
 
 
@@ -182,7 +183,7 @@ def records(
     processes: Mapping[str, int],
     steps: int,
 ) -> Iterator[dict[str, Any]]:
-    """Yields what was measured of each system."""
+    """Yields the record of each system."""
     card = gpus.find_by_device_name(place.name)
     peak = card.teraflops * 1e12 if card and card.teraflops else None
     for name, answers in answers_of.items():
@@ -231,9 +232,12 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", default=[], help="names; default: all")
     parser.add_argument("--rows", type=int, help="of a batch; default: by size")
     parser.add_argument(
-        "--nanot5", action=argparse.BooleanOptionalAction, default=True, help="with its two shapes"
+        "--nanot5",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also nanoT5's two shapes",
     )
-    parser.add_argument("--json", type=Path, help="where the numbers are written, too")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--steps", type=int, default=20, help="of a round (default: 20)")
     args = parser.parse_args()
     count, name = found_gpus(sys.executable) if args.device == "cuda" else (1, "this processor")

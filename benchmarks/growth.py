@@ -1,24 +1,30 @@
-"""What a row costs as data grows: caching, feeding, overlap, scoring and reports.
+"""Measures the cost of a row as data grows: caching, feeding, overlap, scoring and reports.
 
     .venv/bin/python benchmarks/growth.py --data_dir=DATA --recipes_dir=RECIPES \
       --vocab=spiece.model --plot=growth.png
 
-RTE's rows are made 1, 10 and 100 times as many: a premise meets the hypotheses of other rows. They
-are cached under two prompts, plain and ranked, by this machine's processes and by Beam's on the
-same cores; one epoch of the cache is fed, packed; the cache is searched for CB's rows; a tiny model
-of random weights ranks the validation rows under one prompt; and its results become a report. The
-documents of RECIPES/text, in as many files as there are cores, are copied as often, and cached for
-a language model. Each command is run as a user runs it, in the processes that it starts by itself.
+RTE's rows are multiplied by 1, 10 and 100: each premise is combined with the hypotheses of other
+rows. These steps are measured:
 
-A command's runs follow each other, for the machine's speed may change within minutes: each number
-of rows several times, forwards and backwards, and the middle one of its times counts; but the most
-rows, which take minutes, once, amid the others. A row's cost is that of each further row: what a
-command takes longer at 10 times the rows than at once, for each row more, and at 100 times than at
-10; so the start of programs is not in it. Flat means that the second is at most a tenth more than
-the first; where the first is of less than a second, it is not judged, since starts differ by as
-much. Memory is the peak of the process tree, shared pages counted once. Prints a Markdown table,
-and draws it. Below it, what the last costs mean for 10^8 records and 10^8 documents, on one such
-machine and on 100 by Beam.
+- the rows are cached with two prompts, plain and ranked, by this machine's processes, and by Beam's
+  on the same cores;
+- one epoch of the cache is fed, packed;
+- the cache is searched for CB's rows;
+- a tiny model with random weights ranks the validation rows with one prompt;
+- its results become a report;
+- the documents of RECIPES/text, in as many files as there are cores, are copied as often, and
+  cached for a language model.
+
+Each command runs as for a user, with its default number of processes.
+
+The runs of a command follow each other, because the machine's speed may change within minutes. Each
+number of rows runs several times, forwards and backwards, and the median time counts. The most
+rows, which take minutes, run once, between the others. The cost of a row is the additional time per
+additional row, from 1x to 10x and from 10x to 100x, so it excludes the start of programs. "Flat"
+means that the second cost is at most a tenth higher than the first. If the first difference is
+below a second, it is not judged, because start times vary as much. Memory is the peak of the
+process tree; shared pages count once. Prints a Markdown table and plots it. Below it are
+projections to 10^8 records and 10^8 documents, on one such machine and on 100 with Beam.
 """
 
 import argparse
@@ -50,7 +56,7 @@ MACHINES = 100
 
 
 class Measured(NamedTuple):
-    """A command's run: seconds by the clock, rows, and peak memory in bytes."""
+    """The result of a command: seconds by the clock, rows, and peak memory in bytes."""
 
     seconds: float
     rows: int
@@ -58,7 +64,7 @@ class Measured(NamedTuple):
 
 
 def lay_out(args: argparse.Namespace, folder: Path, times: int) -> Path:
-    """Writes `times` the rows of RTE and the documents, and CB as it is; returns the folder."""
+    """Writes `times` times RTE's rows and the documents, and links CB; returns the folder."""
     data = args.data_dir
     data_dir = folder / "data"
     rte = data_dir / "super_glue" / "rte"
@@ -77,7 +83,7 @@ def lay_out(args: argparse.Namespace, folder: Path, times: int) -> Path:
     text.mkdir()
     with gzip.open(args.recipes_dir / "text" / "train.jsonl.gz", "rt") as file:
         lines = list(itertools.islice(file, args.documents))
-    # As many files as cores, so that every core has work at once the rows, too.
+    # As many files as cores, so that every core has work also at 1x the rows.
     for index in range(os.cpu_count()):
         shard = folder / f"documents-{index}.jsonl.gz"
         with gzip.open(shard, "wt") as file:
@@ -91,7 +97,7 @@ def lay_out(args: argparse.Namespace, folder: Path, times: int) -> Path:
 
 
 def run(*words: str | Path) -> tuple[float, int, str]:
-    """Runs a Python command; returns its seconds, its peak memory, and what it printed."""
+    """Runs a Python command; returns its seconds, its peak memory, and its output."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
@@ -131,7 +137,7 @@ def feed(cache: str) -> None:
 
 
 def stages(folder: Path, data: Path, args: argparse.Namespace) -> dict[str, Callable[[], Measured]]:
-    """Returns name -> what runs it, in the order in which each takes what the one before made."""
+    """Returns name -> function that runs it; each needs the output of the one before."""
     cache, beam, documents, results = (
         folder / name for name in ("cache", "beam", "documents", "results")
     )
@@ -145,7 +151,7 @@ def stages(folder: Path, data: Path, args: argparse.Namespace) -> dict[str, Call
         output: Path, rows: Callable[[], int], *words: str | Path
     ) -> Callable[[], Measured]:
         def once() -> Measured:
-            # What is left of a run before would be gone on with.
+            # The command would resume from the files of an earlier run.
             shutil.rmtree(output, ignore_errors=True)
             seconds, memory, _ = run(*words)
             return Measured(seconds, rows(), memory)
@@ -211,7 +217,7 @@ def _model(folder: Path) -> list[str]:
 
 
 def make_model(args: argparse.Namespace, folder: Path) -> None:
-    """Writes a checkpoint of the tiny model, by a step of training."""
+    """Writes a checkpoint of the tiny model by training one step."""
     data = lay_out(args, folder, 1)
     run(
         *("-m", "t0.cli.mesh_transformer", "--module_import=t0.seqio_tasks"),
@@ -224,7 +230,7 @@ def make_model(args: argparse.Namespace, folder: Path) -> None:
 
 
 def further(measurements: dict[int, Measured]) -> list[float]:
-    """Returns the seconds of each further row, from each number of rows to the next."""
+    """Returns the seconds per additional row, from each number of rows to the next."""
     runs = [measurements[times] for times in sorted(measurements)]
     return [
         (more.seconds - less.seconds) / (more.rows - less.rows)
@@ -255,7 +261,7 @@ def table(measurements: dict[str, dict[int, Measured]]) -> str:
 
 
 def projection(measurements: dict[str, dict[int, Measured]]) -> str:
-    """Returns what the costs of further rows mean for P3 and C4."""
+    """Returns projections of the costs per row to P3 and C4."""
     records, beam, documents = (
         further(measurements[name])[-1]
         for name in ("caching, records", "caching by Beam, records", "caching, documents")
@@ -275,7 +281,7 @@ def projection(measurements: dict[str, dict[int, Measured]]) -> str:
 
 
 def draw(measurements: dict[str, dict[int, Measured]], path: Path) -> None:
-    """Draws seconds and memory over rows, both on logarithmic scales."""
+    """Plots seconds and memory over rows, both on logarithmic scales."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -296,7 +302,7 @@ def draw(measurements: dict[str, dict[int, Measured]], path: Path) -> None:
 
 
 def order(times: list[int], repeats: int) -> list[int]:
-    """Returns the numbers of rows of a command's runs, in turn: [1, 10, 100, 10, 1, 1, 10]."""
+    """Returns the numbers of rows of a command's runs, in order: [1, 10, 100, 10, 1, 1, 10]."""
     *few, most = times
     again = (few[:: -1 if number % 2 else 1] for number in range(1, repeats))
     return [*few, most, *itertools.chain.from_iterable(again)]

@@ -1,11 +1,11 @@
-"""How long `import t0.seqio_tasks` takes beside `import t5.data`, each in a fresh process.
+"""Compares the time of `import t0.seqio_tasks` and `import t5.data`, each in a fresh process.
 
     .venv/bin/python benchmarks/importing.py --rounds=9
 
-Ours imports TensorFlow, T5 and SeqIO as the peer does, and registers 971 tasks and 8 mixtures.
-The two take turns, so that what else runs on the machine falls on both; a first round, which warms
-the file cache, does not count. Ratios are of medians; the aim is at most 1.25. Prints a Markdown
-table: seconds of the wall clock, and of the processor in the importing process.
+Ours imports TensorFlow, T5 and SeqIO like the peer, and registers 971 tasks and 8 mixtures. The two
+take turns, so that other load on the machine affects both. A first round, which warms the file
+cache, does not count. Ratios are of medians; the goal is at most 1.25. Prints a Markdown table:
+seconds by the clock, and of the processor in the importing process.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def _processor_seconds() -> float:
 
 
 def measure(module: str) -> tuple[float, float]:
-    """Returns the seconds that a process takes to import `module`: wall clock, processor."""
+    """Returns the seconds that importing `module` takes in a process: wall clock, processor."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     environment.pop("T0_DATA_DIR", None)
     wall, processor = time.perf_counter(), _processor_seconds()

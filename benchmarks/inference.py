@@ -1,23 +1,23 @@
-"""Decoding beside Mesh TensorFlow's own and Hugging Face Transformers' `generate`, in one session.
+"""Compares decoding with Mesh TensorFlow and Hugging Face Transformers' `generate`, in one session.
 
     .venv/bin/python benchmarks/inference.py --hf_python=/venvs/hf/bin/python
 
-A T5.1.1 small with random weights predicts 64 tokens for each of 32 inputs of 128, greedily. The
-sides take turns, round after round, each in a process of its own that has loaded and warmed up
-beforehand and sleeps while another works, on the same number of threads; ratios are of medians over
-the rounds, so that what else the machine does falls on all. EOS never comes, so that all predict
-the same number of tokens; a second is one of decoding, the encoder's part in it.
+A T5.1.1 small with random weights predicts 64 tokens for each of 32 inputs of 128 tokens, greedily.
+The sides take turns in each round. Each runs in its own process, which has loaded and warmed up
+before and sleeps while another one works. All use the same number of threads. Ratios are of medians
+over the rounds, so that other load on the machine affects all sides. EOS is never predicted, so
+that all predict the same number of tokens. Times include the encoder.
 
-- ours: the decoding of mode `infer`. It adds up the log-probabilities of what it predicts, too.
+- ours: the decoding of mode `infer`, which also adds up the log-probabilities of the predictions.
 - torch: the same on our PyTorch engine.
-- mesh: `Bitransformer.decode`, with embeddings gathered as ours are.
+- mesh: `Bitransformer.decode`, with embeddings gathered like ours.
 - hf: `T5ForConditionalGeneration.generate` with its defaults, weights converted to the type.
 
-The last needs a Python with torch and transformers (torch==2.13.0, transformers==5.23.0), which
-this project's own environment lacks, and `torch` one that has this project's packages, too. Without
---hf_python both are left out.
+The last one needs a Python with torch and transformers (torch==2.13.0, transformers==5.23.0), which
+this project's environment does not have. `torch` also needs this project's packages in that Python.
+Without --hf_python both are left out.
 
-On a machine that others use, too, the ratio of processor time is the steadier one.
+On a shared machine the ratio of processor time varies less.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from workers import ask, types, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).parent
-# Ours over Hugging Face's, greedily.
+# Our rate divided by Hugging Face's, greedy decoding.
 AIM = 1.5
 
 
@@ -59,7 +59,7 @@ def measure(arguments: argparse.Namespace, dtype: str) -> dict[str, list[dict[st
 
 
 def rows(dtype: str, measurements: dict[str, list[dict[str, float]]]) -> list[str]:
-    """Returns the rows of a type in the Markdown table."""
+    """Returns the Markdown table's rows of a type."""
 
     def median(side: str, name: str) -> float:
         return statistics.median(answer[name] for answer in measurements[side])

@@ -1,8 +1,8 @@
-"""The TensorFlow side of inference.py: ours, and Mesh TensorFlow's own decoding.
+"""The TensorFlow side of inference.py: our decoding and Mesh TensorFlow's.
 
-Started as `inference_tensorflow.py THREADS`; speaks JSON lines (see inference.py): the first says
-what is to be predicted, each further one asks for a measurement. The softmax of EOS is made the
-least of all, so that each example takes every step.
+Started as `inference_tensorflow.py THREADS`; speaks JSON lines (see inference.py). The first line
+sets the model and the inputs, each further line asks for a measurement. The logit of EOS is made
+the lowest, so that each example takes every step.
 """
 
 import json
@@ -44,13 +44,13 @@ def build_model() -> Any:
 
 
 def types_of(question: dict[str, Any]) -> mtf.VariableDType:
-    """Returns float32 masters, and slices and activations as asked for."""
+    """Returns float32 masters, and slices and activations of the requested type."""
     dtype = tf.as_dtype(question["dtype"])
     return mtf.VariableDType(tf.float32, dtype, dtype)
 
 
 def without_eos(softmax: np.ndarray) -> np.ndarray:
-    """Returns logits' weights that give EOS no chance: of 32,128 logits some are above 0."""
+    """Returns logits' weights that never predict EOS: of 32,128 logits some are above 0."""
     softmax[:, EOS] = 0.0
     return softmax
 

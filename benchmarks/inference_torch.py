@@ -1,8 +1,8 @@
 """Our PyTorch engine's side of inference.py; needs torch, transformers and this project's packages.
 
-Started as `inference_torch.py THREADS`; speaks JSON lines (see inference.py): the first says what
-is to be predicted, each further one asks for a measurement. The weights are those that Transformers
-draws, but for the softmax of EOS, which is the least of all, so that each example takes every step.
+Started as `inference_torch.py THREADS`; speaks JSON lines (see inference.py). The first line sets
+the model and the inputs, each further line asks for a measurement. The weights are Transformers'
+random ones, except that the logit of EOS is the lowest, so that each example takes every step.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""The Hugging Face side of inference.py; needs torch and transformers and nothing of this project.
+"""The Hugging Face side of inference.py; needs torch and transformers, nothing of this project.
 
-Started as `inference_transformers.py THREADS`; speaks JSON lines (see inference.py): the first says
-what is to be predicted, each further one asks for a measurement. `generate` gets no EOS to stop at,
-so that it always predicts the same number of tokens and looks for no end.
+Started as `inference_transformers.py THREADS`; speaks JSON lines (see inference.py). The first line
+sets the model and the inputs, each further line asks for a measurement. `generate` gets no EOS, so
+that it always predicts the same number of tokens and does not look for an end.
 """
 
 import json
@@ -18,12 +18,12 @@ from transformers import T5ForConditionalGeneration  # noqa: E402
 
 SMALL = transformers_t5.config(eos_token_id=None)
 
-# What makes its beam search the same as ours with an exponent of 0.
+# With these settings its beam search equals ours with an exponent of 0.
 BEAMS = {"length_penalty": 0.0, "early_stopping": "never"}
 
 
 class Predictor:
-    """`generate`, on weights of the type that is asked for."""
+    """Runs `generate`, on weights of the requested type."""
 
     def __init__(self, question: dict) -> None:
         torch.manual_seed(0)

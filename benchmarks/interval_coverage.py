@@ -1,25 +1,25 @@
-"""How often the intervals of t0.reports.statistics cover, and its tests reject, by simulation.
+"""Simulates how often the intervals of t0.reports.statistics cover, and its tests reject.
 
     .venv/bin/python benchmarks/interval_coverage.py                          # 10,000 for each row
     .venv/bin/python benchmarks/interval_coverage.py --evaluations=500        # half a minute
 
-Each simulated evaluation has P prompts on the same E examples. A choice is right where
+Each simulated evaluation has P prompts on the same E examples. A choice is right if
 
-    level + prompt + example + (prompt and example) > 0,
+    level + prompt + example + (prompt and example) > 0
 
-all normal: an example is easy or hard under every prompt, a prompt is good or bad, and their
-interaction is noise that belongs to both. The standard deviations are in DEVIATIONS: prompts differ
-by about 6 points, and the outcomes of one example under two prompts correlate by 0.4, as in
-rank evaluations of T0. Two runs that are compared share a part of each of the three.
+where all terms are normal: an example is easy or hard with every prompt, a prompt is good or bad,
+and their interaction is noise. The standard deviations are in DEVIATIONS: prompts differ by about 6
+points, and the outcomes of one example with two prompts correlate by 0.4, as in rank evaluations of
+T0. Two compared runs share a part of each of the three terms.
 
-With random prompts every evaluation has new ones, and the truth is the mean over all prompts; with
-fixed prompts the truth is the mean over the prompts that it has. Under the null both runs have the
-same accuracy: of random prompts on average, of fixed ones because the second run's prompts are
-the first's in another order.
+With random prompts, every evaluation has new prompts, and the truth is the mean over all prompts.
+With fixed prompts, the truth is the mean over the evaluation's prompts. Under the null hypothesis
+both runs have the same accuracy: on average for random prompts, and exactly for fixed prompts,
+because the second run's prompts are the first's in another order.
 
-The peer is what is usually done: every row (example under a prompt) is one independent observation,
-with the normal interval of a share, and a paired t-test over rows. The crossed percentile bootstrap
-of prompts and examples (Owen, 2007) is beside it. Prints Markdown tables, in percent.
+The peer is the usual method: every row (an example with a prompt) is one independent observation,
+with the normal interval of a share, and a paired t-test over rows. The table also has the crossed
+percentile bootstrap of prompts and examples (Owen, 2007). Prints Markdown tables, in percent.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from t0.reports.statistics import Interval
 
 EXAMPLES, PROMPTS, ACCURACIES = (56, 277, 1267), (5, 10, 15), (0.6, 0.9)
 KINDS = (statistics.FIXED, statistics.RANDOM)
-# Of the latent score: prompt, example, interaction; and the share of each that runs have in common.
+# Of the latent score: prompt, example and interaction, and the share of each that two runs share.
 DEVIATIONS = {"prompt": 0.25, "example": 1.2, "both": 1.0}
 SHARED = {"prompt": 0.8, "example": 0.8, "both": 0.6}
 SEEDS = 3
@@ -47,7 +47,7 @@ Z = special.ndtri(0.975)
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is simulated: counts, whether prompts are fixed or random, the mean accuracy."""
+    """The simulated setting: counts, fixed or random prompts, and the mean accuracy."""
 
     examples: int
     prompts: int
@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def deviations(self) -> dict[str, float]:
-        """The deviations of prompt, example and interaction, and of seeds where there are some."""
+        """The deviations of prompt, example and interaction, and of seeds if there are any."""
         return DEVIATIONS | ({"seeds": _seeds_deviation()} if self.seeds > 1 else {})
 
     @property
@@ -83,7 +83,7 @@ Evaluations = tuple[np.ndarray, np.ndarray, np.ndarray]  # first [N, S, P, E], s
 
 
 def simulated(setting: Setting, count: int, *, seed: int = 0) -> Iterator[Evaluations]:
-    """Yields two equally good runs, as arrays of 1 and 0, and the accuracy of the first."""
+    """Yields two equally good runs as arrays of 1 and 0, and the true accuracy of the first."""
     rng = np.random.default_rng(seed)
     chunk = max(1, CHUNK_CELLS // (setting.seeds * setting.prompts * setting.examples))
     for start in range(0, count, chunk):
@@ -112,7 +112,7 @@ def _effects(
 def _halves(
     name: str, shape: tuple[int, ...], setting: Setting, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns an effect in two runs, of which a part is the same."""
+    """Returns an effect in two runs that share a part of it."""
     common, *own = (_normal(rng, shape) for _ in range(3))
     if name == "example" and setting.documents:
         places = setting.clusters

@@ -1,12 +1,12 @@
-"""How fast training texts go past the index of `t0 overlap`, beside sets of n-grams in Python.
+"""Compares the speed of `t0 overlap` with sets of n-grams in Python.
 
     .venv/bin/python benchmarks/overlap.py --data_dir=DATA --rounds=3
 
-The training data is a cache of the prompts of RTE and WiC, the evaluation rows are RTE's and CB's.
-The peer reads the same texts with the same reader, splits them by a regular expression, and looks
-13-grams and 8-grams up in a set, as the usual scripts do; it has no whole fields and no places.
-Both have one process and take turns. Prints a Markdown table: texts for each second of the
-processor and of the clock, medians over the rounds.
+The training data is a cache of the prompts of RTE and WiC. The evaluation rows are RTE's and CB's.
+The peer reads the same texts with the same reader, splits them with a regular expression, and looks
+up 13-grams and 8-grams in a set, like the usual scripts. It has no matches of whole fields, and no
+locations. Both use one process and take turns. Prints a Markdown table: texts per second of the
+processor and of the clock, as medians over the rounds.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def ours(job: FileJob, index: Index) -> int:
 
 
 def words_of(text: str) -> list[str]:
-    """Returns the peer's words."""
+    """Returns the words as the peer splits them."""
     return re.findall(r"\w+", text.lower())
 
 
@@ -85,7 +85,7 @@ def peer(job: FileJob, grams: dict[int, set[tuple[str, ...]]]) -> int:
 
 
 def measure(search: Callable[[], int]) -> tuple[float, float]:
-    """Returns the texts for each second of the processor and of the clock."""
+    """Returns the texts per second of the processor and of the clock."""
     processor, wall = time.process_time(), time.perf_counter()
     count = search()
     return count / (time.process_time() - processor), count / (time.perf_counter() - wall)

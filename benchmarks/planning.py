@@ -1,16 +1,17 @@
-"""How near the planner's memory estimate comes to memory measured, and what planning costs.
+"""Compares the planner's memory estimate with measured memory, and measures the cost of planning.
 
     python benchmarks/planning.py            # both tables, about two minutes on two cores
     python benchmarks/planning.py --memory --json
 
-Measured memory: each small model's step is compiled by XLA for the CPU, and what XLA allocates for
-it beside its arguments (the variables) is read from its own report. The estimate reads the same
-program by the same rules as a plan for a TPU, with two ways of the CPU added: operands of batched
-products are copied as its products want them, and each updated variable goes to new memory (on a
-TPU it is updated in place).
+Memory: XLA compiles a step of each small model for the CPU. Its own report says what it allocates
+in addition to the arguments (the variables). The estimate reads the same program with the rules of
+a plan for a TPU, and two additions for the CPU: operands of batched products are copied into the
+order that the products need, and each updated variable gets new memory (on a TPU it is updated in
+place).
 
-Planning: the two commands of T0's recipe, by few blocks, by all of them and by formula, as seconds
-of processor time (other work on the machine does not count) and of the clock, and peak memory.
+Planning: the two commands of T0's recipe, planned with few blocks, with all blocks and by formula.
+The table has the seconds of the processor (other load on the machine does not count) and of the
+clock, and the peak memory.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def main():
     if args.shape:
         print(json.dumps(measure(args.shape)))
         return
-    # XLA compiles each with one thread; what is measured is bytes.
+    # XLA compiles each with one thread; only bytes are measured.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = list(pool.map(child, SHAPES))
     if args.json:
@@ -71,7 +72,7 @@ def main():
 
 
 def child(name):
-    """Measures one shape in a process of its own, whose XLA writes a report."""
+    """Measures one shape in its own process, in which XLA writes a report."""
     with tempfile.TemporaryDirectory() as folder:
         flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=cluster.*"
         done = subprocess.run(
@@ -129,7 +130,7 @@ def with_transposes(program):
             if (operand, order) not in copies:
                 copies[operand, order] = len(values)
                 values.append(program.values[operand])
-                # Read as by a sum: fused with its input, but its result is kept.
+                # It reads like a sum: fused with its input, but its result is stored.
                 copy = dataclasses.replace(
                     step, kind="Sum", inputs=(operand,), outputs=(len(values) - 1,), detail=None
                 )
@@ -183,7 +184,7 @@ def configure(name):
             "run.train_steps = 100",
         ],
     )
-    # One replica of the eight, on its own: a mesh of one device.
+    # Only one of the eight replicas: a mesh of one device.
     import mesh_tensorflow as mtf
 
     return dataclasses.replace(
@@ -240,7 +241,7 @@ def run_compiled(run):
 
 
 def print_planning(name, switch):
-    """Plans a recipe in a process of its own and prints what that took."""
+    """Plans a recipe in its own process and prints the time and memory."""
     files = [f"--gin_file={file}" for file in ("dataset.gin", *RECIPES[name])]
     scoring = name.startswith("score")
     params = [LENGTHS, f"tpu_mesh_shape.model_parallelism = {4 if scoring else 8}"]

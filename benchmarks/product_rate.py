@@ -1,4 +1,4 @@
-"""The rate of one large matrix product in this process, the limit that other figures are shares of.
+"""Measures one large matrix product in this process: the limit to which other figures are compared.
 
 .venv/bin/python benchmarks/product_rate.py float32   # GFLOP/s
 """
@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-# As our commands set it; by itself TensorFlow takes oneDNN only where there is AVX-512 VNNI.
+# Our commands also set it; TensorFlow's default uses oneDNN only with AVX-512 VNNI.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import tensorflow.compat.v1 as tf  # noqa: E402

@@ -18,12 +18,12 @@ def random_checkpoint(
     folder: str,
     changes: Mapping[str, Callable[[np.ndarray], np.ndarray]] | None = None,
 ) -> tuple[str, dict[str, tuple[int, ...]]]:
-    """Writes float32 weights of a Mesh encoder-decoder.
+    """Writes random float32 weights of a Mesh encoder-decoder.
 
     Args:
       model: the model.
-      folder: where the checkpoint `random.ckpt` goes.
-      changes: variable -> a function from its random value to the one that is written.
+      folder: the folder for the checkpoint `random.ckpt`.
+      changes: variable -> a function from its random value to the value to write.
 
     Returns:
       the checkpoint, and variable -> shape.

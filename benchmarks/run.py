@@ -1,18 +1,18 @@
-"""Runs the claims of benchmarks/README.md in turn and keeps what they measured.
+"""Runs the benchmarks of benchmarks/README.md one after the other and records their figures.
 
     .venv/bin/python benchmarks/run.py --data_dir=DATA --recipes_dir=RECIPES --vocab=spiece.model \
       --hf_python=/venvs/hf/bin/python --output=/tmp/benchmarks
     .venv/bin/python benchmarks/run.py ... --only training scoring
 
-DATA and RECIPES are folders of data as `--data_dir` takes them; RECIPES has `text/`. Nothing else
-may run on the machine meanwhile. All of them are to take 40 minutes on two cores: rounds, rows and
-steps are fewer than those of benchmarks/README.md, which the programs take by themselves.
+DATA and RECIPES are data folders, as for `--data_dir`; RECIPES has `text/`. Run nothing else on the
+machine during that time. All claims take about 40 minutes on two cores: their rounds, rows and
+steps are fewer than the defaults of the programs, which benchmarks/README.md has.
 
-OUT/<claim>.md is what a program printed, OUT/table.md all of them under a line that names the
-machine: its processor, cores, instruction sets, the rate of one large product, and the commit. One
-line for each claim is appended to benchmarks/history.jsonl: when, commit, machine, seconds, exit
-status, and the cells of the program's Markdown tables as text. `--history` prints the cells of one
-claim over time, so that a slower commit is seen.
+OUT/<claim>.md is the output of a program. OUT/table.md has all of them below a line about the
+machine (processor, cores, instruction sets, the rate of one large product) and the commit. Each
+claim appends one line to benchmarks/history.jsonl: date, commit, machine, seconds, exit status, and
+the cells of the program's Markdown tables as text. `--history` prints one claim's cells over time,
+which shows a slower commit.
 """
 
 import argparse
@@ -41,13 +41,13 @@ PROMPTED = "(super_glue_rte|hellaswag|social_i_qa)_(?!.*score_eval).*"
 FED = "(super_glue_rte|hellaswag|social_i_qa|rotten_tomatoes)_(?!.*score_eval).*"
 
 
-# The flags that arguments may name in braces, beside an empty folder for each claim, {scratch}.
+# The flags that arguments may name in braces. {scratch} is an empty folder for each claim.
 PATHS = ("data_dir", "recipes_dir", "vocab", "hf_python", "output")
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A program and the arguments that it takes here; {names} of paths are replaced."""
+    """A program and its arguments here; {names} of paths are replaced."""
 
     program: str
     arguments: tuple[str, ...] = ()
@@ -138,10 +138,10 @@ CLAIMS = {
 
 
 def machine() -> dict[str, Any]:
-    """Returns what decides speed here.
+    """Returns the properties of this machine that determine speed.
 
-    GFLOP/s of a product of 2,048 by 2,048 by 2,048, and nanoseconds of Python's interpreter for an
-    iteration of a loop, which starting, planning and importing follow.
+    These include the GFLOP/s of a product of 2,048 by 2,048 by 2,048, and the nanoseconds per
+    iteration of a loop in Python, which determine the speed of starting, planning and importing.
     """
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     values: dict[str, str] = {}
@@ -152,7 +152,7 @@ def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": values.get("model name", platform.processor()),
-        # Clouds give processors of several generations one name.
+        # Clouds use one name for processors of several generations.
         "family": [values.get("cpu family", ""), values.get("model", "")],
         "cores": os.cpu_count(),
         "instruction_sets": [name for name in INSTRUCTION_SETS if name in flags],
@@ -163,7 +163,7 @@ def machine() -> dict[str, Any]:
 
 
 def _product(dtype: str) -> int:
-    """Returns the rate in a process of its own, as TensorFlow keeps its threads."""
+    """Returns the rate, measured in a separate process, because TensorFlow keeps its threads."""
     command = [sys.executable, str(FOLDER / "product_rate.py"), dtype]
     run = subprocess.run(command, env=_environment(), capture_output=True, text=True)
     if run.returncode:
@@ -173,13 +173,13 @@ def _product(dtype: str) -> int:
 
 def _environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    # Commands start from bytecode, as those of users do, whatever this shell says.
+    # Commands start from bytecode, like a user's, whatever this shell's settings are.
     set_here = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
     return {**os.environ, **set_here}
 
 
 def commit() -> str:
-    """Returns the commit's short hash, with "+" where the working tree differs from it."""
+    """Returns the commit's short hash, with "+" if the working tree differs from it."""
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD"]).returncode
@@ -209,7 +209,7 @@ def cells(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def measure(name: str, paths: Mapping[str, str], output: Path) -> dict[str, Any]:
-    """Runs a claim's program, writes what it prints to OUT/<name>.md, and returns its record."""
+    """Runs a claim's program, writes its output to OUT/<name>.md, and returns its record."""
     claim = CLAIMS[name]
     prepare = [argument.format(**paths) for argument in claim.before]
     command = [
@@ -233,7 +233,7 @@ def measure(name: str, paths: Mapping[str, str], output: Path) -> dict[str, Any]
 
 
 def show_history(name: str) -> None:
-    """Prints the cells of a claim in every run that the history holds."""
+    """Prints the cells of a claim in every run of the history."""
     for line in HISTORY.read_text().splitlines():
         record = json.loads(line)
         if record["claim"] == name:
@@ -244,7 +244,7 @@ def show_history(name: str) -> None:
 
 
 def main() -> None:
-    """Runs the chosen claims."""
+    """Runs the selected claims."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", help="folder of dataset folders")
     parser.add_argument("--recipes_dir", help="folder that has text/")

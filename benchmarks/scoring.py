@@ -1,24 +1,26 @@
-"""Rank evaluation beside Mesh TensorFlow's own and Hugging Face Transformers', in one session.
+"""Compares rank evaluation with Mesh TensorFlow and Hugging Face Transformers, in one session.
 
     .venv/bin/python benchmarks/scoring.py --data=DIR --vocab=spiece.model \
       --hf_python=/venvs/hf/bin/python
 
 A T5.1.1 small with random weights scores the prompts of RTE, CB and HellaSwag, read from local
-folders (`DIR/super_glue/rte` ...). The scorers take turns, round after round, each in a process of
-its own that has loaded and warmed up beforehand and sleeps while another works, on the same number
-of threads; ratios are of medians over the rounds, so that what else the machine does falls on all.
+folders (`DIR/super_glue/rte` ...). The scorers take turns in each round. Each runs in its own
+process, which has loaded and warmed up before and sleeps while another one works. All use the same
+number of threads. Ratios are of medians over the rounds, so that other load on the machine affects
+all scorers.
 
-- ours: what `score_eval` does. Choices per second of scoring; and again with the lowering of its
-  batch shapes counted, as a run of this many examples has it.
-- mesh: Mesh TensorFlow's scoring, every choice padded to 1024 + 256 tokens, on a few batches. Its
-  crash at the end is mended by `t0.compat`; what is measured is the program that it runs.
-- hf: `T5ForConditionalGeneration`, one forward for each choice, batches of choices sorted by length
-  and padded to their longest; bfloat16 under autocast. Needs a Python with torch and transformers
-  (torch==2.13.0), which this project's own environment lacks: without --hf_python it is left out.
+- ours: the scoring of `score_eval`. The table has the choices per second of scoring, and of scoring
+  with the lowering of its batch shapes, as in a run of this many examples.
+- mesh: Mesh TensorFlow's scoring, with every choice padded to 1024 + 256 tokens, on a few batches.
+  `t0.compat` fixes its crash at the end; the measured program is the one that it runs.
+- hf: `T5ForConditionalGeneration`, one forward pass per choice, in batches of choices that are
+  sorted by length and padded to the longest; bfloat16 with autocast. It needs a Python with torch
+  and transformers (torch==2.13.0), which this project's environment does not have. Without
+  --hf_python it is left out.
 
-Arithmetic is counted without padding, one encoding for each example, and shown beside the rate of
-large matrix products in the same process, of the types in which it is computed (ours has logits in
-float32). On a machine that others use, too, the ratio of processor time is the steadier one.
+FLOPs are counted without padding, with one encoding per example. They are shown next to the rate of
+large matrix products in the same process, in the types of the computation (our logits are float32).
+On a shared machine the ratio of processor time varies less.
 """
 
 import argparse
@@ -127,7 +129,7 @@ def measure(
 
 
 def _complete(answer: dict[str, float], ours: dict[str, float]) -> None:
-    """Adds the rate at which the others do the same useful arithmetic."""
+    """Adds the rate at which the other scorers do the same useful FLOPs."""
     answer["gflops"] = answer["choices_per_second"] * ours["flop_per_choice"] / 1e9
 
 

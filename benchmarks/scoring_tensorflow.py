@@ -1,8 +1,8 @@
-"""The TensorFlow side of scoring.py: ours, and Mesh TensorFlow's own scoring.
+"""The TensorFlow side of scoring.py: our scoring and Mesh TensorFlow's.
 
 Started as `scoring_tensorflow.py THREADS FOLDER DATA VOCAB`; speaks JSON lines (see scoring.py).
-The first question prepares, each further one measures. Leaves the token ids of what it scored in
-FOLDER/<dataset>.json, for the scorer of the other environment.
+The first question prepares, each further one measures. Writes the token ids of the scored choices
+to FOLDER/<dataset>.json, for the scorer in the other environment.
 """
 
 import collections
@@ -70,7 +70,7 @@ def build_model() -> Any:
 
 
 class Ours:
-    """Scores as `score_eval` does."""
+    """Scores like `score_eval`."""
 
     def __init__(self, question: dict[str, Any], folder: Path) -> None:
         self._sorter = RecordSorter().__enter__()
@@ -144,7 +144,7 @@ class Ours:
         return tokens + 4.0 * inputs * (inputs * encoder + targets * decoder)
 
     def _ceiling(self, arithmetic: float) -> float:
-        """Returns the rate of all arithmetic as large products, of which logits are float32."""
+        """Returns the rate of the same FLOPs as large products, with logits in float32."""
         tokens = sum(len(target) for group in self._groups for target in group["targets"])
         logits = tokens * self._logits / arithmetic
         rates = product_rate("float32"), product_rate(self._dtype)

@@ -1,8 +1,8 @@
-"""The Hugging Face side of scoring.py; needs torch and transformers and nothing of this project.
+"""The Hugging Face side of scoring.py; needs torch and transformers, nothing of this project.
 
 Started as `scoring_transformers.py THREADS FOLDER`; speaks JSON lines (see scoring.py). Scores the
-token ids in FOLDER/<dataset>.json: one forward for each choice, batches sorted by length, padded to
-their longest.
+token ids in FOLDER/<dataset>.json with one forward pass per choice, in batches that are sorted by
+length and padded to the longest.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ SMALL = transformers_t5.config()
 
 
 class Scorer:
-    """Scores what the file of a dataset holds."""
+    """Scores the choices in a dataset's file."""
 
     def __init__(self, question: dict, folder: Path) -> None:
         units = json.loads((folder / f"{question['dataset']}.json").read_text())

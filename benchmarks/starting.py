@@ -1,12 +1,13 @@
-"""How long a training command takes to the end of its first step, beside T5's own command.
+"""Compares the time to the end of the first training step with T5's own command.
 
     .venv/bin/python benchmarks/starting.py --data_dir=DIR --vocab=spiece.model --rounds=3
 
-Each runs in a fresh process with the same gin files: t5.1.1.mini from random weights at 16 x
-(256 + 32) on one prompt of RTE, from a cache that is made first, with the checkpoint of step 0. The
-peer is `t5.models.mesh_transformer_main` with this project's patches for today's TensorFlow. The
-two take turns; a first round, which warms the file cache, does not count. Prints a Markdown table:
-median seconds of the processor and of the clock, from the process's start to the step's end.
+Each command runs in a fresh process with the same gin files: t5.1.1.mini from random weights, 16 x
+(256 + 32) tokens of one RTE prompt, from a cache that is made before, including the checkpoint of
+step 0. The peer is `t5.models.mesh_transformer_main` with this project's patches for current
+TensorFlow. The two take turns; a first round, which warms the file cache, does not count. Prints a
+Markdown table: median seconds of the processor and by the clock, from the start of the process to
+the end of the step.
 """
 
 import argparse
@@ -31,7 +32,7 @@ BINDINGS = (
     "run.sequence_length = {'inputs': 256, 'targets': 32}",
     "mesh_train_dataset_fn.use_cached = True",
 )
-# What T5's own command wants to be told on a machine without a TPU.
+# The flags that T5's own command needs on a machine without a TPU.
 STOCK_BINDINGS = (
     "run.mesh_shape = ''",
     "run.mesh_devices = ['cpu:0']",
@@ -41,7 +42,7 @@ STOCK_BINDINGS = (
 
 
 def report():
-    """Prints the seconds since this process began, and ends it."""
+    """Prints the seconds since the start of this process, and ends it."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = sum(usage.ru_utime + usage.ru_stime for usage in (own, children))
@@ -90,7 +91,7 @@ def stock():
 
 
 def measure(role, cache, args):
-    """Runs one process to the end of its first step; returns what it reports."""
+    """Runs one process to the end of its first step; returns its report."""
     with tempfile.TemporaryDirectory() as folder:
         words = [f"--model_dir={folder}/model", "--module_import=t0.seqio_tasks"]
         words += [f"--additional_task_cache_dirs={cache}", "--gin_location_prefix=gin/"]
@@ -119,7 +120,7 @@ def measure(role, cache, args):
 
 
 def main():
-    """Measures, and prints the table."""
+    """Runs the measurements, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", required=True, help="has super_glue/rte")
     parser.add_argument("--vocab", required=True, help="T5's SentencePiece model")

@@ -1,11 +1,11 @@
-"""Runs of T5.1.1 for the PyTorch engine, made without TensorFlow. No program of its own.
+"""Specifies runs of T5.1.1 for the PyTorch engine without TensorFlow; not a program.
 
     spec = run("small", rows=16, lengths={"inputs": 128, "targets": 32}, data=data)
     data = cached(Path("/caches"), "validation", lengths)      # every task of a cache folder
     config("small")                                            # the same model, for Transformers
 
-A user's run is specified by gin (`t5_mesh_transformer --save_spec`); these have the same numbers,
-which a test compares.
+A user's run is specified by gin (`t5_mesh_transformer --save_spec`). These runs have the same
+settings; a test compares them.
 """
 
 import dataclasses
@@ -63,10 +63,10 @@ def run(
 
     Args:
       size: a name of `SIZES`.
-      rows: the sequences of a batch.
-      lengths: feature -> tokens of a sequence.
-      data: the data; None for a run that is given its batches.
-      microbatches: the parts that a batch is computed in.
+      rows: the sequences per batch.
+      lengths: feature -> tokens per sequence.
+      data: the data; None for a run that receives its batches.
+      microbatches: the number of parts in which a batch is computed.
     """
     vocabulary = VocabularySpec("", VOCABULARY, 100)
     return RunSpec(
@@ -85,7 +85,7 @@ def run(
 
 
 def cached(folder: Path, split: str, lengths: Mapping[str, int]) -> DataSpec:
-    """Returns the data of every task of a cache folder, mixed by numbers of examples.
+    """Returns the data of every task in a cache folder, mixed by the numbers of examples.
 
     Raises:
       UserError: if the folder has no task with the split.

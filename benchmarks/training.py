@@ -1,15 +1,16 @@
-"""Training steps a second: ours beside stock Mesh TensorFlow and Hugging Face Transformers.
+"""Compares the speed of training steps with stock Mesh TensorFlow and Hugging Face Transformers.
 
     python -m venv /tmp/hf && /tmp/hf/bin/pip install torch transformers
     .venv/bin/python benchmarks/training.py --hf_python=/tmp/hf/bin/python --rounds=7
 
-t5.1.1.small from random weights, 16 sequences of 128 + 32 random tokens (--size=base: t5.1.1.base,
-8 of 512 + 114), dropout 0.1, Adafactor at a constant rate. Each system is a process of its own that
-waits while another works; they take turns, some steps each, so that what else runs on the machine
-falls on all. Ratios are of medians of the rounds, and the median of each round's ratio stands
-beside. Prints a Markdown table. Where the processor has no instructions for bfloat16, Transformers'
-runs in that type are left out, and ours that chooses its type, which is float32 there. On a machine
-with a GPU all systems use it: add --devices=gpu:0.
+The model is t5.1.1.small from random weights, with 16 sequences of 128 + 32 random tokens
+(--size=base: t5.1.1.base, 8 of 512 + 114), dropout 0.1, and Adafactor at a constant rate. Each
+system runs in its own process, which waits while another one works. They take turns of several
+steps, so that other load on the machine affects all of them. The table has the ratios of the
+medians over the rounds, and the medians of each round's ratio. Prints a Markdown table. If the
+processor has no bfloat16 instructions, Transformers' bfloat16 runs are left out, and also our run
+that chooses its type, which would be float32. On a machine with a GPU all systems use it: add
+--devices=gpu:0.
 """
 
 import argparse
@@ -38,7 +39,7 @@ SYSTEMS = {
 
 
 class Worker:
-    """A system in a process of its own."""
+    """A system in its own process."""
 
     def __init__(
         self, python: str, script: str, arguments: list[str], root: Path | None = None
@@ -53,7 +54,7 @@ class Worker:
         )
 
     def steps(self, count: int) -> float | None:
-        """Returns the seconds that `count` steps take; None if the system does not run here."""
+        """Returns the seconds for `count` steps; None if the system does not run here."""
         try:
             self._process.stdin.write(f"{count}\n")
             self._process.stdin.flush()
@@ -71,7 +72,7 @@ class Worker:
 
 
 def chosen(only: str, device: str = "") -> dict[str, tuple[str, list[str]]]:
-    """Returns the systems whose names match a regex, without bfloat16 on processors without it."""
+    """Returns the systems whose names match a regex, without unsupported bfloat16."""
     narrow = device or "bfloat16" in types()
     left_out = set() if narrow else {"bfloat16", "auto"}  # auto is float32 there
     return {
@@ -84,7 +85,7 @@ def chosen(only: str, device: str = "") -> dict[str, tuple[str, list[str]]]:
 def measure(
     systems: dict[str, tuple[str, list[str]]], rounds: int, steps: int, hf_python: str | None
 ) -> dict[str, list[float]]:
-    """Returns seconds a step of each system in each round."""
+    """Returns the seconds per step of each system in each round."""
     workers = {}
     for name, (script, arguments) in systems.items():
         python = hf_python if script == "training_hf.py" else sys.executable
@@ -111,7 +112,7 @@ def measure(
 
 
 def table(seconds_per_step: dict[str, list[float]]) -> str:
-    """Returns a Markdown table, the first system being what the others are compared with."""
+    """Returns a Markdown table; the other systems are compared with the first."""
     first = next(iter(seconds_per_step.values()))
     lines = ["| system | s/step | fastest | steps/s | ratio | ratio, round by round |"]
     lines.append("|---|---|---|---|---|---|")

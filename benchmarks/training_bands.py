@@ -1,12 +1,12 @@
-"""How far bfloat16 activations' loss curve is from float32's, beside what another seed changes.
+"""Compares the loss curve of bfloat16 activations with float32's, and with another seed's.
 
     .venv/bin/python benchmarks/training_bands.py --data_dir=DATA --out=/tmp/bands
 
-Trains one model three times from the same command: in float32, in bfloat16, and in float32 with
-another seed. The task is span corruption of the documents in DATA/text/{train,validation}.jsonl.gz;
-the first two runs see the same batches and drop the same units. Curves are compared as means over
-25 steps, as a fraction of float32's. Prints the differences, and ends with status 1 if bfloat16's
-is outside BAND.
+Trains one model three times with the same command: in float32, in bfloat16, and in float32 with
+another seed. The task is span corruption of the documents in DATA/text/{train,validation}.jsonl.gz.
+The first two runs have the same batches and the same dropout. Curves are compared as means over 25
+steps, relative to float32's. Prints the differences. If bfloat16's curve is outside BAND, the
+program ends with status 1.
 """
 
 import argparse
@@ -17,13 +17,13 @@ from pathlib import Path
 
 from training_runs import gin, series, train
 
-# The stated band: no mean over WINDOW steps, nor the held-out loss at the end, differs by more.
+# The maximum difference of each mean over WINDOW steps, and of the final held-out loss.
 BAND = 0.01
 WINDOW = 25
 
 
 def means(losses: Mapping[int, float], window: int = WINDOW) -> list[float]:
-    """Returns the means of a curve over windows of steps that follow each other.
+    """Returns the means of a curve over consecutive windows of steps.
 
     >>> means({1: 4.0, 2: 2.0, 3: 1.0, 4: 2.0}, window=2)
     [3.0, 1.5]
@@ -34,7 +34,7 @@ def means(losses: Mapping[int, float], window: int = WINDOW) -> list[float]:
 
 
 def largest_difference(curve: Mapping[int, float], other: Mapping[int, float]) -> float:
-    """Returns the largest difference of the two curves' means, as a fraction of the first's."""
+    """Returns the largest difference of two curves' means, relative to the first curve."""
     pairs = zip(means(curve), means(other), strict=True)
     return max(abs(b - a) / a for a, b in pairs)
 
@@ -67,7 +67,7 @@ def words_of(args: argparse.Namespace, activations: str, seed: int) -> list[str]
 
 
 def main() -> None:
-    """Trains the three, and compares."""
+    """Trains the three runs, and compares them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", required=True, help="folder with text/")
     parser.add_argument("--out", required=True, help="folder for the runs")

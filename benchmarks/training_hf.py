@@ -1,4 +1,4 @@
-"""A worker of `training.py`: TYPE [compiled]; for each number read, takes so many steps.
+"""A worker of `training.py`: TYPE [compiled]; reads numbers, and takes that many steps for each.
 
 More arguments are size=SIZE and device=DEVICE.
 """

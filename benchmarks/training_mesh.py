@@ -1,4 +1,4 @@
-"""A worker of `training.py`: `stock` or `ours TYPE`; for each number read, takes so many steps.
+"""A worker of `training.py`: `stock` or `ours TYPE`; reads numbers, takes that many steps for each.
 
 More arguments are size=SIZE and device=DEVICE.
 """
@@ -38,7 +38,7 @@ RATE = functools.partial(
 
 
 class Vocabulary:
-    """What the model asks of one."""
+    """The attributes of a vocabulary that the model needs."""
 
     vocab_size = 32100
 
@@ -76,7 +76,7 @@ def _batch() -> dict[str, np.ndarray]:
 
 
 def stock(device: str):  # noqa: ANN201
-    """Mesh TensorFlow's own model function, float32 as it must be off TPU."""
+    """Mesh TensorFlow's own model function, in float32, the only type that it supports off TPU."""
     tf.set_random_seed(0)
     arguments = _arguments(device)
     model = mesh_utils.build_model(
@@ -107,7 +107,7 @@ def stock(device: str):  # noqa: ANN201
 
 
 def ours(device: str, activations: str):  # noqa: ANN201
-    """The training step of `t0.training`, with what `train_loop` binds."""
+    """The training step of `t0.training`, with the bindings of `train_loop`."""
     settings = TrainingSpec(**_arguments(device))
     bind_gather_embedding(settings.mesh_shape, settings.layout_rules)
     lowered = graph.build(

@@ -1,9 +1,9 @@
-"""Runs `t5_mesh_transformer` for a benchmark and reads what it recorded. No program of its own.
+"""Runs `t5_mesh_transformer` for a benchmark and reads its metrics; not a program.
 
     records = train(folder, ["--gin_file=runs/pretrain.gin", ...], threads=1)
     series(records, "loss")                 # {1: 10.2, 2: 9.8, ...}
 
-A folder that holds the finished run is not trained again: the command itself says that it is done.
+If a folder has the finished run, it is not trained again: the command itself reports that.
 """
 
 import json
@@ -18,15 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def train(folder: Path, words: Sequence[str], *, threads: int | None = None) -> list[dict]:
-    """Trains in `folder` by the installed command's module; returns the lines of its metrics.
+    """Trains in `folder` with the installed command's module; returns the records of its metrics.
 
     Args:
       folder: the model directory.
       words: the command's flags.
-      threads: of TensorFlow; None for one for each core.
+      threads: the number of TensorFlow's threads; None for one per core.
 
     Raises:
-      SystemExit: if the command fails, with what it said.
+      SystemExit: if the command fails, with its output.
     """
     variables = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     if threads:

@@ -1,10 +1,10 @@
-"""What `training.py` trains, by the size of T5 1.1. No program of its own."""
+"""The batches that `training.py` trains on, by the size of T5 1.1; not a program."""
 
 from typing import NamedTuple
 
 
 class Shape(NamedTuple):
-    """The sequences of a batch, and the tokens of each one's inputs and targets."""
+    """The number of sequences per batch, and the tokens of inputs and targets."""
 
     rows: int
     inputs: int

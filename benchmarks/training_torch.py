@@ -1,26 +1,26 @@
-"""Training on PyTorch: our engine beside Transformers' T5, on this machine's processor.
+"""Compares training with PyTorch on this machine's processor: our engine and Transformers' T5.
 
     .venv/bin/python benchmarks/training_torch.py --hf_python=/venvs/hf/bin/python --cache=CACHE
 
-CACHE is a folder of `seqio_cache_tasks` with prompted tasks, such as RTE's, HellaSwag's and
-social_i_qa's; HF is a Python with torch, transformers and accelerate, which our worker uses, too.
-Three tables, of systems that take turns, some steps each, in processes that wait meanwhile:
+CACHE is a folder of `seqio_cache_tasks` with prompted tasks, such as those of RTE, HellaSwag and
+social_i_qa. HF is a Python with torch, transformers and accelerate; our worker uses it also. There
+are three tables. The systems of a table take turns of several steps, in processes that wait while
+another one works:
 
-- equal shapes: T5.1.1 small, 16 sequences of 128 + 32 random tokens, dropout 0.1, Adafactor; ours,
-  plain and compiled, beside a plain loop and `Trainer`, in float32 and, where the processor
-  multiplies them, with bfloat16 activations (theirs: autocast);
-- prompted data: useful tokens a second, padding not counted. Ours packs examples into 4 rows of
-  512 + 128; the peer's batches have 16 of the same examples, padded to the longest;
-- processes: ours as one process with both cores' threads, and as two with one thread each, whose
-  gradients and gathered weights go through the machine's network stack; also with twice as many
-  sequences, of which each step computes more and sends as much.
+- equal shapes: T5.1.1 small, 16 sequences of 128 + 32 random tokens, dropout 0.1, Adafactor. Our
+  engine, plain and compiled, is compared with a plain loop and with `Trainer`, in float32 and, if
+  the processor multiplies bfloat16, with bfloat16 activations (theirs: autocast);
+- prompted data: useful tokens per second, without padding. Our engine packs examples into 4 rows of
+  512 + 128. The peer's batches have 16 of the same examples, padded to the longest;
+- processes: our engine as one process with both cores' threads, and as two with one thread each,
+  which send gradients and gathered weights through the machine's network stack. The same again with
+  twice as many sequences, so that a step computes more and sends the same amount.
 
-`--only` takes some of the tables. Nothing else may run meanwhile: threads that share a core with
-others wait for each other, and a step takes several times as long.
+`--only` selects tables. Run nothing else during that time: threads that share a core with other
+programs wait for each other, and a step takes several times as long.
 
-A ratio is the median over the rounds of a round's ratio; that for each second of the processor is
-of use where others use the machine, with --threads=1, but not for several processes. Prints
-Markdown; starts no TensorFlow.
+A ratio is the median of the rounds' ratios. The ratio of processor seconds is useful on a shared
+machine, with --threads=1, but not for several processes. Prints Markdown; starts no TensorFlow.
 """
 
 import argparse
@@ -53,7 +53,7 @@ AIM_EQUAL, AIM_PROMPTED = 1.3, 2.0
 
 
 def write_examples(path: Path, cache: Path, split: str) -> None:
-    """Writes the examples of our first batches, each by itself, in the order of a shuffle."""
+    """Writes the separate examples of our first batches in shuffled order."""
     data = open_training_data(torch_runs.cached(cache, split, PACKED["lengths"]))
     batch, _ = next(data.batches(WINDOW_ROWS))
     examples: dict[str, list[np.ndarray]] = {"inputs": [], "targets": []}
@@ -74,8 +74,8 @@ class Systems:
 
     Args:
       python: a Python with torch, transformers and accelerate.
-      folder: a folder for what the workers write.
-      threads: the threads of a system that is one process.
+      folder: a folder for the workers' files.
+      threads: the threads of a system with one process.
       gpus: whether they see this machine's GPUs.
     """
 
@@ -85,7 +85,7 @@ class Systems:
         self._workers: dict[str, subprocess.Popen] = {}
 
     def ours(self, name: str, *, processes: int = 1, **settings: Any) -> None:
-        """Starts our engine, by one process or by several with a thread each."""
+        """Starts our engine with one process, or with several that have one thread each."""
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
         words = [*(launch if processes > 1 else []), str(FOLDER / "training_torch_ours.py")]
         self._start(name, words, self._threads if processes == 1 else 1, settings)
@@ -118,7 +118,7 @@ class Systems:
 
 
 def table(answers: Mapping[str, list[dict[str, float]]], steps: int, first: str) -> list[str]:
-    """Returns the rows of a Markdown table, `first` being what the others are compared with."""
+    """Returns the rows of a Markdown table; the other systems are compared with `first`."""
     lines = [
         "| system | s/step | useful tokens/s | ratio | rounds | for each second of the processor |",
         "|---|---|---|---|---|---|",
@@ -138,7 +138,7 @@ def table(answers: Mapping[str, list[dict[str, float]]], steps: int, first: str)
 
 
 def _rates(answers: Mapping[str, list[dict[str, float]]], kind: str) -> dict[str, list[float]]:
-    """Returns system -> tokens a second of each round, by the clock or of the processor."""
+    """Returns system -> tokens per second of each round, by clock or processor time."""
     return {name: [x["tokens"] / x[kind] for x in rounds] for name, rounds in answers.items()}
 
 
@@ -166,7 +166,7 @@ def prompted(cache: Path, split: str, folder: Path, systems: Systems, size: str)
 
 
 def processes(systems: Systems, size: str) -> str:
-    """Starts ours as one process and as two; returns the name of the first."""
+    """Starts our engine as one process and as two; returns the name of the first."""
     settings = {**EQUAL, "size": size, "type": "float32"}
     for rows in (EQUAL["rows"], 2 * EQUAL["rows"]):
         settings["rows"] = rows

@@ -1,12 +1,12 @@
-"""A worker of `training_torch.py` and `gpu.py`: our PyTorch engine takes steps when it is asked.
+"""A worker of `training_torch.py` and `gpu.py`: our PyTorch engine takes steps on request.
 
     python benchmarks/training_torch_ours.py '{"size": "small", "rows": 16, "type": "float32", ...}'
 
-A line {"steps": 3} asks for three steps; {"seconds": 4.1, "processor": 8.0, "tokens": 7680, "peak":
-0} answers: seconds by the clock and of the processor, tokens that are no padding, and the most
-bytes in use on a GPU. The settings are those that `training_torch.py` and `gpu.py` give: size,
+The line {"steps": 3} requests three steps. The answer {"seconds": 4.1, "processor": 8.0,
+"tokens": 7680, "peak": 0} has the seconds by the clock and of the processor, the tokens without
+padding, and the peak bytes of a GPU. The settings come from `training_torch.py` and `gpu.py`: size,
 rows, lengths, type, and optionally cache, split, device, microbatches, recompute, compiled,
-attention and replays. By `torchrun`, the first process reads and answers.
+attention and replays. With `torchrun`, the first process reads and answers.
 """
 
 import json
@@ -30,7 +30,7 @@ VOCABULARY = 32000
 
 
 def random_batches(rows: int, lengths: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:
-    """Yields one batch of random tokens without padding, again and again."""
+    """Yields one batch of random tokens without padding, repeatedly."""
     draw = np.random.default_rng(0)
     batch = {
         n: draw.integers(2, VOCABULARY, (rows, x)).astype(np.int32) for n, x in lengths.items()
@@ -40,7 +40,7 @@ def random_batches(rows: int, lengths: Mapping[str, int]) -> Iterator[dict[str, 
 
 
 def tokens(batch: Mapping[str, np.ndarray]) -> int:
-    """Returns the tokens of inputs and targets that are no padding."""
+    """Returns the number of tokens of inputs and targets without padding."""
     return sum(int(np.count_nonzero(batch[name])) for name in ("inputs", "targets"))
 
 
@@ -73,13 +73,13 @@ def opened(
 
 
 def fill(model: torch.nn.Module) -> None:
-    """Fills a model on its device, where the values do not matter; on the host it takes minutes."""
+    """Fills a model on its device if the values do not matter; on the host it takes minutes."""
     for parameter in model.parameters():
         sharding.local_rows(parameter).normal_(std=0.02)
 
 
 def measured(engine: loop.TorchEngine, batches: Iterator[Any], steps: int) -> dict[str, float]:
-    """Takes steps; returns their seconds, reading included, also of the processor, and tokens."""
+    """Takes steps; returns their seconds (with reading), processor seconds, and tokens."""
     began, processor, token_count = time.perf_counter(), time.process_time(), 0
     for _ in range(steps):
         batch = next(batches)

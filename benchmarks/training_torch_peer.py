@@ -1,12 +1,12 @@
-"""A worker of `training_torch.py` and `gpu.py`: Transformers' T5 takes steps when it is asked.
+"""A worker of `training_torch.py` and `gpu.py`: Transformers' T5 takes steps on request.
 
     python benchmarks/training_torch_peer.py '{"examples": "examples.npz", "loop": "trainer", ...}'
 
-It answers as `training_torch_ours.py` does. The settings are config (of `T5Config`), rows, lengths,
+It answers like `training_torch_ours.py`. The settings are config (of `T5Config`), rows, lengths,
 type, loop, folder, and optionally examples, device, compiled ("blocks" or "whole") and attention
-("eager" or "sdpa"). The loop "plain" is a loop around
-forward, backward and Adafactor, "trainer" Transformers' `Trainer`, which needs `accelerate`. A
-batch of prompted examples is padded to its longest input and its longest target.
+("eager" or "sdpa"). The loop "plain" is a loop around forward, backward and Adafactor; "trainer" is
+Transformers' `Trainer`, which needs `accelerate`. A batch of prompted examples is padded to its
+longest input and its longest target.
 """
 
 import json
@@ -35,7 +35,7 @@ def padded(rows: list[np.ndarray], value: int) -> torch.Tensor:
 
 
 def random_batches(settings: Mapping[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
-    """Yields one batch of random tokens, again and again."""
+    """Yields one batch of random tokens, repeatedly."""
     rows, lengths = settings["rows"], settings["lengths"]
     batch = {
         "input_ids": torch.randint(2, 32000, (rows, lengths["inputs"])),
@@ -64,19 +64,19 @@ def prompted_batches(settings: Mapping[str, Any]) -> Iterator[dict[str, torch.Te
 
 
 def useful(batch: Mapping[str, torch.Tensor]) -> int:
-    """Returns the tokens that are no padding."""
+    """Returns the number of tokens without padding."""
     return int(batch["attention_mask"].sum() + (batch["labels"] != IGNORED).sum())
 
 
 class Turns:
-    """Takes so many steps as a line asks for, then answers and waits for the next line."""
+    """Takes the requested number of steps, answers, and waits for the next request."""
 
     def __init__(self, device: str) -> None:
         self._device, self._left, self._tokens = device, 0, 0
         self._began, self._processor = time.perf_counter(), time.process_time()
 
     def before(self, batch: Mapping[str, torch.Tensor]) -> None:
-        """Waits for a question unless steps are left; counts the batch."""
+        """Waits for a request unless steps are left; counts the batch."""
         if not self._left:
             line = sys.stdin.readline()
             if not line:
@@ -86,7 +86,7 @@ class Turns:
         self._tokens += useful(batch)
 
     def after(self) -> None:
-        """Answers after the last step that was asked for."""
+        """Answers after the last requested step."""
         self._left -= 1
         if self._left:
             return
@@ -107,7 +107,7 @@ class Turns:
 
 
 def plain(model: torch.nn.Module, batches: Iterator[Any], settings: Mapping[str, Any]) -> None:
-    """Trains by a loop of a few lines."""
+    """Trains with a simple loop."""
     device, narrow = settings["device"], settings["type"] == "bfloat16"
     optimizer = Adafactor(
         model.parameters(), lr=RATE, relative_step=False, scale_parameter=True, warmup_init=False
@@ -132,7 +132,7 @@ def plain(model: torch.nn.Module, batches: Iterator[Any], settings: Mapping[str,
 
 
 def by_trainer(model: torch.nn.Module, batches: Iterator[Any], options: Mapping[str, Any]) -> None:
-    """Trains by `Trainer`, whose batches and end of a step ask and answer."""
+    """Trains with `Trainer`; its batches wait for requests, and the end of a step answers."""
     from torch.utils.data import IterableDataset
     from transformers import Trainer, TrainerCallback, TrainingArguments
 

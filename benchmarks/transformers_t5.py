@@ -1,4 +1,4 @@
-"""T5 1.1 for Transformers, as the benchmarks compare it. No program of its own."""
+"""T5 1.1 for Transformers, for the benchmarks; not a program."""
 
 from typing import Any
 

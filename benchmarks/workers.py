@@ -1,4 +1,4 @@
-"""Processes that measure in turns, asked by lines of JSON. No program of its own.
+"""Processes that measure in turns, requested by lines of JSON; not a program.
 
 process = worker([sys.executable, "inference_tensorflow.py", "2"], threads=2)
 ask(process, {"side": "ours"})     # the first question loads and warms up
@@ -18,10 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def types() -> tuple[str, ...]:
-    """Returns the types that systems are compared in on this machine.
+    """Returns the types in which systems are compared on this machine.
 
-    bfloat16 is left out where the processor has no instructions for its products: with AVX2 alone
-    PyTorch takes twice to hundreds of times as long as in float32, by the product's layout.
+    bfloat16 is left out if the processor has no instructions for its products. With only AVX2,
+    PyTorch takes twice to hundreds of times as long as in float32, depending on the product's
+    layout.
     """
     sys.path.insert(0, str(ROOT))
     from t0.mesh.devices import multiplies_bfloat16
@@ -30,12 +31,12 @@ def types() -> tuple[str, ...]:
 
 
 def environment(root: Path | None = None, *, gpus: bool = False) -> dict[str, str]:
-    """Returns the environment of a process that measures a checkout, this one or that in `root`."""
-    # Commands start from bytecode, as those of users do, whatever this shell says.
+    """Returns the environment of a process that measures this checkout or the one in `root`."""
+    # Commands start from bytecode, like a user's, whatever this shell's settings are.
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     if not gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    # What data there is, each benchmark says itself.
+    # Each benchmark sets its own data folder.
     variables.pop("T0_DATA_DIR", None)
     paths = [str(root or ROOT), *filter(None, [variables.get("PYTHONPATH")])]
     return {**variables, "PYTHONPATH": os.pathsep.join(paths)}
@@ -44,11 +45,11 @@ def environment(root: Path | None = None, *, gpus: bool = False) -> dict[str, st
 def worker(
     command: list[str], threads: int, root: Path | None = None, *, gpus: bool = False
 ) -> subprocess.Popen:
-    """Starts a worker: a JSON line in asks for a measurement, a JSON line out answers.
+    """Starts a worker: a JSON line to it requests a measurement, a JSON line from it answers.
 
     Args:
       command: the program and its arguments.
-      threads: the threads that it may compute with.
+      threads: the maximum number of its threads.
       root: the checkout to measure, in which it starts; None for this one, started here.
       gpus: whether it sees this machine's GPUs.
     """
@@ -68,9 +69,9 @@ def ask(process: subprocess.Popen, question: dict[str, Any]) -> Any:
 
 
 def token_rates(predict: Callable[[], Any], eos: int) -> dict[str, float]:
-    """Predicts a batch once; returns tokens for each second, by the clock and of the processor.
+    """Predicts a batch once; returns tokens per second, by the clock and of the processor.
 
-    Ends the program if a prediction has `eos`: the comparison would not be one of the same work.
+    Ends the program if a prediction has `eos`, because the systems would then do different work.
     """
     started, processor = time.perf_counter(), time.process_time()
     ids = predict()

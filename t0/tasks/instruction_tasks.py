@@ -296,17 +296,17 @@ class InstructionSource(RecordSource):
     def _records(self, split: str) -> Iterator[Record]:
         seed = InstructionSettings().seed
         for task, instance in self.select_instances(split).instances:
-            parts = input_parts(task, instance, draw_switches(self._variants, instance, seed))
+            encoded = input_parts(task, instance, draw_switches(self._variants, instance, seed))
             yield {
                 "id": instance.id,
                 "task": task.name,
                 "category": task.category,
                 "input": instance.input,
-                "name": parts.name,
-                "definition": parts.definition,
-                "positives": self._pad_examples("positives", parts.positives),
-                "negatives": self._pad_examples("negatives", parts.negatives),
-                "instance": parts.instance,
+                "name": encoded.name,
+                "definition": encoded.definition,
+                "positives": self._pad_examples("positives", encoded.positives),
+                "negatives": self._pad_examples("negatives", encoded.negatives),
+                "instance": encoded.instance,
                 # Targets are drawn only for training, so that all evaluations are the same.
                 "outputs": instance.outputs if split == "train" else instance.outputs[:1],
                 "references": instance.outputs,
