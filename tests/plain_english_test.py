@@ -110,13 +110,21 @@ def test_plain_english_in_prose(kind):
     assert not found, "\n".join(found)
 
 
+def vague_variables(tree):
+    """Yields the vague names that functions bind."""
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for node in (node for function in functions for node in ast.walk(function)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            if node.id in VAGUE_NAMES:
+                yield node
+
+
 def test_plain_english_in_names():
     vague = [
         f"{path.relative_to(ROOT)}:{node.lineno}: a variable named '{node.id}'"
         for path in FILES
         if path.suffix == ".py"
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE_NAMES
+        for node in vague_variables(ast.parse(path.read_text("utf-8")))
     ]
     assert not vague, "\n".join(vague)
 
