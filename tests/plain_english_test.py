@@ -114,9 +114,9 @@ def vague_variables(tree):
     """Yields the vague names that functions bind."""
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     for node in (node for function in functions for node in ast.walk(function)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            if node.id in VAGUE_NAMES:
-                yield node
+        bound = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        if bound and node.id in VAGUE_NAMES:
+            yield node
 
 
 def test_plain_english_in_names():
