@@ -425,9 +425,7 @@ def run_part(name: str, given: argparse.Namespace) -> Records:
     words += ["--systems", *given.systems] if given.systems else []
     try:
         subprocess.run(
-            [sys.executable, "-W", "ignore", __file__, *words],
-            timeout=LIMITS[name],
-            check=True,
+            [sys.executable, "-W", "ignore", __file__, *words], timeout=LIMITS[name], check=True
         )
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
         print(f"{name}: {error!s:.200}", file=sys.stderr)

@@ -163,9 +163,7 @@ def stages(folder: Path, data: Path, args: argparse.Namespace) -> dict[str, Call
     caching += [*common, "--splits=train,validation"]
     return {
         "caching, records": measured(
-            cache,
-            lambda: examples("*/stats.*.json"),
-            *(*caching, f"--output_cache_dir={cache}"),
+            cache, lambda: examples("*/stats.*.json"), *(*caching, f"--output_cache_dir={cache}")
         ),
         "caching by Beam, records": measured(
             beam,

@@ -14,9 +14,7 @@ import tensorflow.compat.v1 as tf
 
 
 def random_checkpoint(
-    model: Any,
-    folder: str,
-    changes: Mapping[str, Callable[[np.ndarray], np.ndarray]] | None = None,
+    model: Any, folder: str, changes: Mapping[str, Callable[[np.ndarray], np.ndarray]] | None = None
 ) -> tuple[str, dict[str, tuple[int, ...]]]:
     """Writes random float32 weights of a Mesh encoder-decoder.
 

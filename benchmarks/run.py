@@ -131,8 +131,7 @@ CLAIMS = {
     "overlap": Claim("overlap.py", ("--data_dir={data_dir}", "--rounds=3")),
     "starting": Claim("starting.py", ("--data_dir={data_dir}", "--vocab={vocab}", "--rounds=1")),
     "training_bands": Claim(
-        "training_bands.py",
-        ("--data_dir={recipes_dir}", "--out={scratch}/bands", "--steps=150"),
+        "training_bands.py", ("--data_dir={recipes_dir}", "--out={scratch}/bands", "--steps=150")
     ),
 }
 

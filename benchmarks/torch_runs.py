@@ -120,15 +120,8 @@ def config(size: str) -> dict[str, Any]:
 
 def _model(size: Size) -> ModelSpec:
     attention = {"num_heads": size.heads, "key_value_size": size.d_kv, "dropout_rate": DROPOUT}
-    biased = {
-        "relative_attention_type": "bias_shared",
-        "relative_attention_num_buckets": 32,
-    }
-    dense = {
-        "hidden_size": size.d_ff,
-        "activation": ["gelu", "linear"],
-        "dropout_rate": DROPOUT,
-    }
+    biased = {"relative_attention_type": "bias_shared", "relative_attention_num_buckets": 32}
+    dense = {"hidden_size": size.d_ff, "activation": ["gelu", "linear"], "dropout_rate": DROPOUT}
     own = _layer("SelfAttention", attention | biased)
     cross = _layer("EncDecAttention", attention)
     last = _layer("DenseReluDense", dense)

@@ -111,10 +111,7 @@ def ours(device: str, activations: str):  # noqa: ANN201
     settings = TrainingSpec(**_arguments(device))
     bind_gather_embedding(settings.mesh_shape, settings.layout_rules)
     lowered = graph.build(
-        settings,
-        features=tuple(LENGTHS),
-        seed=0,
-        activations=devices.activation_dtype(activations),
+        settings, features=tuple(LENGTHS), seed=0, activations=devices.activation_dtype(activations)
     )
     with lowered.graph.as_default():
         initialise = tf.global_variables_initializer()

@@ -78,7 +78,4 @@ def token_rates(predict: Callable[[], Any], eos: int) -> dict[str, float]:
     seconds, processor = time.perf_counter() - started, time.process_time() - processor
     if (ids == eos).any():
         sys.exit("a prediction ended")
-    return {
-        "tokens_per_second": ids.size / seconds,
-        "per_processor_second": ids.size / processor,
-    }
+    return {"tokens_per_second": ids.size / seconds, "per_processor_second": ids.size / processor}

@@ -146,9 +146,7 @@ KINDS: dict[str, Callable[[Path], TaskDefinitions]] = {
     "mt": translation_recipe,
 }
 # Name of a recipe that needs no folder -> the function that returns its tasks.
-ALWAYS: dict[str, Callable[[], TaskDefinitions]] = {
-    "hub": hub_recipe,
-}
+ALWAYS: dict[str, Callable[[], TaskDefinitions]] = {"hub": hub_recipe}
 
 _registered: dict[str, tuple[str, ...]] = {}
 

@@ -173,11 +173,7 @@ _REMOTE = (
         "is the name right? It may also be private: log in with hf auth login",
     ),
     (r"(Revision|Entry)NotFound|Dataset\w*NotFound", ABSENT, "is the name right?"),
-    (
-        r"Anonymous caller",
-        FORBIDDEN,
-        "nobody is logged in: gcloud auth application-default login",
-    ),
+    (r"Anonymous caller", FORBIDDEN, "nobody is logged in: gcloud auth application-default login"),
     (
         r"(response code|status|^|\W)\W*401\b",
         FORBIDDEN,

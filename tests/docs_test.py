@@ -306,10 +306,7 @@ def test_docs_commands_are_found():
     assert code(text)[-1] == "--d"
 
 
-GIN_FOLDERS = (
-    ROOT / "gin",
-    Path(importlib.util.find_spec("t5").origin).parent / "models" / "gin",
-)
+GIN_FOLDERS = (ROOT / "gin", Path(importlib.util.find_spec("t5").origin).parent / "models" / "gin")
 
 
 @functools.cache

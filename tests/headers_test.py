@@ -172,11 +172,7 @@ def test_module_header_examples_call_what_exists(path):
 
 def test_module_header_wrong_examples_are_found():
     module = importlib.import_module("t0.sources")
-    for line in (
-        'open_split("a", "b")',
-        "no_such_function(3)",
-        'split_sizes("a", what=3)',
-    ):
+    for line in ('open_split("a", "b")', "no_such_function(3)", 'split_sizes("a", what=3)'):
         example = Example(module)
         for statement in statements(f"Says.\n\n    {line}\n"):
             example.visit(statement)

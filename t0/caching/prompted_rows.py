@@ -207,10 +207,7 @@ class _TaskRecords:
         self.report = RowReport(hide_labels=spec.hide_labels, ranked=spec.choices)
 
     def add(
-        self,
-        kept: Sequence[_RenderedRow],
-        inputs: Sequence[Encoded],
-        renderer: Renderer,
+        self, kept: Sequence[_RenderedRow], inputs: Sequence[Encoded], renderer: Renderer
     ) -> None:
         """Writes the records of rendered rows."""
         frames = self._choices if self.spec.choices else self._plain

@@ -112,12 +112,7 @@ def make_part(
     with parts.PartWriter(job.directory, name) as writer:
         for shard in range(job.start, job.stop):
             stream = read_examples(
-                task,
-                split.name,
-                shard,
-                of=job.shards,
-                base_seed=options.base_seed,
-                threads=threads,
+                task, split.name, shard, of=job.shards, base_seed=options.base_seed, threads=threads
             )
             for example in stream:
                 if not features:

@@ -198,12 +198,7 @@ def _plan_row_ranges(
             ranges.append([RowRange(*data, a, b, tuple(prompts), parts_dir) for a, b in pieces])
     ranges.sort(key=lambda some: -some[-1].stop * len(some[-1].prompts))
     flat = tuple(job for some in ranges for job in some)
-    return Work(
-        flat,
-        specs=specs,
-        failed=tuple(failed),
-        model=(model, vocabulary.eos_id),
-    )
+    return Work(flat, specs=specs, failed=tuple(failed), model=(model, vocabulary.eos_id))
 
 
 def _pieces(rows: int, *, remote: bool) -> tuple[tuple[int, int], ...]:

@@ -31,10 +31,7 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "skip and count rows with half of a surrogate pair (T0_SKIP_BAD_ROWS=1)",
     },
     "vocab": {"help": "SentencePiece model (default: T0_VOCAB)"},
-    "module_import": {
-        "action": "append",
-        "help": "module to import (default t0.seqio_tasks)",
-    },
+    "module_import": {"action": "append", "help": "module to import (default t0.seqio_tasks)"},
     "cache_dirs": {
         "default": "",
         "action": JoinedList,

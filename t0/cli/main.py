@@ -43,10 +43,7 @@ VERBS = {
         "t0.cli.export_eval",
         "exports rendered prompts as tasks for lm-evaluation-harness",
     ),
-    "overlap": (
-        "t0.cli.overlap",
-        "finds evaluation rows whose text is in the training data",
-    ),
+    "overlap": ("t0.cli.overlap", "finds evaluation rows whose text is in the training data"),
     "report": (
         "t0.cli.report",
         "reports evaluated runs in tables, plots and a page; compares several with tests",

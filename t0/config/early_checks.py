@@ -45,10 +45,7 @@ def check(
     read, macros = set(READ_BY_CODE), {}
     try:
         with explain_errors(folders, gin_params), quiet_search():
-            statements = [
-                *read_files(names, folders, remote=False),
-                *read_params(gin_params),
-            ]
+            statements = [*read_files(names, folders, remote=False), *read_params(gin_params)]
             for location, statement in statements:
                 _check_t5x(location, statement)
                 if isinstance(statement, gin_parser.BindingStatement):

@@ -26,23 +26,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from t0.compat import gin, gin_config, gin_parser, t5_mesh
-from t0.config.bindings import (
-    bound,
-    macro_defined,
-    macro_names,
-    macros_read,
-    macros_within,
-)
+from t0.config.bindings import bound, macro_defined, macro_names, macros_read, macros_within
 from t0.config.early_checks import READ_BY_CODE
 from t0.config.explain import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
-from t0.config.statements import (
-    COMMAND_LINE,
-    Location,
-    Statement,
-    read_files,
-    read_params,
-)
+from t0.config.statements import COMMAND_LINE, Location, Statement, read_files, read_params
 from t0.errors import UserError
 
 # Name in an old config -> the reason why its bindings can be skipped.

@@ -76,11 +76,7 @@ def spans(length: np.ndarray, density: float, mean_span: float) -> tuple[np.ndar
 
 
 def span_mask(
-    lengths: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    density: float = 0.15,
-    mean_span: float = 3.0,
+    lengths: np.ndarray, rng: np.random.Generator, *, density: float = 0.15, mean_span: float = 3.0
 ) -> np.ndarray:
     """Masks random spans; all possible masks are equally likely.
 

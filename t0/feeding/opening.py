@@ -203,12 +203,7 @@ def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) ->
 
 
 def task_spec(
-    task: seqio.Task,
-    split: str,
-    lengths: Mapping[str, int],
-    *,
-    use_cached: bool,
-    rate: float = 1.0,
+    task: seqio.Task, split: str, lengths: Mapping[str, int], *, use_cached: bool, rate: float = 1.0
 ) -> TaskSpec:
     """Builds the specification of a mixture's task.
 

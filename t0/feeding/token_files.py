@@ -232,12 +232,7 @@ def _find_features(
 
 
 def _read_entries(
-    data: np.ndarray,
-    at: np.ndarray,
-    stops: np.ndarray,
-    rows: np.ndarray,
-    spans: Spans,
-    kind: int,
+    data: np.ndarray, at: np.ndarray, stops: np.ndarray, rows: np.ndarray, spans: Spans, kind: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads one entry of each record, and writes its feature's span into `spans`.
 

@@ -32,12 +32,7 @@ from t0.inference.search import DecodingMethod, Field, Search, search
 from t0.mesh import gather_embedding
 from t0.mesh.batch import replicas
 from t0.mesh.fused import fused
-from t0.scoring.mesh_model import (
-    Placement,
-    SharedVariables,
-    restore_variables,
-    session_of_shapes,
-)
+from t0.scoring.mesh_model import Placement, SharedVariables, restore_variables, session_of_shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,11 +207,7 @@ class _DecodingLoop:
     """
 
     def __init__(
-        self,
-        model: Any,
-        types: mtf.VariableDType,
-        feeds: _BatchFeeds,
-        method: DecodingMethod,
+        self, model: Any, types: mtf.VariableDType, feeds: _BatchFeeds, method: DecodingMethod
     ) -> None:
         self._decoder = model.decoder
         self._types = types

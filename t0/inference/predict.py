@@ -16,12 +16,7 @@ from t0.checkpoints import checkpoint_files
 from t0.inference import prediction_loop
 from t0.inference.jobs import InferenceSettings, RunArguments, make_jobs, make_t5_jobs
 from t0.inference.text_decoder import make_generator
-from t0.scoring.mesh_model import (
-    MeshModel,
-    both_vocabularies,
-    chosen_checkpoints,
-    vocabulary_hash,
-)
+from t0.scoring.mesh_model import MeshModel, both_vocabularies, chosen_checkpoints, vocabulary_hash
 
 
 def predict(

@@ -181,10 +181,7 @@ def _summary_lines(
         f"{output.path}: {summary.get('examples', 0):,} predictions{before}, {tokens:,} tokens "
         f"in {seconds:.1f} s ({tokens / seconds:,.0f} tokens/s)"
     )
-    limits = {
-        "truncated_inputs": job.limits.inputs,
-        "predictions_without_end": job.limits.targets,
-    }
+    limits = {"truncated_inputs": job.limits.inputs, "predictions_without_end": job.limits.targets}
     for name, words in _COUNTS.items():
         if summary.get(name):
             most = f" of {limits[name]:,} tokens" if name in limits else ""

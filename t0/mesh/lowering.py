@@ -62,11 +62,7 @@ def lower(run: PodRun) -> LoweredRun:
         "infer".
     """
     graph = tf.Graph()
-    with (
-        loops(as_functions=False),
-        graph.as_default(),
-        tf.variable_scope("", use_resource=True),
-    ):
+    with loops(as_functions=False), graph.as_default(), tf.variable_scope("", use_resource=True):
         tf.train.create_global_step()
         spec = _model_fn(run)(
             placeholders(run),

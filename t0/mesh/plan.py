@@ -128,10 +128,7 @@ def _plan(
         "per_core_bytes": memory,
         "activations_method": _METHODS[costs.method],
         "verdict": verdict(memory, run.slice_.name),
-        "flops": {
-            "per_core_per_step": costs.flops,
-            "per_step": costs.flops * run.slice_.cores,
-        },
+        "flops": {"per_core_per_step": costs.flops, "per_step": costs.flops * run.slice_.cores},
         "collectives": collectives,
         "time": time,
         "run": _remaining_steps(run, options, time["step_seconds"]),
@@ -163,11 +160,7 @@ def _mesh(
     return {
         "shape": {dim.name: dim.size for dim in run.mesh_shape.dims},
         "layout": {
-            name: {
-                "size": size,
-                "axis": run.axis(name),
-                "per_core": size // run.split(name),
-            }
+            name: {"size": size, "axis": run.axis(name), "per_core": size // run.split(name)}
             for name, size in sizes.items()
         },
         "rings_on_busiest_link": rings_by_axis,
@@ -241,8 +234,7 @@ def count_rings_by_axis(run: PodRun) -> dict[str, float]:
     physical = np.array(logical_to_physical(run)).reshape(run.mesh_shape.to_integer_list or [1])
     return {
         dim.name: rings_on_busiest_link(
-            np.moveaxis(physical, number, -1).reshape(-1, dim.size).tolist(),
-            run.slice_.order,
+            np.moveaxis(physical, number, -1).reshape(-1, dim.size).tolist(), run.slice_.order
         )
         for number, dim in enumerate(run.mesh_shape.dims)
     }
@@ -262,10 +254,7 @@ def _collective(
 
 
 def _time(
-    run: PodRun,
-    costs: StepCosts,
-    options: PlanOptions,
-    collectives: list[dict[str, Any]],
+    run: PodRun, costs: StepCosts, options: PlanOptions, collectives: list[dict[str, Any]]
 ) -> dict[str, Any]:
     generation = run.slice_.generation
     compute = costs.flops / (generation.peak_flops * options.utilisation)

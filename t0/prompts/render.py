@@ -57,9 +57,7 @@ _CHANGEABLE = "\0changeable"
 """The variable that holds the ids of the row's objects; empty if the template has its own copy."""
 
 # Methods of lists and dicts that do not change them.
-_READS = frozenset(
-    ("copy", "count", "fromkeys", "get", "index", "items", "keys", "values"),
-)
+_READS = frozenset(("copy", "count", "fromkeys", "get", "index", "items", "keys", "values"))
 _METHODS = (types.BuiltinMethodType, types.MethodType, types.MethodDescriptorType)
 _RANDOM_FILTERS = ("choice", "random")
 _INDEX_FILTER, _CUT_FILTER = "\0index", "\0cut"  # a template cannot write these names

@@ -208,8 +208,7 @@ _Loader.add_constructor(
     ),
 )
 _Loader.add_constructor(
-    "!TemplateMetadata",
-    lambda loader, node: _Metadata(loader.construct_mapping(node, deep=True)),
+    "!TemplateMetadata", lambda loader, node: _Metadata(loader.construct_mapping(node, deep=True))
 )
 
 

@@ -160,9 +160,7 @@ def score_choices(
         ours.restore(prefix)
         scores = ours.log_likelihoods(inputs, targets)
     return ChoiceScores(
-        pod=theirs.reshape(scores.shape),
-        device=scores,
-        equal_on_cores=equal_on_cores(values),
+        pod=theirs.reshape(scores.shape), device=scores, equal_on_cores=equal_on_cores(values)
     )
 
 

@@ -110,9 +110,7 @@ class VirtualPod:
             saver = tf.get_collection(tf.GraphKeys.SAVERS)[0].as_saver_def()
             host = _host_operations(lowered, saver)
         copied = copy_program(
-            lowered,
-            program=[train, loss, *slices.values()],
-            host=list(host.values()),
+            lowered, program=[train, loss, *slices.values()], host=list(host.values())
         )
         self._file_name = saver.filename_tensor_name
         self._host = {name: op.name for name, op in host.items()}

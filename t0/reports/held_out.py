@@ -123,9 +123,7 @@ def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
     return rows
 
 
-def held_out_means(
-    runs: Sequence["EvaluatedRun"],
-) -> list[tuple["EvaluatedRun", dict[str, Any]]]:
+def held_out_means(runs: Sequence["EvaluatedRun"]) -> list[tuple["EvaluatedRun", dict[str, Any]]]:
     """Returns each checkpoint with held-out datasets, and its mean as a row of `reproduction`."""
     evaluated = [(run, _list_evaluated(run)) for run in runs]
     return [(run, _make_row(run, datasets, "")) for run, datasets in evaluated if datasets]

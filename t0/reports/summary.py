@@ -198,9 +198,7 @@ def _compare_runs(
 # Rank evaluation.
 
 
-def rank_rows(
-    runs: Sequence[EvaluatedRun],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def rank_rows(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Returns the rows of the tables `datasets` and `prompts`."""
     datasets, prompts = [], []
     for dataset, group in dataset_groups(runs).items():

@@ -236,11 +236,7 @@ def _bind_flags(flags: Any, mode: str) -> None:
 
 
 def _save_specification(
-    path: str,
-    mode: str,
-    arguments: dict[str, Any],
-    checkpoint: str | None,
-    argv: Sequence[str],
+    path: str, mode: str, arguments: dict[str, Any], checkpoint: str | None, argv: Sequence[str]
 ) -> None:
     """Writes the run's specification as JSON, for another engine."""
     from t0.config import specification

@@ -24,13 +24,7 @@ from t0.scoring import evaluate as rank_evaluation
 from t0.scoring import ranking
 from t0.scoring.batching import BatchLimits, SortedPlan
 from t0.scoring.examples import Truncation
-from t0.scoring.records import (
-    ChoiceRecord,
-    ReadRecords,
-    RecordSorter,
-    cached_records,
-    text_of,
-)
+from t0.scoring.records import ChoiceRecord, ReadRecords, RecordSorter, cached_records, text_of
 from t0.scoring.results import WITHOUT_EOS
 
 

@@ -258,9 +258,7 @@ def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     perplexity.measure(
         TrainingSpec.from_estimator_arguments(**arguments),
         arguments["eval_dataset_fn"](
-            sequence_length=arguments["sequence_length"],
-            vocabulary=vocabulary,
-            dataset_split=split,
+            sequence_length=arguments["sequence_length"], vocabulary=vocabulary, dataset_split=split
         ),
         checkpoints=chosen_checkpoints(model_dir, arguments["eval_checkpoint_step"], checkpoint),
         folder=folder + (f"_{suffix}" if suffix else ""),

@@ -101,10 +101,7 @@ def run_spec(
 
 
 def _evaluation_fields(
-    mode: str,
-    arguments: Mapping[str, Any],
-    checkpoint: str | None,
-    vocabularies: tuple[Any, Any],
+    mode: str, arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> dict[str, Any]:
     """Returns the fields that only the specifications of modes other than training have."""
     if mode == "score_eval":

@@ -13,13 +13,7 @@ import os
 import sys
 from typing import Any
 
-from t0.checkpoints import (
-    as_mesh_checkpoint,
-    checkpoint_files,
-    open_source,
-    recognise,
-    tokenizer,
-)
+from t0.checkpoints import as_mesh_checkpoint, checkpoint_files, open_source, recognise, tokenizer
 from t0.compat import gin, mesh_utils
 from t0.config.bindings import bound
 from t0.errors import UserError

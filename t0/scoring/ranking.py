@@ -40,13 +40,7 @@ from t0.scoring.examples import (
     describe_tasks,
 )
 from t0.scoring.records import ReadRecords, RecordSorter
-from t0.scoring.results import (
-    WITH_EOS,
-    CheckpointResults,
-    Scored,
-    ShardResults,
-    batches_digest,
-)
+from t0.scoring.results import WITH_EOS, CheckpointResults, Scored, ShardResults, batches_digest
 
 # The maximum number of logits [B, C, T, V] of a batch, 4 bytes each.
 MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "gpu": 256 * 1024 * 1024}
@@ -457,11 +451,7 @@ def score_tasks(
 
 
 def _score_batch(
-    scorer: ChoiceScorer,
-    batch: ScoringBatch,
-    open_tasks: Mapping[int, _TaskScores],
-    *,
-    own: bool,
+    scorer: ChoiceScorer, batch: ScoringBatch, open_tasks: Mapping[int, _TaskScores], *, own: bool
 ) -> list[tuple[_TaskScores, int]]:
     """Scores a batch with choices of open tasks, and returns the examples that it completes.
 

@@ -34,12 +34,7 @@ from t0.mesh.batch import replicas
 from t0.mesh.fused import fused
 from t0.scoring.batching import PackedShape, PackedTokens, pack_groups
 from t0.scoring.examples import ChoiceGroup
-from t0.scoring.mesh_model import (
-    Placement,
-    SharedVariables,
-    restore_variables,
-    session_of_shapes,
-)
+from t0.scoring.mesh_model import Placement, SharedVariables, restore_variables, session_of_shapes
 from t0.scoring.packed_model import pack_attention, packed_logits
 
 # The padded shape (B, C, L, T) of a batch.

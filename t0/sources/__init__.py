@@ -20,12 +20,7 @@ Importing this package does not import TensorFlow. pyarrow is imported when a fi
 
 from t0.sources.documents import document_column, document_key, documents_in_rows
 from t0.sources.folders import DATA_DIR_VARIABLE, data_dirs, set_data_dirs
-from t0.sources.own_data import (
-    OwnDataset,
-    OwnMixture,
-    find_own_datasets,
-    find_own_mixtures,
-)
+from t0.sources.own_data import OwnDataset, OwnMixture, find_own_datasets, find_own_mixtures
 from t0.sources.readers import SKIP_VARIABLE, skip_bad_rows
 from t0.sources.schema import features, hidden_label, split_sizes
 from t0.sources.splits import (

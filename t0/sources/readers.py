@@ -66,11 +66,7 @@ class Reader(Protocol):
 
 
 def reader_for(
-    kind: str,
-    paths: tuple[Path, ...],
-    known: Features | None = None,
-    *,
-    numbers: bool = True,
+    kind: str, paths: tuple[Path, ...], known: Features | None = None, *, numbers: bool = True
 ) -> Reader:
     """Returns the reader for files of one format.
 

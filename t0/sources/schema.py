@@ -256,12 +256,7 @@ DRIFTS = (
         dataset="super_glue",
         subset="rte",
         found_as=("glue", "rte"),
-        columns={
-            "sentence1": "premise",
-            "sentence2": "hypothesis",
-            "idx": "idx",
-            "label": "label",
-        },
+        columns={"sentence1": "premise", "sentence2": "hypothesis", "idx": "idx", "label": "label"},
         label_names={},
         why="The same rows, order and labels (0: entailment) in both benchmarks; 6 of the 277"
         " validation rows differ in quotation marks.",

@@ -72,11 +72,7 @@ def draw_output(record: Record, seed: tf.Tensor) -> Record:
     )
     drawn = tf.random.stateless_uniform([], seed, minval=0, maxval=tf.size(sizes), dtype=tf.int32)
     end = tf.cumsum(sizes)[drawn]
-    return {
-        **rest,
-        "targets": ids[end - sizes[drawn] : end],
-        "targets_pretokenized": texts[drawn],
-    }
+    return {**rest, "targets": ids[end - sizes[drawn] : end], "targets_pretokenized": texts[drawn]}
 
 
 def join_what_fits(

@@ -132,10 +132,7 @@ METRICS: dict[str, Metric] = {
 
 # Benchmarks with a table of metrics for each subset. These metrics need class ids, so a template
 # without answer choices has the metrics that it names instead.
-_TABLES = {
-    "glue": glue_utils.GLUE_METRICS,
-    "super_glue": glue_utils.SUPERGLUE_METRICS,
-}
+_TABLES = {"glue": glue_utils.GLUE_METRICS, "super_glue": glue_utils.SUPERGLUE_METRICS}
 
 # Replacements for entries of T5's tables that do not fit the outputs of prompts.
 _FORCED: dict[tuple[str, str | None], list[Metric]] = {

@@ -182,10 +182,7 @@ OBJECTIVES: dict[str, tuple[tuple[Callable[..., Any], ...], bool]] = {
         (t5_preprocessors.span_corruption, seqio.preprocessors.append_eos_after_trim),
         True,
     ),
-    "prefix_lm": (
-        (t5_preprocessors.prefix_lm, seqio.preprocessors.append_eos_after_trim),
-        True,
-    ),
+    "prefix_lm": ((t5_preprocessors.prefix_lm, seqio.preprocessors.append_eos_after_trim), True),
     "lm": ((t5_preprocessors.full_lm,), False),
 }
 

@@ -9,13 +9,7 @@ from collections.abc import Iterator
 
 # Bindings of a T5.1.1 that trains in milliseconds. Pass them as --gin_param, after a file of
 # models/.
-TINY_MODEL = (
-    "d_model = 16",
-    "d_ff = 32",
-    "d_kv = 8",
-    "num_heads = 2",
-    "num_layers = 1",
-)
+TINY_MODEL = ("d_model = 16", "d_ff = 32", "d_kv = 8", "num_heads = 2", "num_layers = 1")
 
 
 class Killed(BaseException):

@@ -36,11 +36,7 @@ class TorchGenerator:
     replicas = 1
 
     def __init__(
-        self,
-        spec: T5Spec,
-        device: torch.device,
-        activations: torch.dtype,
-        method: DecodingMethod,
+        self, spec: T5Spec, device: torch.device, activations: torch.dtype, method: DecodingMethod
     ) -> None:
         self._world = World(0, 1, device)
         self._spec, self._activations, self._method = spec, activations, method

@@ -98,11 +98,7 @@ class Attention(nn.Module):
         return self._split(memory, self.k), self._split(memory, self.v)
 
     def attend(
-        self,
-        x: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        bias: torch.Tensor,
+        self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor
     ) -> torch.Tensor:
         """Returns [B, L, D] of x [B, L, D], keys and values [B, H, M, d_kv] and the bias."""
         q = self._split(x, self.q)

@@ -228,10 +228,7 @@ class Adafactor(Optimizer):
         return Squares(*self.update(self.decay(step), rate, clip_norm).tolist())
 
     def update(
-        self,
-        decay: float | torch.Tensor,
-        rate: float | torch.Tensor,
-        clip_norm: float | None,
+        self, decay: float | torch.Tensor, rate: float | torch.Tensor, clip_norm: float | None
     ) -> torch.Tensor:
         """Updates the weights without waiting for a GPU; returns the values of `Squares`, [2].
 
@@ -576,11 +573,7 @@ def read_parameters(configured: ConfiguredSpec) -> dict[str, Any]:
 
 
 def build(
-    configured: ConfiguredSpec,
-    weights: Sequence[Weight],
-    total: Total,
-    *,
-    compiled: bool = False,
+    configured: ConfiguredSpec, weights: Sequence[Weight], total: Total, *, compiled: bool = False
 ) -> Optimizer:
     """Returns the optimizer that a specification names.
 

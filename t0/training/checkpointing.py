@@ -96,11 +96,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self,
-        model_dir: str,
-        graph: TrainingGraph,
-        session: tf.Session,
-        keep: model_directory.Keep,
+        self, model_dir: str, graph: TrainingGraph, session: tf.Session, keep: model_directory.Keep
     ) -> None:
         self._model_dir = model_dir
         self._graph = graph

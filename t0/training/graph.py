@@ -230,10 +230,7 @@ def _build(
     step, placeholders, make_program, train, values, rate, trained, trained_gradients, updates = (
         unlowered
     )
-    values |= {
-        "gradient_square": updates.gradient_square,
-        "weight_square": updates.weight_square,
-    }
+    values |= {"gradient_square": updates.gradient_square, "weight_square": updates.weight_square}
     with loops(as_functions=True):  # XLA compiles only functions
         lowering = train.lower(spec.model_info_file)
     numbers = {

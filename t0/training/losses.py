@@ -145,11 +145,7 @@ def _fused_gradient(op: mtf.Operation, *grad_ys: mtf.Tensor | None) -> list[mtf.
 
 @xla_compiled
 def _backward(
-    logits: tf.Tensor,
-    targets: tf.Tensor,
-    log_z: tf.Tensor,
-    by_nll: tf.Tensor,
-    by_log_z: tf.Tensor,
+    logits: tf.Tensor, targets: tf.Tensor, log_z: tf.Tensor, by_nll: tf.Tensor, by_log_z: tf.Tensor
 ) -> tf.Tensor:
     """Returns the gradient of the logits: d log Z = softmax, d nll = softmax - one-hot."""
     softmax = tf.exp(tf.cast(logits, tf.float32) - log_z[..., None])

@@ -37,9 +37,7 @@ class Updates:
 
 
 @gin.configurable(
-    "apply_updates",
-    module="t0",
-    denylist=["optimizer", "gradients", "variables", "mesh_impl"],
+    "apply_updates", module="t0", denylist=["optimizer", "gradients", "variables", "mesh_impl"]
 )
 def apply_updates(
     optimizer: optimize.Optimizer,
@@ -222,10 +220,7 @@ class MomentumSGDOptimizer(optimize.Optimizer):
         slot = _zeros_like(var, "/momentum_v")
         velocity = slot * self._momentum + grad
         update = velocity * self._momentum + grad if self._nesterov else velocity
-        return [
-            mtf.assign(slot, velocity),
-            mtf.assign_sub(var, update * self._learning_rate),
-        ]
+        return [mtf.assign(slot, velocity), mtf.assign_sub(var, update * self._learning_rate)]
 
 
 def _bias_correction(beta: float, step: tf.Tensor) -> tf.Tensor:

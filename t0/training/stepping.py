@@ -37,12 +37,7 @@ from t0.training import recorder
 from t0.training.model_directory import Keep
 from t0.training.recorder import Recorder
 from t0.training.start_report import RunSize
-from t0.training.stopping import (
-    BestEvaluation,
-    TimeLimit,
-    exit_by_signal,
-    watched_signals,
-)
+from t0.training.stopping import BestEvaluation, TimeLimit, exit_by_signal, watched_signals
 
 ActivationType = Literal["auto", "float32", "bfloat16"]
 Values = Mapping[str, float]

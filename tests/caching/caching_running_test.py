@@ -232,11 +232,7 @@ def _kill_and_check(process, out, seconds, *, after_a_part):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "kills",
-    [1, 20],
-    ids=["once", "twenty_times"],
-)
+@pytest.mark.parametrize("kills", [1, 20], ids=["once", "twenty_times"])
 def test_caching_resume_after_a_killed_run(
     start_command, run_command, command_environment, cache_here, tmp_path, kills
 ):

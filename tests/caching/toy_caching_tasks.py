@@ -77,10 +77,7 @@ def add_shapes(example):
 
 
 LINE_SOURCE = seqio.TextLineDataSource(
-    {
-        "train": str(FOLDER / "train-*.txt"),
-        "validation": str(FOLDER / "validation.txt"),
-    }
+    {"train": str(FOLDER / "train-*.txt"), "validation": str(FOLDER / "validation.txt")}
 )
 add = functools.partial(seqio.TaskRegistry.add, output_features=FEATURES)
 

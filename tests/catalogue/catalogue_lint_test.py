@@ -117,11 +117,7 @@ def ascii_tokens(tmp_path):
         # Equal after normalisation, with no unknown token.
         ("no ||| ｎｏ", {lint.ALL_EQUAL: 20}, lint.ALL_EQUAL),
         # Two labels: the first is right in ten rows, and equals the third choice.
-        (
-            "no ||| yes ||| ｎｏ",
-            {lint.RIGHT_EQUALS_WRONG: 10},
-            lint.RIGHT_EQUALS_WRONG,
-        ),
+        ("no ||| yes ||| ｎｏ", {lint.RIGHT_EQUALS_WRONG: 10}, lint.RIGHT_EQUALS_WRONG),
     ],
 )
 def test_lint_choices_with_equal_tokens_in_the_vocabulary(

@@ -56,10 +56,7 @@ def test_recipe_text_name_in_two_folders_is_refused(tmp_path, imported):
 
 def test_recipe_text_folder_that_is_empty_is_refused(tmp_path, imported):
     (tmp_path / "text").mkdir()
-    with (
-        imported(tmp_path),
-        pytest.raises(UserError, match="text: has no text files"),
-    ):
+    with imported(tmp_path), pytest.raises(UserError, match="text: has no text files"):
         recipes()
     write(tmp_path / "text" / "train.jsonl", "a")
     (tmp_path / "text" / "raw").mkdir()

@@ -5,14 +5,7 @@ import json
 
 import pytest
 import sentencepiece
-from tiny_checkpoints import (
-    V11,
-    model_shape,
-    train_pieces,
-    weights,
-    with_sentinels,
-    write_mtf,
-)
+from tiny_checkpoints import V11, model_shape, train_pieces, weights, with_sentinels, write_mtf
 
 from t0.checkpoints import ConversionOptions, convert, tokenizer
 from t0.errors import UserError

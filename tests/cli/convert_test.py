@@ -110,10 +110,7 @@ def test_checkpoint_conversion_takes_t0_vocab_only_if_it_fits(tmp_path, monkeypa
         (["source", "out", "--to", "hdf5"], "unknown format 'hdf5'"),
         (["source", "out", "--to", "hf", "--step", "7"], "no checkpoint of step 7; it has 1000"),
         (["source", "out", "--to", "hf", "--dtype", "float8"], "unknown dtype 'float8'"),
-        (
-            ["source", "out", "--to", "hf", "--vocab", "no.model"],
-            "--vocab no.model is not a file",
-        ),
+        (["source", "out", "--to", "hf", "--vocab", "no.model"], "--vocab no.model is not a file"),
         (
             ["source", "out", "--to", "t5x", "--gzip_level", "11"],
             "--gzip_level 11; expected 0 to 9",

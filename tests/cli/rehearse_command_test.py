@@ -18,15 +18,8 @@ RUN = [
     "--gin_param=run.train_steps = 1000",
     "--gin_param=MIXTURE_NAME = 't0_train'",
 ]
-V3_512 = [
-    "--gin_file=mesh/v3-512.gin",
-    "--gin_param=run.batch_size = ('tokens_per_replica', 2048)",
-]
-XL = [
-    "--shrink=none",
-    "--gin_file=models/t5.1.1.xxl.gin",
-    "--gin_file=mesh/v3-8.gin",
-]
+V3_512 = ["--gin_file=mesh/v3-512.gin", "--gin_param=run.batch_size = ('tokens_per_replica', 2048)"]
+XL = ["--shrink=none", "--gin_file=models/t5.1.1.xxl.gin", "--gin_file=mesh/v3-8.gin"]
 TWO_CORES = "--gin_param=utils.tpu_mesh_shape.tpu_topology = '1x1'"
 
 

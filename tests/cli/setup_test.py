@@ -192,11 +192,7 @@ def test_setup_waits_for_a_concurrent_setup(checkout):
 @pytest.mark.parametrize(
     ("python", "words", "message"),
     [
-        (
-            "/nowhere/python",
-            [],
-            "T0_PYTHON=/nowhere/python cannot be run; expected Python 3.11 or",
-        ),
+        ("/nowhere/python", [], "T0_PYTHON=/nowhere/python cannot be run; expected Python 3.11 or"),
         ("/bin/false", ["--python", "3.10"], "cannot be run; expected Python 3.10"),
         (sys.executable, ["--python", OTHER], f"is Python {HERE}.* expected Python {OTHER}"),
     ],

@@ -20,13 +20,7 @@ from t0.errors import UserError
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "t5_mesh_transformer"
 # Kind of a flag -> a word that gives it a value other than the default.
-VALUES = {
-    "string": "x",
-    "multi_string": "x",
-    "list": "x,y",
-    "integer": "7",
-    "float": "0.25",
-}
+VALUES = {"string": "x", "multi_string": "x", "list": "x,y", "integer": "7", "float": "0.25"}
 BOTH = ("train", "infer")
 
 # Flag of t5_mesh_transformer -> the file that reads it as an attribute or by name, for flags that
@@ -226,12 +220,7 @@ def actions_of(verb):
 def test_verb_arguments_are_all_read(verb):
     read = {"data_dir", "skip_bad_rows"}  # by apply_shared, for every verb
     name = VERBS[verb][0]
-    for module in (
-        name,
-        "t0.cli.main",
-        "t0.cli.doctor_cloud",
-        "t0.cli.plan",
-    ):
+    for module in (name, "t0.cli.main", "t0.cli.doctor_cloud", "t0.cli.plan"):
         tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "args":

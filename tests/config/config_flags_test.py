@@ -118,16 +118,8 @@ def test_plan_accepts_the_flags_of_a_run(monkeypatch):
         (["--epochs=2"], "eval", "--epochs belongs to training"),
         (["--finetune_steps=2"], "export", "--finetune_steps belongs to training"),
         (["--allow_config_change"], "eval", "--allow_config_change belongs to training"),
-        (
-            ["--num_shards=2"],
-            "train",
-            r"--num_shards belongs to inference .*runs/infer.gin",
-        ),
-        (
-            ["--activation_dtype=auto"],
-            "export_infer",
-            "--activation_dtype .*score_eval",
-        ),
+        (["--num_shards=2"], "train", r"--num_shards belongs to inference .*runs/infer.gin"),
+        (["--activation_dtype=auto"], "export_infer", "--activation_dtype .*score_eval"),
     ],
 )
 def test_flag_that_the_mode_does_not_read_is_an_error(words, mode, message):

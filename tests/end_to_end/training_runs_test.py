@@ -9,10 +9,7 @@ from command_lines import TRAIN
 
 def steps(count, *params):
     cached = "mesh_train_dataset_fn.use_cached = True"
-    return [
-        *TRAIN,
-        *(f"--gin_param={p}" for p in (f"run.train_steps = {count}", cached, *params)),
-    ]
+    return [*TRAIN, *(f"--gin_param={p}" for p in (f"run.train_steps = {count}", cached, *params))]
 
 
 def records(folder):

@@ -54,8 +54,7 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize(
-    ("name", "model"),
-    [*((name, "t5.1.1") for name in METHODS), ("greedy", "t5.1.0")],
+    ("name", "model"), [*((name, "t5.1.1") for name in METHODS), ("greedy", "t5.1.0")]
 )
 def test_decoding_equals_a_search_without_cached_states(checkpoints, name, model):
     method = METHODS[name]

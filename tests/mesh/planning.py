@@ -14,13 +14,7 @@ from t0.config import parse
 from t0.mesh import lowering, pod_run
 from t0.mesh.compiled import loops
 
-TINY = (
-    "d_model = 64",
-    "d_ff = 128",
-    "d_kv = 16",
-    "num_heads = 4",
-    "num_layers = 2",
-)
+TINY = ("d_model = 64", "d_ff = 128", "d_kv = 16", "num_heads = 4", "num_layers = 2")
 
 
 def configure(*params, files=("models/t5.1.1.tiny.gin",), score=False):

@@ -19,12 +19,7 @@ import yaml
 from hypothesis import strategies as st
 from real_rows import ROWS
 
-from t0.prompts import (
-    CompiledTemplate,
-    read_template_file,
-    remove_hyphens,
-    template_file_path,
-)
+from t0.prompts import CompiledTemplate, read_template_file, remove_hyphens, template_file_path
 
 stock = pytest.importorskip("promptsource.templates")
 

@@ -9,14 +9,7 @@ import pytest
 from jinja2.sandbox import SandboxedEnvironment
 
 from t0.errors import UserError
-from t0.prompts import (
-    NO_LABEL,
-    CompiledTemplate,
-    Example,
-    Template,
-    prepared,
-    read_template_file,
-)
+from t0.prompts import NO_LABEL, CompiledTemplate, Example, Template, prepared, read_template_file
 from t0.prompts import render as render_module
 
 WEATHER = Path(__file__).parent / "fixtures" / "weather" / "templates.yaml"

@@ -21,10 +21,7 @@ def test_row_report_counts_rows_that_render_nothing():
 
 @pytest.mark.parametrize(
     ("hide", "target", "counts"),
-    [
-        (True, NO_LABEL, {"rows": 1, "hidden label": 1}),
-        (False, "yes", {"rows": 1}),
-    ],
+    [(True, NO_LABEL, {"rows": 1, "hidden label": 1}), (False, "yes", {"rows": 1})],
 )
 def test_row_report_hides_labels_only_on_request(hide, target, counts):
     report = RowReport(hide_labels=hide, ranked=True)

@@ -3,11 +3,7 @@ import pytest
 from made_up_evaluations import random_lines, recipes_decoded
 
 from t0.reports import read_named_runs, read_runs, write_report
-from t0.reports.evaluation_plots import (
-    boxed_runs,
-    draw_references,
-    metric_panels,
-)
+from t0.reports.evaluation_plots import boxed_runs, draw_references, metric_panels
 from t0.reports.plots import limit_percent, new_figure, title_lines
 from t0.reports.summary import summarise
 

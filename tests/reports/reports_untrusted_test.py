@@ -97,10 +97,7 @@ def hostile(tmp_path):
         decoded.tasks[HOSTILE] = decoded.tasks.pop("decoded")
         decoded.write()
     key = f"eval/{HOSTILE}"
-    records = [
-        {"step": 1, "loss": 1.0, key: 1.0},
-        {"step": 1, "best_by": key, "best_step": 1},
-    ]
+    records = [{"step": 1, "loss": 1.0, key: 1.0}, {"step": 1, "best_by": key, "best_step": 1}]
     (model / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     return model
 

@@ -94,10 +94,7 @@ def test_excluded_examples_without_one_correct_choice_are_counted(model_dir, var
     folder = evaluate(model_dir, [dataset("made_up", records)])
     result = json.loads((folder / "results_7.json").read_text())["tasks"]["made_up"]
     assert result["excluded"] == {"no correct choice": 1, "several correct choices": 1}
-    assert result["excluded_examples"] == {
-        "no correct choice": [0],
-        "several correct choices": [1],
-    }
+    assert result["excluded_examples"] == {"no correct choice": [0], "several correct choices": [1]}
     assert result["examples"] == 12
     lines = read_scores(folder, "made_up", 7)
     assert len(lines) == 14
@@ -325,10 +322,7 @@ def test_truncation_of_too_many_targets_is_refused(model_dir):
         evaluate(model_dir, [dataset("made_up", records)], limits={"inputs": 24, "targets": 2})
     params = ["score_eval.max_truncated_targets_share = 1.0"]
     folder = evaluate(
-        model_dir,
-        [dataset("made_up", records)],
-        limits={"inputs": 24, "targets": 2},
-        params=params,
+        model_dir, [dataset("made_up", records)], limits={"inputs": 24, "targets": 2}, params=params
     )
     result = json.loads((folder / "results_7.json").read_text())["tasks"]["made_up"]
     assert result["truncated_targets"] == len(records)

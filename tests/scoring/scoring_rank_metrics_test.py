@@ -11,12 +11,7 @@ from t5.evaluation import metrics as t5_metrics
 from t0.errors import UserError
 from t0.prompts.templates import Template
 from t0.scoring.batching import BatchLimits, SortedPlan
-from t0.scoring.examples import (
-    AnswerChoice,
-    MultipleChoiceExample,
-    RankTaskFacts,
-    count_task,
-)
+from t0.scoring.examples import AnswerChoice, MultipleChoiceExample, RankTaskFacts, count_task
 from t0.scoring.rank_metrics import RankMetrics, classes_of
 from t0.scoring.ranking import score_tasks, with_scores
 from t0.scoring.records import RecordSorter, record_of

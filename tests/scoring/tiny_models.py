@@ -89,13 +89,7 @@ def build(mesh="", layout=LAYOUT):
 
 
 def make_scorer(  # noqa: PLR0913
-    model="t5.1.1",
-    *,
-    mesh="",
-    layout=LAYOUT,
-    master="float32",
-    computed="float32",
-    layers=LAYERS,
+    model="t5.1.1", *, mesh="", layout=LAYOUT, master="float32", computed="float32", layers=LAYERS
 ):
     bind(model, f"num_layers = {layers}")
     shape = mtf.convert_to_shape(mesh)

@@ -114,10 +114,7 @@ def _strings(offsets, data):
     return pa.table({"text": pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)})
 
 
-@pytest.mark.parametrize(
-    ("offsets", "data"),
-    [([0, 3], b"\xf2ab"), ([0, 3, 1], b"abc")],
-)
+@pytest.mark.parametrize(("offsets", "data"), [([0, 3], b"\xf2ab"), ([0, 3, 1], b"abc")])
 def test_arrow_reader_damaged_strings_are_refused(tmp_path, offsets, data):
     table, path = _strings(offsets, data), tmp_path / "x.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:

@@ -50,10 +50,7 @@ def test_own_data_folder_can_be_one_dataset(tmp_path):
     folder = make(tmp_path / "reviews", "train.jsonl", "held_out.jsonl.gz")
     (own,) = find_own_datasets([folder])
     assert (own.name, own.subset, own.folder) == ("reviews", None, folder)
-    assert own.splits == {
-        "train": folder / "train.jsonl",
-        "held_out": folder / "held_out.jsonl.gz",
-    }
+    assert own.splits == {"train": folder / "train.jsonl", "held_out": folder / "held_out.jsonl.gz"}
     assert own.template_file.templates[0].name == "plain"
     assert own.template_file.path == folder / "templates.yaml"
 

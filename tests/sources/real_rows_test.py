@@ -9,12 +9,7 @@ from real_rows import COPIES, ROWS, SAMPLES
 from t0.sources import available_splits, features, hidden_label, open_split, split_sizes
 
 FILES = sorted(ROWS.glob("*/*/*.jsonl.gz"))
-HIDDEN = {
-    ("piqa", "test"),
-    ("winogrande", "test"),
-    ("common_gen", "test"),
-    ("super_glue", "test"),
-}
+HIDDEN = {("piqa", "test"), ("winogrande", "test"), ("common_gen", "test"), ("super_glue", "test")}
 
 
 @pytest.fixture

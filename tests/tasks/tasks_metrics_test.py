@@ -90,7 +90,7 @@ def test_metrics_read_the_postprocessed_text(name, choices):
 
 
 ONE_VALUE = {
-    *("Accuracy", "Sequence Accuracy", "Other", "Pearson Correlation", "Spearman Correlation"),
+    *("Accuracy", "Sequence Accuracy", "Other", "Pearson Correlation", "Spearman Correlation")
 }
 
 

@@ -124,8 +124,7 @@ _EXTREMES = ("sni_def", "sni_pos_4", MIXED)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [*_EXTREMES, *(pytest.param(n, marks=SLOW) for n in VARIANTS if n not in _EXTREMES)],
+    "name", [*_EXTREMES, *(pytest.param(n, marks=SLOW) for n in VARIANTS if n not in _EXTREMES)]
 )
 def test_instruction_variant_makes_a_task(data, vocabulary, name):
     task = seqio.Task(name, **instruction_tasks(data / "sni")[name])

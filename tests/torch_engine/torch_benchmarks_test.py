@@ -55,9 +55,7 @@ def test_gpu_benchmark_runs_on_cpu_and_reports_missing_gpu():
     tiny = ["--sizes", "tiny", "--shapes", "512+114", "--rounds=1", "--steps=1"]
     done = run("--device=cpu", *tiny)
     rows = [line.split("|")[1:-1] for line in done.stdout.splitlines() if "| tiny" in line]
-    assert [row[3].strip() for row in rows] == [
-        "ours",
-        "Transformers",
-        "Transformers, SDPA",
-    ], done.stderr
+    assert [row[3].strip() for row in rows] == ["ours", "Transformers", "Transformers, SDPA"], (
+        done.stderr
+    )
     assert all(float(row[4]) > 0 and "does not run" not in row[4] for row in rows)

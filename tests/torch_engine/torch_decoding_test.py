@@ -13,13 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "inference"), str(ROOT / "scoring")]  # for the tiny models
 
 from scoring_transformers_test import hf_model  # noqa: E402
-from tiny_generation import (  # noqa: E402
-    INPUTS,
-    LIMITS,
-    ending_variables,
-    make_generator,
-    predict,
-)
+from tiny_generation import INPUTS, LIMITS, ending_variables, make_generator, predict  # noqa: E402
 from tiny_models import D_FF, D_KV, D_MODEL, HEADS, write_checkpoint  # noqa: E402
 
 from t0.checkpoints.shape import ModelShape  # noqa: E402

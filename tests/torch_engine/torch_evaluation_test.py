@@ -21,11 +21,7 @@ EVALUATE = [
 
 
 def command(checkpoint, output):
-    return [
-        *EVALUATE,
-        f"--gin.CHECKPOINT_PATH='{checkpoint}'",
-        f"--gin.EVAL_OUTPUT_DIR='{output}'",
-    ]
+    return [*EVALUATE, f"--gin.CHECKPOINT_PATH='{checkpoint}'", f"--gin.EVAL_OUTPUT_DIR='{output}'"]
 
 
 def read(folder):

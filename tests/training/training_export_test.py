@@ -9,15 +9,7 @@ import tensorflow.compat.v1 as tf
 import tiny_training as tiny
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from tiny_checkpoints import (  # noqa: E402
-    bits,
-    loaded,
-    model_shape,
-    slots,
-    train_pieces,
-    weights,
-    write_mtf,
-)
+from tiny_checkpoints import bits, loaded, model_shape, slots, train_pieces, weights, write_mtf  # noqa: E402
 
 from t0.compat import gin  # noqa: E402
 from t0.errors import UserError  # noqa: E402
