@@ -94,7 +94,7 @@ def test_gin_parameter_is_bound_or_reported_as_unread_by_mode(name, parameter):
         return
     parsed = parse.parse([], [binding])
     expected = ast.literal_eval(value_for(name, parameter))
-    found = specify._format_parameters(f"t0.{name}")[parameter]
+    found = specify._parameters(f"t0.{name}")[parameter]
     assert found == (list(expected) if isinstance(expected, tuple) else expected)
     for mode in GIN_MODES:
         lines = parse.find_unread_params(parsed, mode)
