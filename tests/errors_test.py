@@ -60,7 +60,7 @@ ANONYMOUS = "Anonymous caller does not have storage.objects.get access to it."
         (GCS.format(503, 503, "Backend Error"), UNREACHABLE, "does not answer"),
         ("RepositoryNotFoundError: 401 Client Error. Repository Not Found", ABSENT, "private"),
         ("GatedRepoError: 403 Client Error. Access to it is restricted", FORBIDDEN, "terms"),
-        ("HfHubHTTPError: 403 Forbidden: check your token", FORBIDDEN, "may not"),
+        ("HfHubHTTPError: 403 Forbidden: check your token", FORBIDDEN, "has no permission"),
         ("ConnectError: [Errno -3] Temporary failure in name resolution", UNREACHABLE, "answer"),
         ("ConnectionError: HF_HUB_OFFLINE is set", UNREACHABLE, "answer"),
         ("EntryNotFoundError: 404 Client Error", ABSENT, "name right"),

@@ -155,7 +155,7 @@ def test_own_task_with_name_of_the_catalogue_is_refused(imported, tmp_path):
     text = mistake(imported, tmp_path / "mine")
     assert f"{tmp_path}/mine/cb/templates.yaml:5" in text
     assert "'super_glue_cb_can_we_infer'" in text
-    assert "another name" in text
+    assert "rename the template" in text
 
 
 def test_own_tasks_with_the_same_spelling_are_refused(imported, tmp_path):
@@ -190,7 +190,7 @@ def test_own_tasks_failed_import_registers_nothing(imported, reviews):
     [
         ("m:\n  tasks: [super_glue_cb_can_we_inferr]\n", "Did you mean 'super_glue_cb_can_we_inf"),
         ("m:\n  tasks: ['nothing_.*']\n", "unknown task 'nothing_.*'"),
-        ("t0_train:\n  tasks: ['reviews_.*']\n", "task or mixture 't0_train' already"),
+        ("t0_train:\n  tasks: ['reviews_.*']\n", "task or mixture 't0_train' exists already"),
         ("sciq_Multiple_Choice:\n  tasks: ['reviews_.*']\n", "'sciq_Multiple_Choice' already"),
     ],
     ids=["misspelled", "matches nothing", "name of a mixture", "name of a task"],

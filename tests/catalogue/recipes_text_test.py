@@ -46,7 +46,7 @@ def test_recipe_text_name_in_two_folders_is_refused(tmp_path, imported):
     for name in ("one", "two"):
         write(tmp_path / name / "text" / "train.jsonl", "a")
     with imported(tmp_path / "one", tmp_path / "two"):
-        with pytest.raises(UserError, match="two/text: .*'text_span_corruption' already"):
+        with pytest.raises(UserError, match="two/text: .*'text_span_corruption' exists already"):
             recipes()
         import seqio
 

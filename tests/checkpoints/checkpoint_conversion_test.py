@@ -257,7 +257,7 @@ def test_checkpoint_conversion_unknown_format_or_activation(tmp_path, mtf_v11):
 
 def test_checkpoint_conversion_notes_assumed_activation(tmp_path, mtf_v11):
     report = convert(mtf_v11, tmp_path / "out", to="hf", progress=False)
-    assert any("gelu is taken" in note for note in report.notes)
+    assert any("using gelu, as in" in note for note in report.notes)
     again = convert(tmp_path / "out", tmp_path / "back", to="mtf", progress=False)
     assert not again.notes
     assert open_source(tmp_path / "back").facts.activation == "gelu"

@@ -259,7 +259,7 @@ def test_operative_config_known_imports_are_allowed(tmp_path, caplog):
 def test_operative_config_that_is_no_gin_file_is_refused(tmp_path):
     path = tmp_path / operative_config.FILE
     path.write_text("import os; x\n" * 3)
-    with pytest.raises(UserError, match="no gin file"):
+    with pytest.raises(UserError, match="not a gin file"):
         operative_config.check_imports(str(path), folders=[""])
 
 
@@ -269,7 +269,7 @@ def test_operative_config_with_invalid_bytes_is_refused(tmp_path, content, inclu
     path = tmp_path / operative_config.FILE
     (tmp_path / "other.gin").write_bytes(content)
     path.write_bytes(b"include 'other.gin'\n" if included else content)
-    with pytest.raises(UserError, match="no gin file"):
+    with pytest.raises(UserError, match="not a gin file"):
         operative_config.check_imports(str(path), folders=["", str(tmp_path)])
 
 

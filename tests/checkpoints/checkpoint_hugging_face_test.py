@@ -135,7 +135,7 @@ def test_tied_embedding_config_with_separate_lm_head_is_refused(folder):
 def test_hugging_face_missing_or_unknown_tensors_are_refused(folder):
     edit_weights(folder, lambda tensors: tensors.pop("decoder.block.1.layer.2.layer_norm.weight"))
     with pytest.raises(
-        UserError, match="(?s)lacks 1 of .*decoder/block_001/layer_002/rms_norm/scale"
+        UserError, match="(?s)is missing 1 of .*decoder/block_001/layer_002/rms_norm/scale"
     ):
         open_source(folder)
     edit_weights(
@@ -309,12 +309,12 @@ def test_untied_embedding_under_another_name_is_read(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"eos_token_id": 2}, "eos_token_id = 2, wanted 1"),
-        ({"eos_token_id": [1, 5]}, r"eos_token_id = \[1, 5\], wanted 1"),
-        ({"pad_token_id": 1}, "pad_token_id = 1, wanted 0"),
-        ({"decoder_start_token_id": 2}, "decoder_start_token_id = 2, wanted 0"),
-        ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon = 1e-05, wanted 1e-06"),
-        ({"dense_act_fn": "gelu"}, "dense_act_fn = 'gelu', wanted gelu_new"),
+        ({"eos_token_id": 2}, "eos_token_id = 2, expected 1"),
+        ({"eos_token_id": [1, 5]}, r"eos_token_id = \[1, 5\], expected 1"),
+        ({"pad_token_id": 1}, "pad_token_id = 1, expected 0"),
+        ({"decoder_start_token_id": 2}, "decoder_start_token_id = 2, expected 0"),
+        ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon = 1e-05, expected 1e-06"),
+        ({"dense_act_fn": "gelu"}, "dense_act_fn = 'gelu', expected gelu_new"),
     ],
 )
 def test_hugging_face_config_unsupported_settings_are_refused(folder, changes, message):
@@ -334,13 +334,13 @@ def test_hugging_face_config_t5_settings_are_accepted(folder):
 def test_hugging_face_generation_config_other_ids_are_refused(folder):
     path = folder / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": 2}))
-    with pytest.raises(UserError, match=r"generation_config.json: eos_token_id = 2, wanted 1"):
+    with pytest.raises(UserError, match=r"generation_config.json: eos_token_id = 2, expected 1"):
         open_source(folder)
 
 
 def test_hugging_face_export_other_layer_norm_epsilon_is_refused(mtf_v11, tmp_path):
     (mtf_v11 / "operative_config.gin").write_text("sublayer_rms_norm.epsilon = 1e-05\n")
-    with pytest.raises(UserError, match=r"sublayer_rms_norm.epsilon = 1e-05; wanted 1e-06"):
+    with pytest.raises(UserError, match=r"sublayer_rms_norm.epsilon = 1e-05; expected 1e-06"):
         convert(mtf_v11, tmp_path / "out", to="hf", progress=False)
     (mtf_v11 / "operative_config.gin").write_text("sublayer_rms_norm.epsilon = 1e-06\n")
     convert(mtf_v11, tmp_path / "out", to="hf", progress=False)

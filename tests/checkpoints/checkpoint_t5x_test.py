@@ -210,7 +210,7 @@ def test_t5x_array_that_differs_from_the_index_is_refused(written):
     zarray.write_text(json.dumps(json.loads(zarray.read_text()) | {"dtype": "<i4"}))
     source = open_source(written)
     with pytest.raises(
-        UserError, match=r"decoder_norm\.scale holds int32 \[32\], the index says float32"
+        UserError, match=r"decoder_norm\.scale has int32 \[32\], the index says float32"
     ):
         source.load("decoder/rms_norm/scale")
 

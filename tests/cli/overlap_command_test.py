@@ -62,7 +62,7 @@ def test_data_overlap_with_another_ngram_length(overlap, tmp_path):
         (["--num_workers=-1"], {}, "--num_workers -1: expected a number from 0"),
         (["--eval_split=dev"], {}, "has a split 'dev'"),
         (["--vocab=/no/such.model"], {}, "vocabulary not found: /no/such.model"),
-        ([], {"train": "/no/such/cache"}, "/no/such/cache holds no cache"),
+        ([], {"train": "/no/such/cache"}, "/no/such/cache has no cache"),
         ([], {"evaluation": "quizzz"}, "unknown task or mixture 'quizzz'"),
         ([], {"evaluation": "quiz_blind"}, "have no text of 5 words or more"),
     ],

@@ -137,7 +137,7 @@ def test_show_all_prompts_split_and_task_expression(t0):
     ("words", "parts"),
     [
         (["reviews_good_or_bat"], ["unknown task or mixture", "'reviews_good_or_bad'"]),
-        (["reviews_.*"], ["is 3 tasks: reviews_good_or_bad, ", "--all_prompts"]),
+        (["reviews_.*"], ["matches 3 tasks: reviews_good_or_bad, ", "--all_prompts"]),
         ([TASK, "--split=dev"], ["no split 'dev', it has: train, validation"]),
         ([TASK, "--row=9"], ["train.jsonl has no row 9: it has 3, counted from 0"]),
         ([TASK, "--rows=0"], ["--rows 0: expected a number from 1"]),

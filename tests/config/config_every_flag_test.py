@@ -85,7 +85,7 @@ def test_flags_of_a_run_have_one_row_each():
 @pytest.mark.parametrize("name", READ_BY_ALL)
 def test_flag_of_every_run_is_read_in_its_file(name):
     text = (ROOT / READ_BY_ALL[name]).read_text()
-    assert re.search(rf"(flags|given)(\.{name}\b|\[\"{name}\"\])", text)
+    assert re.search(rf"(flags|flag_values|values)(\.{name}\b|\[\"{name}\"\])", text)
     given = flags.parse([COMMAND, word_for(name)])
     assert given[name].present
     assert given[name].value != flags.command_flags()[name].value
@@ -172,7 +172,7 @@ def test_flags_that_plan_reads_equal_the_table():
 
     assert plan._READ == PLAN_READS
     text = Path(plan.__file__).read_text()
-    assert all(f"given.{name}" in text for name in PLAN_READS)
+    assert all(f"flag_values.{name}" in text for name in PLAN_READS)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_flags_of_caching_are_settings_or_read():
     }
     text = Path(cache_tasks.__file__).read_text()
     for row in cache_tasks.FLAGS:
-        read = re.search(rf"given(\.{row[1]}\b|\[\"{row[1]}\"\])", text)
+        read = re.search(rf"flag_values(\.{row[1]}\b|\[\"{row[1]}\"\])", text)
         assert row[1] in settings or read, row[1]
 
 

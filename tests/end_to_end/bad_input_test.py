@@ -17,7 +17,7 @@ from command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
         (["--use_model_api"], ["--use_model_api needs --mode"]),
         (["--module_import=t0.seqio_task"], ["unknown module 't0.seqio_task'", "t0.seqio_tasks"]),
         (["--tpu=local"], ["--tpu=local cannot start: this machine has no TPU"]),
-        (["--tpu=my-tpu"], ["Give --gcp_project and --tpu_zone", "worker 0"]),
+        (["--tpu=my-tpu"], ["Set --gcp_project and --tpu_zone", "worker 0"]),
         (["--tpu=grpc://127.0.0.1:9"], ["TensorFlow servers do not answer: 127.0.0.1:9"]),
         (["--gin_file=eval.gin"], ["needs MIXTURE_NAME (eval.gin:"]),
         (
@@ -129,7 +129,7 @@ def test_resume_with_another_model_is_refused(command, model_dir):
     longer = ["--gin_param=d_ff = 128", "--gin_param=run.train_steps = 40"]
     text = message(command(f"--model_dir={model_dir}", *TRAIN, *longer))
     assert "d_ff: 64 in the checkpoint, 128 in the gin files" in text
-    assert f"Give its own gin file, --gin_file={model_dir}/operative_config.gin" in text
+    assert f"Use its own gin file, --gin_file={model_dir}/operative_config.gin" in text
 
 
 def test_checkpoint_of_another_depth_is_not_scored(command, model_dir, tmp_path):
@@ -186,7 +186,7 @@ def test_tpu_run_without_cache_or_model_dir_is_refused(command, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         tpu = f"--tpu=grpc://127.0.0.1:{server.getsockname()[1]}"
         text = message(command(tpu, *TRAIN, mesh))
-        assert "no model directory is given" in text
+        assert "no model directory is set" in text
         text = message(command(tpu, f"--model_dir={tmp_path}/model", *TRAIN, mesh))
     assert "mesh_train_dataset_fn.use_cached is not set" in text
     assert "seqio_cache_tasks --tasks=weather_train --output_cache_dir=" in text

@@ -163,7 +163,7 @@ def test_module_import_of_unknown_module_is_refused(command, own_folder):
     done = command("--module_import=my_task", "--model_dir=m", cwd=own_folder, tasks=False)
     assert done.status == 2
     assert "unknown module 'my_task'" in done.err
-    assert "in the working directory" in done.err
+    assert "and the working directory" in done.err
 
 
 @pytest.mark.slow

@@ -209,9 +209,9 @@ GOOD = {
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"part_tokens": ragged([[0, 1, 1]])}, "not those of an instruction"),
-        ({"part_tokens": ragged([[]])}, "not those of an instruction"),
-        ({"part_tokens": ragged([[0, -1, 3, 1]])}, "not those of an instruction"),
+        ({"part_tokens": ragged([[0, 1, 1]])}, "do not form an instruction"),
+        ({"part_tokens": ragged([[]])}, "do not form an instruction"),
+        ({"part_tokens": ragged([[0, -1, 3, 1]])}, "do not form an instruction"),
         ({"part_tokens": ragged([[0, 1, 1, 2]])}, "do not add up to its inputs"),
         ({"output_tokens": ragged([[1, 2]])}, "outputs of a record do not add up"),
         ({"output_tokens": ragged([[3, -1]])}, "outputs of a record do not add up"),

@@ -46,5 +46,5 @@ def test_record_texts_of_other_protobuf_layouts():
     integers = record({NAMES[0]: [1, 2]})
     records = [usual, swapped, without_list, integers, b""]
     assert texts_of(records, NAMES[:1])[NAMES[0]] == [b"some text", b"some text", None, None, None]
-    with pytest.raises(ValueError, match=r"no tf\.train\.Example"):
+    with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
         texts_of([b"\xff\xff"], NAMES)

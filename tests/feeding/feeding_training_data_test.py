@@ -188,7 +188,7 @@ def test_training_data_live_records_equal_cached_records(cached, clean_registrie
 
 def test_training_data_live_task_without_seqio_must_be_cached(cached):
     spec = opening.data_spec("toy", LENGTHS, use_cached=False)
-    with pytest.raises(UserError, match="task toy_a are made while .* seqio_cache_tasks"):
+    with pytest.raises(UserError, match="task toy_a is not cached: .* seqio_cache_tasks"):
         open_training_data(spec)
 
 

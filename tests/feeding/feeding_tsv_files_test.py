@@ -75,7 +75,7 @@ def test_tsv_file_bad_line_is_reported_before_training(tmp_path, name, line, tol
         opened(path)
     assert f"{path}, {told}" in str(error.value)
     # Gin adds lines about its calls, which commands do not print.
-    assert str(error.value).splitlines()[0].endswith("inside a text as a space.") == (
+    assert str(error.value).splitlines()[0].endswith("inside a text by a space.") == (
         b"\xe9" not in line
     )
 

@@ -45,7 +45,7 @@ BAD_RESULTS = {
     "excluded not counted": (lambda c: c["tasks"]["rte_a"].update(excluded={"x": -1}), "a count"),
     "task not an object": (lambda c: c["tasks"].update(x=3), "must be an object"),
     "path in a task's name": (lambda c: c["tasks"].update({"../x": {}}), "separators"),
-    "other scores by count": (lambda c: c["tasks"]["rte_a"].update(examples=5), "holds 4"),
+    "other scores by count": (lambda c: c["tasks"]["rte_a"].update(examples=5), "has 4"),
     "other scores by accuracy": (
         lambda c: c["tasks"]["rte_a"]["metrics"].update(accuracy=75.0),
         "gives 50 %",

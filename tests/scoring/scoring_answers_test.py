@@ -104,5 +104,5 @@ def test_decoded_answers_that_cannot_be_decoded_are_refused(tmp_path):
         evaluate(tmp_path, decoder=Decoder())
     given = dict.fromkeys(("lengths", "make_scorer", "make_plan"))
     settings = ranking.RankEvaluationSettings(decode_answers=True)
-    with pytest.raises(UserError, match="this engine decodes no answers"):
+    with pytest.raises(UserError, match="this engine cannot decode answers"):
         ranking.rank([], str(tmp_path), {}, settings=settings, **given)

@@ -112,5 +112,5 @@ def test_hugging_face_export_refuses_language_model(model_dir, tmp_path):
     tiny.training_spec(model_dir, params=["run.model_type = 'lm'"])
     with pytest.raises(UserError, match="writes T5's encoder-decoders.*is different"):
         export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())
-    with pytest.raises(UserError, match="has no checkpoint"):
+    with pytest.raises(UserError, match="holds no checkpoint"):
         export.export(str(tmp_path / "hf"), model_dir=str(tmp_path), vocabulary=Vocabulary())

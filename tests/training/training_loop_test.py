@@ -283,7 +283,7 @@ def test_best_checkpoint_by_unknown_metric_is_refused(tmp_path):
         run(tmp_path / "a", 4, params=best)
     with pytest.raises(UserError, match="no split 'validation'; unset it"):
         run(tmp_path / "b", 4, options={"validate_every_steps": 2})
-    with pytest.raises(UserError, match="is not a SeqIO mixture: name a mixture"):
+    with pytest.raises(UserError, match="is not a SeqIO mixture: set task_metrics"):
         run(tmp_path / "c", 4, options={"evaluate_every_steps": 2})
     with pytest.raises(UserError, match="unknown metric 'eval/acuracy'.*'eval/accuracy'"):
         run(tmp_path / "d", 4, params=[*best, *TASKS], options={"evaluate_every_steps": 2})

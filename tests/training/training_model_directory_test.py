@@ -55,7 +55,7 @@ def test_model_directory_lock_with_damaged_file(tmp_path, other):
     (tmp_path / LOCK_FILE).write_text("{")
     try:
         with (
-            pytest.raises(UserError, match="by another process: .*end it, or name"),
+            pytest.raises(UserError, match="another process.*end it, or use another"),
             lock(str(tmp_path)),
         ):
             pass
