@@ -1,9 +1,9 @@
 """Embeds tokens with a gather, instead of Mesh TensorFlow's product with one-hot matrices.
 
 Mesh TensorFlow embeds a token as `one_hot(id) @ table`, and computes a target's log-probability as
-`sum(one_hot(id) * log_softmax(logits))`. Both products suit a TPU,
-and work with a vocabulary that is split over cores. On a CPU or GPU that holds the whole table,
-they are up to half of a small model's FLOPs. A gather gives the same values and gradients.
+`sum(one_hot(id) * log_softmax(logits))`. Both products suit a TPU, and work with a vocabulary that
+is split over cores. On a CPU or GPU that holds the whole table, they are up to half of a small
+model's FLOPs. A gather gives the same values and gradients.
 
 `bind_gather_embedding` binds `GatherVocabEmbedding` to Mesh TensorFlow's gin parameter
 `get_vocab_embedding_cls.cls`. Call it after gin files are parsed and before a model is lowered:
