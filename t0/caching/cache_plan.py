@@ -133,7 +133,8 @@ class TaskPlan:
       staging: the directory in which this run writes it.
       splits: the splits to write.
       absent: split -> the reason why it is left out.
-      stale: the changes since the cache in `final` was written, which this run replaces; or "".
+      stale: the changes since the cache in `final` was written, for which this run replaces it; ""
+        if there are none.
     """
 
     name: str

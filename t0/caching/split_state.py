@@ -204,7 +204,12 @@ class SplitState:
         return info is not None
 
     def add(self, start: int, result: PartInfo | SplitOutcome) -> None:
-        """Adds the counts of the part of a piece, or the split's outcome without that part."""
+        """Adds the result of a piece.
+
+        Args:
+          start: the start of the piece.
+          result: the counts of its part; or the outcome of the split, if there is no part.
+        """
         self._results[start] = result
 
     def results(self) -> Iterator[tuple[int, PartInfo | SplitOutcome]]:

@@ -200,7 +200,10 @@ class _KnownWords(dict[bytes, _KnownWord]):
 
 
 class _InFewIds(dict[bytes, bytes | None]):
-    """Word -> its ids as varints; None if they may not be its ids in a text of few ids."""
+    """Word -> its ids as varints, for texts of at most `_FEW_IDS` ids.
+
+    The value is None if the word may have other ids in such a text.
+    """
 
     def __init__(self, words: _KnownWords) -> None:
         super().__init__()
@@ -227,7 +230,11 @@ def _distance(score: float) -> float:
 
 
 def _marks(model: sentencepiece_model_pb2.ModelProto) -> dict[bytes, int]:
-    """Returns a letter or digit with a mark, which no piece has -> the id of the mark's piece."""
+    """Returns the marks that are always separate pieces after a letter or digit.
+
+    Returns:
+      letter or digit followed by a mark, if no piece contains that pair -> the id of the mark.
+    """
     ids = {piece.piece: index for index, piece in enumerate(model.pieces)}
     pairs = {pair for piece in ids for pair in zip(piece, piece[1:], strict=False)}
     return {

@@ -100,7 +100,10 @@ class ColumnTable:
         return [name for name, column in self.columns.items() if column.is_text]
 
     def labels(self) -> list[str]:
-        """Returns the candidate label columns; if any have typical names, only the first."""
+        """Returns the columns that may be labels.
+
+        If some have typical names, such as `label`, only one of these is returned.
+        """
         candidates = [c.name for c in self.columns.values() if c.is_label and not c.is_text]
         typical = [
             name

@@ -1,4 +1,4 @@
-"""Prints the folder of a Python's TensorFlow, and the packages to use from that folder.
+"""Prints the folder in which a Python has TensorFlow, and the packages to use from there.
 
 bin/setup runs this file as a script with `python -I`, which ignores packages installed per user:
 

@@ -1,4 +1,4 @@
-"""Explains gin's errors in sentences that name the unknown name and the most similar known ones.
+"""Turns gin's errors into sentences that suggest the known names closest to an unknown one.
 
     with explain_errors(folders, params):
         gin.parse_config_files_and_bindings(files, params)   # gin's errors become UserErrors

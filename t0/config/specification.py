@@ -78,12 +78,13 @@ class ObjectiveSpec:
 
 @dataclasses.dataclass(frozen=True)
 class InstructionSpec:
-    """How training makes the examples of an instruction task from its cache.
+    """The parameters that turn cached records of an instruction task into training examples.
 
     Attributes:
-      positives: the number of a record's parts that are (slots for) positive examples.
-      longest_inputs: the maximum number of tokens of inputs, with EOS, when examples are added.
-      eos: feature -> the id that ends it, or None.
+      positives: the number of slots for positive examples among the parts of a record.
+      longest_inputs: the maximum number of tokens of an input with its examples, including EOS.
+        Examples that do not fit are dropped.
+      eos: feature -> the id of its EOS; None if it has no EOS.
     """
 
     positives: Count

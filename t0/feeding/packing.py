@@ -26,11 +26,12 @@ _TRIES = 4
 
 
 def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
-    """Assigns examples to rows.
+    """Assigns examples to rows, each to the fullest row that has room for it.
 
     Args:
       lengths: int [examples, features], none above its limit.
-      limits: tokens of a row for each feature. "Fullest" refers to the first feature.
+      limits: the tokens that a row holds of each feature. The fullest row is the one with the
+        least room for the first feature.
 
     Returns:
       the indices of the examples in each row.

@@ -1,12 +1,12 @@
-"""Embeds tokens with a gather, while Mesh TensorFlow multiplies one-hot matrices.
+"""Embeds tokens with a gather, instead of Mesh TensorFlow's product with one-hot matrices.
 
 Mesh TensorFlow embeds a token as `one_hot(id) @ table`, and computes a target's log-probability as
-`sum(one_hot(id) * log_softmax(logits))`. Both suit a TPU, and a vocabulary that is split over
-cores. On a CPU or GPU that holds the whole table they are up to half of a small model's FLOPs. The
-values and gradients here are the same.
+`sum(one_hot(id) * log_softmax(logits))`. Both products suit a TPU, and work with a vocabulary that
+is split over cores. On a CPU or GPU that holds the whole table, they are up to half of a small
+model's FLOPs. A gather gives the same values and gradients.
 
 `bind_gather_embedding` binds `GatherVocabEmbedding` to Mesh TensorFlow's gin parameter
-`get_vocab_embedding_cls.cls`. Call it after gin files are parsed, before a model is lowered:
+`get_vocab_embedding_cls.cls`. Call it after gin files are parsed and before a model is lowered:
 
     bind_gather_embedding("batch:2", "batch:batch,vocab:model")     # True: models gather
 
@@ -137,7 +137,7 @@ class _LookUp(mtf.Operation):
 
 
 class _SumRows(mtf.Operation):
-    """The gradient of `_LookUp`: dy [*I, *R], ids [*I] -> [V, *R], dense."""
+    """The gradient of `_LookUp`: sums dy [*I, *R] into a dense [V, *R], by ids [*I]."""
 
     def __init__(self, dy: mtf.Tensor, ids: mtf.Tensor, shape: mtf.Shape) -> None:
         super().__init__([dy, ids], name="sum_rows")

@@ -122,9 +122,9 @@ class ChoiceScores:
     """Log-likelihoods of choices, float32 [inputs, choices], in nats.
 
     Attributes:
-      pod: from the first core's program.
-      device: from our scorer.
-      equal_on_cores: whether all cores have the same values.
+      pod: the values of the first core's program.
+      device: the values of our scorer.
+      equal_on_cores: whether all cores computed the same values.
     """
 
     pod: np.ndarray

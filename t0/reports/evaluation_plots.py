@@ -73,7 +73,7 @@ def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
 
 
 def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
-    """Returns (colour, text) for each series of checkpoints, with the colour of its first run."""
+    """Returns series of checkpoints -> (colour, text); the colour is that of its first run."""
     entries: dict[str, tuple[str, str]] = {}
     for run in runs:
         entries.setdefault(run.series, (run.mark.colour, run.name))

@@ -282,7 +282,11 @@ def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
 
 
 def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...]:
-    """Adds the step; if labels are still equal, also the split, then the folder, then a number."""
+    """Makes the labels of runs unique.
+
+    A label is the run's name and step. If two are equal, the split is added, then the folder, and
+    finally a number.
+    """
     labels = [r.name if r.step is None else f"{r.name}, step {r.step:,}" for r in runs]
     for suffixes in (
         [f", {run.facts.get('split')}" for run in runs],

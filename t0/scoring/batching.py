@@ -644,8 +644,8 @@ class _SharedShape:
     def cost(self, costs: Costs, limits: BatchLimits) -> float:
         """Returns the cost of all rows, without attention.
 
-        If there are few batches, each mixes all tasks. If there are many, each mixes tasks with
-        similar ratios.
+        If there are few batches, every batch is assumed to contain groups of all tasks. If there
+        are many, a batch contains only tasks with similar ratios of target to input tokens.
         """
         shape, rows = self.shape(limits), self.batches(limits) * limits.replicas
         room = np.array([shape.inputs, shape.targets])

@@ -68,9 +68,14 @@ class ChoiceScorer(Protocol):
         """Restores a checkpoint's weights; returns the number of variables."""
 
     def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Scores inputs [B, L] and targets [B, C, T]; returns float32 [B, C].
+        """Returns the log-likelihood of each choice given its input, in nats.
 
-        B is a multiple of `replicas`.
+        Args:
+          inputs: ids [B, L], for B inputs of L tokens. B is a multiple of `replicas`.
+          targets: ids [B, C, T], the C choices of each input, with T tokens.
+
+        Returns:
+          float32 [B, C].
         """
 
 

@@ -120,10 +120,11 @@ def _same_as_stock(path: str) -> seqio.SentencePieceVocabulary:
 
 
 def check_vocabularies(task: seqio.Task | seqio.Mixture) -> None:
-    """Checks the vocabularies of a task's features as strictly as that of `--vocab`.
+    """Checks that the vocabularies of a task have T5's ids for padding and end of text.
 
-    Training pads with 0 and ends texts with 1, whatever the vocabulary says. A file that is not on
-    this machine is not read; the code that needs it reports the error.
+    Training always pads with 0 and ends texts with 1, so other ids would be wrong. The checks are
+    those of `--vocab`. A file that is not on this machine is skipped here, and is reported by the
+    code that reads it.
 
     Raises:
       UserError: a vocabulary has other ids for padding and end of text.

@@ -289,7 +289,11 @@ class TorchEngine:
         return allowed and self._world.size == 1 and self._world.device.type in replayed.DEVICES
 
     def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
-        """Chooses the options that trade memory for time; also returns a process's memory."""
+        """Chooses the options that trade memory for time.
+
+        Returns:
+          the options, and the memory that one process needs with them.
+        """
         spec, world = self._spec, self._world
         share = memory.MicrobatchShare(
             spec.batch_sequences // world.size // self._microbatches,

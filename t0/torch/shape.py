@@ -4,8 +4,8 @@
     model.sizes.d_model, model.activation, model.dropout.residual
 
 A specification holds the parameters of Mesh TensorFlow's layers as gin sets them. `t5` accepts T5
-1.0, T5 1.1, LM-adapted models and mT5. It rejects every setting that this engine does not compute,
-and names it: no parameter is ignored.
+1.0, T5 1.1, LM-adapted models and mT5. A setting that this engine does not compute is
+an error that names the setting, so no parameter is silently ignored.
 """
 
 import dataclasses

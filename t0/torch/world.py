@@ -204,7 +204,11 @@ def _open_store(rank: int, timeout: datetime.timedelta) -> dist.Store:
 
 
 def _is_first_to_fail(store: dist.Store | None, rank: int) -> bool:
-    """Records that this process has failed; returns whether it is the first, which prints why."""
+    """Records that this process failed.
+
+    Returns:
+      whether it is the first to fail. Only the first one prints the reason.
+    """
     if store is None:
         return True
     try:

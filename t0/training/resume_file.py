@@ -2,7 +2,7 @@
 
     path = "/models/tiny/model.ckpt-100"
     write(path, {"began": 0, "seed": 0, "position": position, "own": [100]})
-    record(path)["began"]            # 0; `record` is None for a checkpoint of another loop
+    record(path)["began"]            # 0; the record is None if another loop saved it
     with open_arrays(path) as content:
         record_in(content)           # the whole record, checked; content also has the arrays
 
@@ -12,16 +12,16 @@ The record is JSON in a numpy archive:
     seed       the seed of the data's order, dropout and initial weights
     position   the position in the data; None if the data is at its beginning
     own        the steps of the checkpoints that this run wrote, which it may delete
-    seconds    the training time of all starts, in seconds
+    seconds    the training time in seconds, added up over all starts of the run
     judge      the state of `stopping.BestEvaluation`
     evaluated  whether the evaluations that were due at this step have run
 
-If the checkpoint holds weights in a narrower type than memory (T5's published gin files save
-bfloat16), the archive also has the missing bits of each weight. NAME/0, NAME/1, ... are the slices
-of a weight, one for each device of the mesh; with one device there is only NAME/0.
+If a checkpoint stores weights with fewer bits than they have in memory (T5's published gin files
+save bfloat16), the archive also has the missing bits of each weight. NAME/0, NAME/1, ... are the
+slices of a weight, one for each device of the mesh; with one device there is only NAME/0.
 
     low/NAME/0    int16, the low halves of a weight that the checkpoint holds as bfloat16
-    ties/NAME/0   int64, the positions whose low half does not fit into int16
+    ties/NAME/0   int64, the positions of values whose low half does not fit into int16
     wide/NAME/0   the whole weight, if the checkpoint holds another type
 
 Every value that is read from the file is checked.

@@ -63,7 +63,7 @@ class Engine(Protocol):
         """Returns the checkpoint path of a step."""
 
     def start_lines(self, first: int, last: int) -> Sequence[str]:
-        """Returns the lines to print at the start, when the first batch is ready."""
+        """Returns the lines to print once the first batch is ready, for steps `first` to `last`."""
 
     def ideal_seconds(self) -> float | None:
         """Returns the seconds of a step at peak FLOP/s, or None if that is unknown."""
