@@ -87,7 +87,7 @@ def test_eval_engine_torch_equals_tensorflow(evaluate, tasks, words, files):
 )
 def test_eval_engine_mistakes_are_one_line(evaluate, words, text):
     done, folder = evaluate("mistake", "--tasks=weather_which_word", *words)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert text in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert not folder.exists()
