@@ -64,6 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "T0's repository joins them"
     )
     add("--join", choices=decoder_folders.JOINS, help=join)
+    engine = "what computes: auto is PyTorch if it is installed and sees a GPU, else TensorFlow"
+    add("--engine", default="auto", choices=["auto", "tensorflow", "torch"], help=engine)
+    device = "PyTorch's device (default: auto, CUDA if there is a GPU)"
+    add("--device", default="auto", choices=["auto", "cuda", "cpu"], help=device)
     add_shared(parser, "data_dir", "skip_bad_rows", "split", "cache_dirs", "module_import")
 
 
@@ -99,16 +103,20 @@ def main(args: argparse.Namespace) -> int:
     output = Path(args.output or Path("t0_eval") / name)
     if decoder_folders.is_decoder_only(path):
         _check_decoder_only(path, args)
-        _run_decoder_only(path, source, _evaluation(args, str(output), lengths, shard))
+        evaluation = _evaluation(args, str(output), lengths, shard, engine="torch")
+        _run_decoder_only(path, source, evaluation)
     elif args.join:
         raise UserError(
             f"--join={args.join} is for decoder-only models. {path} is an encoder-decoder, "
             "which reads input and choice separately"
         )
     else:
+        from t0.run.torch_evaluation import choose_engine
+
+        engine = choose_engine(args.engine, args.device)
         description = described.describe(path, source, output, vocabulary=args.vocab)
         _choose_vocabulary(args.vocab, description.vocabulary)
-        _run(description, _evaluation(args, str(output), lengths, shard))
+        _run(description, _evaluation(args, str(output), lengths, shard, engine))
     if shard.of > 1:
         folder = printable(shlex.quote(str(output)))
         print(f"when all {shard.of} shards are done: t0 merge {folder} --output {folder}")
@@ -149,6 +157,11 @@ def _check_decoder_only(path: str, args: argparse.Namespace) -> None:
             f"--decode_answers is for encoder-decoders. {path} is a decoder-only model: "
             "leave the flag out"
         )
+    if args.engine == "tensorflow":
+        raise UserError(
+            f"--engine=tensorflow: {path} is a decoder-only model, which PyTorch evaluates: leave "
+            "the flag out"
+        )
     if args.vocab:
         raise UserError(
             f"--vocab is for T5 models. {path} is a decoder-only model, which uses the tokenizer "
@@ -156,7 +169,9 @@ def _check_decoder_only(path: str, args: argparse.Namespace) -> None:
         )
 
 
-def _evaluation(args: argparse.Namespace, output: str, lengths: Any, shard: "BatchShard") -> Any:
+def _evaluation(
+    args: argparse.Namespace, output: str, lengths: Any, shard: "BatchShard", engine: str
+) -> Any:
     """Imports the modules of the tasks, and returns the evaluation that the flags describe."""
     modules = args.module_import or ["t0.seqio_tasks"]
     for module in modules:
@@ -182,6 +197,8 @@ def _evaluation(args: argparse.Namespace, output: str, lengths: Any, shard: "Bat
         shard=shard,
         decode_answers=args.decode_answers,
         join=args.join or decoder_folders.JOINS[0],
+        engine=engine,
+        device=args.device,
     )
 
 

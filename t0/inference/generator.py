@@ -91,6 +91,11 @@ class MeshGenerator:
         """The number of parts into which the mesh splits a batch; B must be a multiple of it."""
         return replicas(self._placement.mesh_shape, self._placement.layout_rules)
 
+    @property
+    def device_kind(self) -> str:
+        """ "gpu" or "cpu"."""
+        return "gpu" if any("gpu" in name.lower() for name in self._placement.devices) else "cpu"
+
     def restore(self, checkpoint: str) -> int:
         """Loads all variables of the model from `checkpoint`, for all batch shapes.
 

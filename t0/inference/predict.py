@@ -15,7 +15,7 @@ from typing import Any
 from t0.checkpoints import checkpoint_files
 from t0.inference import prediction_loop
 from t0.inference.jobs import InferenceSettings, RunArguments, make_jobs, make_t5_jobs
-from t0.inference.text_decoder import make_generator
+from t0.inference.text_decoder import make_mesh_generator
 from t0.scoring.mesh_model import MeshModel, both_vocabularies, chosen_checkpoints, vocabulary_hash
 
 
@@ -57,7 +57,7 @@ def predict(
     prediction_loop.predict_checkpoints(
         jobs,
         chosen_checkpoints(model_dir, steps, checkpoint),
-        lambda: make_generator(
+        lambda: make_mesh_generator(
             model,
             vocabularies,
             dtype=jobs[0].settings.activation_dtype,

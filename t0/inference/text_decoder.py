@@ -10,6 +10,7 @@
 Mode `infer` writes files instead (`t0.inference.prediction_loop`), with the same predictions.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ class TextDecoder:
       batch_size: the maximum number of full-length sequences in a batch.
       method: how tokens are chosen.
       targets_per_input: limits a prediction by the length of its input, as in `LengthLimits`.
+      make_generator: builds another engine's generator from `dtype` and `method`; None for Mesh
+        TensorFlow's.
     """
 
     def __init__(
@@ -53,12 +56,15 @@ class TextDecoder:
         batch_size: int,
         method: DecodingMethod = DecodingMethod(),  # noqa: B008 (it is frozen)
         targets_per_input: tuple[float, float] | None = None,
+        make_generator: Callable[..., Any] | None = None,
     ) -> None:
-        self._generator = make_generator(model, vocabularies, dtype=dtype, method=method)
+        make = make_generator or functools.partial(make_mesh_generator, model, vocabularies)
+        self._generator = make(dtype=dtype, method=method)
         self._method, self._vocabulary = method, vocabularies[1]
         self._limits = (lengths["inputs"] if lengths else _UNLIMITED, targets_per_input)
         replicas = self._generator.replicas
-        rows = batch_size if devices.visible_gpus() else min(_MOST_ROWS, batch_size)
+        on_gpu = self._generator.device_kind == "gpu"
+        rows = batch_size if on_gpu else min(_MOST_ROWS, batch_size)
         self._rows = max(1, rows // replicas) * replicas
 
     def restore(self, checkpoint: str) -> int:
@@ -83,7 +89,7 @@ class TextDecoder:
             yield from texts
 
 
-def make_generator(
+def make_mesh_generator(
     model: MeshModel, vocabularies: tuple[Any, Any], *, dtype: str, method: DecodingMethod
 ) -> MeshGenerator:
     """Builds the configured model with the given activation type, and returns its generator."""
@@ -96,7 +102,7 @@ def make_generator(
 
 
 def evaluation_decoder(
-    model: MeshModel, run: RunArguments
+    model: MeshModel, run: RunArguments, make_generator: Callable[..., Any] | None = None
 ) -> Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]:
     """Returns a function that decodes datasets with a checkpoint.
 
@@ -105,6 +111,7 @@ def evaluation_decoder(
     Args:
       model: the model's type and mesh.
       run: the run's arguments. If they have no lengths, the longest input determines them.
+      make_generator: as in `TextDecoder`.
     """
     decoders: list[TextDecoder] = []
 
@@ -122,6 +129,7 @@ def evaluation_decoder(
                     batch_size=run.batch_size,
                     method=settings.method,
                     targets_per_input=limits.targets_per_input,
+                    make_generator=make_generator,
                 )
             )
         decoders[0].restore(checkpoint)

@@ -52,11 +52,10 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
 
     tokenizer_check.import_transformers()  # reports a missing package
     tf.config.set_visible_devices([], "GPU")  # PyTorch uses them
-    import torch
 
     from t0.torch import decoder_only, world
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = world.find_device(evaluation.device)
     activations = world.choose_activation_type(evaluation.activations, device)
     kind = "gpu" if device.type == "cuda" else "cpu"
     max_tokens = evaluation.batch_tokens or ranking.MAX_TOKENS[kind]

@@ -15,6 +15,7 @@ In gin the settings are called `t0.evaluation`; `t0 eval` binds them.
 
 import collections
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -44,14 +45,22 @@ class EvaluationSettings:
       source: the checkpoint's origin for the results file, such as a hub name with its revision.
       decoded: a folder of texts that another engine has decoded, `<task>_<step>.jsonl`. The run
         then only computes their metrics.
+      engine: "tensorflow" or "torch", which computes scores, texts and losses.
+      device: the device of the engine "torch": "cuda", "cpu", or "auto" for CUDA if there is a GPU.
     """
 
     examples: int | None = None
     tasks: Sequence[str] = ()
     source: str | None = None
     decoded: str | None = None
+    engine: str = "tensorflow"
+    device: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.engine not in ("tensorflow", "torch"):
+            raise UserError(
+                f"evaluation.engine is {self.engine!r}; expected 'tensorflow' or 'torch'"
+            )
         is_invalid = self.examples is not None and (
             not isinstance(self.examples, int) or self.examples < 1
         )
@@ -230,6 +239,10 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
       checkpoint: the checkpoint to score; None for those in the model directory.
     """
     vocabulary, split = arguments["vocabulary"], arguments["dataset_split"]
+    torch_engine = torch_evaluation(arguments)
+    make_decoder = TextDecoder
+    if torch_engine:
+        make_decoder = functools.partial(TextDecoder, make_generator=torch_engine.make_generator)
     evaluate.rank_evaluate(
         MeshModel.from_estimator_arguments(arguments),
         vocabulary=vocabulary,
@@ -245,7 +258,8 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
         dir_suffix=arguments["eval_dir_suffix"],
         checkpoint=checkpoint,
         facts=given_facts(),
-        make_decoder=TextDecoder,
+        make_decoder=make_decoder,
+        make_scorer=torch_engine and torch_engine.make_scorer,
     )
 
 
@@ -255,6 +269,8 @@ def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     folder = arguments["eval_summary_dir"] or os.path.join(model_dir, f"{split}_eval")  # noqa: PTH118
     suffix = arguments["eval_dir_suffix"]
     vocabulary = arguments["vocabulary"]
+    dtype = bound("get_variable_dtype.activation_dtype", "float32")
+    torch_engine = torch_evaluation(arguments)
     perplexity.measure(
         TrainingSpec.from_estimator_arguments(**arguments),
         arguments["eval_dataset_fn"](
@@ -270,14 +286,28 @@ def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
             ),
             **given_facts(),
         },
-        activations=devices.activation_dtype(
-            bound("get_variable_dtype.activation_dtype", "float32")
-        ),
+        activations=devices.activation_dtype(dtype),
+        make_model=torch_engine and functools.partial(torch_engine.make_held_out_model, dtype),
     )
+
+
+def torch_evaluation(arguments: Mapping[str, Any]) -> Any:
+    """Returns the configured model on PyTorch, or None if TensorFlow evaluates.
+
+    Args:
+      arguments: the arguments of the run, as `arguments.read` returns them.
+    """
+    settings = EvaluationSettings()
+    if settings.engine != "torch":
+        return None
+    from t0.run.torch_evaluation import TorchEvaluation  # which imports this module
+
+    return TorchEvaluation(arguments, settings.device)
 
 
 def given_facts() -> dict[str, Any]:
     """Returns the settings that differ from their defaults, for the results file."""
     settings = EvaluationSettings()
-    facts = {"examples": settings.examples, "source": settings.source}
+    engine = settings.engine if settings.engine != "tensorflow" else None
+    facts = {"examples": settings.examples, "source": settings.source, "engine": engine}
     return {name: value for name, value in facts.items() if value}

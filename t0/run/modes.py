@@ -268,9 +268,11 @@ def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
     arguments = run.read()
     model = MeshModel.from_estimator_arguments(arguments)
     vocabularies = both_vocabularies(arguments["vocabulary"])
+    torch_engine = evaluation_dispatch.torch_evaluation(arguments)
     return text_decoder.evaluation_decoder(
         model,
         jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"]),
+        torch_engine and torch_engine.make_generator,
     )
 
 

@@ -21,6 +21,7 @@ from t0.checkpoints.described import Described
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.mesh import devices
+from t0.run import torch_evaluation
 from t0.run.evaluation_dispatch import PERPLEXITY, kinds_of
 from t0.scoring.batching import WHOLE, BatchShard
 from t0.scoring.ranking import MAX_TOKENS
@@ -49,6 +50,8 @@ class WholeEvaluation:
       shard: the shard of the batches to evaluate.
       decode_answers: whether to also decode answers to ranked inputs.
       join: how a decoder-only model reads inputs and choices, one of `decoder_folders.JOINS`.
+      engine: "tensorflow" or "torch".
+      device: the device of the engine "torch", "auto", "cuda" or "cpu".
     """
 
     output: str
@@ -65,6 +68,8 @@ class WholeEvaluation:
     shard: BatchShard = WHOLE
     decode_answers: bool = False
     join: str = JOINS[0]
+    engine: str = "tensorflow"
+    device: str = "auto"
 
 
 def choose_tasks(expression: str, split: str) -> list[str]:
@@ -137,11 +142,13 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
         "EVAL_OUTPUT_DIR": evaluation.output,
         "MIXTURE_OR_TASK_SPLIT": evaluation.split,
         "TASK_FEATURE_LENGTHS": dict(lengths),
-        "BATCH_SIZE": _choose_batch_size(evaluation.batch_tokens, sum(lengths.values())),
+        "BATCH_SIZE": _choose_batch_size(evaluation, sum(lengths.values())),
         "USE_CACHED_TASKS": bool(evaluation.cache_dirs),
         "t0.evaluation.tasks": list(evaluation.tasks),
         "t0.evaluation.examples": evaluation.examples,
         "t0.evaluation.source": description.source,
+        "t0.evaluation.engine": evaluation.engine,
+        "t0.evaluation.device": evaluation.device,
     }
     words = [
         "t0 eval",
@@ -162,9 +169,12 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
     return [*words, *(f"--gin_param={name} = {value!r}" for name, value in gin.items())]
 
 
-def _choose_batch_size(batch_tokens: int | None, tokens: int) -> int:
-    """Returns the sequences per batch, a multiple of the number of GPUs of this machine."""
-    gpus = len(devices.visible_gpus())
-    most = batch_tokens or MAX_TOKENS["gpu" if gpus else "cpu"] * max(1, gpus)
+def _choose_batch_size(evaluation: WholeEvaluation, tokens: int) -> int:
+    """Returns the sequences per batch, a multiple of the number of GPUs that compute."""
+    if evaluation.engine == "torch":
+        gpus = int(torch_evaluation.uses_gpu(evaluation.device))
+    else:
+        gpus = len(devices.visible_gpus())
+    most = evaluation.batch_tokens or MAX_TOKENS["gpu" if gpus else "cpu"] * max(1, gpus)
     each = max(1, gpus)
     return max(1, most // tokens // each) * each

@@ -27,7 +27,7 @@ from t0.config.bindings import bound
 from t0.errors import UserError, original
 from t0.feeding import opening
 from t0.scoring import answers, ranking, records
-from t0.scoring.batching import BatchPlan, Costs, model_costs, plan_packed, plan_padded
+from t0.scoring.batching import BatchPlan, Costs, SortedPlan, model_costs, plan_packed, plan_padded
 from t0.scoring.examples import RankTaskFacts, ScoringTask
 from t0.scoring.mesh_model import (
     MeshModel,
@@ -68,6 +68,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
     checkpoint: str | None = None,
     facts: Mapping[str, Any] | None = None,
     make_decoder: Callable[..., answers.Decoder] | None = None,
+    make_scorer: Callable[[str], ranking.ChoiceScorer] | None = None,
 ) -> None:
     """Scores tasks at each checkpoint and writes the results.
 
@@ -86,6 +87,8 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
       facts: additional facts of the run.
       make_decoder: builds the decoder of answers from the model, the vocabularies, `dtype`,
         `lengths` and `batch_size`; None to decode no answers.
+      make_scorer: builds another engine's scorer for a type of activations; None for Mesh
+        TensorFlow's.
 
     Raises:
       UserError: if there is no checkpoint or no task, or a task cannot be scored.
@@ -110,13 +113,14 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         | dict(facts or {})
         for step, path in checkpoints.items()
     ]
-    scorers: list[MeshScorer] = []
+    scorers: list[Any] = []
+    build_mesh_scorer = functools.partial(_build_scorer, model, vocabularies)
 
-    def make_scorer() -> MeshScorer:
-        scorers.append(_build_scorer(model, vocabularies, settings.dtype))
+    def build_scorer() -> ranking.ChoiceScorer:
+        scorers.append((make_scorer or build_mesh_scorer)(settings.dtype))
         return scorers[0]
 
-    def make_plan(tasks: Sequence[ScoringTask], scorer: MeshScorer) -> BatchPlan:
+    def make_plan(tasks: Sequence[ScoringTask], scorer: Any) -> BatchPlan:
         limits = ranking.batch_limits(batch_size, lengths, vocabularies[1].vocab_size, scorer)
         return _plan(tasks, scorer, limits, runs[0]["checkpoint"], settings.max_shapes)
 
@@ -138,7 +142,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         ranking.results_folder(model_dir, split, summary_dir, dir_suffix),
         tasks,
         lengths=lengths,
-        make_scorer=make_scorer,
+        make_scorer=build_scorer,
         make_plan=make_plan,
         settings=settings,
         make_decoder=decoder if make_decoder else None,
@@ -146,8 +150,10 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
 
 
 def _plan(
-    tasks: Sequence[ScoringTask], scorer: MeshScorer, limits: Any, checkpoint: str, most_shapes: int
+    tasks: Sequence[ScoringTask], scorer: Any, limits: Any, checkpoint: str, most_shapes: int
 ) -> BatchPlan:
+    if not isinstance(scorer, MeshScorer):
+        return SortedPlan(limits)
     if not scorer.packs:
         return plan_padded(tasks, limits, most_shapes=most_shapes)
     return plan_packed(tasks, _costs(checkpoint), limits, most_shapes=most_shapes)

@@ -21,7 +21,7 @@ import datetime
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,11 +32,21 @@ from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.progress import ProgressLine
 from t0.scoring.mesh_model import restore_variables
 from t0.scoring.results import SCHEMA, write_events, write_json
-from t0.training.graph import HeldOutGraph, TrainingSpec, build_held_out
+from t0.training.graph import TrainingSpec, build_held_out
 from t0.training.losses import PARTS
 
 # The features of a model. Packed features also have segments and positions.
 _FEATURES = ("inputs", "targets")
+
+
+class HeldOutModel(Protocol):
+    """A model that sums losses over batches."""
+
+    def restore(self, checkpoint: str) -> int:
+        """Restores a checkpoint's weights; returns the number of variables."""
+
+    def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the sums of `t0.training.losses.PARTS` over padded examples [B, L]."""
 
 
 def measure(
@@ -47,6 +57,7 @@ def measure(
     folder: str,
     facts: Mapping[str, Any],
     activations: tf.DType = tf.float32,
+    make_model: Callable[[], HeldOutModel] | None = None,
 ) -> None:
     """Measures tasks at each checkpoint, and writes and prints the results.
 
@@ -57,34 +68,50 @@ def measure(
       folder: the folder for results.
       facts: facts of the run for the results file.
       activations: the type of activations.
+      make_model: builds another engine's model; None for Mesh TensorFlow's.
 
     Raises:
       UserError: if a checkpoint cannot be read, or a task has no target token.
     """
-    bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
     names = _feature_names(datasets)
-    held_out = build_held_out(spec, features=names, activations=activations)
-    with tf.Session(
-        graph=held_out.graph, config=tf.ConfigProto(allow_soft_placement=True)
-    ) as session:
-        for step, path in checkpoints.items():
-            say(f"restored {restore_variables(session, path)} variables from {path}")
-            session.run(held_out.to_slices)
-            entries = {}
-            for dataset in datasets:
-                entry = entries[dataset.name] = _measure_task(dataset, held_out, session, spec)
-                print(_line(dataset.name, step, entry), flush=True)
-            run = {**facts, "step": step, "checkpoint": path, "mode": "perplexity"}
-            run |= {
-                "sequence_length": dict(spec.sequence_length),
-                "created": datetime.datetime.now(datetime.timezone.utc).isoformat(
-                    timespec="seconds"
-                ),
-            }
-            results_path = os.path.join(folder, f"perplexity_{step}.json")  # noqa: PTH118
-            write_events(folder, step, entries, kind="perplexity")
-            write_json(results_path, {"schema": SCHEMA, "run": run, "tasks": entries})
-            say(f"results: {results_path}")
+    model = make_model() if make_model else _MeshHeldOutModel(spec, names, activations)
+    for step, path in checkpoints.items():
+        say(f"restored {model.restore(path)} variables from {path}")
+        entries = {}
+        for dataset in datasets:
+            entry = entries[dataset.name] = _measure_task(dataset, names, model, spec.batch_size)
+            print(_line(dataset.name, step, entry), flush=True)
+        run = {**facts, "step": step, "checkpoint": path, "mode": "perplexity"}
+        now = datetime.datetime.now(datetime.timezone.utc)
+        run |= {
+            "sequence_length": dict(spec.sequence_length),
+            "created": now.isoformat(timespec="seconds"),
+        }
+        results_path = os.path.join(folder, f"perplexity_{step}.json")  # noqa: PTH118
+        write_events(folder, step, entries, kind="perplexity")
+        write_json(results_path, {"schema": SCHEMA, "run": run, "tasks": entries})
+        say(f"results: {results_path}")
+
+
+class _MeshHeldOutModel:
+    """Mesh TensorFlow's `HeldOutModel`."""
+
+    def __init__(self, spec: TrainingSpec, names: Sequence[str], activations: tf.DType) -> None:
+        bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
+        self._held_out = build_held_out(spec, features=names, activations=activations)
+        self._session = tf.Session(
+            graph=self._held_out.graph, config=tf.ConfigProto(allow_soft_placement=True)
+        )
+
+    def restore(self, checkpoint: str) -> int:
+        count = restore_variables(self._session, checkpoint)
+        self._session.run(self._held_out.to_slices)
+        return count
+
+    def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        features = self._held_out.features
+        feed = {features[name]: batch[name] for name in features}
+        return self._session.run(self._held_out.values, feed)[1:]
 
 
 def _feature_names(datasets: Sequence[Any]) -> list[str]:
@@ -106,16 +133,15 @@ def _feature_names(datasets: Sequence[Any]) -> list[str]:
 
 
 def _measure_task(
-    dataset: Any, held_out: HeldOutGraph, session: tf.Session, spec: TrainingSpec
+    dataset: Any, names: Sequence[str], model: HeldOutModel, rows: int
 ) -> dict[str, Any]:
-    sums = np.zeros(1 + len(PARTS))
+    sums = np.zeros(len(PARTS))
     examples = 0
     with ProgressLine(None, unit="example", doing=dataset.name) as progress:
-        for batch, count in _batches(dataset, list(held_out.features), spec.batch_size):
-            feed = {held_out.features[name]: batch[name] for name in held_out.features}
-            sums += session.run(held_out.values, feed)
+        for batch, count in _batches(dataset, names, rows):
+            sums += model.sums(batch)
             examples += count
-            values = dict(zip(("loss", *PARTS), sums.tolist(), strict=True))
+            values = dict(zip(PARTS, sums.tolist(), strict=True))
             nats = values["nll"] / max(1.0, values["tokens"])
             progress.count(count, note=f"{nats:.3f} nats a token")
     if not examples or not values["tokens"]:

@@ -42,6 +42,11 @@ class TorchGenerator:
         self._spec, self._activations, self._method = spec, activations, method
         self._model: T5 | None = None
 
+    @property
+    def device_kind(self) -> str:
+        """ "gpu" or "cpu"."""
+        return "gpu" if self._world.device.type == "cuda" else "cpu"
+
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables.
 

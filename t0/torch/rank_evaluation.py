@@ -103,6 +103,10 @@ class ShardedScorer:
         weights.load(self.model, None, checkpoint, self._world)
         return len(sharding.names_and_parameters(self.model))
 
+    def close(self) -> None:
+        """Frees the weights."""
+        del self.model
+
     @torch.no_grad()
     def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Returns log p(choice | input) in nats; see `ranking.ChoiceScorer`."""

@@ -154,7 +154,7 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
     if not minutes > 0:
         raise UserError(f"--timeout_minutes is {minutes:g}; wanted a number above 0")
     rank, size, local_rank = (int(os.environ.get(n, d)) for n, d in _VARIABLES.items())
-    torch_device = _find_device(device, local_rank)
+    torch_device = find_device(device, local_rank)
     if torch_device.type == "cuda":
         torch.cuda.set_device(torch_device)
     timeout = datetime.timedelta(minutes=minutes)
@@ -248,7 +248,16 @@ def _find_silent(store: dist.Store, size: int) -> list[int]:
     return silent
 
 
-def _find_device(name: str, local_rank: int) -> torch.device:
+def find_device(name: str, local_rank: int = 0) -> torch.device:
+    """Returns the device of a process.
+
+    Args:
+      name: one of `DEVICES`; "auto" is CUDA if there is a GPU.
+      local_rank: the number of the process on its machine.
+
+    Raises:
+      UserError: there is no such device.
+    """
     if name not in DEVICES:
         raise UserError(f"--device is {name!r}; wanted one of {', '.join(DEVICES)}")
     count = torch.cuda.device_count() if name != "cpu" else 0
@@ -262,6 +271,11 @@ def _find_device(name: str, local_rank: int) -> torch.device:
             f"many processes (torchrun --nproc_per_node={count})"
         )
     return torch.device("cuda", local_rank)
+
+
+def device_name(device: torch.device) -> str:
+    """Returns the name of a GPU, or "the CPU"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
 
 
 def _no_gpu() -> str:

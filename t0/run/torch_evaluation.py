@@ -1,0 +1,105 @@
+"""Evaluates with PyTorch what `t0 eval` and mode `eval` otherwise evaluate with TensorFlow.
+
+    choose_engine("auto", "auto")           # "torch" if PyTorch sees a GPU, else "tensorflow"
+    engine = TorchEvaluation(arguments, "auto")         # gin's model; arguments of Mesh's `run`
+    engine.make_scorer("float32")                       # a `ranking.ChoiceScorer`
+    engine.make_generator(dtype="float32", method=method)
+    engine.make_held_out_model("float32")               # a `perplexity.HeldOutModel`
+
+Records, batches, metrics and files do not depend on the engine: only these three objects do.
+"""
+
+import functools
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from t0.compat import tf
+from t0.errors import UserError, install_command, say
+from t0.run import specify
+from t0.scoring.mesh_model import both_vocabularies
+
+ENGINES = ("auto", "tensorflow", "torch")
+DEVICES = ("auto", "cuda", "cpu")
+
+
+def choose_engine(engine: str, device: str) -> str:
+    """Returns "tensorflow" or "torch"; hides the GPUs from TensorFlow if PyTorch computes.
+
+    Args:
+      engine: one of `ENGINES`; "auto" is PyTorch if it is installed and sees a GPU.
+      device: one of `DEVICES`, which is PyTorch's.
+
+    Raises:
+      UserError: PyTorch is not installed, or has no such device, or TensorFlow is given a device.
+    """
+    if engine == "tensorflow":
+        if device != "auto":
+            raise UserError(
+                f"--device={device} is for PyTorch, and the engine is TensorFlow: leave it out, or "
+                "give --engine=torch"
+            )
+        return engine
+    if not importlib.util.find_spec("torch"):
+        if engine == "torch" or device != "auto":
+            flag = f"--engine={engine}" if engine == "torch" else f"--device={device}"
+            raise UserError(f"{flag}: PyTorch is not installed: {install_command('torch')}")
+        return "tensorflow"
+    import torch
+
+    from t0.torch import world
+
+    if engine == "auto" and device == "auto" and not torch.cuda.is_available():
+        return "tensorflow"
+    world.find_device(device)
+    tf.config.set_visible_devices([], "GPU")  # they are PyTorch's
+    return "torch"
+
+
+def uses_gpu(device: str) -> bool:
+    """Returns whether the engine "torch" computes on a GPU."""
+    from t0.torch import world
+
+    return world.find_device(device).type == "cuda"
+
+
+class TorchEvaluation:
+    """The configured model on PyTorch.
+
+    Args:
+      arguments: the arguments of the run, as `arguments.read` returns them.
+      device: one of `DEVICES`.
+
+    Raises:
+      UserError: the PyTorch engine does not support the model.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any], device: str) -> None:
+        from t0.torch import shape, world
+
+        sizes = [each.vocab_size for each in both_vocabularies(arguments["vocabulary"])]
+        self._spec = shape.t5(specify.model_spec(arguments, *sizes))
+        self._world = world.World(0, 1, world.find_device(device))
+        self._activations = functools.partial(
+            world.choose_activation_type, device=self._world.device
+        )
+        say(f"evaluated with PyTorch on {world.device_name(self._world.device)}")
+
+    def make_scorer(self, dtype: str) -> Any:
+        """Builds the scorer of answer choices."""
+        from t0.torch.rank_evaluation import ShardedScorer
+
+        return ShardedScorer(self._spec, self._world, self._activations(dtype))
+
+    def make_generator(self, *, dtype: str, method: Any) -> Any:
+        """Builds the generator of texts."""
+        from t0.torch.decoding import TorchGenerator
+
+        device = self._world.device
+        return TorchGenerator(self._spec, device, self._activations(dtype), method)
+
+    def make_held_out_model(self, dtype: str) -> Any:
+        """Builds the model that sums losses."""
+        from t0.torch.held_out import TorchHeldOutModel
+
+        return TorchHeldOutModel(self._spec, self._world.device, self._activations(dtype))
