@@ -1,4 +1,4 @@
-"""Runs the jobs of a plan on Apache Beam, on the runner that `--runner=...` names.
+"""Runs the jobs of a plan on Apache Beam, with the runner of `--runner=...`.
 
     for outcome in run_on_beam(
         states, jobs, model, RecordOptions(), Setup(module_import=["my_tasks"]),

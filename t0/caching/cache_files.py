@@ -9,18 +9,18 @@ A run writes the files of a task into a directory next to the final one,
 into it and renames it to the task's directory (see `t0.files.publishing`). So a killed run leaves
 no directory that looks finished, two runs with the same output directory never share a file, and
 the first run to finish publishes. For an object store the directory is on this machine, if there is
-room (`t0.caching.uploads`): the files are uploaded to their final names, and `COMPLETED` after they
-were seen there, whole. SeqIO only checks that `COMPLETED` exists; ours holds what `verify` compares
-with:
+room (`t0.caching.uploads`). The files are uploaded to their final names, and `COMPLETED` after all
+of them are there with their full sizes. SeqIO only checks that `COMPLETED` exists. Ours contains
+the sizes and checksums that `verify` compares:
 
     {"schema": 1, "task": "toy", "absent_splits": {}, "splits": {"train": {"examples": 3,
      "files": {"train.tfrecord-00000-of-00001": {"bytes": 310, "crc32c": "4waSgw==", "examples": 3,
      "sha256": "..."}}}}}
 
 The number of records decides where files are cut, not the parts, so the files do not depend on the
-pieces of a split. Parts hold frames of a TFRecord file, whose bytes are copied without parsing the
-records. There is one exception: a range of rows numbers the rows of rank evaluation (`idx`) as if
-no row before the range was dropped. Where rows were dropped, `join_parts` numbers the records of
+pieces of a split. Parts contain frames of a TFRecord file, whose bytes are copied without parsing
+the records. There is one exception: a range of rows numbers the rows of rank evaluation (`idx`) as
+if no row before the range was dropped. If rows were dropped, `join_parts` numbers the records of
 the later ranges again, so that `idx` equals SeqIO's `enumerate` over the kept rows.
 
 This module imports TensorFlow only for `gs://`.
@@ -62,7 +62,7 @@ from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
 
 COMPLETED = "COMPLETED"
-# What a cache was made from; see `t0.caching.provenance`.
+# The record of a cache's inputs; see `t0.caching.provenance`.
 PROVENANCE = "provenance.json"
 _INFO = re.compile(r"info\.(.+)\.json")
 SHARD_BYTES = 100 * 10**6
@@ -148,7 +148,7 @@ def _check_checksum(content: bytes) -> None:
 
 
 def write_provenance(directory: str, made_from: Mapping[str, Any]) -> None:
-    """Writes what a cache was made from into its directory.
+    """Writes the record of a cache's inputs into its directory.
 
     Raises:
       OutputError: if it cannot be written.
@@ -157,11 +157,11 @@ def write_provenance(directory: str, made_from: Mapping[str, Any]) -> None:
 
 
 def read_provenance(directory: str) -> dict[str, Any] | None:
-    """Returns what a cache was made from; None if nothing records it.
+    """Returns the record of a cache's inputs; None if there is none.
 
     Raises:
       OSError: if the record cannot be read.
-      ValueError: if it is not what was written.
+      ValueError: if it is damaged.
     """
     path = posixpath.join(directory, PROVENANCE)
     if not paths.exists(path):
@@ -249,7 +249,7 @@ def shard_count(options: RecordOptions, source_shards: int, records: int, size_b
 
 
 def file_name(split: str, index: int, count: int) -> str:
-    """Returns the name of file `index` of `count`, as `seqio.get_cached_tfrecord_prefix` spells it.
+    """Returns the name of file `index` of `count`, as `seqio.get_cached_tfrecord_prefix` does.
 
     >>> file_name("train", 0, 2)
     'train.tfrecord-00000-of-00002'
@@ -387,14 +387,14 @@ def _write_files(
 
 
 def write_file(path: str, fill: Callable[[str], None]) -> dict[str, Any]:
-    """Writes a file under a temporary name, and renames it when it is whole and on the disk.
+    """Writes a file under a temporary name, and renames it when it is complete and on disk.
 
     Args:
       path: the file.
       fill: a function that writes the local file whose path it gets.
 
     Returns:
-      the file's size and checksums, as `entry_of` has them.
+      the file's size and checksums, see `entry_of`.
 
     Raises:
       OutputError: if it cannot be written.
@@ -409,7 +409,7 @@ def entry_of(file: BinaryIO) -> dict[str, Any]:
     """Returns the size and checksums of an open file.
 
     Returns:
-      "bytes"; "sha256", which `t0 verify` compares; and "crc32c", which a bucket says of an object.
+      "bytes"; "sha256", which `t0 verify` compares; and "crc32c", which buckets store for an object.
     """
     digest, checksum, size = hashlib.sha256(), google_crc32c.Checksum(), 0
     while block := file.read(COPIED_BYTES):
@@ -421,7 +421,7 @@ def entry_of(file: BinaryIO) -> dict[str, Any]:
 
 
 def _write_json(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes `content` as SeqIO does, and returns the file's entry of the manifest."""
+    """Writes `content` in SeqIO's format, and returns the file's entry of the manifest."""
     written = (json.dumps(content, sort_keys=True, indent=2) + "\n").encode()
     write_whole(path, written)
     return entry_of(io.BytesIO(written))

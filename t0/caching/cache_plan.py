@@ -58,17 +58,17 @@ class CacheSelection:
 class RecordOptions:
     """How a run makes and writes records, for all splits and workers.
 
-    The fields have the names of the command's flags, as those of `Setup` have.
+    The fields have the names of the command's flags, like those of `Setup`.
 
     Attributes:
-      min_shards: as in SeqIO, the least number of files of a split; None to choose it by the size
+      min_shards: as in SeqIO, the minimum number of files of a split; None to choose it by the size
         of the data, see `cache_files.shard_count`.
-      max_shards: as in SeqIO, the largest number of files of a split; 0 for no limit. If
+      max_shards: as in SeqIO, the maximum number of files of a split; 0 for no limit. If
         only this is given, `min_shards` is SeqIO's 64, so that a split has this many files, or 64
         if that is less.
       base_seed: as in SeqIO, a number that changes the seeds of the preprocessors.
-      enable_char_counts: whether to count characters, too (slow: every example is detokenized).
-      max_dropped_share: the largest share of its rows, 0 to 1, that a split may drop, unless
+      enable_char_counts: whether to also count characters (slow: every example is detokenized).
+      max_dropped_share: the maximum share of rows, 0 to 1, that a split may drop, unless
         `t0/caching/exemptions.csv` lists it.
       allow_hidden_labels: whether tasks of rank evaluation keep rows with withheld labels, and
         splits without any label are written.
@@ -89,7 +89,7 @@ class Setup:
     Attributes:
       module_import: the modules that register the tasks.
       data_dir: folders of datasets; those of the environment if empty.
-      skip_bad_rows: whether rows that hold half of a surrogate pair are skipped.
+      skip_bad_rows: whether rows with half of a surrogate pair are skipped.
       vocab: the path of the vocabulary, or None for the default.
       tfds_data_dir: the folder of TensorFlow Datasets, or None for the default.
       gin_param: gin's bindings for the tasks' sources and steps.
@@ -187,8 +187,8 @@ class Catalogue:
       mixtures: name -> the names of its tasks.
       cache_of: a function: task name -> directory of its finished cache, or None.
       cached_splits: a function: directory of a cache -> its splits, known empty ones included.
-      changes_of: a function: task, and directory of its cache -> what changed since it was written;
-        None if nothing records what it was made from.
+      changes_of: a function: task, and directory of its cache -> the changes since it was written;
+        None if it has no record of its inputs.
       rows_of: a function: task and split -> the number of input rows, None if it is unknown. It
         raises `AbsentData` if the data cannot be found.
     """

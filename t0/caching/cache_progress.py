@@ -95,8 +95,8 @@ _NUMBERS = (
 def summary(outcomes: Iterable[SplitOutcome]) -> Table:
     """Returns the table of the outcomes, with one row for each split.
 
-    Token counts leave out EOS. The columns "over" have the share of examples that are longer than
-    T0's lengths, which include EOS.
+    Token counts leave out EOS. The columns "over" have the share of examples longer than T0's
+    lengths, which include EOS.
     """
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")

@@ -1,9 +1,9 @@
-"""Parts: files with the records of a piece of a split for one task, until the split is whole.
+"""Parts: files with the records of a piece of a split for one task, until the split is complete.
 
     with PartWriter(directory, name) as part:
         part.append([framed(record), ...])
         info = part.finish({"kept": 500})
-    parts.read_info(path)      # returns the same info if `path` is a whole part, else None
+    parts.read_info(path)      # returns the same info if `path` is a complete part, else None
 
 A part is a TFRecord file, so that the final files of a split are made by copying bytes. Its last
 record has the counts (JSON), followed by their length and a magic number.
@@ -12,7 +12,7 @@ A part gets its name when it is complete. The name identifies its content (`part
 source shards, template or code, vocabulary and engine. So the next run takes over the parts of a
 killed run (`adopt`), but not those of a template or data file that has changed.
 
-Writing and reading hold few records in memory at a time, however many a part has.
+Writing and reading keep only a few records in memory at a time.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ def _read_counts(file: BinaryIO) -> dict[str, Any]:
     """Returns the counts at the end of an open part.
 
     Raises:
-      ValueError: if the file is not a whole part.
+      ValueError: if the file is not a complete part.
     """
     end = file.seek(0, os.SEEK_END) - _CHECKSUM_BYTES - _FOOTER.size
     file.seek(max(end, 0))
@@ -108,7 +108,7 @@ def _read_counts(file: BinaryIO) -> dict[str, Any]:
 
 
 def read_info(path: str) -> dict[str, Any] | None:
-    """Returns what `PartWriter.finish` returned; None if `path` is not a whole part."""
+    """Returns what `PartWriter.finish` returned; None if `path` is not a complete part."""
     try:
         with paths.local_copy(path) as local, open(local, "rb") as file:
             return _read_counts(file)
@@ -163,5 +163,5 @@ def adopt(directory: str, leftovers: Iterable[str]) -> int:
 
 
 def any_whole(directory: str) -> bool:
-    """Returns whether `directory` holds a part that a later run may take over."""
+    """Returns whether `directory` has a part that a later run may take over."""
     return any(name.endswith(SUFFIX) for name in paths.list_names(directory))

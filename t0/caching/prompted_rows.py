@@ -7,16 +7,16 @@
 
 Each row is read once. A template is rendered once for its plain and its rank-evaluation task, and
 the inputs are tokenised once for both tasks and all choices of a row. Targets that repeat, such as
-labels, are tokenised once. A part holds its counts, so that a run that takes it over has them.
+labels, are tokenised once. A part contains its counts, for a run that takes it over.
 
-This module does not import TensorFlow, so that a worker needs a fraction of the memory. Its records
-decode to those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), in the same order. The ids
+This module does not import TensorFlow, so a worker needs much less memory. Its decoded records
+equal those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), in the same order. The ids
 equal those of `tf_text.SentencepieceTokenizer` with the same model, which SeqIO uses: both call the
 same library (`t0.caching.tokenizing`).
 
-Records have the features of T0's two kinds of record, and a choice's also `document` if rows share
-a text. The ids of a text contain neither EOS
-nor padding, because the vocabulary's pieces 0 and 1 are control pieces, which match no text.
+Records have the features of T0's two kinds of record. A choice's record also has `document` if rows
+share a text. The ids of a text contain neither EOS nor padding, because the vocabulary's pieces 0
+and 1 are control pieces, which match no text.
 """
 
 import dataclasses
@@ -139,7 +139,7 @@ class Renderer:
         self._opened: dict[tuple[str, str | None, str], sources.SplitRows] = {}
 
     def open_rows(self, job: RowRange) -> sources.SplitRows:
-        """Returns the rows of a range's split, which stays open until a range of another comes."""
+        """Returns the rows of a range's split, which stays open until the next split."""
         key = (job.dataset, job.subset, job.split)
         if key not in self._opened:
             self._opened = {key: sources.open_split(*key)}
@@ -258,7 +258,7 @@ class _TaskRecords:
         return frames
 
     def _count_tokens(self, index: int, choices: Sequence[Encoded], right: int | None) -> None:
-        """Counts a row by the tokens of its choices; `right` is the place of the target."""
+        """Counts a row by the tokens of its choices; `right` is the target's index."""
         if any(choice.has_unknown for choice in choices):
             self.report.count(UNKNOWN, index)
         if right is not None and sum(c.ids == choices[right].ids for c in choices) > 1:

@@ -62,7 +62,7 @@ _Values = dict[str, tuple[Any, str]]
 
 
 def provenance(task: seqio.Task, splits: Iterable[str], modules: Sequence[str]) -> dict[str, Any]:
-    """Returns what a task's records are made from, as JSON.
+    """Returns the inputs of a task's records, as JSON.
 
     Args:
       task: the task.
@@ -111,7 +111,7 @@ def _read_sections(task: seqio.Task, splits: Iterable[str], walk: CodeWalk) -> d
 
 
 def changes_of(task: seqio.Task, directory: str) -> list[str] | None:
-    """Returns what changed since the cache in a directory was written, a phrase for each.
+    """Returns the changes since the cache in a directory was written, a phrase for each.
 
     Returns:
       [] if the cache is up to date; None if it has no record to compare with.
@@ -124,7 +124,7 @@ def changes_of(task: seqio.Task, directory: str) -> list[str] | None:
 
 
 def changes(recorded: Mapping[str, Any], task: seqio.Task) -> list[str]:
-    """Returns what changed since a task was cached, a phrase for each; [] if it is up to date.
+    """Returns the changes since a task was cached, a phrase for each; [] if it is up to date.
 
     Args:
       recorded: the record of the task's cache.
@@ -193,7 +193,7 @@ def identify_data(source: seqio.DataSource, split: str) -> list[Any] | None:
 
 
 def identify_code(task: seqio.Task, modules: Sequence[str]) -> dict[str, Any]:
-    """Returns what a task's records depend on other than data: its code and the values in it.
+    """Returns the inputs of a task's records other than data: its code and the values in it.
 
     Args:
       task: the task.

@@ -1,4 +1,4 @@
-"""One run of caching: plans, works, publishes each task when its splits are whole, and reports.
+"""One run of caching: plans, works, publishes each task when its splits are complete, and reports.
 
     cache(CacheSelection(output_cache_dir="/data/cache", tasks=["t0_train"]), RecordOptions(),
           Setup(module_import=["t0.seqio_tasks"]), num_workers=8)
@@ -55,7 +55,7 @@ from t0.errors import UserError, interruptible, printable
 from t0.files import OutputError, paths, publishing
 
 DIRECT_RUNNER = ["--runner=DirectRunner"]
-# A run of at most so many rows starts no workers, because starting them takes as long.
+# A run of at most this many rows starts no workers, because starting them takes as long.
 SMALL_ROWS = 5000
 # The prefix of parts directories. A task's name has no `-`, so no task's directory has this name.
 PARTS = "unfinished-parts"
@@ -76,14 +76,14 @@ def cache(
       selection: the tasks to cache.
       options: how records are made and written.
       setup: how a process registers the tasks.
-      num_workers: the number of worker processes; None for one on each core, or none for a small
-        plan. With 0 this process works itself.
+      num_workers: the number of worker processes; None for one per core, or none for a small
+        plan. With 0 this process does the work.
       pipeline_options: Apache Beam's options. With any other than SeqIO's default
         `--runner=DirectRunner`, Beam carries out the plan.
       console: the console for progress and summary; stdout by default.
 
     Raises:
-      UserError: if a wanted split could not be cached; the tasks without such a split are
+      UserError: if a selected split could not be cached; the tasks without such a split are
         published.
     """
     console = console or _console()
@@ -162,7 +162,7 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
     listed = functools.cache(paths.list_names)
 
     def finished(directory: str) -> bool:
-        # One listing, in place of two requests for each task that is not there.
+        # One listing instead of two requests for each missing task.
         above, name = posixpath.split(directory)
         exists = not paths.is_remote(directory) or name in listed(above)
         return exists and cache_files.is_finished(directory)

@@ -6,7 +6,7 @@
 
 SeqIO seeds each shard of a source by its number (`seqio.beam_utils.PreprocessTask`) and caches one
 after the other. So any process can read any shard, and the parts, joined in order, equal the
-records of the whole source. A part holds its counts, so that a run that takes it over has them.
+records of the whole source. A part contains its counts, for a run that takes it over.
 
 The tasks must be registered in this process (`workers.prepare`).
 """
@@ -29,7 +29,7 @@ from t0.files import tfrecord
 from t0.prompts import NO_LABEL, RowReport
 from t0.prompts.row_report import UNKNOWN
 
-# The most parts of a split: one for each of a million small files would be too many files.
+# The maximum number of parts of a split: a million small files must not make a million parts.
 MOST_RUNS = 1024
 ADVANCE_SECONDS = 0.5
 RECORDS_AT_ONCE = 100
@@ -78,7 +78,7 @@ class ShardRun:
 
 
 def runs_of(shards: int) -> tuple[tuple[int, int], ...]:
-    """Returns the runs of a source with so many shards: (first shard, end) of at most `MOST_RUNS`.
+    """Divides the shards of a source into at most `MOST_RUNS` runs: (first shard, end) of each.
 
     >>> runs_of(3)
     ((0, 1), (1, 2), (2, 3))
@@ -143,7 +143,7 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
       made: the features of a cached example, as `feature_info` returns them.
 
     Raises:
-      UserError: if a required feature is never made, or has another type than the task says.
+      UserError: if a required feature is never made, or has a type other than the task's.
     """
     unfit = [
         name
@@ -217,7 +217,7 @@ def read_examples(
     base_seed: int | None,
     threads: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the examples of a shard as the preprocessors before the caching point make them.
+    """Yields the examples of a shard after the preprocessors before the caching point.
 
     Args:
       task: the task.
@@ -350,7 +350,7 @@ class ExampleCounter:
 
     def _add_unknown(self, name: str, ids: np.ndarray) -> None:
         vocabulary = self._features[name].vocabulary
-        # Vocabularies of bytes have an id for unknown tokens that no text gives.
+        # Byte vocabularies have an id for unknown tokens that no text produces.
         if name == "targets" and vocabulary.unk_id is not None:
             self.unknown += bool((ids == vocabulary.unk_id).any())
 

@@ -14,7 +14,7 @@ refused if
 - in a task of rank evaluation, labels are withheld, or no choices contain the target, so that a
   score would mean nothing.
 
-`exemptions.csv` lists the splits for which that is known and right.
+`exemptions.csv` lists the splits for which this is correct.
 
 The classes that are sent to other processes (`SplitSpec`, `JoinParts`, `SplitOutcome`) are plain
 data. This module does not import TensorFlow.
@@ -117,7 +117,7 @@ def _number(text: str) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class SplitSpec:
-    """The records and pieces of a split; every job holds it.
+    """The records and pieces of a split; every job contains it.
 
     Attributes:
       split: the split.
@@ -126,7 +126,7 @@ class SplitSpec:
       choices: whether there is a record for each answer choice (rank evaluation), not for each row.
       hide_labels: see `t0.tasks.PromptedSource`.
       eos: whether inputs end in EOS, and whether targets do.
-      answer_choices: whether the record of a row holds its choices.
+      answer_choices: whether the record of a row contains its choices.
       document: the column whose hash is the feature `document` of a choice's record, or None.
       template: the template's name; "" for a task without a template.
       exemptions: the exemptions from the rules about publishing.
@@ -197,7 +197,7 @@ class SplitState:
         self._results: dict[int, PartInfo | SplitOutcome] = {}
 
     def take_over(self, start: int, path: str) -> bool:
-        """Adds the part of a piece that an earlier run made; returns whether it is there, whole."""
+        """Adds the part of a piece that an earlier run made; returns whether it is complete."""
         info = parts.read_info(path)
         if info is not None:
             self._results[start] = info

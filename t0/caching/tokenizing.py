@@ -1,25 +1,25 @@
-r"""Tokenises texts by the words that were tokenised before, with SentencePiece's ids.
+r"""Tokenises texts with a cache of words; the ids equal SentencePiece's.
 
     tokenizer = Tokenizer(model, eos_id=1)
     tokenizer.encode([b"A film."])       # [(b"G\xae\x06\x05", 3)]: ids 71, 814, 5 as varints
 
-The pieces of a unigram model such as T5's do not cross white space, so the best pieces of a text
-are those of its words: a word that is known is not searched again. Only a tie could differ.
-SentencePiece adds scores from the text's start in float32, so that of two ways to cut a word whose
-scores are nearly equal either may win, depending on the text before. A word's pieces are therefore
-taken only if they beat the second best by more than such sums can be off; a text with another word
-is given to SentencePiece as a whole.
+The pieces of a unigram model such as T5's do not cross white space. So the best pieces of a text
+are the best pieces of its words, and each word needs to be searched only once. Only a near tie can
+differ: SentencePiece adds scores from the start of the text in float32. If two segmentations of a
+word have nearly equal scores, the text before the word decides which one wins. So the cached pieces
+of a word are used only if they beat the second best by more than the rounding error of such sums. A
+text with any other word is passed to SentencePiece as a whole.
 
-How far sums can be off grows with the text's score. Adding up the scores of its words takes longer
-than joining their ids, so there is a table of words whose pieces win in all texts of few ids; only
-a text with another word, or with more ids, has its scores added up.
+The rounding error grows with the text's score. Adding the scores of the words takes longer than
+joining their ids. So there is a table of words whose pieces win in all texts of few ids. Scores are
+added only for a text that has another word, or more ids.
 
-To learn a word takes several times as long as SentencePiece needs to read it. So a text of many new
-words, such as a table of numbers, also goes to SentencePiece: after `_SEARCHES_AT_FIRST`, one
-word in `_WORDS_A_SEARCH` may be learned.
+Learning a word takes several times as long as encoding it with SentencePiece. So a text of many new
+words, such as a table of numbers, also goes to SentencePiece: after `_SEARCHES_AT_FIRST`, one word
+in `_WORDS_A_SEARCH` may be learned.
 
-Many new words are others with a comma or a full stop. Where no piece has a letter before such a
-mark, the word's pieces are those of the other, and the mark's.
+Many new words are known words followed by a comma or a full stop. If no piece has a letter before
+such a mark, the pieces are those of the known word, and the mark's piece.
 """
 
 import math
@@ -35,13 +35,13 @@ from t0.files import protobuf_wire
 # Texts that SentencePiece encodes in one call: a batch's overhead is that of encoding a short text.
 TEXTS_AT_ONCE = 512
 MOST_WORDS = 300_000
-# Bytes. Over so many additions a sum of float32 numbers is off by less than a hundredth.
+# Bytes. After this many additions the error of a float32 sum is less than a hundredth.
 LONGEST_TEXT = 100_000
-_LONGEST_WORD = 40  # bytes; longer ones seldom come again
+_LONGEST_WORD = 40  # bytes; longer words rarely occur again
 _SEARCHES_AT_FIRST = 50_000
 _WORDS_A_SEARCH = 32
-# In texts of at most so many ids, whose scores are at most so many nats for each, words are looked
-# up without their scores. T5's pieces have up to 13.6 nats, and an unknown character has 23.6.
+# In texts with at most this many ids and this many nats per id, words are looked up without their
+# scores. T5's pieces have up to 13.6 nats, and an unknown character has 23.6.
 _FEW_IDS = 640
 _NATS_AN_ID = 25.6
 _MARKS = ".,?!:;"
@@ -58,10 +58,10 @@ class _KnownWord(NamedTuple):
 
     Attributes:
       ids: their ids as varints.
-      count: how many they are.
-      score: the size of the sum of their scores, in nats.
-      lead: by how many nats they beat the second best.
-      additions: at most so many scores are added on any way through the word.
+      count: the number of pieces.
+      score: the absolute value of the sum of their scores, in nats.
+      lead: the nats by which they beat the second best.
+      additions: the maximum number of scores that any segmentation of the word adds.
     """
 
     ids: bytes
@@ -71,16 +71,16 @@ class _KnownWord(NamedTuple):
     additions: int
 
     def wins_in(self, score: float) -> bool:
-        """Returns whether these are the word's pieces in every text of at most such a score."""
-        # Either way's additions are each off by at most half the distance of neighbouring numbers.
+        """Returns whether these are the word's pieces in every text of at most this score."""
+        # Each addition is off by at most half the distance of neighbouring numbers.
         return self.lead > self.additions * _distance(score)
 
 
 class Tokenizer:
-    """A SentencePiece model, and the ids of the words that it has met.
+    """A SentencePiece model, and the ids of the words that it has learned.
 
     Args:
-      model: the model as SeqIO holds it, in which T5's sentinels are pieces.
+      model: the model as SeqIO loads it, in which T5's sentinels are pieces.
       eos_id: the id of EOS.
     """
 
@@ -125,7 +125,7 @@ class Tokenizer:
         return self._join_by_score(words)
 
     def _join_by_score(self, words: Sequence[bytes]) -> tuple[bytes, int] | None:
-        # All were looked up before, so that those which are not there were not learned.
+        # All words were looked up before, so missing ones were not learned.
         entries = [*map(self._words.get, words)]
         if None in entries:
             return None
@@ -136,7 +136,7 @@ class Tokenizer:
 
 
 class _KnownWords(dict[bytes, _KnownWord]):
-    """Word -> its best pieces; None, which is not kept, for a word that is not learned.
+    """Word -> its best pieces; None, which is not stored, for a word that is not learned.
 
     Args:
       processor: a SentencePiece model.
@@ -144,7 +144,7 @@ class _KnownWords(dict[bytes, _KnownWord]):
       marks: a letter or digit with a mark, which no piece has -> the id of the mark's piece.
 
     Attributes:
-      searches_left: how many words may be learned.
+      searches_left: the number of words that may still be learned.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class _KnownWords(dict[bytes, _KnownWord]):
         return _KnownWord(ids + self._varints[mark], count + 1, score + cost, lead, additions + 1)
 
     def _search(self, word: bytes) -> _KnownWord:
-        # The other types of output have no scores, or take longer to read.
+        # The other output types have no scores, or take longer to read.
         serialized = self._processor.nbest_encode(word, nbest_size=2, out_type="serialized_proto")
         best, *others = sentencepiece_pb2.NBestSentencePieceText.FromString(serialized).nbests
         ids = [piece.id for piece in best.pieces]
@@ -221,10 +221,10 @@ class _InFewIds(dict[bytes, bytes | None]):
 
 
 def _distance(score: float) -> float:
-    """Returns the distance of neighbouring float32 numbers where sums reach a score.
+    """Returns the distance of neighbouring float32 numbers at the size of a score.
 
-    A sum is larger than the score by its error, and on a second best way by the lead. The
-    first is less than a hundredth of the score; if the second is more, the lead is clear.
+    A sum exceeds the score by its rounding error, and for the second best segmentation also by the
+    lead. The error is less than a hundredth of the score; if the lead is more, it is clear.
     """
     return math.ldexp(1.0, math.frexp(1.01 * score)[1] - _FLOAT32_BITS)
 
@@ -256,7 +256,7 @@ def _is_cut_at_spaces(model: sentencepiece_model_pb2.ModelProto) -> bool:
         and normalizer.remove_extra_whitespaces
         and normalizer.escape_whitespaces
         and not any(_SPACE in piece.piece[1:] for piece in model.pieces)
-        # Else an unknown character could be joined with that of the word before.
+        # Otherwise an unknown character could be joined with that of the previous word.
         and any(piece.piece == _SPACE for piece in model.pieces)
         and all(piece.score <= 0 for piece in model.pieces)
     )

@@ -1,4 +1,4 @@
-"""Uploads the files of a run to an object store while the workers of this machine make more.
+"""Uploads the files of a run to an object store while this machine's workers make more files.
 
     with open_output(parts_dir, on_this_machine=True) as output:   # `Uploads`, if that is remote
         output.find_part(path)          # the part of an earlier run, or None
@@ -7,9 +7,9 @@
         output.publish(staging, finish, paths)  # calls `finish` with the folder of the files
         output.wait()
 
-Workers write into a temporary folder of this machine and need neither TensorFlow nor the network;
-threads of the run's process upload. Parts are uploaded because the run may be killed: the next run
-takes them over, on whichever machine. If the disk has less than `FREE_BYTES` left, parts are
+Workers write into a temporary folder of this machine and need neither TensorFlow nor the network.
+Threads of the run's process upload. Parts are uploaded because the run may be killed: the next run
+takes them over, on any machine. If the disk has less than `FREE_BYTES` left, parts are
 removed here after their upload, and workers write the files of a task into the object store.
 
 `InPlace` has the same methods for an output that workers write to themselves: a disk, or any output

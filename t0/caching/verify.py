@@ -7,8 +7,8 @@
 
 A cache of ours lists its files with sizes, checksums and counts in `COMPLETED`, which contains a
 checksum of itself. Other caches in SeqIO's layout (of SeqIO itself, P3's published ones) have no
-such list: there the shards that the files' names and `info.<split>.json` promise must be there, and
-each record's own checksum and the number of examples in `stats.<split>.json` must fit.
+such list. Their shards must be complete according to the files' names and `info.<split>.json`, and
+each record's own checksum and the number of examples in `stats.<split>.json` must match.
 """
 
 import concurrent.futures

@@ -7,12 +7,12 @@
 
 `prompted_rows` makes a task if its source is T0's own and its preprocessors are exactly T0's
 (`t0.tasks.prompted_tasks`). Tasks on the same split of a dataset share ranges, so that each of its
-rows is read once, and the two tasks of a template share its rendered text. Ranges only
-depend on the split, not on the wanted tasks. So a run can use the parts of a killed run, even
-without the tasks that are finished by now.
+rows is read once, and the two tasks of a template share its rendered text. Ranges depend only on
+the split, not on the selected tasks. So a run can use the parts of a killed run, even if some tasks
+were finished in between.
 
 `source_shards` makes all other SeqIO tasks, one shard of their source at a time; a source of one
-shard (a Python generator) is one job. The name of a part has a hash of all that the part depends on
+shard (a Python generator) is one job. The name of a part has a hash of all its inputs
 (`provenance.identify_data`). If that is unknown, the name is random, and no other run uses the
 part.
 """
@@ -42,7 +42,7 @@ from t0.tasks.prompted_tasks import expand_choices
 from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies
 
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
-# On an object store a range costs some ten requests for each task, so there are fewer of them.
+# On an object store a range costs about ten requests per task, so there are fewer ranges.
 REMOTE_MIN_ROWS, REMOTE_RANGES = 10_000, 8
 _TOKENISED = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
 
@@ -178,7 +178,7 @@ def _plan_row_ranges(
     for data, of_data in by_data.items():
         try:
             rows = opened.rows(data)
-            # For data of the hub there are none.
+            # Data of the hub has no files.
             files = identify_data(tasks[of_data[0].task].source, of_data[0].name) or []
             stem = {
                 "format": RECORD_FORMAT,
@@ -202,7 +202,7 @@ def _plan_row_ranges(
 
 
 def _pieces(rows: int, *, remote: bool) -> tuple[tuple[int, int], ...]:
-    """Returns the ranges of a split: some tens, to use all cores and to lose little by a kill."""
+    """Returns the ranges of a split: a few dozen, to use all cores and to lose little if killed."""
     least, count = (REMOTE_MIN_ROWS, REMOTE_RANGES) if remote else (MIN_ROWS, RANGES)
     size = min(max(least, math.ceil(rows / count)), MAX_ROWS)
     return tuple((start, min(start + size, rows)) for start in range(0, rows, size)) or ((0, 0),)
@@ -303,7 +303,7 @@ def _spec_of_source(split: TaskSplit, options: RecordOptions, modules: Sequence[
 
 
 def _skipping() -> list[str]:
-    """Returns what the keys of parts have besides, since skipped rows move the rows behind them."""
+    """Returns an addition to the keys of parts, because skipped rows move the rows after them."""
     return ["skip_bad_rows"] if skips_bad_rows() else []
 
 

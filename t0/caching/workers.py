@@ -58,7 +58,7 @@ class WorkerError(RuntimeError):
 def execute(
     job: Job, make: Callable[[Any], Mapping[str, PartInfo | str]] | None
 ) -> dict[str, PartInfo | SplitOutcome] | SplitOutcome:
-    """Does one job; returns errors as outcomes, and raises none.
+    """Does one job; returns errors as outcomes instead of raising them.
 
     Args:
       job: the job.
@@ -118,8 +118,8 @@ def prepare(setup: Setup) -> None:
     """Registers the tasks in this process, after setting data folders and vocabulary.
 
     Raises:
-      UserError: if a module, a folder or the vocabulary does not exist, or gin knows no such
-        binding.
+      UserError: if a module, a folder or the vocabulary does not exist, or a gin binding is
+        unknown.
     """
     prepare_sources(setup)
     if setup.vocab:
@@ -164,7 +164,7 @@ class RowRangeWorker:
     setup: Setup
 
     def __call__(self) -> Execute:
-        """Loads what every job needs, and returns the function that does a job."""
+        """Loads the shared state of all jobs, and returns the function that does a job."""
         from t0.caching.prompted_rows import Renderer, render_rows
 
         prepare_sources(self.setup)
@@ -250,7 +250,7 @@ def in_processes(
       queue: the jobs. The caller may add jobs between results.
       start: prepares a process. It must be picklable, like the jobs and their results.
       on_report: a function that takes a job and its report.
-      workers: the largest number of processes.
+      workers: the maximum number of processes.
       doing: the verb for the message if a worker dies.
       kept: the part of this message that says how to continue.
 
