@@ -409,7 +409,7 @@ def entry_of(file: BinaryIO) -> dict[str, Any]:
     """Returns the size and checksums of an open file.
 
     Returns:
-      "bytes"; "sha256", which `t0 verify` compares; and "crc32c", which buckets store for an object.
+      "bytes"; "sha256", which `t0 verify` compares; and "crc32c", which buckets also store.
     """
     digest, checksum, size = hashlib.sha256(), google_crc32c.Checksum(), 0
     while block := file.read(COPIED_BYTES):

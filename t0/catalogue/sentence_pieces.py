@@ -3,7 +3,7 @@
     tokens = Tokens("spiece.model")
     tokens.ids("A film.")             # [71, 814, 5], without EOS
     tokens.text([71, 814, 5, 1])      # "A film."
-    tokens.character_index("A film.", 2)        # 6: the first character of the third token
+    tokens.character_index("A film.", 2)    # 6: the first character of the third token
 
 T5's SentencePiece model has two editions: one with 32,000 pieces, to which 100 sentinels
 (`<extra_id_0>` ... `<extra_id_99>`) are added when it is loaded, and `.100extra`, which contains
