@@ -211,7 +211,7 @@ def select_tasks(
     """
     selected = set(catalogue.tasks) if not wanted else set()
     for entry in wanted:
-        matched = _matching(catalogue, entry)
+        matched = _match_tasks(catalogue, entry)
         if not matched:
             raise unknown_name(
                 "task or mixture",
@@ -224,14 +224,14 @@ def select_tasks(
         selected |= matched
     notes = []
     for entry in excluded:
-        matched = _matching(catalogue, entry)
+        matched = _match_tasks(catalogue, entry)
         if not matched:
             notes.append(f"--excluded_tasks={entry} matches no task")
         selected -= matched
     return [name for name in catalogue.tasks if name in selected], notes
 
 
-def _matching(catalogue: Catalogue, entry: str) -> set[str]:
+def _match_tasks(catalogue: Catalogue, entry: str) -> set[str]:
     if entry in catalogue.tasks:
         return {entry}
     # Mixtures come first: the name `t0++_train` is also a valid regex, which matches other names.
@@ -285,7 +285,7 @@ def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> Cach
     lacking = False
     for name in names:
         try:
-            decided, present = _decide(selection, catalogue, catalogue.tasks[name], tag)
+            decided, present = _plan_task(selection, catalogue, catalogue.tasks[name], tag)
         except _AbsentSplits as absent:
             for split, why in absent.splits.items():
                 faults.setdefault(why, []).append(f"{name} split '{split}'")
@@ -300,8 +300,8 @@ def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> Cach
             tasks[name] = decided
             splits += present
     if faults:
-        raise UserError(_listed(faults) + (_ABSENT_HINT if lacking else ""))
-    return CachePlan(_ordered(splits), tasks, skipped, tuple(notes))
+        raise UserError(_format_faults(faults) + (_ABSENT_HINT if lacking else ""))
+    return CachePlan(_order_splits(splits), tasks, skipped, tuple(notes))
 
 
 class _AbsentSplits(AbsentData):
@@ -312,7 +312,7 @@ class _AbsentSplits(AbsentData):
         self.splits = splits
 
 
-def _decide(
+def _plan_task(
     selection: CacheSelection, catalogue: Catalogue, task: Any, tag: str
 ) -> tuple[TaskPlan | str, list[TaskSplit]]:
     """Returns the plan of one task and its splits, or the reason to skip the task."""
@@ -323,7 +323,7 @@ def _decide(
         return "has none of the selected splits", []
     final = task_directory(selection.output_cache_dir, task.name)
     cache = catalogue.cache_of(task.name)
-    reason = _cached_already(selection, cache, final)
+    reason = _describe_existing(selection, cache, final)
     changed: Sequence[str] | None = ()
     if reason and cache and not selection.overwrite:
         changed = catalogue.changes_of(task, cache)
@@ -336,12 +336,12 @@ def _decide(
     if reason and cache != final:
         return reason, []
     staging = f"{final}.{tag}"
-    present, absent = _present(task, splits, staging, catalogue)
+    present, absent = _find_present(task, splits, staging, catalogue)
     if reason:
         missing = {split.name for split in present} - catalogue.cached_splits(final)
         if missing:
             raise UserError(
-                f"cached in {final} without {_quoted(missing)}; add --overwrite to "
+                f"cached in {final} without {_quote(missing)}; add --overwrite to "
                 "write all of its splits again"
             )
         return reason, []
@@ -356,7 +356,7 @@ def _decide(
     return TaskPlan(task.name, final, staging, names, absent, "; ".join(changed or ())), present
 
 
-def _ordered(splits: Sequence[TaskSplit]) -> tuple[TaskSplit, ...]:
+def _order_splits(splits: Sequence[TaskSplit]) -> tuple[TaskSplit, ...]:
     # The longest job comes first: if it ran last, the other workers would be idle. The splits of a
     # task stay together, because a task is published, and safe from a kill, after its last split.
     task_rows: dict[str, int] = {}
@@ -365,7 +365,7 @@ def _ordered(splits: Sequence[TaskSplit]) -> tuple[TaskSplit, ...]:
     return tuple(sorted(splits, key=lambda s: (-task_rows[s.task], s.task, -(s.rows or 0))))
 
 
-def _cached_already(selection: CacheSelection, cache: str | None, final: str) -> str | None:
+def _describe_existing(selection: CacheSelection, cache: str | None, final: str) -> str | None:
     if cache is None:
         return None
     if cache == final:
@@ -377,7 +377,7 @@ def _cached_already(selection: CacheSelection, cache: str | None, final: str) ->
     return f"cached already in {cache}"
 
 
-def _present(
+def _find_present(
     task: Any, wanted: Iterable[str], staging: str, catalogue: Catalogue
 ) -> tuple[list[TaskSplit], dict[str, str]]:
     present, absent = [], {}
@@ -394,10 +394,10 @@ def _check_splits(wanted: Sequence[str], tasks: Sequence[Any]) -> None:
     names = sorted({split for task in tasks for split in task.splits})
     for split in wanted:
         if split not in names:
-            raise unknown_name("split", split, names, f"The selected tasks have {_quoted(names)}.")
+            raise unknown_name("split", split, names, f"The selected tasks have {_quote(names)}.")
 
 
-def _listed(faults: Mapping[str, Sequence[str]], shown: int = 20) -> str:
+def _format_faults(faults: Mapping[str, Sequence[str]], shown: int = 20) -> str:
     lines = []
     for why, names in [*faults.items()][:shown]:
         more = f" and {len(names) - shown} more" if len(names) > shown else ""
@@ -407,5 +407,5 @@ def _listed(faults: Mapping[str, Sequence[str]], shown: int = 20) -> str:
     return "nothing was written, because of\n" + "\n".join(lines)
 
 
-def _quoted(names: Iterable[str]) -> str:
+def _quote(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names))

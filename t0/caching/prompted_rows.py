@@ -154,7 +154,7 @@ class Renderer:
 
     def inputs(self, texts: Sequence[str], eos: bool) -> list[Encoded]:
         """Returns, for each text, its entries `inputs` and `inputs_pretokenized`."""
-        return self._encoded("inputs", [text.encode() for text in texts], eos)
+        return self._encode("inputs", [text.encode() for text in texts], eos)
 
     def targets(self, texts: Sequence[str], eos: bool) -> Mapping[tuple[str, bool], Encoded]:
         """Returns (text, eos) -> the entries `targets` and `targets_pretokenized`."""
@@ -164,11 +164,11 @@ class Renderer:
             memo.clear()
             new = list(dict.fromkeys(texts))
         if new:
-            made = self._encoded("targets", [text.encode() for text in new], eos)
+            made = self._encode("targets", [text.encode() for text in new], eos)
             memo.update(zip(((text, eos) for text in new), made, strict=True))
         return memo
 
-    def _encoded(self, name: str, texts: Sequence[bytes], eos: bool) -> list[Encoded]:
+    def _encode(self, name: str, texts: Sequence[bytes], eos: bool) -> list[Encoded]:
         end = self.tokenizer.eos if eos else b""
         packed_entry, bytes_entry = tf_examples.packed_entry, tf_examples.bytes_entry
         pretokenized = f"{name}_pretokenized"
@@ -227,7 +227,7 @@ class _TaskRecords:
                 choices = [choice.encode() for choice in ex.choices]
                 entries = tf_examples.bytes_entry("answer_choices", choices) + entries
             frames.append(tfrecord.framed(tf_examples.example(entries)))
-            self._tally(encoded.size, [target.size])
+            self._count_text(encoded.size, [target.size])
         self._kept += len(kept)
         return frames
 
@@ -253,7 +253,9 @@ class _TaskRecords:
             self._count_tokens(
                 index, encoded_choices, choices.index(target) if target in choices else None
             )
-            self._tally(encoded.size, [encoded_choice.size for encoded_choice in encoded_choices])
+            self._count_text(
+                encoded.size, [encoded_choice.size for encoded_choice in encoded_choices]
+            )
             self._kept += 1
         return frames
 
@@ -264,7 +266,7 @@ class _TaskRecords:
         if right is not None and sum(c.ids == choices[right].ids for c in choices) > 1:
             self.report.count(EQUAL_TOKENS, index)
 
-    def _tally(self, size: int, targets: Sequence[int]) -> None:
+    def _count_text(self, size: int, targets: Sequence[int]) -> None:
         number = len(targets)
         if not number:
             return
@@ -316,7 +318,7 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
                 _RawRow(
                     index,
                     sources.hidden_label(job.dataset, row),
-                    _document_entry(row[column]) if column else b"",
+                    _encode_document(row[column]) if column else b"",
                 )
                 for index, row in rows
             ]
@@ -336,7 +338,7 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
     return results
 
 
-def _document_entry(document: Any) -> bytes:
+def _encode_document(document: Any) -> bytes:
     key = sources.document_key(document)
     return tf_examples.bytes_entry("document", [key.encode()])
 

@@ -103,7 +103,7 @@ def cache(
         task.name: provenance(seqio.TaskRegistry.get(task.name), task.splits, setup.module_import)
         for task in plan.tasks.values()
     }
-    for note in (*plan.notes, *_tidied(plan, selection, parts_dir), *_describe_plan(plan)):
+    for note in (*plan.notes, *_tidy_up(plan, selection, parts_dir), *_describe_plan(plan)):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     if not plan.splits:
         return []
@@ -187,7 +187,7 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
     )
 
 
-def _tidied(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> list[str]:
+def _tidy_up(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> list[str]:
     """Takes over the parts of killed runs, removes their other files, and returns notes."""
     out = selection.output_cache_dir
     names = [*plan.tasks, *plan.skipped]
@@ -292,9 +292,9 @@ class _Run:
             if isinstance(result, SplitOutcome):
                 yield result
             else:
-                yield from self._follows(job, result, queue)
+                yield from self._add_results(job, result, queue)
 
-    def _follows(
+    def _add_results(
         self,
         job: RowRange | ShardRun,
         made: Mapping[str, PartInfo | SplitOutcome],

@@ -240,7 +240,7 @@ class SplitState:
 def _joined_or_refused(
     spec: SplitSpec, infos: Sequence[PartInfo], options: RecordOptions, parts_dir: str
 ) -> JoinParts | SplitOutcome:
-    verdict = _verdict(spec, infos, options)
+    verdict = _decide_publication(spec, infos, options)
     counts = sum_counts(infos)
     if verdict.message:
         status = FAILED if counts.get("rows", 1) else ABSENT
@@ -291,7 +291,9 @@ class _Verdict:
     empty: bool = False
 
 
-def _verdict(spec: SplitSpec, infos: Sequence[PartInfo], options: RecordOptions) -> _Verdict:
+def _decide_publication(
+    spec: SplitSpec, infos: Sequence[PartInfo], options: RecordOptions
+) -> _Verdict:
     """Decides whether a split may be published, by the counts of all its parts."""
     counts = sum_counts(infos)
     first: dict[str, int] = {}
@@ -307,15 +309,15 @@ def _verdict(spec: SplitSpec, infos: Sequence[PartInfo], options: RecordOptions)
         )
     if "rows" not in counts:
         return _Verdict() if records else _Verdict(_NOTHING)
-    verdict = _by_rows(spec, counts, first, records, options)
+    verdict = _judge_rows(spec, counts, first, records, options)
     if verdict.message or verdict.empty:
         return verdict
     labels = summed(infos, "labels")
     labelled = counts["rows"] - counts.get(DROPPED, 0) - counts.get(HIDDEN, 0)
-    return _by_labels(verdict, spec, labels, labelled, first, options)
+    return _judge_labels(verdict, spec, labels, labelled, first, options)
 
 
-def _by_rows(
+def _judge_rows(
     spec: SplitSpec,
     counts: Mapping[str, int],
     first: Mapping[str, int],
@@ -362,7 +364,7 @@ def _by_rows(
     return _Verdict(notes=tuple(notes))
 
 
-def _by_labels(
+def _judge_labels(
     verdict: _Verdict,
     spec: SplitSpec,
     labels: Mapping[str, int],

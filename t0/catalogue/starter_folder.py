@@ -143,7 +143,7 @@ _TAKEN |= {"and", "or", "not", "in", "is", "if", "else", "for", "zip", "range", 
 _TAKEN |= {"cycler", "joiner"}
 
 
-def _names(plan: StarterFolder) -> dict[str, str]:
+def _name_columns(plan: StarterFolder) -> dict[str, str]:
     """Returns the names of the columns in the copy; the label is `label`."""
     others = [name for name in plan.table.columns if name != plan.labels.column]
     names = column_names([LABEL, *others])
@@ -155,7 +155,7 @@ def _convert_rows(
     plan: StarterFolder, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any] | None]:
     """Yields each row in its output form, or None for a row without a text or a label."""
-    names = _names(plan)
+    names = _name_columns(plan)
     for row in rows:
         index = plan.labels.index(row.get(plan.labels.column))
         texts = [row.get(name) for name in plan.texts]
@@ -202,7 +202,7 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
 
 def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
     """Returns a function that selects a tenth of the rows for validation."""
-    texts = [_names(plan)[name] for name in plan.texts]
+    texts = [_name_columns(plan)[name] for name in plan.texts]
 
     def by_hash(place: int, row: Mapping[str, Any]) -> bool:
         content = json.dumps([row[name] for name in texts], default=str)
@@ -217,7 +217,7 @@ def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mappin
 
 def _templates(plan: StarterFolder) -> str:
     """Returns the template file: one prompt that shows the choices, and one that does not."""
-    names = _names(plan)
+    names = _name_columns(plan)
     columns = [names[name] for name in plan.texts]
     if len(columns) == 1:
         text = f"{{{{{columns[0]}}}}}"

@@ -108,10 +108,10 @@ def compare(a: str | Path, b: str | Path, *, progress: bool = True) -> Compariso
         if slots_ignored:
             tensor_names = [name for name in tensor_names if names.split_slot(name)[1] is None]
         rows = [
-            _difference(first, second, name)
+            _compare_tensor(first, second, name)
             for name in tqdm(tensor_names, disable=not progress, leave=False, unit=" tensors")
         ]
-        settings = _setting_differences(first.facts, second.facts)
+        settings = _compare_settings(first.facts, second.facts)
         return Comparison(rows, (first.kind, second.kind), slots_ignored, settings)
 
 
@@ -133,7 +133,7 @@ def compare_forward(
     Raises:
       UserError: if a token id has no embedding.
     """
-    results = [_logits(path, inputs, targets, workdir) for path in (a, b)]
+    results = [_compute_logits(path, inputs, targets, workdir) for path in (a, b)]
     rows = min(logits.shape[-1] for logits, _ in results)
     highest = int(max(inputs.max(), targets.max()))
     if highest >= rows:
@@ -142,7 +142,7 @@ def compare_forward(
         )
     real = targets > 0
     first, second = (logits[real][:, :rows].astype(np.float64) for logits, _ in results)
-    likelihoods = tuple(_nats(logits[real], targets[real]) for logits, _ in results)
+    likelihoods = tuple(_sum_nats(logits[real], targets[real]) for logits, _ in results)
     return Forward(
         computed_by=tuple(program for _, program in results),
         largest=float(np.abs(first - second).max()),
@@ -254,7 +254,7 @@ def bitransformer(model: ModelShape, activation: str) -> Any:
     cross = (compat.transformer_layers.EncDecAttention, attention)
     common = {"d_model": model.d_model, "max_length": 1, "positional_embedding": False}
     encoder = compat.transformer.Unitransformer(
-        _layers([own, dense], model.encoder_layers),
+        _build_layers([own, dense], model.encoder_layers),
         input_vocab_size=model.vocabulary,
         output_vocab_size=None,
         autoregressive=False,
@@ -263,7 +263,7 @@ def bitransformer(model: ModelShape, activation: str) -> Any:
         **common,
     )
     decoder = compat.transformer.Unitransformer(
-        _layers([own, cross, dense], model.decoder_layers),
+        _build_layers([own, cross, dense], model.decoder_layers),
         input_vocab_size=model.vocabulary,
         output_vocab_size=model.vocabulary,
         autoregressive=True,
@@ -275,7 +275,7 @@ def bitransformer(model: ModelShape, activation: str) -> Any:
     return compat.transformer.Bitransformer(encoder, decoder, shared_embedding=True)
 
 
-def _setting_differences(a: CheckpointFacts, b: CheckpointFacts) -> list[str]:
+def _compare_settings(a: CheckpointFacts, b: CheckpointFacts) -> list[str]:
     """Returns a line for each setting that both checkpoints have with different values.
 
     Token ids and epsilons are not compared: folders whose values differ from T5's are never opened.
@@ -291,7 +291,7 @@ def _setting_differences(a: CheckpointFacts, b: CheckpointFacts) -> list[str]:
     return lines
 
 
-def _difference(one: CheckpointSource, other: CheckpointSource, name: str) -> Difference:
+def _compare_tensor(one: CheckpointSource, other: CheckpointSource, name: str) -> Difference:
     if name not in other.entries or name not in one.entries:
         return Difference(name, "only in A" if name in one.entries else "only in B", float("nan"))
     first, second = one.entries[name], other.entries[name]
@@ -321,7 +321,7 @@ def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:
     return largest
 
 
-def _logits(
+def _compute_logits(
     path: str | Path, inputs: np.ndarray, targets: np.ndarray, workdir: Path
 ) -> tuple[np.ndarray, str]:
     with contextlib.closing(open_source(path)) as source:
@@ -333,7 +333,7 @@ def _logits(
     return mesh_logits(model, activation, prefix, inputs, targets), "Mesh TensorFlow"
 
 
-def _nats(logits: np.ndarray, ids: np.ndarray) -> float:
+def _sum_nats(logits: np.ndarray, ids: np.ndarray) -> float:
     logits = logits.astype(np.float64)
     shifted = logits - logits.max(-1, keepdims=True)
     normal = np.log(np.exp(shifted).sum(-1))
@@ -356,7 +356,7 @@ def _restore_all(prefix: str) -> list[Any]:
     return assignments
 
 
-def _layers(kinds: list[tuple[type, dict]], blocks: int) -> Any:
+def _build_layers(kinds: list[tuple[type, dict]], blocks: int) -> Any:
     layers = []
     for block in range(blocks):
         for number, (cls, settings) in enumerate(kinds):

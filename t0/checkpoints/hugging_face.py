@@ -86,9 +86,9 @@ class HfSource(CheckpointSource):
         config = read_config(folder)
         self._weights = open_weights(folder)
         stored, metadata = self._weights.tensors, self._weights.metadata
-        scaled = _outputs_scaled(config)
-        embedding = self._embedding_key(config)
-        copies = self._copies(embedding, scaled)
+        scaled = _scales_outputs(config)
+        embedding = self._find_embedding_key(config)
+        copies = self._find_copies(embedding, scaled)
         unknown = []
         for key in stored:
             name = _EMBEDDING if key == embedding else names.from_hf(key)
@@ -98,17 +98,17 @@ class HfSource(CheckpointSource):
                 unknown.append(key)
             else:
                 self._add(name, key)
-        if _HEAD not in self.entries and _tied_unscaled(config):
+        if _HEAD not in self.entries and _is_tied_unscaled(config):
             # The unscaled embedding is also the output matrix.
             self._add(_HEAD, embedding)
         self.check(unknown)
         self._check_head(config, scaled)
         _check_config(folder, config, self.model)
-        activation = _activation(folder, config, self.model)
+        activation = _read_activation(folder, config, self.model)
         _check_fixed(folder, config, activation, self.model.gated)
         pieces, fault = tokenizer.find(folder)
         self.facts = CheckpointFacts(
-            step=_step(metadata, str(folder)),
+            step=_read_step(metadata, str(folder)),
             activation=activation,
             dropout_rate=checked_rate(config.get("dropout_rate"), str(folder / CONFIG)),
             model_type=config["model_type"],
@@ -130,7 +130,7 @@ class HfSource(CheckpointSource):
         turned = tensor.shape[::-1] if names.row_of(name).transposed else tensor.shape
         self.entries[name] = TensorEntry(turned, tensor.dtype, key)
 
-    def _embedding_key(self, config: dict) -> str:
+    def _find_embedding_key(self, config: dict) -> str:
         """Returns the key of the embedding; if tensors share memory, files keep any of their keys.
 
         Raises:
@@ -148,7 +148,7 @@ class HfSource(CheckpointSource):
             )
         return present[0]
 
-    def _copies(self, embedding: str, scaled: bool) -> dict[str, str]:
+    def _find_copies(self, embedding: str, scaled: bool) -> dict[str, str]:
         """Returns key -> reason for repeated tensors, whose values were compared."""
         others = {_SHARED, *_EMBEDDING_COPIES} - {embedding}
         present = sorted(others & self._weights.tensors.keys())
@@ -157,7 +157,7 @@ class HfSource(CheckpointSource):
         copies = {
             key: f"the same as {embedding}"
             for key in same
-            if key != embedding and self._equal(key, embedding)
+            if key != embedding and self._are_equal(key, embedding)
         }
         wrong = [key for key in present if key not in copies]
         if wrong:
@@ -169,7 +169,7 @@ class HfSource(CheckpointSource):
             copies[_NEVER_USED] = "no layer uses it"
         return copies
 
-    def _equal(self, key: str, other: str) -> bool:
+    def _are_equal(self, key: str, other: str) -> bool:
         a, b = self._weights.tensors[key], self._weights.tensors[other]
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
@@ -189,7 +189,7 @@ class HfSource(CheckpointSource):
             not self.model.tied
             and scaled
             and config["model_type"] == "t5"
-            and not _unscaled(config)
+            and not _is_unscaled(config)
         ):
             raise UserError(
                 f"{self.path} has an untied lm_head.weight, but its config.json says "
@@ -208,7 +208,7 @@ class HfTarget(CheckpointTarget):
 
     def __init__(self, folder: Path, plan: TargetPlan) -> None:
         self._folder, self._plan = folder, plan
-        self._shards = _shards(plan, plan.options.get("shard_bytes", _SHARD_BYTES))
+        self._shards = _plan_shards(plan, plan.options.get("shard_bytes", _SHARD_BYTES))
         facts = plan.facts
         metadata = {
             "format": "pt",
@@ -262,7 +262,7 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
     return TargetPlan(plan.model, entries, plan.facts, plan.options)
 
 
-def _step(metadata: dict[str, str], where: str) -> int | None:
+def _read_step(metadata: dict[str, str], where: str) -> int | None:
     """Returns the step in a header's metadata; None if it is missing or not an integer.
 
     Other writers may use "step" for something else.
@@ -273,11 +273,11 @@ def _step(metadata: dict[str, str], where: str) -> int | None:
     return checked_step(int(step), where)
 
 
-def _unscaled(config: dict) -> bool:
+def _is_unscaled(config: dict) -> bool:
     return config.get("scale_decoder_outputs") is False
 
 
-def _shards(plan: TargetPlan, shard_bytes: int) -> list[dict]:
+def _plan_shards(plan: TargetPlan, shard_bytes: int) -> list[dict]:
     shards: list[dict] = [{}]
     size = 0
     for name, entry in plan.entries.items():
@@ -311,7 +311,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _outputs_scaled(config: dict[str, Any]) -> bool:
+def _scales_outputs(config: dict[str, Any]) -> bool:
     """Returns whether the model ties its embedding and scales its outputs, as T5 1.0 does.
 
     transformers 5 never scales the outputs of mT5.
@@ -321,12 +321,12 @@ def _outputs_scaled(config: dict[str, Any]) -> bool:
     return config.get("tie_word_embeddings") is not False
 
 
-def _tied_unscaled(config: dict[str, Any]) -> bool:
+def _is_tied_unscaled(config: dict[str, Any]) -> bool:
     """Returns whether the output matrix is the unscaled embedding, as in new releases' T5 1.1."""
-    return config.get("tie_word_embeddings") is not False and not _outputs_scaled(config)
+    return config.get("tie_word_embeddings") is not False and not _scales_outputs(config)
 
 
-def _activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:
+def _read_activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:
     """Returns the activation function of the feed-forward layers.
 
     Raises:
@@ -409,7 +409,7 @@ def _same_number(value: Any, seen: int) -> bool:
     return type(value) in (int, float) and value == seen
 
 
-def _model_type(plan: TargetPlan) -> str:
+def _choose_model_type(plan: TargetPlan) -> str:
     """Returns the model type for which `transformers` computes the same outputs."""
     if not plan.model.shared_bias:
         return "umt5"
@@ -421,7 +421,7 @@ def _model_type(plan: TargetPlan) -> str:
 
 def _write_config(folder: Path, plan: TargetPlan) -> None:
     """Writes the files next to the weights, config.json last."""
-    model, kind = plan.model, _model_type(plan)
+    model, kind = plan.model, _choose_model_type(plan)
     write_json(folder / GENERATION, {"_from_model_config": True, **_TOKENS})
     if plan.facts.tokenizer:
         tokenizer.write_hf(folder, plan.facts.tokenizer)

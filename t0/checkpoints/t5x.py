@@ -83,7 +83,7 @@ def find_folder(path: Path, step: int | None) -> Path | None:
     return folders[step if step is not None else max(folders)]
 
 
-def _step(leaf: Any, where: str) -> int:
+def _read_step(leaf: Any, where: str) -> int:
     if isinstance(leaf, InlineArray):
         if leaf.shape not in ((), (1,)) or leaf.dtype.kind not in "iu":
             raise UserError(
@@ -122,7 +122,7 @@ class T5xSource(CheckpointSource):
         step, unknown, slots = None, [], []
         for path, leaf in leaves(tree):
             if path == "state/step":
-                step = _step(leaf, str(folder / INDEX))
+                step = _read_step(leaf, str(folder / INDEX))
             elif not isinstance(leaf, InlineArray | ZarrArray):
                 unknown.append(path)
             elif path.startswith("target/"):
@@ -143,7 +143,7 @@ class T5xSource(CheckpointSource):
     def load(self, name: str) -> np.ndarray:
         """Returns a tensor by canonical name."""
         leaf, layer = self._places[name]
-        array = self._whole(leaf, keep=layer is not None)
+        array = self._read_array(leaf, keep=layer is not None)
         if layer is not None:
             axis, number = layer
             array = np.ascontiguousarray(array[(slice(None),) * axis + (number,)])
@@ -153,7 +153,7 @@ class T5xSource(CheckpointSource):
         """Frees the stacked array that was read last."""
         self._recent = None
 
-    def _whole(self, leaf: InlineArray | ZarrArray, *, keep: bool) -> np.ndarray:
+    def _read_array(self, leaf: InlineArray | ZarrArray, *, keep: bool) -> np.ndarray:
         # Keep a stacked array, because its layers are loaded one after the other.
         if keep and self._recent is not None and self._recent[0] is leaf:
             return self._recent[1]
@@ -171,8 +171,8 @@ class T5xSource(CheckpointSource):
         """Adds a parameter's entry; returns its path if it is unknown."""
         scanned = _SCANNED.fullmatch(path)
         if not scanned:
-            name = names.from_t5x(_unshared(path))
-            return [path] if name is None else self._enter(name, leaf, None, f"target/{path}")
+            name = names.from_t5x(_unshare_bias(path))
+            return [path] if name is None else self._add_entry(name, leaf, None, f"target/{path}")
         side, rest = scanned.groups()
         if len(leaf.shape) < 2 or names.from_t5x(f"{side}/layers_0/{rest}") is None:
             return [path]
@@ -181,10 +181,10 @@ class T5xSource(CheckpointSource):
         self._stacks[path] = leaf.shape[1]
         for layer in range(leaf.shape[1]):
             name = names.from_t5x(f"{side}/layers_{layer}/{rest}")
-            self._enter(name, leaf, (1, layer), f"target/{path}")
+            self._add_entry(name, leaf, (1, layer), f"target/{path}")
         return []
 
-    def _enter(
+    def _add_entry(
         self, name: str, leaf: InlineArray | ZarrArray, layer: tuple[int, int] | None, path: str
     ) -> list[str]:
         shape = leaf.shape
@@ -200,11 +200,11 @@ class T5xSource(CheckpointSource):
             return [f"{path} (--drop_slots leaves out the optimizer's state)"]
         if parameter in self._stacks:
             return self._add_stacked_slot(parameter, _SLOTS[kind], path, leaf)
-        name = names.from_t5x(_unshared(parameter))
+        name = names.from_t5x(_unshare_bias(parameter))
         if name is None or name not in self.entries:
             return [path]
-        slot = _swapped(_SLOTS[kind], self.entries[name].shape)
-        return self._enter(names.slot_name(name, slot), leaf, None, path)
+        slot = _swap_slot(_SLOTS[kind], self.entries[name].shape)
+        return self._add_entry(names.slot_name(name, slot), leaf, None, path)
 
     def _add_stacked_slot(
         self, parameter: str, slot: str, path: str, leaf: InlineArray | ZarrArray
@@ -213,10 +213,10 @@ class T5xSource(CheckpointSource):
         side, rest = _SCANNED.fullmatch(parameter).groups()
         for layer in range(self._stacks[parameter]):
             name = names.from_t5x(f"{side}/layers_{layer}/{rest}")
-            kind, axis = _stacked_slot(slot, name, self.entries[name].shape)
+            kind, axis = _translate_stacked_slot(slot, name, self.entries[name].shape)
             if len(leaf.shape) <= axis or leaf.shape[axis] != self._stacks[parameter]:
                 return [path]
-            self._enter(names.slot_name(name, kind), leaf, (axis, layer), path)
+            self._add_entry(names.slot_name(name, kind), leaf, (axis, layer), path)
         return []
 
     def _fold_bias(self) -> None:
@@ -269,14 +269,14 @@ class T5xTarget(CheckpointTarget):
         path = names.t5x_name(parameter)
         side, layer, rest = _split_layer(path)
         if not self._scan or layer is None:
-            self._writer(_native(parameter, slot, self._plan), array.shape, array.dtype).write(
-                array
-            )
+            self._open_writer(
+                _find_native_path(parameter, slot, self._plan), array.shape, array.dtype
+            ).write(array)
             return
-        writer = self._stacked(side, rest, array)
+        writer = self._open_stacked_writer(side, rest, array)
         layers = [layer]
         if rest == _BIAS and self._plan.model.shared_bias:
-            layers = range(self._layers(side))
+            layers = range(self._count_layers(side))
         for layer in layers:
             writer.write_layer(layer, array)
 
@@ -292,7 +292,7 @@ class T5xTarget(CheckpointTarget):
             _insert(tree, path, writer.spec())
         if slots:
             self._add_placeholders(tree)
-        index = {"version": _VERSION, "optimizer": _sorted(tree)}
+        index = {"version": _VERSION, "optimizer": _sort_tree(tree)}
         (self._folder / INDEX).write_bytes(
             msgpack.packb(index, use_bin_type=True, strict_types=True)
         )
@@ -303,14 +303,14 @@ class T5xTarget(CheckpointTarget):
     def close(self) -> None:
         """Does nothing: no file stays open."""
 
-    def _layers(self, side: str) -> int:
+    def _count_layers(self, side: str) -> int:
         return getattr(self._plan.model, f"{side}_layers")
 
-    def _stacked(self, side: str, rest: str, array: np.ndarray) -> ZarrWriter:
-        shape = (array.shape[0], self._layers(side), *array.shape[1:])
-        return self._writer(f"target/{side}/{side}/{rest}", shape, array.dtype)
+    def _open_stacked_writer(self, side: str, rest: str, array: np.ndarray) -> ZarrWriter:
+        shape = (array.shape[0], self._count_layers(side), *array.shape[1:])
+        return self._open_writer(f"target/{side}/{side}/{rest}", shape, array.dtype)
 
-    def _writer(self, path: str, shape: tuple[int, ...], dtype: np.dtype) -> ZarrWriter:
+    def _open_writer(self, path: str, shape: tuple[int, ...], dtype: np.dtype) -> ZarrWriter:
         if path not in self._writers:
             stacked = _SCANNED.fullmatch(path.removeprefix("target/")) is not None
             self._writers[path] = ZarrWriter(
@@ -357,14 +357,14 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
     return plan
 
 
-def _native(parameter: str, slot: str | None, plan: TargetPlan) -> str:
+def _find_native_path(parameter: str, slot: str | None, plan: TargetPlan) -> str:
     """Returns the path of a parameter or slot, for unstacked layers."""
     path = names.t5x_name(parameter)
     if plan.model.shared_bias:
         path = path.replace(f"/layers_0/{_BIAS}", f"/{_BIAS}")
     if slot is None:
         return f"target/{path}"
-    slot = _swapped(slot, plan.entries[parameter].shape)
+    slot = _swap_slot(slot, plan.entries[parameter].shape)
     kind = next(kind for kind, ours in _SLOTS.items() if ours == slot)
     return f"state/param_states/{path}/{kind}"
 
@@ -376,26 +376,26 @@ def _insert(tree: dict[str, Any], path: str, value: Any) -> None:
     tree[last] = value
 
 
-def _sorted(tree: Any) -> Any:
+def _sort_tree(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
-    return {key: _sorted(tree[key]) for key in sorted(tree)}
+    return {key: _sort_tree(tree[key]) for key in sorted(tree)}
 
 
-def _unshared(path: str) -> str:
+def _unshare_bias(path: str) -> str:
     """Returns the path of the first layer's bias if given the bias that a stack shares."""
     match = re.fullmatch(rf"(encoder|decoder)/{_BIAS}", path)
     return f"{match[1]}/layers_0/{_BIAS}" if match else path
 
 
-def _swapped(slot: str, shape: tuple[int, ...]) -> str:
+def _swap_slot(slot: str, shape: tuple[int, ...]) -> str:
     """Translates the kind of a slot between T5X and Mesh TensorFlow, for unstacked layers."""
     if same_size(shape) and slot in ("vr", "vc"):
         return "vc" if slot == "vr" else "vr"
     return slot
 
 
-def _stacked_slot(slot: str, name: str, shape: tuple[int, ...]) -> tuple[str, int]:
+def _translate_stacked_slot(slot: str, name: str, shape: tuple[int, ...]) -> tuple[str, int]:
     """Returns Mesh TensorFlow's kind for a slot of stacked layers, and the axis of the layers."""
     dims = names.row_of(name).dims
     if slot not in ("vr", "vc") or len(shape) != 2 or "D" not in dims:

@@ -109,7 +109,7 @@ def read_index(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             if path.stat().st_size == 0:
                 raise BrokenIndexError("it is empty")
-            with _mapped(file, path) as data:
+            with _map_file(file, path) as data:
                 reader = _Reader(data, path)
                 tree = msgpack.unpackb(
                     data,
@@ -123,12 +123,12 @@ def read_index(path: Path) -> dict[str, Any]:
     except _UNREADABLE as error:
         raise UserError(f"{path} is truncated or not a T5X checkpoint: {error}") from error
     try:
-        return _with_zarrs(tree)
+        return _parse_zarr_specs(tree)
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} describes an array in a way that T5X does not: {error}") from error
 
 
-def _mapped(file: BinaryIO, path: Path) -> contextlib.AbstractContextManager[mmap.mmap | bytes]:
+def _map_file(file: BinaryIO, path: Path) -> contextlib.AbstractContextManager[mmap.mmap | bytes]:
     if is_remote(path):
         return contextlib.nullcontext(file.read())
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -193,15 +193,15 @@ def _dtype(name: Any) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
-def _with_zarrs(tree: Any) -> Any:
+def _parse_zarr_specs(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
     if {"driver", "kvstore", "metadata"} <= set(tree):
-        return _zarr(tree)
-    return {key: _with_zarrs(value) for key, value in tree.items()}
+        return _parse_zarr(tree)
+    return {key: _parse_zarr_specs(value) for key, value in tree.items()}
 
 
-def _zarr(spec: dict[str, Any]) -> ZarrArray:
+def _parse_zarr(spec: dict[str, Any]) -> ZarrArray:
     if spec["driver"] != "zarr":
         raise UserError(
             f"an array is stored by TensorStore's driver {spec['driver']!r}; expected zarr"

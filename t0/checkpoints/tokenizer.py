@@ -80,7 +80,7 @@ def same(one: Path, other: Path) -> bool:
     Raises:
       UserError: if one of them cannot be read.
     """
-    return _essence(one) == _essence(other)
+    return _extract_essence(one) == _extract_essence(other)
 
 
 def difference(facts: CheckpointFacts, vocabulary: str | None) -> str:
@@ -112,7 +112,7 @@ def unexportable(path: Path) -> str:
       UserError: if the file is not a SentencePiece model.
     """
     model = _read(path)
-    pieces = model.pieces[: len(model.pieces) - _sentinels_inside(model)]
+    pieces = model.pieces[: len(model.pieces) - _count_sentinels(model)]
     kinds = (pieces[0].NORMAL, pieces[0].BYTE)
     odd = [piece.piece for piece in pieces[3:] if piece.type not in kinds]
     first = tuple((piece.piece, piece.type) for piece in pieces[:3])
@@ -132,7 +132,7 @@ def ids(path: Path) -> int:
       UserError: if the file is not a SentencePiece model.
     """
     model = _read(path)
-    return len(model.pieces) + (0 if _sentinels_inside(model) else _EXTRA_IDS)
+    return len(model.pieces) + (0 if _count_sentinels(model) else _EXTRA_IDS)
 
 
 def fits(path: Path, rows: int) -> bool:
@@ -174,7 +174,7 @@ def caution(path: Path) -> str:
 def write_hf(folder: Path, path: Path) -> None:
     """Writes the tokenizer files that `transformers` reads, with and without `sentencepiece`."""
     model = _read(path)
-    inside = _sentinels_inside(model)
+    inside = _count_sentinels(model)
     if inside:
         del model.pieces[-inside:]
         (folder / FILE).write_bytes(model.SerializeToString(deterministic=True))
@@ -211,8 +211,8 @@ def _find(folder: Path) -> Path | None:
     if not files:
         return None
     _check_added(folder, files[0])
-    exported = _essence(files[-1]) if files[-1].suffix == ".json" else None
-    if exported and len(files) == 2 and _essence(files[0]) != exported:
+    exported = _extract_essence(files[-1]) if files[-1].suffix == ".json" else None
+    if exported and len(files) == 2 and _extract_essence(files[0]) != exported:
         raise UserError(
             f"{files[0]} and {tokenizer_json.FILE} next to it are different tokenizers; "
             "transformers reads the second. Remove the wrong one, or set the vocabulary with "
@@ -228,7 +228,7 @@ def _check_added(folder: Path, path: Path) -> None:
       UserError: naming the tokens.
     """
     added = sorted(
-        {(f"{name}: {shown(text)}", text) for name, text in _added(folder) if _is_new(text)}
+        {(f"{name}: {shown(text)}", text) for name, text in _list_added(folder) if _is_new(text)}
     )
     model = _read(path) if added and path.suffix != ".json" else None
     pieces = {piece.piece for piece in model.pieces if piece.type != piece.NORMAL} if model else ()
@@ -244,16 +244,16 @@ def _is_new(text: str) -> bool:
     return text not in tokenizer_json.SPECIAL and not _SENTINEL.fullmatch(text)
 
 
-def _added(folder: Path) -> Iterator[tuple[str, str]]:
+def _list_added(folder: Path) -> Iterator[tuple[str, str]]:
     """Yields (file, text) for each token that a folder's files add to its tokenizer."""
     if (folder / _ADDED).is_file():
         yield from ((_ADDED, text) for text in read_json(folder / _ADDED))
     for name, fields in _ADDING.items():
         content = read_json(folder / name) if (folder / name).is_file() else {}
-        yield from ((name, text) for field in fields for text in _texts(content.get(field)))
+        yield from ((name, text) for field in fields for text in _list_texts(content.get(field)))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _list_texts(value: Any) -> Iterator[str]:
     """Yields the texts of tokens: a text, an object with `content`, or collections of these."""
     if isinstance(value, str):
         yield value
@@ -261,19 +261,19 @@ def _texts(value: Any) -> Iterator[str]:
         yield str(value["content"])
     elif isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts(inner)
+            yield from _list_texts(inner)
 
 
-def _essence(path: Path) -> tuple:
+def _extract_essence(path: Path) -> tuple:
     model = _read(path)
-    count = len(model.pieces) - _sentinels_inside(model)
+    count = len(model.pieces) - _count_sentinels(model)
     pieces = [(piece.piece, piece.score) for piece in model.pieces[:count]]
     return pieces, model.normalizer_spec.precompiled_charsmap, model.trainer_spec.model_type
 
 
 def _read(path: Path) -> Any:
     if path.suffix == ".json":
-        return _from_json(path)
+        return _convert_json(path)
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
@@ -288,10 +288,10 @@ def _read(path: Path) -> Any:
     return model
 
 
-def _from_json(path: Path) -> Any:
+def _convert_json(path: Path) -> Any:
     """Converts a `tokenizer.json` to a SentencePiece model with T5's convention for sentinels."""
     model = tokenizer_json.read(path)
-    inside = _sentinels_inside(model)
+    inside = _count_sentinels(model)
     count = len(model.pieces) - inside
     if any(_SENTINEL.fullmatch(piece.piece) for piece in model.pieces[:count]):
         raise UserError(
@@ -307,7 +307,7 @@ def _from_json(path: Path) -> Any:
     return model
 
 
-def _sentinels_inside(model: Any) -> int:
+def _count_sentinels(model: Any) -> int:
     """Counts the sentinels at the model's end, whose numbers count down to 0."""
     count = 0
     for piece in reversed(model.pieces):

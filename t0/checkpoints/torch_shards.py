@@ -108,7 +108,7 @@ class TorchSource(CheckpointSource):
                 turned = shape[::-1] if _is_transposed(name, shape) else shape
                 self.entries[name] = TensorEntry(turned, FLOAT32, key)
         self.check(unknown)
-        self.facts = _facts(record, str(folder / RECORD))
+        self.facts = _read_facts(record, str(folder / RECORD))
 
     def load(self, name: str) -> np.ndarray:
         """Returns a tensor by canonical name, in canonical orientation."""
@@ -268,7 +268,7 @@ def _check_tiled(folder: Path, key: str, row_ranges: list[_RowRange]) -> None:
         next_row += rows.shape[0]
 
 
-def _facts(record: dict[str, Any], where: str) -> CheckpointFacts:
+def _read_facts(record: dict[str, Any], where: str) -> CheckpointFacts:
     model = record.get("model")
     model = model if isinstance(model, dict) else {}
     activation, pieces = model.get("activation"), model.get("vocabulary")

@@ -229,7 +229,7 @@ class ShardWriter:
         if transposed:
             _write_transposed(self._file, array)
         else:
-            self._file.write(_flat(array))
+            self._file.write(_flatten(array))
 
     def finish(self) -> None:
         """Waits until the bytes are on disk, and closes the file."""
@@ -290,7 +290,7 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
         end, tensors = 8 + length, {}
         for key, fact in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             first, last = (8 + length + offset for offset in fact["data_offsets"])
-            tensors[key] = _stored(path, key, tuple(fact["shape"]), fact["dtype"], end)
+            tensors[key] = _describe_tensor(path, key, tuple(fact["shape"]), fact["dtype"], end)
             if first != end or last != end + tensors[key].nbytes:
                 raise ValueError(f"{shown(key)} is not where the tensor before it ends")
             end += tensors[key].nbytes
@@ -306,7 +306,9 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     return tensors, metadata
 
 
-def _stored(path: Path, key: str, shape: tuple[int, ...], dtype: str, first: int) -> StoredTensor:
+def _describe_tensor(
+    path: Path, key: str, shape: tuple[int, ...], dtype: str, first: int
+) -> StoredTensor:
     if dtype not in _DTYPES:
         raise UserError(f"{path}: {shown(key)} has dtype {dtype}, which no T5 weights have")
     if not all(type(size) is int and size >= 0 for size in shape):
@@ -338,7 +340,7 @@ def _read_transposed(file: BinaryIO, stored: StoredTensor, array: np.ndarray) ->
         _transpose(block, array[:, start : start + len(block)])
 
 
-def _flat(array: np.ndarray) -> memoryview:
+def _flatten(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -349,7 +351,7 @@ def _write_transposed(file: BinaryIO, array: np.ndarray) -> None:
     for start in range(0, columns, _BLOCK_ROWS):
         block = buffer[: min(_BLOCK_ROWS, columns - start)]
         _transpose(array[:, start : start + len(block)], block)
-        file.write(_flat(block))
+        file.write(_flatten(block))
 
 
 def _transpose(source: np.ndarray, target: np.ndarray) -> None:
@@ -361,7 +363,7 @@ def _open_pickles(folder: Path, shard_of: Mapping[str, str]) -> Weights:
     """Opens the files of an index or, without an index, the single file."""
     if is_remote(folder):
         raise UserError(f"{folder} has only a pytorch_model.bin: copy it to this machine first")
-    torch = _safe_torch(folder)
+    torch = _import_safe_torch(folder)
     tensors: dict[str, Any] = {}
     paths: dict[str, Path] = {}
     for path in [folder / name for name in sorted(set(shard_of.values())) or [PICKLES[0]]]:
@@ -414,7 +416,7 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, Any]:
     return {key: tensor.detach() for key, tensor in state.items()}
 
 
-def _safe_torch(folder: Path) -> Any:
+def _import_safe_torch(folder: Path) -> Any:
     try:
         import torch
     except ImportError as error:

@@ -72,17 +72,17 @@ class RemotePath(PurePosixPath):
 
     def exists(self) -> bool:
         """Returns whether the file or folder exists."""
-        return self._asked() is not None
+        return self._query_kind() is not None
 
     def is_dir(self) -> bool:
         """Returns whether the path is an existing folder."""
-        return self._asked() is True
+        return self._query_kind() is True
 
     def is_file(self) -> bool:
         """Returns whether the path is an existing file."""
-        return self._asked() is False
+        return self._query_kind() is False
 
-    def _asked(self) -> bool | None:
+    def _query_kind(self) -> bool | None:
         return paths.is_remote_folder(self) if self._is_folder is None else self._is_folder
 
     def stat(self) -> _Status:

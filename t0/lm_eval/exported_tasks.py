@@ -126,7 +126,7 @@ def export(
             written = [_write_prompt(staging, task, name, split, eos, limit) for task in members]
             scored_prompts = [prompt.name for prompt in written if prompt.examples]
             if scored_prompts:
-                _write_yaml(staging, name, _dataset_yaml(name, scored_prompts, split))
+                _write_yaml(staging, name, _make_dataset_yaml(name, scored_prompts, split))
             exported += written
         scored = {prompt.dataset_task for prompt in exported if prompt.examples}
         done = tuple(name for name in by_dataset if name in scored)
@@ -135,7 +135,7 @@ def export(
                 f"nothing to score in split '{split}': no row of {len(tasks)} tasks has exactly "
                 "one correct choice (test splits often hide labels). Choose another --split."
             )
-        _write_yaml(staging, group, _group_yaml(group, done))
+        _write_yaml(staging, group, _make_group_yaml(group, done))
         functions = importlib.resources.files("t0.lm_eval").joinpath(FUNCTIONS).read_text("utf-8")
         publishing.write_whole(path_inside(staging, FUNCTIONS), functions)
         publishing.publish_folder(staging, output, last=FUNCTIONS, replace=False)
@@ -195,12 +195,12 @@ def _write_prompt(
         with publishing.writing(folder_of_rows):
             paths.make_folder(folder_of_rows)
         publishing.write_whole(path_inside(folder_of_rows, f"{name}.jsonl"), lines)
-        _write_yaml(folder, name, _prompt_yaml(name, dataset, split))
+        _write_yaml(folder, name, _make_prompt_yaml(name, dataset, split))
     left_out = {reason: count for reason, count in report.counts.items() if reason != "rows"}
     return ExportedPrompt(name, dataset, len(lines), left_out)
 
 
-def _task_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, Any]:
+def _make_task_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, Any]:
     return {
         "task": name,
         "custom_dataset": _Function("t0_prompts.load"),
@@ -217,13 +217,13 @@ def _task_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, Any]:
     }
 
 
-def _prompt_yaml(name: str, dataset: str, split: str) -> dict[str, Any]:
+def _make_prompt_yaml(name: str, dataset: str, split: str) -> dict[str, Any]:
     metric = {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
     tag = dataset.removesuffix(SCORE_EVAL) + "_each_prompt"
-    return _task_yaml(name, [name], split) | {"tag": tag, "metric_list": [metric]}
+    return _make_task_yaml(name, [name], split) | {"tag": tag, "metric_list": [metric]}
 
 
-def _dataset_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, Any]:
+def _make_dataset_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, Any]:
     metrics = [
         {"metric": metric, "aggregation": function, "higher_is_better": True}
         for metric, function in (
@@ -232,13 +232,13 @@ def _dataset_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, An
             ("prompt_median", _Function("t0_prompts.prompt_median")),
         )
     ]
-    return _task_yaml(name, prompts, split) | {
+    return _make_task_yaml(name, prompts, split) | {
         "process_results": _Function("t0_prompts.process_results"),
         "metric_list": metrics,
     }
 
 
-def _group_yaml(name: str, datasets: Sequence[str]) -> dict[str, Any]:
+def _make_group_yaml(name: str, datasets: Sequence[str]) -> dict[str, Any]:
     return {
         "group": name,
         "task": [*datasets],

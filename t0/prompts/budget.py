@@ -60,11 +60,11 @@ class Limits:
         Raises:
           UserError: a value is not a number above 0.
         """
-        seconds = _positive(SECONDS_VARIABLE, cls.seconds)
-        return cls(seconds, int(_positive(CHARACTERS_VARIABLE, cls.characters)))
+        seconds = _read_positive(SECONDS_VARIABLE, cls.seconds)
+        return cls(seconds, int(_read_positive(CHARACTERS_VARIABLE, cls.characters)))
 
 
-def _positive(variable: str, default: float) -> float:
+def _read_positive(variable: str, default: float) -> float:
     text = os.environ.get(variable, "")
     try:
         value = float(text) if text else float(default)
@@ -137,18 +137,18 @@ class Meter:
         elif operator == "*":
             for sequence, times in ((left, right), (right, left)):
                 if isinstance(times, int):
-                    self.take(_size(sequence) * max(0, times))
+                    self.take(_measure(sequence) * max(0, times))
             if isinstance(left, int) and isinstance(right, int):
                 self.take((left.bit_length() + right.bit_length()) // 3)
         elif operator == "%" and isinstance(left, str):
-            self.take(_widths(left) + _size(right) + _integers(right))
+            self.take(_bound_widths(left) + _measure(right) + _sum_integers(right))
         elif operator == "+":
-            self.take(_size(left) + _size(right))
+            self.take(_measure(left) + _measure(right))
 
     def result(self, value: Any) -> Any:
         """Counts a new value and returns it."""
         self.step()
-        self.take(_size(value))
+        self.take(_measure(value))
         return value
 
     def text_method(self, text: str, name: str, arguments: tuple[Any, ...]) -> None:
@@ -160,28 +160,28 @@ class Meter:
     def filtered(self, name: str, value: Any, arguments: tuple[Any, ...]) -> None:
         """Counts the result of a filter before it runs, if it may be larger than the input."""
         if name == "format":
-            self.take(_widths(str(value)) + _integers(arguments))
+            self.take(_bound_widths(str(value)) + _sum_integers(arguments))
         elif name == "replace":
             self.take(_estimate_replace(str(value), arguments))
         elif name == "join":
             self.take(_estimate_join(str(arguments[0]) if arguments else "", (value,)))
         elif name == "indent":
-            self.take(_integers(arguments) * (1 + str(value).count("\n")))
+            self.take(_sum_integers(arguments) * (1 + str(value).count("\n")))
         else:
-            self.take(_integers(arguments))
+            self.take(_sum_integers(arguments))
 
 
-def _size(value: Any) -> int:
+def _measure(value: Any) -> int:
     """Returns the number of characters or items of a value, 0 for other values."""
     return len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
 
 
-def _integers(values: Any) -> int:
+def _sum_integers(values: Any) -> int:
     values = values if isinstance(values, tuple) else (values,)
     return sum(abs(value) for value in values if isinstance(value, int))
 
 
-def _widths(text: str) -> int:
+def _bound_widths(text: str) -> int:
     """Returns an upper bound for the characters that the widths in a format add."""
     return len(text) + sum(min(int(digits[:12]), 10**12) for digits in _DIGITS.findall(text))
 
@@ -202,13 +202,15 @@ def _estimate_join(separator: str, arguments: tuple[Any, ...]) -> int:
 def _estimate_translate(text: str, arguments: tuple[Any, ...]) -> int:
     table = arguments[0] if arguments else {}
     values = table.values() if isinstance(table, dict) else ()
-    return len(text) * max([1, *map(_size, values)])
+    return len(text) * max([1, *map(_measure, values)])
 
 
 _TEXT_METHODS: dict[str, Callable[[str, tuple[Any, ...]], int]] = {
-    **dict.fromkeys(("ljust", "rjust", "center", "zfill"), lambda text, a: _integers(a)),
-    **dict.fromkeys(("format", "format_map"), lambda text, a: _widths(text) + _integers(a)),
-    "expandtabs": lambda text, a: len(text) + text.count("\t") * _integers(a),
+    **dict.fromkeys(("ljust", "rjust", "center", "zfill"), lambda text, a: _sum_integers(a)),
+    **dict.fromkeys(
+        ("format", "format_map"), lambda text, a: _bound_widths(text) + _sum_integers(a)
+    ),
+    "expandtabs": lambda text, a: len(text) + text.count("\t") * _sum_integers(a),
     "replace": _estimate_replace,
     "join": _estimate_join,
     "translate": _estimate_translate,

@@ -137,7 +137,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a JSON object, got a {type(content).__name__}.")
     for key, value in content.items():
-        if key != "Instances":  # `_instance` checks these one by one
+        if key != "Instances":  # `_read_instance` checks these one by one
             check_unicode(f"{path}: '{key}'", value)
     return content
 
@@ -168,13 +168,13 @@ def read_task(folder: Path, name: str) -> Task:
         name=name,
         category=categories[0],
         definition=definition,
-        positives=_demonstrations(content, "Positive Examples", where),
-        negatives=_demonstrations(content, "Negative Examples", where),
+        positives=_read_demonstrations(content, "Positive Examples", where),
+        negatives=_read_demonstrations(content, "Negative Examples", where),
         languages=frozenset(
             language for key in _LANGUAGES for language in content.get(key) or () if language
         ),
         instances=tuple(
-            _instance(entry, f"{where}: instance {number}", f"{name}-{number}")
+            _read_instance(entry, f"{where}: instance {number}", f"{name}-{number}")
             for number, entry in without_bad_rows(enumerate(instances), where)
         ),
     )
@@ -219,7 +219,7 @@ def choose(
         bare = dataclasses.replace(task, instances=())
         chosen.append([(bare, instance) for instance in selected])
     if not chosen:
-        raise UserError(_nothing_left(lists[split], names, left_out, languages))
+        raise UserError(_explain_no_tasks(lists[split], names, left_out, languages))
     # Round-robin, so that the first instances of a split belong to many tasks.
     turns = itertools.zip_longest(*chosen)
     instances = [item for turn in turns for item in turn if item is not None]
@@ -239,7 +239,7 @@ def _choose_instances(
     return task.instances[: min(most, per_task if per_task is not None else most)]
 
 
-def _nothing_left(
+def _explain_no_tasks(
     path: Path, names: Sequence[str], left_out: Mapping[str, Sequence[str]], languages: Sequence
 ) -> str:
     reasons = "; ".join(f"{len(tasks)} {why}" for why, tasks in left_out.items())
@@ -263,7 +263,7 @@ def _path(folder: Path, name: str) -> Path | None:
     return None
 
 
-def _demonstrations(
+def _read_demonstrations(
     content: Mapping[str, Any], key: str, where: Path | None
 ) -> tuple[Demonstration, ...]:
     demonstrations = []
@@ -281,7 +281,7 @@ def _demonstrations(
     return tuple(demonstrations)
 
 
-def _instance(entry: object, where: str, default_id: str) -> Instance:
+def _read_instance(entry: object, where: str, default_id: str) -> Instance:
     check_unicode(where, entry)
     outputs = entry.get("output") if isinstance(entry, dict) else None
     if isinstance(outputs, str):

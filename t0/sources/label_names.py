@@ -28,11 +28,11 @@ def read_label_names(file: SplitFile) -> dict[str, tuple[str, ...]]:
 
         content = stored_metadata(file.kind, file.path).get(b"huggingface")
         if content:
-            return _names(_parse(content, file.path).get("info"), file.path)
+            return _read_names(_parse(content, file.path).get("info"), file.path)
     if (folder / INFO).is_file():
         with reading(folder / INFO):
             content = (folder / INFO).read_bytes()
-        return _names(_parse(content, folder / INFO), folder / INFO)
+        return _read_names(_parse(content, folder / INFO), folder / INFO)
     return {}
 
 
@@ -44,7 +44,7 @@ def _parse(content: bytes, path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _names(info: Any, path: Path) -> dict[str, tuple[str, ...]]:  # noqa: ANN401 (of a file)
+def _read_names(info: Any, path: Path) -> dict[str, tuple[str, ...]]:  # noqa: ANN401 (of a file)
     features = info.get("features") if isinstance(info, dict) else None
     label_names = {}
     for column, feature in features.items() if isinstance(features, dict) else ():

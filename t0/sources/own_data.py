@@ -79,10 +79,10 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
         if first:
             raise UserError(
                 f"{first.template_file.path} and {templates.path} are both for the dataset"
-                f" {_title(name, subset)}. Put their templates into one file, or give one of them"
-                " another name with the keys 'dataset' and 'subset' at the top of the file."
+                f" {_format_title(name, subset)}. Put their templates into one file, or give one "
+                "of them another name with the keys 'dataset' and 'subset' at the top of the file."
             )
-        splits = _splits(dirs, folder, name, subset)
+        splits = _find_splits(dirs, folder, name, subset)
         datasets[name, subset] = OwnDataset(name, subset, folder, templates, splits)
     return list(datasets.values())
 
@@ -113,7 +113,7 @@ def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
                 raise UserError(
                     f"{path}: the mixture '{name}' is also in {mixtures[name].path}. Rename one."
                 )
-            mixtures[name] = _mixture(path, name, entry)
+            mixtures[name] = _read_mixture(path, name, entry)
     return list(mixtures.values())
 
 
@@ -122,25 +122,25 @@ def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, Tem
     folders = []
     for data_dir in dirs:
         if (data_dir / TEMPLATES).is_file():
-            folders.append(_named(data_dir, data_dir.name, None))
+            folders.append(_resolve_names(data_dir, data_dir.name, None))
             continue
-        for folder in _folders(data_dir):
+        for folder in _list_folders(data_dir):
             if (folder / TEMPLATES).is_file():
-                folders.append(_named(folder, folder.name, None))
-            for inner in _folders(folder):
+                folders.append(_resolve_names(folder, folder.name, None))
+            for inner in _list_folders(folder):
                 if (inner / TEMPLATES).is_file():
                     subset = None if inner.name == DEFAULT_SUBSET else inner.name
-                    folders.append(_named(inner, folder.name, subset))
+                    folders.append(_resolve_names(inner, folder.name, subset))
     return folders
 
 
-def _folders(folder: Path) -> list[Path]:
+def _list_folders(folder: Path) -> list[Path]:
     """Returns the readable subfolders. A disk's lost+found, for example, is not readable."""
     inner = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     return sorted(p for p in inner if is_readable(p))
 
 
-def _named(
+def _resolve_names(
     folder: Path, name: str, subset: str | None
 ) -> tuple[Path, str, str | None, TemplateFile]:
     path = folder / TEMPLATES
@@ -149,7 +149,9 @@ def _named(
     templates = _read_templates(path, status.st_mtime_ns, status.st_size)
     if templates.dataset:
         if (name, subset) != (templates.dataset, templates.subset):
-            _say_other_name(path, _title(name, subset), templates.dataset, templates.subset)
+            _print_other_name(
+                path, _format_title(name, subset), templates.dataset, templates.subset
+            )
         name, subset = templates.dataset, templates.subset
     else:
         subset = templates.subset or subset
@@ -162,11 +164,11 @@ def _named(
 
 
 @functools.lru_cache(maxsize=256)  # once for each file
-def _say_other_name(path: Path, folder: str, name: str, subset: str | None) -> None:
+def _print_other_name(path: Path, folder: str, name: str, subset: str | None) -> None:
     task = "_".join(filter(None, (name, subset)))
     print(
-        f"note: {path} is for the dataset {_title(name, subset)} because of its key 'dataset',"
-        f" not for {folder}, its folder's name: its tasks begin with {task}_",
+        f"note: {path} is for the dataset {_format_title(name, subset)} because of its key "
+        f"'dataset', not for {folder}, its folder's name: its tasks begin with {task}_",
         file=sys.stderr,
     )
 
@@ -177,7 +179,7 @@ def _read_templates(path: Path, mtime_ns: int, size_bytes: int) -> TemplateFile:
     return read_template_file(path)
 
 
-def _splits(
+def _find_splits(
     dirs: list[Path], folder: Path, name: str, subset: str | None
 ) -> dict[str, Path | None]:
     files = folder_splits(folder) or local_splits(dirs, name, subset)
@@ -186,12 +188,12 @@ def _splits(
     if features(name, subset) is not None:
         return dict.fromkeys(split_sizes(name, subset))
     raise UserError(
-        f"{folder / TEMPLATES}: no data for the dataset {_title(name, subset)}. Put {FILE_PATTERN}"
-        " next to it, for example train.jsonl and validation.jsonl."
+        f"{folder / TEMPLATES}: no data for the dataset {_format_title(name, subset)}. Put "
+        f"{FILE_PATTERN} next to it, for example train.jsonl and validation.jsonl."
     )
 
 
-def _title(name: str, subset: str | None) -> str:
+def _format_title(name: str, subset: str | None) -> str:
     return f"'{name}/{subset}'" if subset else f"'{name}'"
 
 
@@ -205,7 +207,7 @@ def _read_mixtures(path: Path) -> dict:
     return content
 
 
-def _mixture(path: Path, name: object, entry: object) -> OwnMixture:
+def _read_mixture(path: Path, name: object, entry: object) -> OwnMixture:
     where = f"{path}: mixture '{name}'"
     if not isinstance(name, str) or not isinstance(entry, dict):
         raise UserError(f"{where}: expected a name and a mapping {{tasks: [...], rate: ...}}.")

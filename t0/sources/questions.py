@@ -89,21 +89,21 @@ def read_questions(split_file: SplitFile) -> Iterator[Question]:
       UserError: the file cannot be read, or a row has missing columns; the message names the row.
     """
     columns: tuple[str | None, ...] | None = None
-    for number, row in enumerate(_rows(split_file)):
+    for number, row in enumerate(_read_rows(split_file)):
         where = f"{split_file.path}, row {number} (the first is 0)"
         if columns is None:
-            columns = _columns(row, split_file.path)
-        yield _question(row, columns, number, where)
+            columns = _find_columns(row, split_file.path)
+        yield _read_question(row, columns, number, where)
 
 
 def count_questions(split_file: SplitFile) -> int:
     """Returns the number of questions in a file."""
     if split_file.kind != "jsonl" or read_document(split_file.path) is None:
         return reader_for(split_file.kind, (split_file.path,), numbers=False).count()
-    return sum(1 for _ in _rows(split_file))
+    return sum(1 for _ in _read_rows(split_file))
 
 
-def _rows(split_file: SplitFile) -> Iterator[Mapping[str, Any]]:
+def _read_rows(split_file: SplitFile) -> Iterator[Mapping[str, Any]]:
     where = str(split_file.path)
     document = read_document(split_file.path) if split_file.kind == "jsonl" else None
     if document is None:
@@ -113,7 +113,7 @@ def _rows(split_file: SplitFile) -> Iterator[Mapping[str, Any]]:
         row
         for article in rows_of_document(document, where)
         for row in (
-            _rows_of_article(article, where)
+            _read_article(article, where)
             if isinstance(article, Mapping) and "paragraphs" in article
             else (article,)
         )
@@ -122,7 +122,7 @@ def _rows(split_file: SplitFile) -> Iterator[Mapping[str, Any]]:
         yield checked_row(f"{where}, row {number} (the first is 0)", row)
 
 
-def _rows_of_article(article: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+def _read_article(article: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
     try:
         for paragraph, question in itertools.chain.from_iterable(
             ((paragraph, question) for question in paragraph["qas"])
@@ -141,7 +141,7 @@ def _rows_of_article(article: Mapping[str, Any], where: str) -> Iterator[dict[st
         ) from error
 
 
-def _columns(row: Mapping[str, Any], path: Path) -> tuple[str | None, ...]:
+def _find_columns(row: Mapping[str, Any], path: Path) -> tuple[str | None, ...]:
     """Returns the names of the question, context and answer columns."""
 
     def first(names: tuple[str, ...]) -> str | None:
@@ -158,7 +158,7 @@ def _columns(row: Mapping[str, Any], path: Path) -> tuple[str | None, ...]:
     return question, context, answers
 
 
-def _question(
+def _read_question(
     row: Mapping[str, Any], columns: tuple[str | None, ...], number: int, where: str
 ) -> Question:
     question, context, answers = (row.get(name) if name else None for name in columns)
@@ -173,11 +173,11 @@ def _question(
         str(number if identifier is None else identifier),
         question,
         context or "",
-        _answers(answers, f"{where}: '{columns[2]}'"),
+        _read_answers(answers, f"{where}: '{columns[2]}'"),
     )
 
 
-def _answers(value: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401
+def _read_answers(value: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401
     if isinstance(value, Mapping):
         value = value.get("text")
     if isinstance(value, str):

@@ -186,11 +186,11 @@ class JsonLines:
                 if not line.isspace():
                     yield number, line
 
-    def _place(self, number: int) -> str:
+    def _describe_location(self, number: int) -> str:
         return f"line {number}" if self._document_rows is None else f"row {number} (the first is 0)"
 
     def _parse(self, number: int, item: Any) -> dict[str, Any]:  # noqa: ANN401 (bytes, or JSON)
-        where = f"{self.path}, {self._place(number)}"
+        where = f"{self.path}, {self._describe_location(number)}"
         return parsed_line(where, item) if isinstance(item, bytes) else checked_row(where, item)
 
     def _wrong_columns(
@@ -200,9 +200,9 @@ class JsonLines:
         extra = [f"has a column '{name}'" for name in row if name not in first]
         verb = "does not have" if extra else "has"
         return UserError(
-            f"{self.path}, {self._place(number)}: {' and '.join(missing + extra)} that "
-            f"{self._place(first_number)} {verb}. All rows need the same columns; write null where "
-            "a value is absent."
+            f"{self.path}, {self._describe_location(number)}: {' and '.join(missing + extra)} that "
+            f"{self._describe_location(first_number)} {verb}. All rows need the same columns; "
+            "write null where a value is absent."
         )
 
 
@@ -327,7 +327,7 @@ def without_bad_rows(items: Iterable[tuple[int, Any]], where: object) -> Iterato
         else:
             yield number, item
     if skipped:
-        _say_skipped(str(where), skipped)
+        _print_skipped(str(where), skipped)
 
 
 def _is_bad(item: Any) -> bool:  # noqa: ANN401
@@ -342,7 +342,7 @@ def _is_bad(item: Any) -> bool:  # noqa: ANN401
 
 
 @functools.lru_cache(maxsize=1024)  # a file is read several times
-def _say_skipped(where: str, count: int) -> None:
+def _print_skipped(where: str, count: int) -> None:
     print(
         f"note: {where}: skipped {count:,} rows that contain half of a surrogate pair "
         "(--skip_bad_rows)",

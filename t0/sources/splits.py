@@ -138,10 +138,10 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
     """
     subset = None if subset == DEFAULT_SUBSET else subset
     dirs = data_dirs()
-    if local := _first_local(dirs, dataset, subset, split):
+    if local := _find_local(dirs, dataset, subset, split):
         file, columns = local
         reader = readers.reader_for(file.kind, (file.path,), columns)
-        return _rows(str(file.path), reader, dataset, subset)
+        return _view_rows(str(file.path), reader, dataset, subset)
     faults = []
     for name, subset_name in [(dataset, subset), *other_names(dataset, subset)]:
         fault = hub.why_not_tried(name)
@@ -151,11 +151,11 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
         reader, tried = hub.open_on_hub(name, subset_name, split)
         faults += tried
         if reader:
-            rows = _rows(reader.where, reader, dataset, subset)
+            rows = _view_rows(reader.where, reader, dataset, subset)
             if not rows._view.missing:
                 return rows
             faults.append(f"{reader.where}: has no columns {', '.join(rows._view.missing)}")
-    raise _absent(dirs, dataset, subset, split, faults)
+    raise _make_absent_error(dirs, dataset, subset, split, faults)
 
 
 def local_files(dataset: str, subset: str | None, split: str) -> list[Path]:
@@ -165,16 +165,16 @@ def local_files(dataset: str, subset: str | None, split: str) -> list[Path]:
       UserError: two files of one folder are the same split.
     """
     subset = None if subset == DEFAULT_SUBSET else subset
-    local = _first_local(data_dirs(), dataset, subset, split)
+    local = _find_local(data_dirs(), dataset, subset, split)
     return files_of(local[0]) if local else []
 
 
-def _first_local(
+def _find_local(
     dirs: list[Path], dataset: str, subset: str | None, split: str
 ) -> tuple[SplitFile, Any] | None:
     """Returns the first file or folder of a split in the data folders, and its column types."""
     for name, subset_name in [(dataset, subset), *other_names(dataset, subset)]:
-        if file := _local(dirs, name, subset_name).get(split):
+        if file := _list_local(dirs, name, subset_name).get(split):
             return file, features(name, subset_name)
     return None
 
@@ -212,7 +212,7 @@ def without_absent(
             continue
         key = (source.dataset, source.subset, source.split_mapping[split])
         if key not in reasons:
-            reasons[key] = _why_absent(source, split)
+            reasons[key] = _explain_absence(source, split)
         if reasons[key] is None:
             present.append(name)
         else:
@@ -230,7 +230,7 @@ def without_absent(
     return present
 
 
-def _why_absent(source: SplitSource, split: str) -> str | None:
+def _explain_absence(source: SplitSource, split: str) -> str | None:
     try:
         source.open(split)
     except AbsentData as error:
@@ -253,20 +253,20 @@ def available_splits(dataset: str, subset: str | None = None) -> dict[str, str]:
     dirs = data_dirs()
     splits: dict[str, str] = {}
     for name, subset_name in [(dataset, subset), *other_names(dataset, subset)]:
-        local = _local(dirs, name, subset_name)
+        local = _list_local(dirs, name, subset_name)
         splits = {split: str(data.path) for split, data in local.items()} | splits
     return splits
 
 
-def _local(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
+def _list_local(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
     return own_splits(dirs, dataset, subset) | local_splits(dirs, dataset, subset)
 
 
-def _rows(where: str, reader: readers.Reader, dataset: str, subset: str | None) -> SplitRows:
+def _view_rows(where: str, reader: readers.Reader, dataset: str, subset: str | None) -> SplitRows:
     return SplitRows(where, reader, row_view(dataset, subset, reader.columns()))
 
 
-def _absent(
+def _make_absent_error(
     dirs: list[Path], dataset: str, subset: str | None, split: str, faults: list[str]
 ) -> AbsentData:
     names = [(dataset, subset), *other_names(dataset, subset)]
@@ -277,7 +277,9 @@ def _absent(
     ]
     if not dirs:
         locations.append(f"no data folder: neither --data_dir nor {DATA_DIR_VARIABLE} is set")
-    other_splits = sorted({name for subset_name in names for name in _local(dirs, *subset_name)})
+    other_splits = sorted(
+        {name for subset_name in names for name in _list_local(dirs, *subset_name)}
+    )
     example = (dirs[0] if dirs else Path("DIR")) / dataset / (subset or DEFAULT_SUBSET)
     lines = [
         f"no rows for the dataset '{dataset}', subset '{subset or DEFAULT_SUBSET}', split"

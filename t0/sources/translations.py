@@ -57,7 +57,7 @@ def read_pairs(split_file: SplitFile, source: str, target: str) -> Iterator[tupl
         reader_for(split_file.kind, (split_file.path,), numbers=False).rows(0, None)
     ):
         texts = row.get(_NESTED, row)
-        sides = [_side(texts, language) for language in (source, target)]
+        sides = [_read_side(texts, language) for language in (source, target)]
         if None in sides:
             missing = source if sides[0] is None else target
             raise UserError(
@@ -72,6 +72,6 @@ def count_pairs(split_file: SplitFile) -> int:
     return reader_for(split_file.kind, (split_file.path,), numbers=False).count()
 
 
-def _side(texts: Any, language: str) -> str | None:  # noqa: ANN401 (a cell of a file)
+def _read_side(texts: Any, language: str) -> str | None:  # noqa: ANN401 (a cell of a file)
     value = texts.get(language) if isinstance(texts, Mapping) else None
     return value if isinstance(value, str) else None

@@ -284,7 +284,7 @@ class InstructionSource(RecordSource):
         return {
             "id": known_as,
             "Task": name,
-            **_facts(self.folder, name),
+            **_read_facts(self.folder, name),
             "Instance": {
                 "id": known_as,
                 "input": text(example["input"]),
@@ -344,7 +344,7 @@ def postprocess(
 # Cached, since predictions alternate between all tasks. Each file has megabytes, of these only some
 # kilobytes are kept.
 @functools.lru_cache(maxsize=2048)
-def _facts(folder: Path, task: str) -> dict[str, Any]:
+def _read_facts(folder: Path, task: str) -> dict[str, Any]:
     return {k: v for k, v in read_json(folder, task).items() if k != "Instances"}
 
 
