@@ -191,7 +191,10 @@ def test_own_tasks_failed_import_registers_nothing(imported, reviews):
         ("m:\n  tasks: [super_glue_cb_can_we_inferr]\n", "Did you mean 'super_glue_cb_can_we_inf"),
         ("m:\n  tasks: ['nothing_.*']\n", "unknown task 'nothing_.*'"),
         ("t0_train:\n  tasks: ['reviews_.*']\n", "task or mixture 't0_train' exists already"),
-        ("sciq_Multiple_Choice:\n  tasks: ['reviews_.*']\n", "'sciq_Multiple_Choice' already"),
+        (
+            "sciq_Multiple_Choice:\n  tasks: ['reviews_.*']\n",
+            "'sciq_Multiple_Choice' exists already",
+        ),
     ],
     ids=["misspelled", "matches nothing", "name of a mixture", "name of a task"],
 )

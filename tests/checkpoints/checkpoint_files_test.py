@@ -269,7 +269,7 @@ def test_checkpoint_variables_are_compared_with_the_graph(tmp_path):
         match=r"(?s)does not match.*b: \[3\], the configured model \[4\].*another --model_dir",
     ):
         check(b=([4], tf.float32))
-    with pytest.raises(UserError, match="holds b as float32.*as bfloat16.*= 'float32'"):
+    with pytest.raises(UserError, match="has b as float32.*as bfloat16.*= 'float32'"):
         check(b=([3], tf.bfloat16))
 
 

@@ -23,7 +23,7 @@ def size(path):
 def test_tokenizer_larger_than_the_model_is_refused(tmp_path, pieces):
     source = write_mtf(tmp_path / "v11", weights(V11))
     options = ConversionOptions(tokenizer=pieces)
-    with pytest.raises(UserError, match=f"gives {size(pieces) + 100} ids.*has 128 embeddings"):
+    with pytest.raises(UserError, match=f"has {size(pieces) + 100} ids.*has only 128 embeddings"):
         convert(source, tmp_path / "out", to="hf", options=options, progress=False)
     assert not (tmp_path / "out").exists()
 
@@ -45,7 +45,7 @@ def test_tokenizer_sentinels_are_counted_once(tmp_path, pieces, before):
     wider = with_sentinels(pieces, before=before)
     for path in (pieces, wider):
         tokenizer.check(path, ids)
-        with pytest.raises(UserError, match=f"gives {ids} ids"):
+        with pytest.raises(UserError, match=f"has {ids} ids"):
             tokenizer.check(path, ids - 1)
     # transformers adds them to the pieces that it finds.
     tokenizer.write_hf(tmp_path, wider)
