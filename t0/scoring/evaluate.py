@@ -130,23 +130,28 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         options = {"dtype": settings.dtype, "lengths": lengths, "batch_size": batch_size}
         return make_decoder(model, vocabularies, **options)
 
-    tasks = {
-        data.name: (
-            rank_task_facts(data.name, split, data.metric_fns),
-            functools.partial(_open_records, data, split, (facts or {}).get("examples")),
-        )
-        for data in datasets
-    }
     ranking.rank(
         runs,
         ranking.results_folder(model_dir, split, summary_dir, dir_suffix),
-        tasks,
+        _ranked_tasks(datasets, split, (facts or {}).get("examples")),
         lengths=lengths,
         make_scorer=build_scorer,
         make_plan=make_plan,
         settings=settings,
         make_decoder=decoder if make_decoder else None,
     )
+
+
+def _ranked_tasks(
+    datasets: Sequence[Any], split: str, examples: int | None
+) -> dict[str, ranking.RankedTask]:
+    return {
+        data.name: (
+            rank_task_facts(data.name, split, data.metric_fns),
+            functools.partial(_open_records, data, split, examples),
+        )
+        for data in datasets
+    }
 
 
 def _plan(
