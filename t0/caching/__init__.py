@@ -1,4 +1,4 @@
-"""Caching: writes the tokenised records of registered SeqIO tasks in SeqIO's cache layout.
+"""Writes the tokenised records of registered SeqIO tasks in SeqIO's cache layout.
 
     from t0.caching import RecordOptions, CacheSelection, Setup, cache
 
@@ -9,23 +9,25 @@
         num_workers=8,
     )
 
-cache_plan      the tasks and splits that a run writes, and their directories
-work_plan       the engine of each split, and its jobs
+cache_plan      decides which tasks and splits a run writes, and into which directories
+work_plan       chooses the engine of each split, and divides its work into jobs
 prompted_rows   engine: renders ranges of rows of prompted tasks, without TensorFlow
 source_shards   engine: reads shards of the source of any SeqIO task
-split_state     the finished pieces of a split, and whether the split may be published
-parts           files with the records of a piece of a split
-cache_files     the final files of a cache: joins, describes, publishes and reads them
-provenance      the inputs of a task's cache, and their changes since then
-referenced_code the code and the files that a task's steps refer to
-workers         does jobs in worker processes of this machine
-beam_runner     does the same jobs on Apache Beam
-running         one run: plans, works, publishes each task when its splits are whole
-cache_progress  the live line and the summary
+tokenizing      tokenises texts with a cache of words
+split_state     tracks the finished pieces of a split, and decides whether it may be published
+parts           writes and reads files with the records of one piece of a split
+cache_files     writes, describes, publishes and reads the final files of a cache
+provenance      records the inputs of a task's cache, and finds inputs that changed later
+referenced_code finds the code and the files that a task's steps refer to
+workers         runs jobs in worker processes on this machine
+beam_runner     runs the same jobs on Apache Beam
+uploads         uploads the files of a run to an object store
+running         plans a run, runs its jobs, and publishes each task when it is complete
+cache_progress  shows the live line and the summary
 verify          checks finished caches
 
-Importing this package does not import TensorFlow, and a worker of `prompted_rows` does not need it.
-Every process must be able to import the tasks' modules by name.
+Importing this package does not import TensorFlow, and a worker that only renders rows does not need
+it. Every process must be able to import, by name, the modules that register the tasks.
 """
 
 import importlib

@@ -6,11 +6,11 @@
     ):
         ...
 
-Every job, a range of rows or a run of source shards, is one element of the pipeline. Its records
-are written as parts into the output directory. The parts' counts go through a GroupByKey to the
-step that joins the parts of a split. That step writes the split's outcome as a file into `run_dir`,
-which the program that started the pipeline reads at the end. So workers may run anywhere, if they
-can write to the output directory and read the data.
+Every job (a range of rows or a run of source shards) is one element of the pipeline. A worker
+writes the records of a job as parts into the output directory. A GroupByKey collects the counts of
+all parts of a split, and the next step joins these parts. That step also writes the outcome of the
+split to a file in `run_dir`. The program that started the pipeline reads these files at the end. So
+workers may run on any machine that can read the data and write to the output directory.
 
 Importing this module does not import TensorFlow, so Beam's workers do not need it either.
 """
@@ -45,18 +45,19 @@ def run_on_beam(
     pipeline_options: Sequence[str],
     run_dir: str,
 ) -> Iterator[SplitOutcome]:
-    """Runs a pipeline over jobs, and yields the outcomes of the splits when it has ended.
+    """Runs the jobs in one pipeline, and yields the outcome of each split when it has ended.
 
     Args:
-      states: split -> its state, of the splits that have no outcome yet.
-      jobs: the `RowRange` and `ShardRun` jobs whose parts do not exist yet; `JoinParts` are left
-        out, because the pipeline joins the parts of every split itself.
+      states: split -> its state, for the splits that have no outcome yet.
+      jobs: `RowRange` and `ShardRun` jobs whose parts do not exist yet. `JoinParts` jobs are
+        ignored, because the pipeline itself joins the parts of every split.
       model: the tokenizer's model, see `workers.RowRangeWorker`.
       options: how records are made and written.
-      setup: the preparation of a worker process.
+      setup: how a worker process registers the tasks.
       parts_dir: the directory of the parts.
       pipeline_options: Apache Beam's options.
-      run_dir: an empty or absent directory that all workers can write to; removed at the end.
+      run_dir: a directory that all workers can write to. It is empty or does not exist yet, and is
+        removed at the end.
 
     Raises:
       UserError: if the pipeline ended without an outcome for some split.
@@ -94,7 +95,11 @@ def _distribute(pipeline: beam.Pipeline, name: str, elements: Iterable[Any]) -> 
 
 
 class _Make(beam.DoFn):
-    """Range of rows or run of shards -> (split as text, (start, part's counts)) of each split."""
+    """Makes the parts of a job, which is a range of rows or a run of shards.
+
+    For each split of the job, it yields the split as text, with the start of the job and the result
+    for this split: the counts of the part or, if there is no part, the outcome of the split.
+    """
 
     def __init__(self, start: RowRangeWorker | ShardRunWorker) -> None:
         self._start = start
@@ -109,7 +114,10 @@ class _Make(beam.DoFn):
 
 
 class _Join(beam.DoFn):
-    """The counts of all parts of a split -> the split's outcome, as a file in `run_dir`."""
+    """Joins the parts of a split, and writes the outcome of the split to a file in `run_dir`.
+
+    The input is the split as text, with the start and the result of each of its pieces.
+    """
 
     def __init__(
         self, specs: Mapping[str, SplitSpec], options: RecordOptions, parts_dir: str, run_dir: str
@@ -122,7 +130,7 @@ class _Join(beam.DoFn):
     def process(self, element: tuple[str, Iterable[tuple[int, Any]]]) -> None:
         name, results = element
         state = SplitState(self._specs[name], self._options, self._parts_dir)
-        # A runner may repeat a range; its result is the same each time.
+        # A runner may process a range twice. Both results are equal, so one replaces the other.
         for start, result in results:
             state.add(start, result)
         conclusion = state.conclusion()

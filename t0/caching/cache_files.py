@@ -1,4 +1,4 @@
-"""The files of a cache in SeqIO's layout: joins parts to them, describes, publishes, reads them.
+"""Writes, describes, publishes and reads the files of a cache in SeqIO's layout.
 
     outcome = join_parts(JoinParts(spec, parts, infos, options, seqio_version))
     outcome.files   # {"train.tfrecord-00000-of-00003": {"bytes": ..., "examples": ..., ...}, ...}
@@ -8,20 +8,26 @@ A run writes the files of a task into a directory next to the final one,
 `<task>.incomplete-HOST-PID-START` (`-` cannot occur in a task's name). `publish` writes `COMPLETED`
 into it and renames it to the task's directory (see `t0.files.publishing`). So a killed run leaves
 no directory that looks finished, two runs with the same output directory never share a file, and
-the first run to finish publishes. For an object store the directory is on this machine, if there is
-room (`t0.caching.uploads`). The files are uploaded to their final names, and `COMPLETED` after all
-of them are there with their full sizes. SeqIO only checks that `COMPLETED` exists. Ours contains
-the sizes and checksums that `verify` compares:
+the first run to finish publishes the task.
+
+If the output is an object store, a run writes the files on this machine, unless the disk is almost
+full (`t0.caching.uploads`). They are uploaded under their final names. `COMPLETED` is written last,
+when all of them have arrived with their full sizes.
+
+SeqIO only checks that `COMPLETED` exists. In the caches of this project, it contains the sizes and
+checksums that `verify` compares:
 
     {"schema": 1, "task": "toy", "absent_splits": {}, "splits": {"train": {"examples": 3,
      "files": {"train.tfrecord-00000-of-00001": {"bytes": 310, "crc32c": "4waSgw==", "examples": 3,
      "sha256": "..."}}}}}
 
-The number of records decides where files are cut, not the parts, so the files do not depend on the
-pieces of a split. Parts contain frames of a TFRecord file, whose bytes are copied without parsing
-the records. There is one exception: a range of rows numbers the rows of rank evaluation (`idx`) as
-if no row before the range was dropped. If rows were dropped, `join_parts` numbers the records of
-the later ranges again, so that `idx` equals SeqIO's `enumerate` over the kept rows.
+The records of a split are divided evenly into its final files. So the files do not depend on the
+pieces in which the split was made. Parts contain frames of a TFRecord file, whose bytes are copied
+without parsing the records.
+
+There is one exception: the row number (`idx`) in records of rank evaluation. Each range of rows is
+numbered as if no row before the range was dropped. If rows were dropped, `join_parts` corrects the
+numbers in the later ranges, so that `idx` equals SeqIO's `enumerate` over the kept rows.
 
 This module imports TensorFlow only for `gs://`.
 """
@@ -71,7 +77,7 @@ INTERLEAVED_SHARDS = 16
 SEQIO_MIN_SHARDS = 64
 SHUFFLE_BUFFER_EXAMPLES = 1000
 COPIED_BYTES = 2**20
-# A stretch of frames in a file on this machine: path, first byte, end.
+# Consecutive frames in a file on this machine: its path, their first byte, the byte after the last.
 Stretch = tuple[str, int, int]
 
 _LIST, _SCALAR = [None], []
@@ -87,12 +93,12 @@ _CHOICE = {"idx": (_LIST, "int32"), "is_correct": (_SCALAR, "bool"), "weight": (
 
 
 def is_finished(directory: str) -> bool:
-    """Returns whether `directory` holds a finished cache, ours or SeqIO's."""
+    """Returns whether `directory` holds a finished cache, written by this project or by SeqIO."""
     return paths.exists(posixpath.join(directory, COMPLETED))
 
 
 def cached_splits(directory: str) -> set[str]:
-    """Returns the splits of a cache: those with an `info.<split>.json`, and known empty ones."""
+    """Returns the splits of a cache: those with an `info.<split>.json` or recorded as empty."""
     matches = [_INFO.fullmatch(name) for name in paths.list_names(directory)]
     return {match[1] for match in matches if match} | set(
         read_manifest(directory).get("empty_splits", {})
@@ -100,7 +106,7 @@ def cached_splits(directory: str) -> set[str]:
 
 
 def read_manifest(directory: str) -> dict[str, Any]:
-    """Returns the content of `COMPLETED`; {} for a cache that is not ours or not finished."""
+    """Returns the content of `COMPLETED`; {} if it is missing, damaged or written by SeqIO."""
     try:
         content = paths.read_bytes(posixpath.join(directory, COMPLETED))
         return checked_manifest(content) or {}
@@ -115,19 +121,19 @@ _KEYS_BEFORE_CHECKSUMS = {"schema", "task", "absent_splits", "empty_splits", "sp
 
 
 def with_checksum(content: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of `COMPLETED` or of a provenance, which contain their own checksum."""
+    """Formats the content of `COMPLETED` or `provenance.json`, and adds its own checksum."""
     text = json.dumps({**content, "checksum": _NO_CHECKSUM}, sort_keys=True, indent=1) + "\n"
     checksum = hashlib.sha256(text.encode()).hexdigest()
     return _CHECKSUM.sub(checksum.encode(), text.encode(), count=1)
 
 
 def checked_manifest(content: bytes) -> dict[str, Any] | None:
-    """Returns the content of `COMPLETED`, None for a cache of SeqIO itself.
+    """Parses the content of `COMPLETED`; returns None if SeqIO itself wrote the cache.
 
     Raises:
-      ValueError: if it is damaged.
+      ValueError: if the content is damaged.
     """
-    # SeqIO writes nothing, or one word.
+    # SeqIO writes an empty file, or one word.
     if re.fullmatch(rb"\s*\w{0,40}\s*", content):
         return None
     try:
@@ -203,21 +209,22 @@ def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: b
     """Publishes the files in `staging` as the finished cache in `final`.
 
     Args:
-      staging: the directory of the files, which is gone afterwards.
+      staging: the directory of the files. It no longer exists afterwards.
       final: the task's directory.
       manifest: the content of `COMPLETED`; `manifest["splits"][split]["files"]` names the files.
       replace: whether to replace a finished cache in `final`.
 
     Returns:
-      False if another process published the task first.
+      whether this call published the task; False if another process published it first.
 
     Raises:
-      OutputError: if publishing fails; `final` is then unchanged, or (object stores) unfinished.
+      OutputError: if publishing fails. `final` is then unchanged or, in an object store,
+        unfinished.
     """
     write_whole(posixpath.join(staging, COMPLETED), with_checksum(manifest))
     splits = manifest.get("splits", {}).values()
     entries = {k: v for split in splits for k, v in split.get("files", {}).items()}
-    # A split that an older version wrote has no such checksum.
+    # Older versions of this project did not write the CRC32C.
     files = {k: Facts(entry["bytes"], entry.get("crc32c", "")) for k, entry in entries.items()}
     return publish_folder(staging, final, last=COMPLETED, replace=replace, files=files)
 
@@ -225,12 +232,14 @@ def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: b
 def shard_count(options: RecordOptions, source_shards: int, records: int, size_bytes: int) -> int:
     """Returns the number of files of a split.
 
-    With `min_shards` or `max_shards`, the rule of SeqIO's cache_tasks_main.py holds: the larger of
-    `min_shards`, 64 by default, and the source's own number of shards. Without them, there is one
-    file for each 100 MB, or one for each 1,000 examples up to 16 files if these are more. SeqIO
-    reads 16 files in parallel and shuffles within 1,000 examples, and each file holds consecutive
-    records of the dataset. So training reads a sorted dataset (imdb: all negative reviews first) in
-    16 places at a time.
+    If `min_shards` or `max_shards` is set, SeqIO's cache_tasks_main.py gives the rule: the number
+    is the larger of `min_shards` (64 by default) and the number of shards of the source, but not
+    more than `max_shards`.
+
+    Otherwise there is one file for each 100 MB. Small splits have more files: one for each 1,000
+    examples, up to 16 files. The reason is that SeqIO reads 16 files in parallel and shuffles
+    within 1,000 examples, and that each file holds consecutive records of the dataset. So training
+    reads a sorted dataset (imdb: all negative reviews first) in 16 places at a time.
 
     Args:
       options: the options, with `min_shards` and `max_shards`.
@@ -297,7 +306,11 @@ def join_parts(job: JoinParts) -> SplitOutcome:
 
 
 def _features(job: JoinParts) -> Mapping[str, Any]:
-    """Returns the features of the first example, or those of T0's two kinds of record."""
+    """Returns the features of the records of a split: name -> "shape" and "dtype".
+
+    Parts from `source_shards` contain the features of their first example. Parts from
+    `prompted_rows` do not, because T0's two kinds of record have fixed features.
+    """
     for info in job.infos:
         if info.get("features"):
             return info["features"]
@@ -308,7 +321,7 @@ def _features(job: JoinParts) -> Mapping[str, Any]:
 
 
 def totals(infos: Sequence[PartInfo]) -> dict[str, int]:
-    """Returns SeqIO's statistics over all parts."""
+    """Returns the statistics for `stats.<split>.json` over all parts, with SeqIO's names."""
     tokens = {f"{name}_tokens": n for name, n in summed(infos, "tokens").items()}
     most: dict[str, int] = {}
     for info in infos:
@@ -321,13 +334,18 @@ def totals(infos: Sequence[PartInfo]) -> dict[str, int]:
 def _renumber_parts(
     files: Sequence[str], infos: Sequence[PartInfo], directory: str, stack: ExitStack
 ) -> tuple[list[str], list[tuple[int, int]]]:
-    """Returns parts that number the kept rows, with the records and bytes of each."""
+    """Corrects the row numbers in the parts, so that only kept rows are counted.
+
+    Returns:
+      the paths of the corrected parts, and (number of records, bytes) of each. A part whose numbers
+      are already right keeps its path.
+    """
     numbered, sizes = [], []
     temporary: str | None = None
     kept_before = 0
     for path, info in zip(files, infos, strict=True):
         shift = kept_before - info["start"]
-        # A rank-evaluation split made by source shards has one part, whose numbers are right.
+        # A rank-evaluation split from `source_shards` has one part, whose numbers are right.
         kept_before += info.get("kept", 0)
         if shift:
             with writing(directory):
@@ -355,12 +373,13 @@ def _renumber_part(path: str, shift: int, folder: str) -> tuple[str, Mapping[str
 def _divide_into_stretches(
     files: Sequence[str], counts: Sequence[int], bounds: Sequence[int]
 ) -> list[list[Stretch]]:
-    """Returns, for each final file, the stretches of frames that it consists of.
+    """Returns, for each final file, the stretches of the parts that it consists of.
 
     Args:
-      files: the parts.
+      files: the paths of the parts.
       counts: the number of records of each part.
-      bounds: the number of the first record of each file, and the number of all records.
+      bounds: the index of the first record of each final file, followed by the total number of
+        records.
     """
     of_files: list[list[Stretch]] = [[] for _ in bounds[1:]]
     first = 0
@@ -391,7 +410,7 @@ def write_file(path: str, fill: Callable[[str], None]) -> dict[str, Any]:
 
     Args:
       path: the file.
-      fill: a function that writes the local file whose path it gets.
+      fill: a function that takes the path of a local file, and writes that file.
 
     Returns:
       the file's size and checksums, see `entry_of`.
@@ -409,7 +428,8 @@ def entry_of(file: BinaryIO) -> dict[str, Any]:
     """Returns the size and checksums of an open file.
 
     Returns:
-      "bytes"; "sha256", which `t0 verify` compares; and "crc32c", which buckets also store.
+      a mapping with "bytes", the size; "sha256", which `t0 verify` compares; and "crc32c", which
+      object stores also record.
     """
     digest, checksum, size = hashlib.sha256(), google_crc32c.Checksum(), 0
     while block := file.read(COPIED_BYTES):
@@ -421,7 +441,7 @@ def entry_of(file: BinaryIO) -> dict[str, Any]:
 
 
 def _write_json(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes `content` in SeqIO's format, and returns the file's entry of the manifest."""
+    """Writes `content` in SeqIO's format, and returns the file's entry for the manifest."""
     written = (json.dumps(content, sort_keys=True, indent=2) + "\n").encode()
     write_whole(path, written)
     return entry_of(io.BytesIO(written))
@@ -447,7 +467,7 @@ def _read_blocks(stretches: Sequence[Stretch]) -> Iterator[bytes]:
 
 
 def _renumber(record: bytes, shift: int) -> bytes:
-    """Returns a record whose first entry is `idx`, with `shift` added to its row number."""
+    """Returns a record with `shift` added to its row number, in its first entry `idx`."""
     _, start = protobuf_wire.read_varint(record, 1)
     size, start = protobuf_wire.read_varint(record, start + 1)
     entry = dict(protobuf_wire.fields(record[start : start + size]))

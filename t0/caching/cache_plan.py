@@ -6,14 +6,18 @@
     plan.tasks      # task -> its directories and splits
     plan.skipped    # task -> the reason why the run does not write it
 
-This module reads no data, writes no file and does not import TensorFlow: a `Catalogue` describes
-the registry and the existing caches. `RecordOptions` and `Setup` are sent to every process.
+This module reads no data, writes no file and does not import TensorFlow. A `Catalogue` tells it
+which tasks are registered and which caches exist. `RecordOptions` and `Setup` are sent to every
+process.
 
 The selection of tasks and the rules about existing caches are SeqIO's
-(`seqio.scripts.cache_tasks_main`), with four additions: a mixture's name selects its tasks, a name
-without a match is an error, a finished cache in the output directory stays unless `overwrite` is
-set, even with `ignore_other_caches`, and a cache whose prompt, data, vocabulary or modules changed
-is written again.
+(`seqio.scripts.cache_tasks_main`), with four additions:
+
+- the name of a mixture selects its tasks;
+- a name that matches nothing is an error;
+- a finished cache in the output directory is only written again if `overwrite` is set, even with
+  `ignore_other_caches`;
+- a cache is written again if its prompt, data, vocabulary or modules have changed.
 """
 
 import dataclasses
@@ -25,22 +29,24 @@ from t0.errors import AbsentData, UserError, unknown_name
 from t0.files import path_inside
 
 NO_RECORD = "an older version or SeqIO wrote it, without a record of its inputs"
-# T0's sequence lengths in tokens, EOS included: training cuts longer examples.
+# T0's sequence lengths in tokens, including EOS. Training truncates longer examples.
 LONGEST = {"inputs": 1024, "targets": 256}
 
 
 @dataclasses.dataclass(frozen=True)
 class CacheSelection:
-    """The tasks to cache, and the output directory. The fields have the names of the flags.
+    """The tasks to cache, and the output directory.
+
+    The fields have the names of the command's flags.
 
     Attributes:
       output_cache_dir: the directory, local or `gs://`, in which the tasks' directories are made.
       tasks: regexes that match whole names of tasks, or names of mixtures; all tasks if empty.
-      excluded_tasks: regexes and mixtures of the tasks to leave out.
+      excluded_tasks: regexes or names of mixtures, as in `tasks`, for the tasks to leave out.
       tasks_additional_cache_dirs: other directories in which a task may be cached already.
       splits: the splits to cache; all splits of each task if empty.
-      overwrite: whether to write a task again that is finished in `output_cache_dir`.
-      ignore_other_caches: whether to write a task that is cached in another directory.
+      overwrite: whether to write a task again if `output_cache_dir` has a finished cache of it.
+      ignore_other_caches: whether to write a task even if it is cached in another directory.
       skip_absent_splits: whether to leave out, with a note, the splits whose data cannot be found.
     """
 
@@ -56,22 +62,21 @@ class CacheSelection:
 
 @dataclasses.dataclass(frozen=True)
 class RecordOptions:
-    """How a run makes and writes records, for all splits and workers.
+    """The options for making and writing records, which are the same for all splits and workers.
 
     The fields have the names of the command's flags, like those of `Setup`.
 
     Attributes:
-      min_shards: as in SeqIO, the minimum number of files of a split; None to choose it by the size
-        of the data, see `cache_files.shard_count`.
-      max_shards: as in SeqIO, the maximum number of files of a split; 0 for no limit. If
-        only this is given, `min_shards` is SeqIO's 64, so that a split has this many files, or 64
-        if that is less.
-      base_seed: as in SeqIO, a number that changes the seeds of the preprocessors.
+      min_shards: the minimum number of files of a split, as in SeqIO; None to derive it from the
+        size of the data (see `cache_files.shard_count`).
+      max_shards: the maximum number of files of a split, as in SeqIO; 0 for no limit. If only
+        `max_shards` is set, `min_shards` is 64, as in SeqIO.
+      base_seed: a number that changes the seeds of the preprocessors, as in SeqIO.
       enable_char_counts: whether to also count characters (slow: every example is detokenized).
-      max_dropped_share: the maximum share of rows, 0 to 1, that a split may drop, unless
-        `t0/caching/exemptions.csv` lists it.
-      allow_hidden_labels: whether tasks of rank evaluation keep rows with withheld labels, and
-        splits without any label are written.
+      max_dropped_share: the maximum share of its rows, 0 to 1, that a split may drop. It does not
+        apply to the splits in `t0/caching/exemptions.csv`.
+      allow_hidden_labels: whether to write splits without any label, and rank-evaluation splits
+        with withheld labels. Without this option, both are refused.
     """
 
     min_shards: int | None = None
@@ -84,15 +89,15 @@ class RecordOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """How a process registers the tasks: the arguments of `t0.caching.workers.prepare`.
+    """The settings with which `t0.caching.workers.prepare` registers the tasks in a process.
 
     Attributes:
       module_import: the modules that register the tasks.
-      data_dir: folders of datasets; those of the environment if empty.
-      skip_bad_rows: whether rows with half of a surrogate pair are skipped.
+      data_dir: the folders of the user's datasets; those of T0_DATA_DIR if empty.
+      skip_bad_rows: whether to skip rows that contain half of a surrogate pair.
       vocab: the path of the vocabulary, or None for the default.
       tfds_data_dir: the folder of TensorFlow Datasets, or None for the default.
-      gin_param: gin's bindings for the tasks' sources and steps.
+      gin_param: gin bindings for the sources and preprocessing steps of the tasks.
     """
 
     module_import: Sequence[str] = ()
@@ -105,13 +110,13 @@ class Setup:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSplit:
-    """A split of a task to write.
+    """A split of a task that the run writes.
 
     Attributes:
       task: the task's name.
       name: the split's name.
-      directory: the directory to write it into.
-      rows: the number of input rows, None if the source does not know it.
+      directory: the directory to write the split into.
+      rows: the number of input rows; None if the source does not know it.
     """
 
     task: str
@@ -125,14 +130,14 @@ class TaskSplit:
 
 @dataclasses.dataclass(frozen=True)
 class TaskPlan:
-    """A task to write.
+    """A task that the run writes.
 
     Attributes:
       name: the task's name.
       final: the directory of the finished cache.
-      staging: the directory in which this run writes it.
-      splits: the splits to write.
-      absent: split -> the reason why it is left out.
+      staging: the directory into which the run writes the cache until it is finished.
+      splits: the names of the splits to write.
+      absent: name of a split that is left out -> the reason.
       stale: the changes since the cache in `final` was written, for which this run replaces it; ""
         if there are none.
     """
@@ -153,7 +158,7 @@ class CachePlan:
       splits: the splits of all tasks, the largest task first.
       tasks: name -> the task's directories and splits.
       skipped: name of a task -> the reason why the run does not write it.
-      notes: lines to print.
+      notes: notes for the user, one line each.
     """
 
     splits: tuple[TaskSplit, ...]
@@ -163,7 +168,7 @@ class CachePlan:
 
 
 def rows_of_source(task: Any, split: str) -> int | None:
-    """Returns the number of rows of a split, None if the task's source does not know it.
+    """Returns the number of rows of a split; None if the task's source does not know it.
 
     Raises:
       AbsentData: if the source has no files for the split.
@@ -180,17 +185,19 @@ def rows_of_source(task: Any, split: str) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Catalogue:
-    """The registry and the existing caches, which a plan reads.
+    """The registered tasks and the existing caches, from which a plan is made.
 
     Attributes:
       tasks: name -> the registered task.
       mixtures: name -> the names of its tasks.
-      cache_of: a function: task name -> directory of its finished cache, or None.
-      cached_splits: a function: directory of a cache -> its splits, known empty ones included.
-      changes_of: a function: task, and directory of its cache -> the changes since it was written;
-        None if it has no record of its inputs.
-      rows_of: a function: task and split -> the number of input rows, None if it is unknown. It
-        raises `AbsentData` if the data cannot be found.
+      cache_of: a function that takes the name of a task, and returns the directory of its finished
+        cache; None if there is none.
+      cached_splits: a function that takes the directory of a cache, and returns its splits,
+        including those recorded as empty.
+      changes_of: a function that takes a task and the directory of its cache, and returns the
+        changes of the task's inputs since the cache was written; None if they were not recorded.
+      rows_of: a function that takes a task and the name of a split, and returns the number of input
+        rows; None if it is unknown. It raises `AbsentData` if the data cannot be found.
     """
 
     tasks: Mapping[str, Any]
@@ -240,7 +247,7 @@ def _match_tasks(catalogue: Catalogue, entry: str) -> set[str]:
     try:
         regex = re.compile(entry)
     except re.error as error:
-        # Possibly a misspelled mixture: `t0++_trian` is a regex for Python 3.11, but not for 3.10.
+        # It may be a misspelled mixture: `t0++_trian` is a regex for Python 3.11, but not for 3.10.
         names = [*catalogue.tasks, *catalogue.mixtures]
         hint = f"It is not a regex: {error}."
         raise unknown_name("task or mixture", entry, names, hint) from None
@@ -267,8 +274,8 @@ def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> Cach
       tag: the suffix of this run's unfinished directories (`<task>.<tag>`).
 
     Raises:
-      UserError: if a name matches nothing, no task is selected, data is absent without
-        `skip_absent_splits`, or a finished cache does not have all selected splits.
+      UserError: if a name matches nothing, no task is selected, a finished cache does not have all
+        selected splits, or data is absent and `skip_absent_splits` is not set.
     """
     names, notes = select_tasks(catalogue, selection.tasks, selection.excluded_tasks)
     if not names:
@@ -305,7 +312,11 @@ def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> Cach
 
 
 class _AbsentSplits(AbsentData):
-    """Splits of a task whose data cannot be found, each with the reason."""
+    """The data of some splits of a task cannot be found.
+
+    Args:
+      splits: split -> the reason.
+    """
 
     def __init__(self, splits: Mapping[str, str]) -> None:
         super().__init__("; ".join(splits.values()))
@@ -315,7 +326,7 @@ class _AbsentSplits(AbsentData):
 def _plan_task(
     selection: CacheSelection, catalogue: Catalogue, task: Any, tag: str
 ) -> tuple[TaskPlan | str, list[TaskSplit]]:
-    """Returns the plan of one task and its splits, or the reason to skip the task."""
+    """Returns the plan of one task, and its splits; or the reason to skip the task, and []."""
     splits = [s for s in task.splits if not selection.splits or s in selection.splits]
     if not task.supports_caching:
         return "does not support caching (no CacheDatasetPlaceholder)", []
@@ -357,8 +368,9 @@ def _plan_task(
 
 
 def _order_splits(splits: Sequence[TaskSplit]) -> tuple[TaskSplit, ...]:
-    # The longest job comes first: if it ran last, the other workers would be idle. The splits of a
-    # task stay together, because a task is published, and safe from a kill, after its last split.
+    # The largest task comes first: if it ran last, the other workers would be idle. The splits of a
+    # task stay together, because a task is published after its last split. A killed run does not
+    # lose published tasks.
     task_rows: dict[str, int] = {}
     for split in splits:
         task_rows[split.task] = task_rows.get(split.task, 0) + (split.rows or 0)

@@ -1,4 +1,4 @@
-"""Shows the progress of a caching run: one live line while it works, a table at its end.
+"""Shows the progress of a caching run: a live line during the run, and a table at the end.
 
 with Progress(plan, sys.stdout) as progress:
     progress.advance(split, examples=1200, rows=600)
@@ -18,13 +18,13 @@ from t0.prompts.row_report import DROPPED
 
 
 class Progress:
-    """Counts the rows and examples that are done on a `ProgressLine`.
+    """Shows on a `ProgressLine` how many rows and examples are done.
 
     A row of a dataset counts once for each task that uses it.
 
     Args:
       plan: the plan of the run.
-      file: the terminal or log of the line.
+      file: the terminal or log file to which the line is printed.
     """
 
     def __init__(self, plan: CachePlan, file: TextIO) -> None:
@@ -48,13 +48,12 @@ class Progress:
     def advance(
         self, split: TaskSplit | None, *, examples: int = 0, rows: int | None = None
     ) -> None:
-        """Sets the counts of a split, and shows the line if that is due.
+        """Sets the counts of a split, and updates the line if the last update is old enough.
 
         Args:
-          split: the split, or None to set nothing.
+          split: the split; None to only update the line.
           examples: the number of examples that are done.
-          rows: the number of input rows that are done; None if it is unknown, and estimated from
-            the examples.
+          rows: the number of input rows that are done; None to estimate it from the examples.
         """
         if split:
             self._examples[split] = examples
@@ -66,7 +65,7 @@ class Progress:
         self._line.count(added, note=self._note())
 
     def begin_with(self, rows: int) -> None:
-        """Sets the number of rows that an earlier run has done: they do not count for the speed."""
+        """Sets the number of rows that an earlier run has done. The speed does not include them."""
         self._line.count_before(rows)
         self._rows = rows
 
@@ -77,7 +76,7 @@ class Progress:
         self.advance(outcome.split, examples=outcome.stats.get("examples", 0), rows=rows)
 
     def plain(self) -> str:
-        """Returns the line for a log: rows, their rate, the remaining time and tasks."""
+        """Returns the line as plain text: rows, rows per second, remaining time, finished tasks."""
         return self._line.plain()
 
     def _note(self) -> str:
@@ -95,8 +94,8 @@ _NUMBERS = (
 def summary(outcomes: Iterable[SplitOutcome]) -> Table:
     """Returns the table of the outcomes, with one row for each split.
 
-    Token counts leave out EOS. The columns "over" have the share of examples longer than T0's
-    lengths, which include EOS.
+    Token counts do not include EOS. The columns "over" show the share of examples that are longer
+    than T0's sequence lengths; there, EOS counts as a token.
     """
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")

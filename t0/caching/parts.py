@@ -1,4 +1,4 @@
-"""Parts: files with the records of a piece of a split for one task, until the split is complete.
+"""Writes and reads parts: files with the records of one piece of a split of a task.
 
     with PartWriter(directory, name) as part:
         part.append([framed(record), ...])
@@ -6,11 +6,13 @@
     parts.read_info(path)      # returns the same info if `path` is a complete part, else None
 
 A part is a TFRecord file, so that the final files of a split are made by copying bytes. Its last
-record has the counts (JSON), followed by their length and a magic number.
+record contains the counts (JSON), followed by their length and a magic number. When the task is
+published, its parts are removed.
 
-A part gets its name when it is complete. The name identifies its content (`part_name`): rows or
-source shards, template or code, vocabulary and engine. So the next run takes over the parts of a
-killed run (`adopt`), but not those of a template or data file that has changed.
+A part gets its name when it is complete. The name identifies everything that the content depends on
+(`part_name`): the rows or source shards, the template or code, the vocabulary and the engine. So
+the next run can use the parts of a killed run (`adopt`), except those whose template or data file
+has changed.
 
 Writing and reading keep only a few records in memory at a time.
 """
@@ -38,7 +40,7 @@ def part_name(key: str, start: int, stop: int) -> str:
     """Returns the file name of a part.
 
     Args:
-      key: all that the content depends on, except the numbers of its rows or shards, as text.
+      key: a text that identifies everything that the content depends on, except `start` and `stop`.
       start: the number of the first row or shard.
       stop: the number after the last row or shard.
     """
@@ -46,7 +48,12 @@ def part_name(key: str, start: int, stop: int) -> str:
 
 
 class PartWriter:
-    """Writes one part into `directory`; an unfinished part is removed at the end of the context."""
+    """Writes one part into `directory`; removes it at the end of the context if it is unfinished.
+
+    Args:
+      directory: the directory of the parts.
+      name: the file name of the part.
+    """
 
     def __init__(self, directory: str, name: str) -> None:
         self._path = path_inside(directory, name)
@@ -65,7 +72,7 @@ class PartWriter:
         self._unfinished.discard()
 
     def append(self, frames: Sequence[bytes]) -> None:
-        """Adds framed records.
+        """Adds records, each framed as in a TFRecord file.
 
         Raises:
           OutputError: if they cannot be written.
@@ -77,7 +84,11 @@ class PartWriter:
             self._file.write(joined)
 
     def finish(self, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """Gives the part its name, and returns `counts` with "records" and "bytes" added."""
+        """Completes the part: adds the counts to the file, and gives it its name.
+
+        Returns:
+          `counts`, with "records" (the number of records) and "bytes" (their size) added.
+        """
         info = {**counts, "records": self._records, "bytes": self._bytes}
         content = json.dumps(info).encode()
         with writing(self._path):
@@ -108,7 +119,7 @@ def _read_counts(file: BinaryIO) -> dict[str, Any]:
 
 
 def read_info(path: str) -> dict[str, Any] | None:
-    """Returns what `PartWriter.finish` returned; None if `path` is not a complete part."""
+    """Returns the counts of a part (see `PartWriter.finish`); None if it is not complete."""
     try:
         with paths.local_copy(path) as local, open(local, "rb") as file:
             return _read_counts(file)
@@ -121,8 +132,8 @@ def find_offsets(path: str, numbers: Sequence[int]) -> list[int]:
 
     Args:
       path: the part.
-      numbers: the numbers of the records in ascending order, from 0 to the number of all records,
-        whose offset is the end of the last record.
+      numbers: the indices of the records, in ascending order. The number of all records is also
+        allowed: its offset is the end of the last record.
     """
     selected = set(numbers)
     with open(path, "rb") as file:
@@ -145,7 +156,7 @@ def adopt(directory: str, leftovers: Iterable[str]) -> int:
 
     Args:
       directory: this run's directory of parts.
-      leftovers: the killed runs' directories of parts, which are removed.
+      leftovers: the directories of the parts of killed runs. They are removed.
     """
     adopted = 0
     with writing(directory):

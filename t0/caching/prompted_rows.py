@@ -1,22 +1,24 @@
-"""The engine for prompted tasks: renders and tokenises ranges of rows, for all of their tasks.
+"""Renders and tokenises ranges of rows, for all prompted tasks that use the rows.
 
     renderer = Renderer(model, eos_id=1)
     render_rows(RowRange("super_glue", "rte", "train", 0, 500, prompts, "/out/parts..."), renderer)
     # {"super_glue_rte_GPT_3_style": {"start": 0, "stop": 500, "kept": 500, "records": 500, ...},
     #  "super_glue_rte_GPT_3_style_score_eval": {...}}
 
-Each row is read once. A template is rendered once for its plain and its rank-evaluation task, and
-the inputs are tokenised once for both tasks and all choices of a row. Targets that repeat, such as
-labels, are tokenised once. A part contains its counts, for a run that takes it over.
+Each row is read once for all tasks. A template is rendered once for its two tasks, the plain task
+and the one for rank evaluation. The inputs of a row are tokenised once for both tasks and all
+choices. Targets that repeat, such as labels, are tokenised once. Each part contains its own counts,
+so that a later run can use the part without parsing its records.
 
-This module does not import TensorFlow, so a worker needs much less memory. Its decoded records
-equal those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), in the same order. The ids
-equal those of `tf_text.SentencepieceTokenizer` with the same model, which SeqIO uses: both call the
-same library (`t0.caching.tokenizing`).
+This module does not import TensorFlow, so a worker needs much less memory. When decoded, its
+records equal those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), in the same order.
+SeqIO tokenises with `tf_text.SentencepieceTokenizer`. The ids here are the same if the model is the
+same, because both call the same library (`t0.caching.tokenizing`).
 
-Records have the features of T0's two kinds of record. A choice's record also has `document` if rows
-share a text. The ids of a text contain neither EOS nor padding, because the vocabulary's pieces 0
-and 1 are control pieces, which match no text.
+T0 has two kinds of record: one for each row, or, in rank evaluation, one for each choice of a row.
+If several rows share a text, the record of a choice also has the feature `document`. The ids of a
+text contain neither EOS nor padding, because the vocabulary's pieces 0 and 1 are control pieces,
+which match no text.
 """
 
 import dataclasses
@@ -44,12 +46,13 @@ from t0.prompts import (
 )
 from t0.prompts.row_report import EQUAL_TOKENS, UNKNOWN
 
-# Rows that are rendered and tokenised together: many for SentencePiece's batches, few for memory.
+# Number of rows that are rendered and tokenised together. SentencePiece is faster with large
+# batches, but they need more memory.
 ROWS_AT_ONCE = 256
 MEMO_ENTRIES = 20_000
 
 _WEIGHT = tf_examples.float_entry("weight", 1.0)
-# Id 2 as a varint: a byte 2 that does not end a longer varint.
+# The id of the unknown token, 2, as a varint. The regex ignores a byte 2 that ends a longer varint.
 _UNKNOWN = b"\x02"
 _UNKNOWN_ID = re.compile(rb"(?<![\x80-\xff])\x02")
 _CORRECT = [tf_examples.ints_entry("is_correct", [value]) for value in (0, 1)]
@@ -62,7 +65,7 @@ class Prompt:
     Attributes:
       template: the template.
       seed_name: the name that seeds the template's random choices.
-      specs: the splits.
+      specs: the splits of its tasks.
     """
 
     template: Template
@@ -98,11 +101,11 @@ class RowRange:
 
     @property
     def specs(self) -> list[SplitSpec]:
-        """The splits of tasks that these rows belong to, of all prompts."""
+        """The task splits of all prompts, for which these rows are rendered."""
         return [spec for prompt in self.prompts for spec in prompt.specs]
 
     def only(self, specs: Sequence[SplitSpec]) -> "RowRange":
-        """Returns the same range with only these of its splits."""
+        """Returns the same range of rows for only these task splits."""
         prompts = [
             dataclasses.replace(prompt, specs=tuple(s for s in prompt.specs if s in specs))
             for prompt in self.prompts
@@ -114,9 +117,9 @@ class Encoded(NamedTuple):
     """A tokenised text.
 
     Attributes:
-      entries: its entries in a record.
+      entries: the serialized entries of a record for this text: its ids and the text itself.
       size: the number of its tokens, without EOS.
-      ids: their ids as varints, without EOS.
+      ids: the ids of its tokens as varints, without EOS.
     """
 
     entries: bytes
@@ -130,7 +133,12 @@ class Encoded(NamedTuple):
 
 
 class Renderer:
-    """The tokenizer and the compiled templates of a process, for any range."""
+    """The state that a process shares between ranges: tokenizer, templates and tokenised targets.
+
+    Args:
+      model: the SentencePiece model.
+      eos_id: the id of EOS.
+    """
 
     def __init__(self, model: bytes, eos_id: int) -> None:
         self.tokenizer = Tokenizer(model, eos_id)
@@ -139,25 +147,38 @@ class Renderer:
         self._opened: dict[tuple[str, str | None, str], sources.SplitRows] = {}
 
     def open_rows(self, job: RowRange) -> sources.SplitRows:
-        """Returns the rows of a range's split, which stays open until the next split."""
+        """Returns the rows of the split of a range. It stays open until another is opened."""
         key = (job.dataset, job.subset, job.split)
         if key not in self._opened:
             self._opened = {key: sources.open_split(*key)}
         return self._opened[key]
 
     def compiled(self, prompt: Prompt) -> CompiledTemplate:
-        """Returns the compiled template of a prompt, which is compiled on first use."""
+        """Compiles the template of a prompt on first use, and returns the compiled template."""
         key = (prompt.template, prompt.seed_name)
         if key not in self._compiled:
             self._compiled[key] = CompiledTemplate(prompt.template, prompt.seed_name)
         return self._compiled[key]
 
     def inputs(self, texts: Sequence[str], eos: bool) -> list[Encoded]:
-        """Returns, for each text, its entries `inputs` and `inputs_pretokenized`."""
+        """Tokenises texts into entries `inputs` and `inputs_pretokenized`.
+
+        Args:
+          texts: the texts.
+          eos: whether to end the ids with EOS.
+        """
         return self._encode("inputs", [text.encode() for text in texts], eos)
 
     def targets(self, texts: Sequence[str], eos: bool) -> Mapping[tuple[str, bool], Encoded]:
-        """Returns (text, eos) -> the entries `targets` and `targets_pretokenized`."""
+        """Tokenises texts into entries `targets` and `targets_pretokenized`.
+
+        Args:
+          texts: the texts. Those that are still in memory are not tokenised again.
+          eos: whether to end the ids with EOS.
+
+        Returns:
+          (text, eos) -> the tokenised text, for all texts in memory.
+        """
         memo = self._targets
         new = [text for text in dict.fromkeys(texts) if (text, eos) not in memo]
         if len(memo) + len(new) > MEMO_ENTRIES:
@@ -179,7 +200,13 @@ class Renderer:
 
 
 class _RawRow(NamedTuple):
-    """A row of a dataset: its number, whether its label is withheld, its document's entry."""
+    """A row of a dataset before rendering.
+
+    Attributes:
+      number: the number of the row in its split.
+      hidden: whether its label is withheld.
+      document: the serialized entry `document` of its records; empty if they have none.
+    """
 
     number: int
     hidden: bool
@@ -187,14 +214,20 @@ class _RawRow(NamedTuple):
 
 
 class _RenderedRow(NamedTuple):
-    """A row, and the example that a template made of it."""
+    """A row, and the example that a template rendered from it."""
 
     row: _RawRow
     example: Example
 
 
 class _TaskRecords:
-    """Writes and counts the records of one task over a range, from examples in order."""
+    """Writes the records of one task for a range of rows, and counts them.
+
+    Args:
+      spec: the task's split.
+      writer: the writer of the part.
+      start: the number of the first row of the range.
+    """
 
     def __init__(self, spec: SplitSpec, writer: parts.PartWriter, start: int) -> None:
         self.spec = spec
@@ -209,7 +242,13 @@ class _TaskRecords:
     def add(
         self, kept: Sequence[_RenderedRow], inputs: Sequence[Encoded], renderer: Renderer
     ) -> None:
-        """Writes the records of rendered rows."""
+        """Writes the records of the next rows.
+
+        Args:
+          kept: the rows that the template rendered to an example.
+          inputs: the tokenised inputs of these rows.
+          renderer: the renderer, which tokenises the targets.
+        """
         frames = self._choices if self.spec.choices else self._plain
         self._writer.append(frames(kept, inputs, renderer))
 
@@ -239,7 +278,8 @@ class _TaskRecords:
         for ((index, hidden, document), ex), encoded in zip(kept, inputs, strict=True):
             choices = ex.choices or ()
             target = self.report.target(ex, hidden, index)
-            # As if no row before this range was dropped; `cache_files.join_parts` corrects that.
+            # This number is only right if no row before the range was dropped. Otherwise,
+            # `cache_files.join_parts` corrects it.
             row = self._start + self._kept
             encoded_choices = [targets[choice, eos] for choice in choices]
             for number, (choice, encoded_choice) in enumerate(
@@ -260,7 +300,13 @@ class _TaskRecords:
         return frames
 
     def _count_tokens(self, index: int, choices: Sequence[Encoded], right: int | None) -> None:
-        """Counts a row by the tokens of its choices; `right` is the target's index."""
+        """Counts a row if a choice has unknown tokens, or a wrong one has the right one's tokens.
+
+        Args:
+          index: the number of the row.
+          choices: its tokenised choices.
+          right: the index of the target among the choices; None if it is not among them.
+        """
         if any(choice.has_unknown for choice in choices):
             self.report.count(UNKNOWN, index)
         if right is not None and sum(c.ids == choices[right].ids for c in choices) > 1:
@@ -281,7 +327,7 @@ class _TaskRecords:
             self._over["targets"] += sum(n + eos[1] > LONGEST["targets"] for n in targets)
 
     def finish(self, stop: int) -> dict[str, Any]:
-        """Gives the part its name, and returns its counts."""
+        """Completes the part, and returns its counts. `stop` is the number after the last row."""
         counts = dict(self.report.counts)
         return self._writer.finish(
             {

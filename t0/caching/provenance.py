@@ -5,14 +5,14 @@
     #  "vocabulary": {"inputs": "3c9d..."}, "modules": {"my_tasks": "e3b0..."}, "named_files": []}
     changes(recorded, task)         # ["the data of split 'train': /data/toy/train.jsonl"]
 
-The record is a file next to `COMPLETED`. It has no paths, times or versions of this project, so a
-copied or upgraded cache stays valid. Files that are missing on this machine, or are not local, are
-not compared: their entry is None, or absent.
+The record is a file next to `COMPLETED`. It contains no paths, file times or version of this
+project. So a cache stays valid after it is copied or the project is upgraded. Files that are not on
+this machine are not compared: their value in the record is None, or they are not in it.
 
 A prompted task with T0's own steps depends on its prompt, its data and its vocabulary. Every other
 task also depends on the user's own modules: those that registered the tasks, those that its steps
-refer to, and their imports. A file that those steps name (a text in a closure, an argument or a
-global variable that is the path of a local file) counts as data.
+refer to, and the modules that these import. Files that the steps refer to also count as data. To
+find them, texts in closures, arguments and global variables are read as paths of local files.
 """
 
 import dataclasses
@@ -39,7 +39,8 @@ from t0.errors import UserError
 from t0.files import paths
 from t0.tasks.recipe_tasks import TextSource
 
-# Increase it when this project makes other records from the same prompts, data and vocabulary.
+# Increase this number when a change of this project makes different records from the same prompts,
+# data and vocabulary.
 RECORD_FORMAT = 4
 _OURS = ("t0", "seqio_tasks", "__main__")
 # The fields of a template that no record depends on.
@@ -57,12 +58,12 @@ _PACKAGES = ("seqio", "t5", "tensorflow", "tensorflow-text", "tensorflow-dataset
 _FILES_AT_ONCE = 16
 _SECTIONS = ("prompt", "data", "vocabulary", "named_files")
 
-# Name -> the value to compare, None if it is unknown; and the phrase for the user if it differs.
+# Name -> (value to compare, phrase for the user if it differs). An unknown value is None.
 _Values = dict[str, tuple[Any, str]]
 
 
 def provenance(task: seqio.Task, splits: Iterable[str], modules: Sequence[str]) -> dict[str, Any]:
-    """Returns the inputs of a task's records, as JSON.
+    """Returns the record of the inputs of a task's cache, in a form that JSON can store.
 
     Args:
       task: the task.
@@ -88,7 +89,7 @@ def provenance(task: seqio.Task, splits: Iterable[str], modules: Sequence[str]) 
 
 
 def _read_sections(task: seqio.Task, splits: Iterable[str], walk: CodeWalk) -> dict[str, _Values]:
-    """Returns the values of `_SECTIONS` on this machine."""
+    """Returns the inputs of a task on this machine, as a mapping with the keys `_SECTIONS`."""
     vocabularies = {name: feature.vocabulary for name, feature in task.output_features.items()}
     data = {split: _local_files(task.source, split) for split in splits}
     return {
@@ -111,7 +112,7 @@ def _read_sections(task: seqio.Task, splits: Iterable[str], walk: CodeWalk) -> d
 
 
 def changes_of(task: seqio.Task, directory: str) -> list[str] | None:
-    """Returns the changes since the cache in a directory was written, a phrase for each.
+    """Returns a phrase for each input that changed after the cache in a directory was written.
 
     Returns:
       [] if the cache is up to date; None if it has no record to compare with.
@@ -124,7 +125,7 @@ def changes_of(task: seqio.Task, directory: str) -> list[str] | None:
 
 
 def changes(recorded: Mapping[str, Any], task: seqio.Task) -> list[str]:
-    """Returns the changes since a task was cached, a phrase for each; [] if it is up to date.
+    """Returns a phrase for each input that changed after a task was cached; [] if none did.
 
     Args:
       recorded: the record of the task's cache.
@@ -140,7 +141,7 @@ def changes(recorded: Mapping[str, Any], task: seqio.Task) -> list[str]:
 
 
 def changed_modules(recorded: Mapping[str, Any]) -> list[str]:
-    """Returns the modules of a record that changed, a phrase for each; it imports none of them."""
+    """Returns a phrase for each module of a record that has changed, without importing it."""
     before = _read_section(recorded, "modules")
     files = {name: file for name in before if (file := _module_file(name))}
     now = {name: (_digest([file]), f"the module {name}: {file}") for name, file in files.items()}
@@ -150,7 +151,7 @@ def changed_modules(recorded: Mapping[str, Any]) -> list[str]:
 def _module_file(name: str) -> str | None:
     if name in sys.modules:
         return getattr(sys.modules[name], "__file__", None)
-    if not name.isidentifier():  # finding a submodule imports its package
+    if not name.isidentifier():  # for a submodule, `find_spec` would import its package
         return None
     spec = importlib.util.find_spec(name)
     return spec.origin if spec and spec.has_location else None
@@ -164,7 +165,9 @@ def _read_section(recorded: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _compare(before: Mapping[str, Any], now: _Values) -> list[str]:
-    """Returns the phrases of the values that both have and that differ; None is unknown.
+    """Returns the phrases of the values that differ.
+
+    A value that is None or missing on one of the two sides is not compared.
 
     >>> _compare({"a": "1", "b": "1", "c": None}, {"a": ("2", "a is 2"), "c": ("2", "c is 2")})
     ['a is 2']
@@ -178,14 +181,18 @@ def _compare(before: Mapping[str, Any], now: _Values) -> list[str]:
 
 
 def identify_data(source: seqio.DataSource, split: str) -> list[Any] | None:
-    """Returns the names, sizes and times of the files of a split; None if it names no files."""
+    """Returns the names, sizes and times of the files of a split; None if they are unknown.
+
+    For data from the hub, it only returns the names of the source's shards.
+    """
     shards = list(source.list_shards(split))
     files = source.data_files(split) if hasattr(source, "data_files") else shards
     if not files:
-        # Numbered files of a repository of the hub, whose name is a value of the source.
+        # The shards are numbered files of a hub repository. The repository's name is stored in the
+        # source, so `identify_code` includes it.
         return shards if isinstance(source, TextSource) else None
     try:
-        # In parallel, because each takes long in an object store.
+        # In parallel, because an object store takes long to answer for each file.
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             return [shards, list(pool.map(_identify_file, map(str, files)))]
     except OSError:
@@ -193,7 +200,9 @@ def identify_data(source: seqio.DataSource, split: str) -> list[Any] | None:
 
 
 def identify_code(task: seqio.Task, modules: Sequence[str]) -> dict[str, Any]:
-    """Returns the inputs of a task's records other than data: its code and the values in it.
+    """Returns the inputs of a task's records other than its data.
+
+    These are its code, the values bound to the code, and the versions of packages.
 
     Args:
       task: the task.
@@ -219,7 +228,7 @@ def _imported(modules: Sequence[str]) -> list[ModuleType]:
 
 
 def _prompt(source: seqio.DataSource) -> dict[str, Any]:
-    """Returns the fields of a prompted source's template that its texts depend on."""
+    """Returns the template fields that change the rendered texts; {} if there is no template."""
     template = getattr(source, "template", None)
     if not dataclasses.is_dataclass(template):
         return {}
@@ -232,12 +241,12 @@ def _prompt(source: seqio.DataSource) -> dict[str, Any]:
 
 
 def _local_files(source: seqio.DataSource, split: str) -> list[str]:
-    """Returns the local files of a split of one of this project's sources; [] for others."""
+    """Returns the local files of a split; [] if the source is not one of this project's."""
     if not hasattr(source, "data_files"):
         return []
     try:
         files = [str(path) for path in source.data_files(split)]
-    except (UserError, OSError):  # reading the data reports it
+    except (UserError, OSError):  # the error is reported when the data is read
         return []
     return [] if any(map(paths.is_remote, files)) else files
 
@@ -261,7 +270,7 @@ def _model_digest(path: str, *_: int) -> str:
 
 def _walk(task: seqio.Task) -> CodeWalk:
     walk = CodeWalk()
-    # A prompted source refers to its template, which is recorded, and to nothing of the user's.
+    # A prompted source is left out: it refers only to its template, which is recorded separately.
     walk.describe((task.preprocessors, None if _prompt(task.source) else task.source))
     return walk
 
@@ -287,10 +296,10 @@ def _name_files(files: Sequence[str]) -> str:
 
 
 def _digest(files: Sequence[str]) -> str | None:
-    """Returns a checksum of the bytes of local files, in order; None if one is missing."""
+    """Returns a checksum of the contents of local files; None if any is missing, or for []."""
     try:
         identities = [_identify_file(file) for file in files]
-        # Python computes checksums of large blocks without holding its lock.
+        # Threads are faster, because hashlib releases Python's global lock for large blocks.
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             digests = list(pool.map(lambda file: _file_digest(*file), identities))
     except OSError:

@@ -5,8 +5,9 @@
     walk.find_own_modules()    # [("my_tasks", "/home/me/my_tasks.py"), ...], imports included
     walk.paths                 # ["/data/lines.txt"]: texts that look like paths
 
-The walk follows the values that are bound to the steps: `functools.partial`, a function's closure
-and the texts among its global variables, an object's attributes. Installed packages are left out.
+The walk follows the values that are bound to the steps: the arguments of `functools.partial`, the
+closure of a function, the texts in the global variables that it uses, and the attributes of
+objects. Installed packages are left out.
 """
 
 import functools
@@ -33,7 +34,7 @@ class CodeWalk:
     """Visits the values that are bound to a task's steps.
 
     Args:
-      roots: modules that count as visited.
+      roots: modules that are added to `modules` at the start.
 
     Attributes:
       modules: the modules of the visited values.
@@ -53,7 +54,7 @@ class CodeWalk:
             return repr(value)
         if id(value) in self._seen:
             return "again"
-        self._seen[id(value)] = value  # the reference keeps the id from being used again
+        self._seen[id(value)] = value  # keeps the value alive, so no other value gets its id
         if isinstance(value, Mapping):
             return [[self.describe(key), self.describe(item)] for key, item in value.items()]
         if isinstance(value, Set):
@@ -97,14 +98,14 @@ class CodeWalk:
         ]
 
     def _add_module(self, value: Any) -> str:
-        """Returns the full name of a function or class, and notes its module."""
+        """Adds the module of a function or class to `modules`, and returns its full name."""
         module = sys.modules.get(value.__module__ or "")
         if module:
             self.modules[module] = None
         return f"{value.__module__}.{value.__qualname__}"
 
     def find_own_modules(self) -> list[tuple[str, str]]:
-        """Returns (name, file) of the modules that are not installed, and of their imports."""
+        """Returns (name, file) of `modules` and of all their imports, without installed ones."""
         files: dict[str, str] = {}
         queue = list(self.modules)
         while queue:
@@ -128,9 +129,9 @@ def _looks_like_path(value: Any) -> bool:
 
 
 def _find_texts(function: Any) -> list[Any]:
-    """Returns the texts, or collections of them, in the global variables that a function uses.
+    """Returns the texts, or collections of texts, in the global variables that a function uses.
 
-    Those of installed packages are left out.
+    For a function of an installed package, it returns [].
     """
     code = [function.__code__]
     for outer in code:

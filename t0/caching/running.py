@@ -1,11 +1,11 @@
-"""One run of caching: plans, works, publishes each task when its splits are complete, and reports.
+"""Runs caching: plans the jobs, runs them, publishes each task when it is complete, and reports.
 
     cache(CacheSelection(output_cache_dir="/data/cache", tasks=["t0_train"]), RecordOptions(),
           Setup(module_import=["t0.seqio_tasks"]), num_workers=8)
 
-If a task fails, the run continues with the others, and ends with a `UserError` that names it. If
-the output cannot be written or a worker dies, the run stops. In both cases the published tasks
-stay, and the same call continues from there.
+If a task fails, the run continues with the other tasks, and ends with a `UserError` that names the
+failed task. If the output cannot be written or a worker dies, the run stops. In both cases the
+published tasks stay, and the same call continues from there.
 """
 
 import collections
@@ -55,7 +55,7 @@ from t0.errors import UserError, interruptible, printable
 from t0.files import OutputError, paths, publishing
 
 DIRECT_RUNNER = ["--runner=DirectRunner"]
-# A run of at most this many rows starts no workers, because starting them takes as long.
+# A run of at most this many rows starts no workers: starting them takes as long as the work itself.
 SMALL_ROWS = 5000
 # The prefix of parts directories. A task's name has no `-`, so no task's directory has this name.
 PARTS = "unfinished-parts"
@@ -76,15 +76,15 @@ def cache(
       selection: the tasks to cache.
       options: how records are made and written.
       setup: how a process registers the tasks.
-      num_workers: the number of worker processes; None for one per core, or none for a small
-        plan. With 0 this process does the work.
-      pipeline_options: Apache Beam's options. With any other than SeqIO's default
-        `--runner=DirectRunner`, Beam carries out the plan.
+      num_workers: the number of worker processes. With 0, this process does the work. None means
+        one worker per core, or 0 if the plan has at most `SMALL_ROWS` rows.
+      pipeline_options: options for Apache Beam. If they differ from SeqIO's default,
+        `--runner=DirectRunner`, Beam runs the jobs.
       console: the console for progress and summary; stdout by default.
 
     Raises:
-      UserError: if a selected split could not be cached; the tasks without such a split are
-        published.
+      UserError: if a selected split could not be cached. The tasks whose splits could all be cached
+        are published.
     """
     console = console or _console()
     publishing.check_writable(selection.output_cache_dir)
@@ -98,7 +98,7 @@ def cache(
     )
     parts_dir = posixpath.join(selection.output_cache_dir, f"{PARTS}.{publishing.unfinished_tag()}")
     work = plan_work(plan.splits, options, parts_dir, opened, setup.module_import)
-    # Before the data is read, because a later change of it makes the cache stale.
+    # The inputs are recorded before the data is read, so that a change during the run is noticed.
     made_from = {
         task.name: provenance(seqio.TaskRegistry.get(task.name), task.splits, setup.module_import)
         for task in plan.tasks.values()
@@ -137,12 +137,12 @@ def cache(
 
 
 def on_beam(pipeline_options: Sequence[str]) -> bool:
-    """Returns whether Apache Beam carries out the plan: with other options than the default."""
+    """Returns whether Apache Beam runs the jobs: if the options differ from the default."""
     return bool(pipeline_options) and list(pipeline_options) != DIRECT_RUNNER
 
 
 def chosen_workers(plan: CachePlan, num_workers: int | None) -> int:
-    """Returns the number of worker processes, 0 for none; see `cache`."""
+    """Returns the number of worker processes; 0 if this process does the work. See `cache`."""
     if num_workers is not None:
         return num_workers
     rows = [split.rows for split in plan.splits]
@@ -152,17 +152,20 @@ def chosen_workers(plan: CachePlan, num_workers: int | None) -> int:
 
 
 def _console() -> Console:
-    # Without a terminal, rich would wrap a table at 80 columns; a log file may have longer lines.
+    # Without a terminal, rich would wrap tables at 80 columns. A log file may have longer lines.
     return Console(width=None if sys.stdout.isatty() else 400)
 
 
 def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
-    """Returns SeqIO's tasks, mixtures and caches; caches in the output directory come first."""
+    """Returns SeqIO's registered tasks and mixtures, and the existing caches.
+
+    If a task is cached in several directories, the output directory comes first.
+    """
     directories = dict.fromkeys([output_cache_dir, *seqio.utils.get_global_cache_dirs()])
     listed = functools.cache(paths.list_names)
 
     def finished(directory: str) -> bool:
-        # One listing instead of two requests for each missing task.
+        # On an object store, one listing replaces two requests for each task without a cache.
         above, name = posixpath.split(directory)
         exists = not paths.is_remote(directory) or name in listed(above)
         return exists and cache_files.is_finished(directory)
@@ -188,14 +191,14 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
 
 
 def _tidy_up(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> list[str]:
-    """Takes over the parts of killed runs, removes their other files, and returns notes."""
+    """Keeps the parts of killed runs, removes their other files, and returns notes to print."""
     out = selection.output_cache_dir
     names = [*plan.tasks, *plan.skipped]
     dead, foreign = publishing.leftovers(
         [out, *(posixpath.dirname(task_directory(out, name)) for name in names)]
     )
     of_parts = [path for path in dead if posixpath.basename(path).startswith(f"{PARTS}.")]
-    if of_parts and plan.splits:  # without a split to cache they are removed, with the rest
+    if of_parts and plan.splits:  # if there is nothing to cache, they are removed below
         parts.adopt(parts_dir, of_parts)
     for path in dead:
         paths.remove(path)
@@ -219,13 +222,25 @@ def _describe_plan(plan: CachePlan) -> Iterator[str]:
 
 
 def first_line(reason: str) -> str:
-    """Returns the first line of a message, without searched places and advice."""
+    """Returns the first line of an error message, without searched folders and advice."""
     return reason.splitlines()[0].removesuffix(" Looked in:") if reason else ""
 
 
 @dataclasses.dataclass
 class _Run:
-    """The state of a run, which its steps share."""
+    """One run: its plan, its jobs and its progress.
+
+    Attributes:
+      plan: the tasks and splits to write.
+      work: the jobs.
+      selection: the tasks to cache.
+      options: how records are made and written.
+      setup: how a process registers the tasks.
+      parts_dir: the directory of the parts.
+      progress: the live line.
+      output: the output, which publishes the tasks.
+      made_from: task -> the record of its inputs.
+    """
 
     plan: CachePlan
     work: Work
@@ -246,7 +261,7 @@ class _Run:
         self.underway: dict[ShardRun, int] = {}
 
     def _begin(self) -> tuple[list[SplitOutcome], list[RowRange | ShardRun | JoinParts]]:
-        """Takes over existing parts, and returns the outcomes so far and the jobs to do."""
+        """Takes over the parts of earlier runs; returns the outcomes so far and the jobs to run."""
         jobs = []
         for job in (*self.work.row_ranges, *self.work.shard_runs):
             absent = [spec for spec in job.specs if not self._taken_over(spec, job)]
@@ -264,7 +279,7 @@ class _Run:
         return path is not None and self.states[spec.split].take_over(job.start, path)
 
     def here(self, num_workers: int) -> Iterator[SplitOutcome]:
-        """Does the jobs on this machine: first those without TensorFlow, then the others."""
+        """Runs the jobs on this machine, first those without TensorFlow, and yields outcomes."""
         outcomes, jobs = self._begin()
         yield from outcomes
         jobs = [self.output.place_job(job) for job in jobs]
@@ -275,7 +290,7 @@ class _Run:
         self._show(self.states)
         start = workers.RowRangeWorker(self.work.model, self.setup)
         yield from self._worked(light, start, num_workers)
-        # Without workers, this process has registered the tasks already.
+        # Without workers, the jobs run in this process, which has already registered the tasks.
         start = workers.ShardRunWorker(self.options, self.setup, own_process=bool(num_workers))
         yield from self._worked(heavy, start, num_workers)
 
@@ -300,7 +315,10 @@ class _Run:
         made: Mapping[str, PartInfo | SplitOutcome],
         queue: collections.deque,
     ) -> Iterator[SplitOutcome]:
-        """Adds the results of a job to their splits; yields outcomes, and queues joins."""
+        """Adds the results of a job to the states of its splits, and yields outcomes.
+
+        If all parts of a split exist now, the job that joins them is added to the queue.
+        """
         ends = [result for result in made.values() if isinstance(result, SplitOutcome)]
         yield from (end for end in ends if end.status == STOP)
         for spec in job.specs:
@@ -308,7 +326,7 @@ class _Run:
                 self.output.add_part(spec.part_path(self.parts_dir, job.start, job.stop))
         done: list[RowRange | ShardRun] = [job]
         if ends and isinstance(job, ShardRun):
-            # The split has failed: its jobs in the queue end in the same way.
+            # The split has failed, so its other jobs in the queue get the same outcome.
             queued = list(queue)
             queue.clear()
             for other in queued:
@@ -322,13 +340,14 @@ class _Run:
                 if isinstance(follows, SplitOutcome):
                     yield follows
                 elif follows:
-                    # Joined next, so that the task is published early, and safe from a kill.
+                    # The parts are joined next, so that the task is published early. A killed run
+                    # does not lose published tasks.
                     queue.appendleft(self.output.place_job(follows))
         self.underway.pop(job, None)
         self._show(spec.split for spec in job.specs)
 
     def on_beam(self, pipeline_options: Sequence[str]) -> Iterator[SplitOutcome]:
-        """Does the jobs on Apache Beam."""
+        """Runs the jobs on Apache Beam, and yields outcomes."""
         from t0.caching.beam_runner import run_on_beam
 
         outcomes, jobs = self._begin()
@@ -363,7 +382,7 @@ class _Run:
             self.progress.advance(split, examples=examples + underway, rows=rows or None)
 
     def carried_out(self, results: Iterator[SplitOutcome]) -> list[SplitOutcome]:
-        """Publishes each task after the outcome of its last split, and returns all outcomes.
+        """Publishes each task when all its splits have an outcome, and returns all outcomes.
 
         Raises:
           UserError: if the output cannot be written.

@@ -1,12 +1,13 @@
-"""The engine for any SeqIO task: makes the examples of shards of its source with SeqIO.
+"""Makes the records of any SeqIO task with SeqIO, from shards of the task's source.
 
     runs = [ShardRun(spec, 0, 1, 3, parts_dir), ShardRun(spec, 1, 2, 3, parts_dir), ...]
     make_part(runs[0], RecordOptions(), advance=print)
     # {"toy_lines": {"start": 0, "stop": 1, "records": 70, "tokens": {...}, ...}}
 
-SeqIO seeds each shard of a source by its number (`seqio.beam_utils.PreprocessTask`) and caches one
-after the other. So any process can read any shard, and the parts, joined in order, equal the
-records of the whole source. A part contains its counts, for a run that takes it over.
+SeqIO derives the seed of each shard from the shard's number (`seqio.beam_utils.PreprocessTask`),
+and caches the shards one after the other. So any process can read any shard, and the parts, joined
+in order, equal the records of the whole source. Each part contains its own counts, so that a later
+run can use the part without parsing its records.
 
 The tasks must be registered in this process (`workers.prepare`).
 """
@@ -29,28 +30,29 @@ from t0.files import tfrecord
 from t0.prompts import NO_LABEL, RowReport
 from t0.prompts.row_report import UNKNOWN
 
-# The maximum number of parts of a split: a million small files must not make a million parts.
+# The maximum number of parts of a split. Without it, a source with a million small files would make
+# a million parts.
 MOST_RUNS = 1024
 ADVANCE_SECONDS = 0.5
 RECORDS_AT_ONCE = 100
 _INT64_MAX = 2**63 - 1
-# Steps after the cache that leave an empty target empty.
+# Steps after the caching point that add no text to an empty target.
 _AFTER_CACHE = (seqio.preprocessors.append_eos, seqio.preprocessors.append_eos_after_trim)
 _TOKEN_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
-# Called at least every half second with the number of examples in the part so far.
+# A function that is called about every half second with the number of examples in the part so far.
 Advance = Callable[[int], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardRun:
-    """A job: shards of the source of a split of a task.
+    """A job: consecutive shards of the source of one split of a task.
 
     Attributes:
       spec: the split.
       start: the number of the first shard.
       stop: the number after the last shard.
-      shards: the number of all shards of the source.
+      shards: the total number of shards of the source.
       directory: the directory of the part.
     """
 
@@ -68,17 +70,20 @@ class ShardRun:
 
     @property
     def specs(self) -> list[SplitSpec]:
-        """The split of the job, in a list, because a `RowRange` may have several."""
+        """The split of the job, in a list, as in a `RowRange`, which may have several."""
         return [self.spec]
 
     def only(self, specs: Sequence[SplitSpec]) -> "ShardRun":
-        """Returns the job itself, which has one split."""
+        """Returns the job itself, because it has only one split."""
         del specs
         return self
 
 
 def runs_of(shards: int) -> tuple[tuple[int, int], ...]:
-    """Divides the shards of a source into at most `MOST_RUNS` runs: (first shard, end) of each.
+    """Divides the shards of a source into at most `MOST_RUNS` runs of consecutive shards.
+
+    Returns:
+      (first shard, shard after the last) of each run.
 
     >>> runs_of(3)
     ((0, 1), (1, 2), (2, 3))
@@ -135,7 +140,7 @@ def make_part(
 
 
 def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str, Any]]) -> None:
-    """Checks that the steps before and after the cache make the features that the task requires.
+    """Checks that the steps of a task make the features that the task requires.
 
     Args:
       task: the task.
@@ -157,7 +162,7 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
         task.get_dataset(lengths, split=split, shuffle=False, try_in_mem_cache=False)
     except UserError:
         raise
-    except Exception as error:  # the step may want other lengths than these
+    except Exception as error:  # a step may need other lengths than these
         name = next(
             (name for name in unfit if isinstance(error, KeyError) and name in str(error)), ""
         )
@@ -176,7 +181,7 @@ def _fits(feature: seqio.Feature, made: Mapping[str, Any] | None) -> bool:
 def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
     """Returns the counts of rows that the source reports.
 
-    For a source that does not count, "rows" is None, or 0 if it has no rows at all.
+    If the source does not count its rows, "rows" is None; but it is 0 if the shards have no rows.
     """
     split = job.spec.split.name
     reports = getattr(task.source, "reports", None)
@@ -193,14 +198,14 @@ def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
 
 
 def task_seed(task_name: str, base_seed: int | None) -> int:
-    """Returns the number to add to the seeds of a task; 0 if `base_seed` is None, 0 or -1."""
+    """Returns the number to add to a task's shard seeds; 0 if `base_seed` is None, 0 or -1."""
     if not base_seed or base_seed == -1:
         return 0
     return int.from_bytes(hashlib.md5(task_name.encode()).digest(), "little") + base_seed
 
 
 def shard_seed(task_name: str, shard_index: int, seed: int) -> int:
-    """Returns the preprocessors' seed of one shard of the source, as SeqIO derives it."""
+    """Returns the seed that the preprocessors get for one shard of the source, as in SeqIO."""
     digest = hashlib.md5(f"{task_name}shard{shard_index}".encode()).digest()
     full = int.from_bytes(digest, "little") + seed
     if full > _INT64_MAX:
@@ -217,13 +222,13 @@ def read_examples(
     base_seed: int | None,
     threads: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the examples of a shard after the preprocessors before the caching point.
+    """Yields the examples of a source shard, as they are at the caching point of the task.
 
     Args:
       task: the task.
       split: the split's name.
       shard: the number of the shard in the source.
-      of: the number of all shards of the source.
+      of: the total number of shards of the source.
       base_seed: SeqIO's base seed, or None.
       threads: the number of threads of the input pipeline; None for TensorFlow's choice.
     """
@@ -275,12 +280,12 @@ def feature_info(example: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def serialize(example: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of a record as SeqIO stores it, with its features in one order."""
+    """Serializes an example as SeqIO stores it, always with the same order of features."""
     return seqio.dict_to_tfexample(example).SerializeToString(deterministic=True)
 
 
 def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `example` with its dense tensors as numpy values or bytes."""
+    """Returns `example` with its dense tensors converted to numpy values or bytes."""
     return {
         name: value.numpy() if isinstance(value, tf.Tensor) else value
         for name, value in example.items()
@@ -288,15 +293,16 @@ def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ExampleCounter:
-    """Counts the numbers of a `stats.<split>.json` over the examples of a part.
+    """Counts the statistics of a `stats.<split>.json` over the examples of a part.
 
     The rules are those of `seqio.beam_utils.GetStats`: tokens are ids other than EOS and padding,
-    and only output features of the task that hold int32 or int64 are counted. SeqIO's own command
-    counts no characters, because it counts those of numpy arrays and gets tensors; this class does.
+    and only output features of the task that hold int32 or int64 are counted. Unlike SeqIO's own
+    command, this class can also count characters. SeqIO's counter expects numpy arrays for them,
+    but gets tensors, so it counts none.
 
     Attributes:
       examples: the number of examples.
-      over: feature of `LONGEST` -> the number of examples that are longer.
+      over: feature -> the number of examples that are longer than its length in `LONGEST`.
       unknown: the number of examples whose targets have unknown tokens.
       blank_targets: the number of examples whose target has no text.
     """
@@ -314,7 +320,7 @@ class ExampleCounter:
         self.unknown = 0
 
     def add(self, example: Mapping[str, Any]) -> None:
-        """Counts one example of numpy values and bytes."""
+        """Counts one example, whose features are numpy values or bytes."""
         self.examples += 1
         for name in self._features:
             value = example.get(name)

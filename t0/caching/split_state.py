@@ -1,4 +1,4 @@
-"""The state of a split of a task during caching: its finished pieces, and its outcome.
+"""Tracks the finished pieces of a split, and decides whether the split may be published.
 
     state = SplitState(spec, options, parts_dir)
     state.take_over(0, path)       # True: a killed run has left the part of the first piece
@@ -9,12 +9,12 @@ A split is made in pieces: ranges of rows, or shards of its source. Each piece b
 `parts`). When all parts exist, their counts decide whether the split may be published. A split is
 refused if
 
-- it has no record, or more dropped rows than allowed;
-- all its targets are empty, or `<NO LABEL>`;
-- in a task of rank evaluation, labels are withheld, or no choices contain the target, so that a
-  score would mean nothing.
+- it has no record, or more rows were dropped than allowed;
+- all of its targets are empty or `<NO LABEL>`;
+- it is for rank evaluation, and either some labels are withheld, or no row has its target among its
+  choices: a score would mean nothing.
 
-`exemptions.csv` lists the splits for which this is correct.
+`exemptions.csv` lists the splits for which one of these is correct. They are not refused.
 
 The classes that are sent to other processes (`SplitSpec`, `JoinParts`, `SplitOutcome`) are plain
 data. This module does not import TensorFlow.
@@ -46,15 +46,18 @@ class SplitOutcome:
 
     Attributes:
       split: the split.
-      status: WRITTEN; EMPTY (it has no example, and that is right); ABSENT (no data); FAILED (this
-        task cannot be cached); STOP (the output cannot be written, so no task can be cached).
-      stats: SeqIO's statistics.
-      files: file name -> {"bytes", "crc32c", "sha256"}, and "examples" of the shards.
-      counts: "rows" -> the number of rows; reason -> the number of rows dropped or marked for it.
+      status: WRITTEN; EMPTY (it correctly has no example); ABSENT (its data cannot be found);
+        FAILED (this task cannot be cached); STOP (the output cannot be written, so no task can be
+        cached).
+      stats: the statistics for SeqIO's `stats.<split>.json`.
+      files: file name -> its "bytes", "crc32c" and "sha256"; for a file with records, also the
+        number of its "examples".
+      counts: "rows" -> the number of rows; reason -> the number of rows dropped or marked for this
+        reason.
       over: feature -> the number of examples longer than T0's sequence lengths (`LONGEST`).
       notes: notes for the user about a split that is written.
       message: the message for the user about a split that is not written.
-      trace: the Python traceback of an error that is not a mistake of the user.
+      trace: the Python traceback of an unexpected error; "" for a mistake of the user.
     """
 
     split: TaskSplit
@@ -70,16 +73,16 @@ class SplitOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class Exemption:
-    """A row of `exemptions.csv` about one split of a task.
+    """A row of `exemptions.csv`: a rule that one split of a task may break.
 
     The table describes the templates of promptsource 0.1.0 on the datasets of October 2021.
 
     Attributes:
       kind: DROPS (the template renders nothing for some rows), HIDES (labels are withheld) or
         MISMATCHES (the template's answer choices never contain its target).
-      reason: the reason why that is right.
-      rows: the number of rows of the split in 2021, None if it is not recorded.
-      kept: the number of examples of the split in the published P3, None if it is not recorded.
+      reason: the reason why that is correct.
+      rows: the number of rows of the split in 2021; None if it is not recorded.
+      kept: the number of examples of the split in the published P3; None if it is not recorded.
     """
 
     kind: str
@@ -117,21 +120,27 @@ def _number(text: str) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class SplitSpec:
-    """The records and pieces of a split; every job contains it.
+    """The specification of a split: the form of its records, and its pieces.
+
+    Every job contains the specifications of its splits.
 
     Attributes:
       split: the split.
-      key: all that the records depend on, except the piece; see `parts.part_name`.
-      pieces: (first row or source shard, end) of each piece, in the order of the dataset.
-      choices: whether there is a record for each answer choice (rank evaluation), not for each row.
+      key: a text that identifies everything that the records depend on, except the piece; see
+        `parts.part_name`.
+      pieces: (first row, row after the last) of each piece, or the same for source shards; in the
+        order of the dataset.
+      choices: whether there is one record for each answer choice (rank evaluation), instead of one
+        for each row.
       hide_labels: see `t0.tasks.PromptedSource`.
       eos: whether inputs end in EOS, and whether targets do.
       answer_choices: whether the record of a row contains its choices.
-      document: the column whose hash is the feature `document` of a choice's record, or None.
+      document: the column whose hash is the feature `document` in the record of a choice; None
+        if there is no such feature.
       template: the template's name; "" for a task without a template.
-      exemptions: the exemptions from the rules about publishing.
-      source_shards: the number of shards of the task's source, which is SeqIO's least number of
-        files if `--min_shards` is set.
+      exemptions: the publication rules that this split may break.
+      source_shards: the number of shards of the task's source. With `--min_shards` or
+        `--max_shards`, the number of files depends on it (see `cache_files.shard_count`).
     """
 
     split: TaskSplit
@@ -147,17 +156,17 @@ class SplitSpec:
     source_shards: int = 1
 
     def exempt(self, kind: str) -> Exemption | None:
-        """Returns the exemption of a kind, if there is one."""
+        """Returns the exemption of this kind; None if the split has none."""
         return next((exemption for exemption in self.exemptions if exemption.kind == kind), None)
 
     def part_path(self, parts_dir: str, start: int, stop: int) -> str:
-        """Returns where the part of a piece is."""
+        """Returns the path of the part of a piece."""
         return posixpath.join(parts_dir, parts.part_name(self.key, start, stop))
 
 
 @dataclasses.dataclass(frozen=True)
 class JoinParts:
-    """A job: join the parts of a split, in the order of the dataset, to its final files.
+    """A job: joins the parts of a split, in the order of the dataset, into its final files.
 
     Attributes:
       spec: the split.
@@ -165,8 +174,8 @@ class JoinParts:
       infos: the counts of each part.
       options: how files are written.
       seqio_version: SeqIO's version, for `info.<split>.json`.
-      notes: the notes of the outcome.
-      directory: where the files are written; None for the split's own directory.
+      notes: the notes for the user in the outcome of the split.
+      directory: the directory to write the files into; None for the split's own directory.
     """
 
     spec: SplitSpec
@@ -182,7 +191,10 @@ class JoinParts:
 
 
 class SplitState:
-    """The finished pieces of a split: the counts of each part, or the outcome without a part.
+    """The results of the finished pieces of a split.
+
+    The result of a piece is the counts of its part. If the part could not be made, the result is
+    the outcome of the whole split.
 
     Args:
       spec: the split.
@@ -197,7 +209,15 @@ class SplitState:
         self._results: dict[int, PartInfo | SplitOutcome] = {}
 
     def take_over(self, start: int, path: str) -> bool:
-        """Adds the part of a piece that an earlier run made; returns whether it is complete."""
+        """Adds the part that an earlier run made of a piece.
+
+        Args:
+          start: the start of the piece.
+          path: the path of the part.
+
+        Returns:
+          whether the part is complete. An incomplete part is not added.
+        """
         info = parts.read_info(path)
         if info is not None:
             self._results[start] = info
@@ -213,11 +233,16 @@ class SplitState:
         self._results[start] = result
 
     def results(self) -> Iterator[tuple[int, PartInfo | SplitOutcome]]:
-        """Yields (start, counts or outcome) of the finished pieces."""
+        """Yields (start, result) of the finished pieces."""
         yield from self._results.items()
 
     def conclusion(self) -> JoinParts | SplitOutcome | None:
-        """Returns the job that joins the parts, or the outcome; None if pieces are missing."""
+        """Decides what follows when all pieces are finished.
+
+        Returns:
+          the job that joins the parts; the outcome, if the split is empty, refused or has failed;
+          None if pieces are missing.
+        """
         if len(self._results) < len(self.spec.pieces):
             return None
         in_order = [self._results[start] for start, _ in self.spec.pieces]
@@ -227,13 +252,13 @@ class SplitState:
         return _joined_or_refused(self.spec, in_order, self._options, self._parts_dir)
 
     def so_far(self) -> tuple[int | None, int]:
-        """Returns the number of rows that are done, if it is known, and of their examples."""
+        """Returns the numbers of rows and of examples that are done; rows is None if unknown."""
         infos = [info for info in self._results.values() if not isinstance(info, SplitOutcome)]
         rows = sum_counts(infos).get("rows") if infos else None
         return rows, sum(info["records"] for info in infos)
 
     def part_paths(self) -> list[str]:
-        """Returns where the parts are."""
+        """Returns the paths of the parts of all pieces."""
         return [self.spec.part_path(self._parts_dir, *piece) for piece in self.spec.pieces]
 
 
@@ -253,7 +278,7 @@ def _joined_or_refused(
 
 
 def sum_counts(infos: Iterable[PartInfo]) -> dict[str, int]:
-    """Returns the counts of all parts: "rows" if it is known, and reason -> number of rows."""
+    """Sums the counts of all parts: "rows", if it is known, and reason -> number of rows."""
     infos = list(infos)
     rows = [info["rows"] for info in infos]
     row_count = {} if None in rows else {"rows": sum(rows)}
@@ -269,7 +294,7 @@ def summed(infos: Iterable[PartInfo], field: str) -> dict[str, int]:
     return sums
 
 
-# For a source that does not count its rows; one without rows counts 0.
+# The message for a source that does not count its rows, but has some.
 _NOTHING = (
     "the data has rows, but none of them gave an example. Does the task's template or "
     "preprocessing fit the data?"
@@ -278,12 +303,12 @@ _NOTHING = (
 
 @dataclasses.dataclass(frozen=True)
 class _Verdict:
-    """Whether a split may be published.
+    """The decision whether a split may be published.
 
     Attributes:
-      message: the reason to refuse the split, "" if it may be published.
-      notes: the notes of the outcome.
-      empty: whether the split has no example, and that is right.
+      message: the reason to refuse the split; "" if it may be published.
+      notes: the notes for the user in the outcome of the split.
+      empty: whether the split correctly has no example.
     """
 
     message: str = ""
@@ -294,7 +319,7 @@ class _Verdict:
 def _decide_publication(
     spec: SplitSpec, infos: Sequence[PartInfo], options: RecordOptions
 ) -> _Verdict:
-    """Decides whether a split may be published, by the counts of all its parts."""
+    """Decides from the counts of all parts whether a split may be published."""
     counts = sum_counts(infos)
     first: dict[str, int] = {}
     for info in infos:
@@ -324,11 +349,12 @@ def _judge_rows(
     records: int,
     options: RecordOptions,
 ) -> _Verdict:
-    """Decides by the rows that were dropped or marked.
+    """Decides from the numbers of dropped and marked rows whether a split may be published.
 
     Args:
       spec: the split.
-      counts: "rows" -> the number of rows, reason -> the number of rows.
+      counts: "rows" -> the number of all rows; reason -> the number of rows dropped or marked for
+        this reason.
       first: reason -> the number of the first such row.
       records: the number of records.
       options: the options, with the limits of publishing.
@@ -372,7 +398,17 @@ def _judge_labels(
     first: Mapping[str, int],
     options: RecordOptions,
 ) -> _Verdict:
-    """Refuses a split if no `labelled` row has a target, or none has its target in its choices."""
+    """Refuses a split if no target was rendered or, in rank evaluation, no target is a choice.
+
+    Args:
+      verdict: the decision so far, which is returned if the split is not refused.
+      spec: the split.
+      labels: UNLABELLED -> the number of rows without a target; NO_CHOICE -> the number of rows
+        whose target is not among their choices.
+      labelled: the number of rows that were not dropped and have no withheld label.
+      first: reason -> the number of the first such row.
+      options: the options, with the limits of publishing.
+    """
     if not labelled or options.allow_hidden_labels or spec.exempt(HIDES):
         return verdict
     if labels.get(UNLABELLED) == labelled:

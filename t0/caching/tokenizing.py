@@ -1,25 +1,25 @@
-r"""Tokenises texts with a cache of words; the ids equal SentencePiece's.
+r"""Tokenises texts with a cache of words, and returns the same ids as SentencePiece.
 
     tokenizer = Tokenizer(model, eos_id=1)
     tokenizer.encode([b"A film."])       # [(b"G\xae\x06\x05", 3)]: ids 71, 814, 5 as varints
 
 The pieces of a unigram model such as T5's do not cross white space. So the best pieces of a text
-are the best pieces of its words, and each word needs to be searched only once. Only a near tie can
-differ: SentencePiece adds scores from the start of the text in float32. If two segmentations of a
-word have nearly equal scores, the text before the word decides which one wins. So the cached pieces
-of a word are used only if they beat the second best by more than the rounding error of such sums. A
-text with any other word is passed to SentencePiece as a whole.
+are the best pieces of its words, and they have to be searched only once for each word. There is one
+exception. SentencePiece adds scores in float32, from the start of the text. If two segmentations of
+a word have nearly equal scores, the rounding of that sum decides which one wins. So the cached
+pieces of a word are only used if they beat the second-best pieces by more than the rounding error.
+If a text contains any other word, SentencePiece encodes the whole text.
 
-The rounding error grows with the text's score. Adding the scores of the words takes longer than
-joining their ids. So there is a table of words whose pieces win in all texts of few ids. Scores are
-added only for a text that has another word, or more ids.
+The rounding error grows with the score of the text, but adding the scores of words takes longer
+than joining their ids. So a second table contains the words whose pieces win in every text with at
+most `_FEW_IDS` ids. Scores are only added for longer texts, or if a word is not in that table.
 
-Learning a word takes several times as long as encoding it with SentencePiece. So a text of many new
-words, such as a table of numbers, also goes to SentencePiece: after `_SEARCHES_AT_FIRST`, one word
-in `_WORDS_A_SEARCH` may be learned.
+Learning the pieces of a word takes several times as long as encoding it with SentencePiece. So a
+process learns at most `_SEARCHES_AT_FIRST` words, plus one for every `_WORDS_A_SEARCH` words of
+text. SentencePiece encodes the other texts with new words, such as tables of numbers.
 
-Many new words are known words followed by a comma or a full stop. If no piece has a letter before
-such a mark, the pieces are those of the known word, and the mark's piece.
+Many new words are known words followed by a comma or a full stop. If no piece contains a letter
+followed by such a mark, the pieces of the new word are those of the known word and the mark.
 """
 
 import math
@@ -32,21 +32,22 @@ from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
 from t0.files import protobuf_wire
 
-# Texts that SentencePiece encodes in one call: a batch's overhead is that of encoding a short text.
+# Number of texts that SentencePiece encodes in one call. The overhead of a call is about the time
+# for one short text.
 TEXTS_AT_ONCE = 512
 MOST_WORDS = 300_000
-# Bytes. After this many additions the error of a float32 sum is less than a hundredth.
+# In bytes. After this many additions, the error of a float32 sum is less than 1%.
 LONGEST_TEXT = 100_000
 _LONGEST_WORD = 40  # bytes; longer words rarely occur again
 _SEARCHES_AT_FIRST = 50_000
 _WORDS_A_SEARCH = 32
-# In texts with at most this many ids and this many nats per id, words are looked up without their
-# scores. T5's pieces have up to 13.6 nats, and an unknown character has 23.6.
+# In texts with at most this many ids, and words with at most this many nats per id, ids are joined
+# without adding scores. T5's pieces have up to 13.6 nats, and an unknown character has 23.6.
 _FEW_IDS = 640
 _NATS_AN_ID = 25.6
 _MARKS = ".,?!:;"
 _FLOAT32_BITS = 24  # of a float32's significand
-# Normalisations that read tab, line feed, form feed and carriage return as spaces.
+# Normalisations that turn tab, line feed, form feed and carriage return into spaces.
 _NORMALISATIONS = ("nmt_nfkc", "nmt_nfkc_cf")
 _SPACE = "\u2581"
 # The bytes of a varint except its last one.
@@ -57,11 +58,12 @@ class _KnownWord(NamedTuple):
     """The best pieces of a word.
 
     Attributes:
-      ids: their ids as varints.
+      ids: the ids of the pieces as varints.
       count: the number of pieces.
       score: the absolute value of the sum of their scores, in nats.
-      lead: the nats by which they beat the second best.
-      additions: the maximum number of scores that any segmentation of the word adds.
+      lead: the difference between this sum and that of the second-best pieces, in nats.
+      additions: the maximum number of pieces in any segmentation of the word, whose scores
+        SentencePiece adds.
     """
 
     ids: bytes
@@ -71,8 +73,9 @@ class _KnownWord(NamedTuple):
     additions: int
 
     def wins_in(self, score: float) -> bool:
-        """Returns whether these are the word's pieces in every text of at most this score."""
-        # Each addition is off by at most half the distance of neighbouring numbers.
+        """Returns whether these pieces win in every text with at most this score, in nats."""
+        # Each addition is wrong by at most half the distance between neighbouring numbers, and two
+        # sums are compared.
         return self.lead > self.additions * _distance(score)
 
 
@@ -94,7 +97,7 @@ class Tokenizer:
         self._in_few_ids = _InFewIds(self._words)
 
     def encode(self, texts: Sequence[bytes]) -> list[tuple[bytes, int]]:
-        """Returns, for each text (UTF-8), its ids as concatenated varints, and their number."""
+        """Returns (ids as concatenated varints, number of ids) for each text (UTF-8)."""
         encoded = [self._join(text) if self._by_words else None for text in texts]
         rest = [index for index, ids in enumerate(encoded) if ids is None]
         for start in range(0, len(rest), TEXTS_AT_ONCE):
@@ -108,8 +111,8 @@ class Tokenizer:
         return encoded
 
     def _join(self, text: bytes) -> tuple[bytes, int] | None:
-        """Returns the ids of a text's words, or None if SentencePiece has to read the text."""
-        # Python also splits at a vertical tab, which the normalisation removes.
+        """Returns the ids of a text's words; None if SentencePiece has to encode the text."""
+        # `bytes.split` also splits at a vertical tab, but the normalisation removes this character.
         if b"\v" in text or len(text) > LONGEST_TEXT:
             return None
         words = text.split()
@@ -125,7 +128,7 @@ class Tokenizer:
         return self._join_by_score(words)
 
     def _join_by_score(self, words: Sequence[bytes]) -> tuple[bytes, int] | None:
-        # All words were looked up before, so missing ones were not learned.
+        # `_join` has looked up all words. So a word that is missing now was not learned.
         entries = [*map(self._words.get, words)]
         if None in entries:
             return None
@@ -136,12 +139,16 @@ class Tokenizer:
 
 
 class _KnownWords(dict[bytes, _KnownWord]):
-    """Word -> its best pieces; None, which is not stored, for a word that is not learned.
+    """The words that have been learned: word -> its best pieces.
+
+    Looking up a new word learns it. If it cannot be learned, the result is None, which is not
+    stored.
 
     Args:
       processor: a SentencePiece model.
       varints: id -> varint.
-      marks: a letter or digit with a mark, which no piece has -> the id of the mark's piece.
+      marks: letter or digit followed by a mark, if no piece contains that pair -> the id of the
+        mark.
 
     Attributes:
       searches_left: the number of words that may still be learned.
@@ -185,13 +192,13 @@ class _KnownWords(dict[bytes, _KnownWord]):
         return _KnownWord(ids + self._varints[mark], count + 1, score + cost, lead, additions + 1)
 
     def _search(self, word: bytes) -> _KnownWord:
-        # The other output types have no scores, or take longer to read.
+        # The other output types of `nbest_encode` have no scores, or take longer to read.
         serialized = self._processor.nbest_encode(word, nbest_size=2, out_type="serialized_proto")
         best, *others = sentencepiece_pb2.NBestSentencePieceText.FromString(serialized).nbests
         ids = [piece.id for piece in best.pieces]
-        # A piece has at least one character.
+        # Every piece has at least one character, so the word has no more pieces than characters.
         additions = sum([len(piece.piece) for piece in best.pieces])
-        # The two scores are also sums.
+        # The two scores are float32 sums too, so their rounding errors reduce the lead.
         off = 2 * additions * _distance(best.score)
         lead = best.score - others[0].score - off if others else math.inf
         return _KnownWord(
@@ -213,7 +220,7 @@ class _InFewIds(dict[bytes, bytes | None]):
         entry = self._words[word]
         if entry is None:  # it may be learned later
             return None
-        if len(self) >= len(self._words):  # which were forgotten since
+        if len(self) >= len(self._words):  # `_words` was full, and has been cleared
             self.clear()
         small = entry.score <= _NATS_AN_ID * entry.count
         self[word] = ids = entry.ids if small and entry.wins_in(_NATS_AN_ID * _FEW_IDS) else None
@@ -221,10 +228,11 @@ class _InFewIds(dict[bytes, bytes | None]):
 
 
 def _distance(score: float) -> float:
-    """Returns the distance of neighbouring float32 numbers at the size of a score.
+    """Returns the distance between neighbouring float32 numbers of the size of a score.
 
-    A sum exceeds the score by its rounding error, and for the second best segmentation also by the
-    lead. The error is less than a hundredth of the score; if the lead is more, it is clear.
+    The size is taken as 1% more than the score, because the sums that are compared can be larger:
+    by their rounding error, which is less than 1%, and for the second-best segmentation by the
+    lead. A lead of more than 1% is larger than any rounding error.
     """
     return math.ldexp(1.0, math.frexp(1.01 * score)[1] - _FLOAT32_BITS)
 
@@ -246,7 +254,7 @@ def _marks(model: sentencepiece_model_pb2.ModelProto) -> dict[bytes, int]:
 
 
 def _is_cut_at_spaces(model: sentencepiece_model_pb2.ModelProto) -> bool:
-    """Returns whether the pieces of a text are those of its words, each read by itself."""
+    """Returns whether the pieces of a text are those of its words, each encoded separately."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     return (
         trainer.model_type == trainer.UNIGRAM
@@ -256,7 +264,7 @@ def _is_cut_at_spaces(model: sentencepiece_model_pb2.ModelProto) -> bool:
         and normalizer.remove_extra_whitespaces
         and normalizer.escape_whitespaces
         and not any(_SPACE in piece.piece[1:] for piece in model.pieces)
-        # Otherwise an unknown character could be joined with that of the previous word.
+        # Without this piece, an unknown character could be joined with one of the previous word.
         and any(piece.piece == _SPACE for piece in model.pieces)
         and all(piece.score <= 0 for piece in model.pieces)
     )

@@ -8,12 +8,13 @@
         output.wait()
 
 Workers write into a temporary folder of this machine and need neither TensorFlow nor the network.
-Threads of the run's process upload. Parts are uploaded because the run may be killed: the next run
-takes them over, on any machine. If the disk has less than `FREE_BYTES` left, parts are
-removed here after their upload, and workers write the files of a task into the object store.
+Threads of the main process upload the files. Parts are uploaded too: if the run is killed, the next
+run can use them, on any machine. If the disk has less than `FREE_BYTES` left, parts are removed
+from it after their upload, and workers write the final files of a task directly into the object
+store.
 
-`InPlace` has the same methods for an output that workers write to themselves: a disk, or any output
-on Apache Beam.
+`InPlace` has the same methods, for outputs that need no upload because workers write into them
+directly: a disk, or any output on Apache Beam.
 """
 
 import concurrent.futures
@@ -30,34 +31,34 @@ from t0.caching.split_state import JoinParts
 from t0.files import object_facts, path_inside, paths, publishing, writing
 
 FREE_BYTES = 4 * 2**30
-# Threads that wait for the object store: for one file each, and for one task each.
+# The numbers of files that are transferred, and of tasks that are published, at the same time.
 TRANSFERS, PUBLICATIONS = 16, 4
 
 
 class InPlace:
-    """An output that the workers write to themselves."""
+    """An output into which the workers write directly."""
 
     def find_part(self, path: str) -> str | None:
-        """Returns where a part of an earlier run can be read, None if there is none."""
+        """Returns the path from which to read a part of an earlier run; None if there is none."""
         return path
 
     def place_job(self, job: Any) -> Any:
-        """Returns the job as a worker gets it."""
+        """Returns the job to give to a worker. Here, it is the same job."""
         return job
 
     def add_part(self, path: str) -> None:
-        """Takes the part that a job has made for `path`."""
+        """Takes note that a job has made the part at `path`. Here, this has no effect."""
 
     def publish(self, staging: str, finish: Callable[[str], None], parts: Sequence[str]) -> None:
         """Publishes a task, and then removes its parts.
 
         Args:
           staging: the directory of the task's files.
-          finish: the function that publishes; it gets the directory in which the files are.
-          parts: the paths of the parts of all its splits, if they were made.
+          finish: a function that takes the directory of the files, and publishes them.
+          parts: the paths of the parts of all its splits. Some of them may not exist.
 
         Raises:
-          OutputError: if that fails; for `Uploads`, this call or a later one raises it.
+          OutputError: if publishing fails. `Uploads` may raise it in a later call.
         """
         finish(staging)
         for path in parts:
@@ -71,7 +72,7 @@ class InPlace:
 
 
 class Uploads(InPlace):
-    """A remote output, to which this process uploads.
+    """An output in an object store: workers write on this machine, and this process uploads.
 
     Args:
       parts_dir: the remote directory of the parts.
@@ -89,7 +90,7 @@ class Uploads(InPlace):
         self._directories: dict[str, str] = {}
         self._earlier = {path_inside(parts_dir, name) for name in paths.list_names(parts_dir)}
         list(self._transfers.map(self._download, self._earlier))
-        # The first call takes a second of imports, during which the workers start.
+        # This takes a second of imports. It runs in the background, while the workers start.
         self._transfers.submit(object_facts.prepare)
 
     def end(self) -> None:
@@ -114,11 +115,14 @@ class Uploads(InPlace):
                 paths.copy(path, self._local(path))
 
     def find_part(self, path: str) -> str | None:
-        """Returns where a part of an earlier run can be read, None if there is none."""
+        """Returns the path from which to read a part of an earlier run; None if there is none."""
         return self._nearest(path) if path in self._earlier else None
 
     def place_job(self, job: Any) -> Any:
-        """Returns the job as a worker gets it: it writes into the folder, if there is room."""
+        """Returns the job to give to a worker, which writes into a folder of this machine.
+
+        If the disk is almost full, final files are written directly into the object store.
+        """
         if not isinstance(job, JoinParts):
             return dataclasses.replace(job, directory=self._folder)
         staging = job.spec.split.directory
@@ -129,7 +133,10 @@ class Uploads(InPlace):
         return dataclasses.replace(job, parts=part_paths, directory=self._directories[staging])
 
     def add_part(self, path: str) -> None:
-        """Uploads the part that a job has made for `path`; waits if there is no room to keep it."""
+        """Uploads the part that a job has made for `path`.
+
+        If the disk is almost full, it waits for the upload and removes the part from the disk.
+        """
         local = self._local(path)
         upload = self._uploads[path] = self._transfers.submit(_upload, local, path)
         self._underway.append(upload)
@@ -149,7 +156,7 @@ class Uploads(InPlace):
         self._underway.append(self._publications.submit(publish_task))
 
     def _remove_part(self, path: str) -> None:
-        """Removes a part; one whose upload has not begun is not uploaded."""
+        """Removes a part from disk and object store; cancels its upload if that has not begun."""
         upload = self._uploads.pop(path, None)
         if upload and not upload.cancel():
             concurrent.futures.wait([upload])
@@ -180,7 +187,7 @@ def _upload(local: str, path: str) -> None:
 
 @contextlib.contextmanager
 def open_output(parts_dir: str, *, on_this_machine: bool) -> Iterator[InPlace]:
-    """Yields the output that takes the parts and files of a run, for the block.
+    """Opens the output for the parts and files of a run, for the length of a `with` block.
 
     Args:
       parts_dir: the directory of the parts.

@@ -1,14 +1,15 @@
-"""Checks finished caches again: every file exists, is unchanged, and can be read.
+"""Checks that every file of a finished cache exists, is unchanged, and can be read.
 
     for cache in find_caches("/data/cache"):
         for fault in verify_cache(cache):
             print(fault)     # "/data/cache/toy/train.tfrecord-00000-of-00002: record 7 is damaged"
     has_checksums("/data/cache/toy")     # False: SeqIO wrote it
 
-A cache of ours lists its files with sizes, checksums and counts in `COMPLETED`, which contains a
-checksum of itself. Other caches in SeqIO's layout (of SeqIO itself, P3's published ones) have no
-such list. Their shards must be complete according to the files' names and `info.<split>.json`, and
-each record's own checksum and the number of examples in `stats.<split>.json` must match.
+In a cache of this project, `COMPLETED` lists the files with their sizes, checksums and counts, and
+contains a checksum of itself. Other caches in SeqIO's layout have no such list: those that SeqIO
+wrote, and the published P3. For them, three things are checked. All shards must exist according to
+the file names and `info.<split>.json`. The checksum in each record must be right. The number of
+records must equal the number of examples in `stats.<split>.json`.
 """
 
 import concurrent.futures
@@ -30,12 +31,14 @@ _MOST_SHARDS = 10**5  # five digits
 
 
 def find_caches(directory: str) -> list[str]:
-    """Returns the sorted directories of tasks, finished or not, at or below `directory`.
+    """Returns the directories of cached tasks at or below `directory`, sorted.
+
+    Unfinished caches are included, because `verify_cache` reports them.
 
     Raises:
       UserError: if there is none.
     """
-    # The unfinished directories of running and killed runs are left out.
+    # The temporary directories of running and killed runs are left out.
     caches = [
         folder
         for folder, names in paths.walk(directory)
@@ -54,11 +57,14 @@ def _is_of_cache(name: str) -> bool:
 
 
 def find_faults(directory: str) -> dict[str, list[str]]:
-    """Returns cache -> its faults, for the caches at or below a directory; it reads no records.
+    """Finds faults in all caches at or below a directory, without reading their records.
+
+    Returns:
+      directory of a cache -> its faults.
 
     Raises:
       UserError: if there is no cache.
-      OSError: if the directory may not be listed.
+      OSError: if the directory cannot be listed.
     """
     caches = find_caches(directory.rstrip("/"))
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -74,8 +80,8 @@ def verify_cache(
     Args:
       directory: the task's folder.
       split: the split to check; None for all.
-      contents: whether to read the records. Otherwise the files' names and sizes are checked, and
-        the checksums that a bucket knows.
+      contents: whether to read the records. If not, only the names and sizes of the files are
+        checked, and the checksums that an object store has recorded.
     """
     asks_bucket = not contents and object_facts.applies(directory)
     in_bucket = object_facts.below(directory) if asks_bucket else {}
@@ -135,7 +141,14 @@ def _read_manifest(directory: str) -> dict[str, Any] | None:
 def _find_difference(
     path: str, entry: Mapping[str, Any], in_bucket: Facts | None, contents: bool
 ) -> str | None:
-    """Returns how a file differs from its entry of the manifest, None if it does not."""
+    """Describes how a file differs from its entry in the manifest; None if it does not.
+
+    Args:
+      path: the file.
+      entry: the entry, with "bytes", "sha256" and perhaps "crc32c".
+      in_bucket: the size and checksum that an object store has recorded; None if not asked.
+      contents: whether to read the file.
+    """
     digest = entry["sha256"]
     try:
         size = in_bucket.size_bytes if in_bucket else paths.size_bytes(path)
@@ -155,7 +168,7 @@ def _find_difference(
 
 
 def _locate_damage(path: str) -> str:
-    """Returns the number of a TFRecord file's first damaged record, in brackets, or ""."""
+    """Returns a text in brackets about the first damaged record of a TFRecord file, or ""."""
     try:
         if ".tfrecord-" in path:  # not a description, which is JSON
             _count_records(path)
@@ -168,7 +181,7 @@ def _count_records(path: str) -> int:
     """Returns the number of records of a TFRecord file.
 
     Raises:
-      ValueError: if one is damaged.
+      ValueError: if a record is damaged.
     """
     with paths.opened(path) as file:
         return sum(1 for _ in tfrecord.unframed(file))
@@ -227,7 +240,7 @@ def _compare_split_with_stats(
 
 
 def _read_number(path: str, name: str) -> int | None:
-    """Returns a number of a JSON file, None if the file is absent or does not have it."""
+    """Returns the number under `name` in a JSON file; None if there is no such file or number."""
     try:
         number = parsed_json(paths.read_bytes(path))[name]
     except Exception:  # noqa: BLE001 - absent or not JSON: there is nothing to compare with

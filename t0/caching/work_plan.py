@@ -1,20 +1,20 @@
-"""Plans the work on the splits of tasks: the engine of each split, and its jobs.
+"""Chooses the engine for each split of the tasks, and divides its work into jobs.
 
     work = plan_work(plan.splits, RecordOptions(), parts_dir, OpenedSplits(), ["my_tasks"])
     work.row_ranges  # jobs of `prompted_rows`, the largest dataset first
     work.shard_runs  # jobs of `source_shards`
     work.specs       # split of a task -> its records and pieces
 
-`prompted_rows` makes a task if its source is T0's own and its preprocessors are exactly T0's
-(`t0.tasks.prompted_tasks`). Tasks on the same split of a dataset share ranges, so that each of its
-rows is read once, and the two tasks of a template share its rendered text. Ranges depend only on
+The engine `prompted_rows` makes a task if its source is T0's own and its preprocessors are exactly
+T0's (`t0.tasks.prompted_tasks`). Tasks on the same split of a dataset share ranges of rows, so that
+each row is read once. The two tasks of a template share its rendered text. Ranges depend only on
 the split, not on the selected tasks. So a run can use the parts of a killed run, even if some tasks
 were finished in between.
 
-`source_shards` makes all other SeqIO tasks, one shard of their source at a time; a source of one
-shard (a Python generator) is one job. The name of a part has a hash of all its inputs
-(`provenance.identify_data`). If that is unknown, the name is random, and no other run uses the
-part.
+The engine `source_shards` makes all other SeqIO tasks, one shard of their source at a time. A
+source with one shard, such as a Python generator, is one job. The name of a part contains a hash of
+all its inputs (`provenance.identify_data`). If the inputs are unknown, the name is random, so that
+no other run uses the part.
 """
 
 import dataclasses
@@ -46,20 +46,20 @@ MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
 REMOTE_MIN_ROWS, REMOTE_RANGES = 10_000, 8
 _TOKENISED = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
 
-# Dataset, subset, and split by the dataset's own name.
+# The dataset's name, its subset, and the dataset's own name for the split.
 Data = tuple[str, str | None, str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The jobs of a run, by engine.
+    """The jobs of a run, separately for each engine.
 
     Attributes:
       row_ranges: the jobs of `prompted_rows`.
       shard_runs: the jobs of `source_shards`.
-      specs: split -> its records and pieces.
-      failed: the outcomes of splits that cannot be started.
-      model: the tokenizer's model and the id of EOS; None without row ranges.
+      specs: split -> the form of its records, and its pieces.
+      failed: the outcomes of the splits for which no job could be planned.
+      model: the tokenizer's model and the id of EOS; None if there are no row ranges.
     """
 
     row_ranges: tuple[RowRange, ...] = ()
@@ -70,7 +70,7 @@ class Work:
 
 
 class OpenedSplits:
-    """The splits of datasets, which a run opens once each."""
+    """Opens each split of a dataset once, on first use, and keeps it open for the run."""
 
     def __init__(self) -> None:
         self._splits: dict[Data, sources.SplitRows | UserError] = {}
@@ -94,7 +94,7 @@ class OpenedSplits:
         return opened
 
     def rows_of(self, task: seqio.Task, split: str) -> int | None:
-        """Returns the number of input rows of a task's split, None if it is unknown.
+        """Returns the number of input rows of a task's split; None if it is unknown.
 
         Raises:
           AbsentData: if the data cannot be found.
@@ -135,7 +135,7 @@ def plan_work(
     opened: OpenedSplits,
     modules: Sequence[str] = (),
 ) -> Work:
-    """Returns the jobs for the splits of tasks, by engine.
+    """Returns the jobs for the splits of tasks, separately for each engine.
 
     Args:
       splits: the splits to write.
@@ -178,7 +178,7 @@ def _plan_row_ranges(
     for data, of_data in by_data.items():
         try:
             rows = opened.rows(data)
-            # Data of the hub has no files.
+            # For data from the hub, there are no local files to identify.
             files = identify_data(tasks[of_data[0].task].source, of_data[0].name) or []
             stem = {
                 "format": RECORD_FORMAT,
@@ -202,7 +202,18 @@ def _plan_row_ranges(
 
 
 def _pieces(rows: int, *, remote: bool) -> tuple[tuple[int, int], ...]:
-    """Returns the ranges of a split: a few dozen, to use all cores and to lose little if killed."""
+    """Divides the rows of a split into ranges.
+
+    If the output is on a disk, a large split has a few dozen ranges, so that all cores have work
+    and a killed run loses little.
+
+    Args:
+      rows: the number of rows of the split.
+      remote: whether the output is in an object store.
+
+    Returns:
+      (first row, row after the last) of each range.
+    """
     least, count = (REMOTE_MIN_ROWS, REMOTE_RANGES) if remote else (MIN_ROWS, RANGES)
     size = min(max(least, math.ceil(rows / count)), MAX_ROWS)
     return tuple((start, min(start + size, rows)) for start in range(0, rows, size)) or ((0, 0),)
@@ -294,7 +305,7 @@ def _spec_of_source(split: TaskSplit, options: RecordOptions, modules: Sequence[
     name = source.template.name
     return dataclasses.replace(
         spec,
-        # A task hides labels if it is for rank evaluation.
+        # Only tasks for rank evaluation hide labels.
         choices=source.hide_labels,
         hide_labels=source.hide_labels,
         template=name,
@@ -303,7 +314,10 @@ def _spec_of_source(split: TaskSplit, options: RecordOptions, modules: Sequence[
 
 
 def _skipping() -> list[str]:
-    """Returns an addition to the keys of parts, because skipped rows move the rows after them."""
+    """Returns an addition to the key of a part if bad rows are skipped.
+
+    Skipping a row changes the numbers of all rows after it.
+    """
     return ["skip_bad_rows"] if skips_bad_rows() else []
 
 
@@ -322,5 +336,5 @@ def _key_of_source(
         "data": [*data, *_skipping()],
         "code": identify_code(task, modules),
     }
-    # A hash, because every job holds it.
+    # A hash is short. The whole text would be part of every job.
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()

@@ -1,12 +1,12 @@
-"""Does a queue of jobs in worker processes of this machine, or in this process.
+"""Runs a queue of jobs in worker processes on this machine, or in this process.
 
     queue = collections.deque(work.row_ranges)
     for job, result in in_processes(queue, RowRangeWorker(work.model, setup), on_report, workers=8):
         queue.extend(more_jobs)      # the queue may grow
 
 A worker gets one job at a time. If a worker dies (the kernel's out-of-memory killer, a crash in a
-library), the run ends with an error that names its job. If the parent dies, the kernel kills the
-workers.
+library), the run ends with an error that names the worker's job. If the parent process dies, the
+kernel kills the workers.
 
 A `ShardRunWorker` imports TensorFlow when it starts. A `RowRangeWorker` never does.
 """
@@ -36,29 +36,31 @@ from t0.files import OutputError
 
 END_SECONDS, TICK_SECONDS = 10.0, 0.5
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
-# Not "fork": the parent has threads, whose locks would stay locked in the workers.
+# "spawn" instead of "fork", because the parent has threads, whose locks could stay locked in forked
+# workers.
 _SPAWN = multiprocessing.get_context("spawn")
-# The threads of the input pipeline in each of several processes.
+# The number of threads of the input pipeline in each worker process.
 PIPELINE_THREADS = 2
 
 # `RowRange`, `ShardRun` or `JoinParts`; only the workers import the modules of the first two.
 Job = Any
-# Called with a job and its report; with None and None every half second, for a live display.
+# A function that takes a job and its report. About every half second it is called with None and
+# None, so that it can update a live display.
 OnReport = Callable[[Any, Any], None]
-# Does a job; its second argument is a function for reports.
+# A function that runs a job. Its second argument is a function that takes the job's reports.
 Execute = Callable[[Any, Callable[[Any], None]], Any]
-# Prepares a process for its work.
+# A function that prepares a process, and returns the function that runs its jobs.
 Start = Callable[[], Execute]
 
 
 class WorkerError(RuntimeError):
-    """An error in a worker's preparation; its text is the worker's traceback."""
+    """An error during the preparation of a worker; its text is the worker's traceback."""
 
 
 def execute(
     job: Job, make: Callable[[Any], Mapping[str, PartInfo | str]] | None
 ) -> dict[str, PartInfo | SplitOutcome] | SplitOutcome:
-    """Does one job; returns errors as outcomes instead of raising them.
+    """Runs one job, and returns errors as outcomes instead of raising them.
 
     Args:
       job: the job.
@@ -66,8 +68,8 @@ def execute(
         counts of its part, or the reason why there is none.
 
     Returns:
-      for `JoinParts`, the split's outcome; else task -> the counts of its part, or the outcome of
-      its split without that part.
+      for `JoinParts`, the outcome of the split. For other jobs, task -> the counts of its part, or
+      the outcome of its split if the part could not be made.
     """
     try:
         if isinstance(job, JoinParts):
@@ -86,7 +88,10 @@ def execute(
 
 
 def _end(split: TaskSplit, error: Exception, job: Job) -> SplitOutcome:
-    """Returns the outcome of a split after an error; the message names a job that is a piece."""
+    """Returns the outcome of a split after an error.
+
+    If the job is only a piece of the split, the message also names the job.
+    """
     cause = original(error)
     where = "" if str(job) == str(split) else f" ({job})"
     if isinstance(cause, UserError):
@@ -131,7 +136,7 @@ def prepare(setup: Setup) -> None:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            # The error of a module that exists, but imports one that does not, is raised unchanged.
+            # If the module exists, but one of its own imports does not, the error stays unchanged.
             if error.name and (module == error.name or module.startswith(f"{error.name}.")):
                 raise UserError(
                     f"--module_import={module}: there is no module '{error.name}'. Is its folder "
@@ -155,8 +160,8 @@ class RowRangeWorker:
     """Prepares a process that renders ranges of rows and joins parts.
 
     Attributes:
-      model: the tokenizer's model and the id of EOS, because workers of a cluster may not have the
-        model's file; None if there is nothing to render.
+      model: the tokenizer's model and the id of EOS; None if there is nothing to render. It is not
+        the path of the model, because workers of a cluster may not have the file.
       setup: the data folders, and whether bad rows are skipped.
     """
 
@@ -164,7 +169,7 @@ class RowRangeWorker:
     setup: Setup
 
     def __call__(self) -> Execute:
-        """Loads the shared state of all jobs, and returns the function that does a job."""
+        """Loads the shared state of all jobs, and returns the function that runs a job."""
         from t0.caching.prompted_rows import Renderer, render_rows
 
         prepare_sources(self.setup)
@@ -179,7 +184,8 @@ class ShardRunWorker:
     Attributes:
       options: how records are made and written.
       setup: how the process registers the tasks.
-      own_process: whether the process is a worker, which limits TensorFlow's threads and output.
+      own_process: whether the process is a worker process, in which TensorFlow's threads and
+        messages are limited.
     """
 
     options: RecordOptions
@@ -187,7 +193,7 @@ class ShardRunWorker:
     own_process: bool = True
 
     def __call__(self) -> Execute:
-        """Imports the tasks' modules, and returns the function that does a job."""
+        """Imports the modules of the tasks, and returns the function that runs a job."""
         if self.own_process:
             quiet()
             _limit_threads()
@@ -201,7 +207,7 @@ class ShardRunWorker:
 
 
 def _limit_threads() -> None:
-    """Limits TensorFlow to few threads and no accelerator, before its first use."""
+    """Limits TensorFlow to few threads and hides accelerators, before TensorFlow is first used."""
     from t0.compat import tf
 
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -210,7 +216,7 @@ def _limit_threads() -> None:
 
 
 def quiet() -> None:
-    """Suppresses the messages of TensorFlow and SeqIO up to warnings."""
+    """Suppresses the warnings, and less severe messages, of TensorFlow and SeqIO."""
     from absl import logging
 
     from t0.compat import tf
@@ -222,7 +228,7 @@ def quiet() -> None:
 def here(
     queue: collections.deque, execute: Execute, on_report: OnReport
 ) -> Iterator[tuple[Any, Any]]:
-    """Does the jobs one after the other in this process; yields each with its result."""
+    """Runs the jobs one after the other in this process; yields each job with its result."""
     while queue:
         job = queue.popleft()
         yield job, execute(job, lambda report, job=job: on_report(job, report))
@@ -241,26 +247,27 @@ def in_processes(
     doing: str = "caching",
     kept: str = _KEPT,
 ) -> Iterator[tuple[Any, Any]]:
-    """Does the jobs in up to `workers` processes; yields each job with its result.
+    """Runs the jobs in up to `workers` processes; yields each job with its result.
 
     Each process imports the program's main module (Python's start method "spawn"). So a script that
     calls this function needs `if __name__ == "__main__"`.
 
     Args:
       queue: the jobs. The caller may add jobs between results.
-      start: prepares a process. It must be picklable, like the jobs and their results.
+      start: a function that prepares a process, and returns the function that runs a job. It must
+        be picklable, like the jobs and their results.
       on_report: a function that takes a job and its report.
       workers: the maximum number of processes.
       doing: the verb for the message if a worker dies.
-      kept: the part of this message that says how to continue.
+      kept: the end of this message, which says how to continue.
 
     Raises:
-      UserError: if a worker dies, or cannot start.
+      UserError: if a worker dies, or `start` raises a `UserError`.
       WorkerError: if `start` raises another error.
     """
-    # The workers' temporary files are in this folder, because killed workers do not remove them.
+    # Workers put their temporary files into this folder, because killed workers do not remove them.
     with tempfile.TemporaryDirectory(prefix="t0_workers_", ignore_cleanup_errors=True) as folder:
-        # A file, because a tokenizer's model does not fit into the buffer of a pipe.
+        # `start` is sent in a file, because a tokenizer's model does not fit into a pipe's buffer.
         start_file = Path(folder, "start.pickle")
         start_file.write_bytes(pickle.dumps(start))
         members: list[_Worker] = []
@@ -312,7 +319,10 @@ class _Worker:
             raise _WorkerDied(self) from None
 
     def end(self) -> None:
-        """Ends the process during its job. Unfinished files have temporary names."""
+        """Kills the process, even during a job.
+
+        This is safe, because files have temporary names until they are complete.
+        """
         self.process.kill()
         self.process.join()
         self.pipe.close()
@@ -326,7 +336,11 @@ class _WorkerDied(Exception):
         self._worker = worker
 
     def describe(self, activity: str) -> str:
-        """Returns how the process ended, and its job."""
+        """Returns a message about how the process ended, and during which job.
+
+        Args:
+          activity: the verb for its work, such as "caching".
+        """
         self._worker.process.join(END_SECONDS)
         code, job = self._worker.process.exitcode, self._worker.job
         if code is not None and code < 0:
@@ -342,7 +356,7 @@ class _WorkerDied(Exception):
 
 
 def _receive(members: Sequence[_Worker], on_report: OnReport) -> Iterator[tuple[Any, Any]]:
-    """Waits half a second for messages of the workers; yields jobs with their results."""
+    """Waits up to half a second for messages of the workers; yields jobs with their results."""
     by_pipe = {member.pipe: member for member in members}
     for pipe in connection.wait(list(by_pipe), timeout=TICK_SECONDS):
         member = by_pipe[pipe]
@@ -361,7 +375,7 @@ def _receive(members: Sequence[_Worker], on_report: OnReport) -> Iterator[tuple[
 def _work(start_file: Path, pipe: connection.Connection) -> None:
     """Prepares this worker process, and does the jobs that arrive through the pipe."""
     _die_with_parent()
-    # Ctrl-C reaches the whole process group; the parent ends the workers.
+    # Ctrl-C reaches all processes of the group. Workers ignore it, because the parent ends them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TMPDIR"] = tempfile.tempdir = str(start_file.parent)
     try:
@@ -382,7 +396,7 @@ def _work(start_file: Path, pipe: connection.Connection) -> None:
 
 
 def _die_with_parent() -> None:
-    """Makes the kernel kill this process when its parent ends, on Linux."""
+    """Makes the kernel kill this process when its parent ends (only on Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != multiprocessing.parent_process().pid:

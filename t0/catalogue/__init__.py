@@ -6,13 +6,14 @@
 
 | file | contents |
 |---|---|
-| `prompted_task` | a template over a dataset: its name, splits and rows |
+| `prompted_task` | a template applied to a dataset: the task's name, splits and rows |
 | `entries` | tasks of T0's tables (`datasets.csv`, `exclusions.csv`) and of the user's folders |
 | `mixtures` | the members of each mixture, with their mixing rates |
-| `listing` | tasks and mixtures by name or regular expression; which are cached |
+| `listing` | tasks and mixtures, found by name or regular expression, and the caches of tasks |
 | `row_preview` | rendered rows with token counts and truncation (`t0 show`) |
 | `sentence_pieces` | token counts |
-| `columns`, `starter_folder` | `t0 init`: a summary of the columns; the folder that it writes |
+| `columns` | a summary of the columns of a user's data (`t0 init`) |
+| `starter_folder` | the folder that `t0 init` writes |
 | `lint` | checks of a prompt on sample rows |
 
 Importing this package does not import TensorFlow, so tasks can be listed, shown and checked within

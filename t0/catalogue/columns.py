@@ -5,11 +5,11 @@
     labels = read_labels(table, "sentiment", choices=None)
     labels.choices, labels.index(1.0)          # (("negative", "positive"), 1)
 
-Different spellings of a label are the same label: `1`, `1.0`, `"1"` and `" 1 "`; `true`, `"True"`
-and `TRUE`; values that differ only in case or Unicode form. Other values are names, for example
-`01` and `1e1`. Empty cells, NaN and null mean that a row has no label. -1 is a class, unless it is
-the only label of a split while another split has labels: such a split withholds its labels.
-`Labels.notes` says how ambiguous values were read.
+Some different spellings count as the same label: `1`, `1.0`, `"1"` and `" 1 "`; `true`, `"True"`
+and `TRUE`; and values that differ only in case or Unicode form. The values `01` and `1e1` are not
+read as numbers, but as names. Empty cells, NaN and null mean that a row has no label. -1 is usually
+a class. But if -1 is the only label of a split, and another split has other labels, then the first
+split withholds its labels. `Labels.notes` says how ambiguous values were read.
 """
 
 import collections
@@ -37,12 +37,12 @@ class ColumnSummary:
     """A summary of one column.
 
     Attributes:
-      name: its name in the file.
-      splits: the labels of each split that was read, as in `values`.
+      name: the column's name in the file.
+      splits: the labels of each split that was read, spelled as in `values`.
       values: label -> number of rows; incomplete if there are more than `MOST_LABELS`.
       rows: the number of rows that have a value.
       words: the total number of words in the sampled rows.
-      sampled: the number of sampled rows.
+      sampled: the number of sampled rows, which are the first rows with a value.
       numbers: whether all sampled values are numbers.
       nested: whether the column contains lists or objects, which are neither text nor labels.
     """
@@ -78,19 +78,27 @@ class ColumnSummary:
 
     @property
     def is_text(self) -> bool:
-        """Whether this looks like a text column: mostly several words, mostly distinct values."""
+        """Whether this looks like a text column.
+
+        Its values are more than two words long on average, and many of them are distinct.
+        """
         several = len(self.values) > min(MOST_LABELS, self.rows // 4)
         return not self.nested and not self.numbers and self.words > 2 * self.sampled and several
 
     @property
     def is_label(self) -> bool:
-        """Whether this looks like a label column: a few values, all of them repeated."""
+        """Whether this looks like a label column: few distinct values, repeated in many rows."""
         return not self.nested and 2 <= len(self.values) <= min(MOST_LABELS, max(2, self.rows // 3))
 
 
 @dataclasses.dataclass(frozen=True)
 class ColumnTable:
-    """The summaries of all columns of a user's data."""
+    """The summaries of all columns of a user's data.
+
+    Attributes:
+      where: the name of the data, for messages.
+      columns: name -> the summary of the column.
+    """
 
     where: str
     columns: Mapping[str, ColumnSummary]
@@ -115,6 +123,10 @@ class ColumnTable:
 
     def check(self, name: str, flag: str) -> None:
         """Checks that a column exists and has values that a prompt can show.
+
+        Args:
+          name: the column's name.
+          flag: the command's flag that set the column, for messages.
 
         Raises:
           UserError: there is no such column (the message lists the columns), or it contains lists
@@ -143,6 +155,10 @@ class ColumnTable:
 
 def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> ColumnTable:
     """Reads the rows of all splits once and summarizes their columns.
+
+    Args:
+      splits: the rows of each split: column -> value.
+      where: the name of the data, for messages.
 
     Raises:
       UserError: there are no rows.
@@ -182,7 +198,7 @@ class Labels:
       choices: the answer choices.
       indices: label -> the index of its choice.
       counts: the number of rows of each choice.
-      notes: how ambiguous values were read.
+      notes: notes for the user that say how ambiguous values were read.
     """
 
     column: str
@@ -205,7 +221,7 @@ def read_labels(
       table: the summary of the data.
       name: the column.
       choices: the answer choices, in the order of the labels (numbers or names); None to use the
-        labels' names.
+        labels themselves as choices.
       names: the names of the labels 0, 1, ... that the `datasets` library stored with the data.
 
     Raises:
@@ -255,7 +271,7 @@ def _group_spellings(
 ) -> tuple[dict[str, str], list[str]]:
     """Returns label -> its most frequent spelling, and notes about labels with several spellings.
 
-    If `choices` contains each of several spellings, they are different labels.
+    If `choices` contains all spellings of a label, each spelling is a label of its own.
     """
     groups: dict[str, list[str]] = {}
     for label in sorted(counts, key=lambda label: (-counts[label], label)):

@@ -10,8 +10,8 @@ its training group (BASE is for T0, GPT_EVAL is added for T0+, SGLUE for T0++), 
 group, and the train size that determines its mixing rate. `exclusions.csv` lists the tasks that a
 mixture excludes, how their names are matched, and the reason.
 
-This module reads only these tables and `templates.yaml` files, but no dataset. It makes no network
-call.
+This module reads these tables and `templates.yaml` files. It reads no dataset and makes no network
+call, except that the rows of a user's own data are counted when their number is needed.
 """
 
 import csv
@@ -29,7 +29,15 @@ _HERE = pathlib.Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """A row of `datasets.csv`. A missing group is an empty string, a missing train size is 0."""
+    """A row of `datasets.csv`.
+
+    Attributes:
+      name: the dataset's name on the Hugging Face hub.
+      subset: the dataset's configuration, or None.
+      train_group: the group for training mixtures; empty if it is in none.
+      eval_group: the group for evaluation mixtures; empty if it is in none.
+      train_size: the number of training examples that determines the mixing rate; 0 if missing.
+    """
 
     name: str
     subset: str | None
@@ -44,9 +52,10 @@ class Exclusion:
 
     Attributes:
       name: a task's name, or a part of it if `match` is "substring".
-      match: how `name` is compared with a task's name.
+      match: "substring"; or "exact" if `name` is a whole name. The name of a plain task also stands
+        for its rank-evaluation task.
       mixtures: the mixtures that exclude the tasks.
-      reason: why they are excluded.
+      reason: why the tasks are excluded.
     """
 
     name: str
@@ -55,7 +64,7 @@ class Exclusion:
     reason: str
 
     def covers(self, task: str) -> bool:
-        """Returns whether this row excludes `task`, a plain or a rank-evaluation name."""
+        """Returns whether this row excludes the task (plain or rank evaluation) of this name."""
         if self.match == "substring":
             return self.name in task
         return self.name in (task, task.removesuffix(SCORE_EVAL))
@@ -107,7 +116,7 @@ class CatalogueEntry:
 
     Attributes:
       task: the task.
-      dataset: the dataset's row of `datasets.csv`, None for the user's own data.
+      dataset: the dataset's row of `datasets.csv`; None for the user's own data.
       templates: the number of templates of the dataset.
     """
 

@@ -5,8 +5,8 @@
     report.first      # {"no correct choice": 0}: the first such row
     faults_of(report, max_share=0.1)   # {"no correct choice": "200 of 200 rows, first row 0"}
 
-The sample consists of a few ranges of rows spread over the whole split, since datasets are often
-sorted.
+The sample consists of a few ranges of rows that are spread over the whole split, because datasets
+are often sorted.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from t0.sources import SplitRows, hidden_label
 # T0's sequence lengths, in tokens with EOS.
 LONGEST_INPUTS, LONGEST_TARGETS = T0_LENGTHS["inputs"], T0_LENGTHS["targets"]
 STRETCHES = 5
-_IDS_KEPT = 1000  # texts
+_IDS_KEPT = 1000  # the number of texts whose token ids stay in memory
 
 NOTHING = "rendered nothing"
 EMPTY = "empty target"
@@ -34,7 +34,7 @@ SEVERAL_CORRECT = "several correct choices"
 DUPLICATES = "duplicate choices"
 HIDDEN = "hidden label"
 NESTED = "prints a list"
-# These are only counted for a note: they are not faults.
+# SEPARATOR is only counted, for a note. It is not a fault.
 SEPARATOR = "'|||' kept as text, where promptsource would split"
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 UNKNOWN_TOKENS = "unknown tokens"
@@ -43,11 +43,11 @@ ALL_EQUAL = "all choices have the same tokens"
 CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, HIDDEN, CUT)
 # The checks that need a vocabulary.
 BY_TOKENS = (LONG_INPUTS, LONG_TARGETS, UNKNOWN_TOKENS, RIGHT_EQUALS_WRONG, ALL_EQUAL)
-# If more than the allowed share of rows fails one of these checks, it is a fault. The other checks
-# are only counted, since truncated texts and withheld labels are usually intended.
+# It is a fault if more than the allowed share of rows fails one of these checks. Rows that fail
+# other checks are only counted, because truncated texts and withheld labels are usually intended.
 FAULTS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, RIGHT_EQUALS_WRONG)
 
-# Text -> its token ids, without EOS.
+# A function that takes a text, and returns its token ids without EOS.
 Ids = Callable[[str], Sequence[int]]
 
 
@@ -57,13 +57,13 @@ class LintReport:
 
     Attributes:
       rows: the number of sampled rows.
-      counts: check -> number of rows that fail it; `BY_TOKENS` only with a vocabulary.
+      counts: check -> number of rows that fail it. The checks in `BY_TOKENS` need a vocabulary.
       first: check -> index of the first row that fails it.
-      draws: whether the template makes random draws (seeded by task and row here, unseeded in
-        promptsource).
-      failure: why rendering stopped; empty if it did not.
-      notes: the characters and choices in the first row with `UNKNOWN_TOKENS` that the vocabulary
-        cannot express.
+      draws: whether the template makes random draws. In this project, task and row seed them; in
+        promptsource, they have no seed.
+      failure: the reason why rendering stopped early; empty if it did not.
+      notes: notes about the first row with `UNKNOWN_TOKENS`: the characters and choices that the
+        vocabulary cannot express.
     """
 
     rows: int
@@ -83,7 +83,7 @@ def lint(
       source: the task, or its data source.
       split: the task's split.
       rows: the maximum number of rows to sample.
-      tokens: the vocabulary; None to skip the checks `BY_TOKENS`.
+      tokens: the vocabulary; None to skip the checks in `BY_TOKENS`.
 
     Raises:
       AbsentData: the split's data was not found.
@@ -135,8 +135,9 @@ def oddities(example: Example | None, hidden: bool, ids: Ids | None) -> Iterator
 
     Args:
       example: the rendered row; None if it did not render to inputs and a target.
-      hidden: whether its label is withheld.
-      ids: returns the token ids of a text without EOS; None to skip the checks `BY_TOKENS`.
+      hidden: whether the label of the row is withheld.
+      ids: a function that returns the token ids of a text without EOS; None to skip the checks in
+        `BY_TOKENS`.
     """
     if example is None:
         yield NOTHING
@@ -171,7 +172,7 @@ def _check_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
 
 
 def _list_answers(example: Example, hidden: bool) -> list[str]:
-    """Returns the target, if there is one, and the choices."""
+    """Returns the choices and, before them, the target if the row has one."""
     targets = [] if hidden or example.targets == NO_LABEL else [example.targets]
     return [*targets, *(example.choices or ())]
 
@@ -190,12 +191,12 @@ def _check_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
 def faults_of(
     report: LintReport, *, max_share: float, excused: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Returns check -> description of the fault; empty if the template has no faults.
+    """Returns the faults of a template: check -> description. It is empty if there are none.
 
     Args:
       report: the results of `lint`.
       max_share: the share of the sample, 0 to 1, that may fail a check.
-      excused: checks that are known to fail -> the reason.
+      excused: a check that may fail -> the reason why that is acceptable.
     """
     if report.failure:
         return {"fails": report.failure}

@@ -1,12 +1,12 @@
-"""Prompted tasks and mixtures by name, as plain data, and which of them are cached.
+"""Finds prompted tasks and mixtures by name, and the caches of tasks, as plain data.
 
     listing = read_listing(["/data/cache"])
     listing.tasks["super_glue_rte_GPT_3_style"].task.template.name      # "GPT-3 style"
     listing.members("t0_train")                  # [("adversarial_qa_dbert_...", 10000), ...]
     listing.select("super_glue_rte_.*")          # names of tasks
 
-A template with answer choices has two names: that of the plain task, and one that ends in
-`_score_eval`.
+A template with answer choices has two tasks: the plain task, and one for rank evaluation, whose
+name ends in `_score_eval`.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class ListedTask:
 
     @functools.cached_property
     def cache_dir(self) -> str | None:
-        """The folder of its cache, or None if it is not cached."""
+        """The folder with the finished cache of this task; None if it is not cached."""
         folders = (posixpath.join(folder, self.name) for folder in self.cache_dirs)
         return next((f for f in folders if paths.exists(posixpath.join(f, "COMPLETED"))), None)
 
@@ -102,11 +102,14 @@ def tasks_by_name(
 def mixtures_by_name(
     tasks: Sequence[str], known: Collection[str] = ()
 ) -> dict[str, list[tuple[str, Rate]]]:
-    """Returns name -> (task, rate) of each member, for the original and the user's mixtures.
+    """Returns the members of T0's mixtures and of the user's mixtures.
 
     Args:
       tasks: the names of all tasks.
       known: names of mixtures that are already taken.
+
+    Returns:
+      name of a mixture -> (task, rate) of each member.
 
     Raises:
       UserError: the name of a user's mixture is already taken.
@@ -124,7 +127,12 @@ def mixtures_by_name(
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """The tasks and mixtures that `import t0.seqio_tasks` registers."""
+    """The tasks and mixtures that `import t0.seqio_tasks` registers.
+
+    Attributes:
+      tasks: name -> task.
+      mixtures: name -> (name of a task, rate) of each member.
+    """
 
     tasks: Mapping[str, ListedTask]
     mixtures: Mapping[str, list[tuple[str, Rate]]]
@@ -135,14 +143,14 @@ class Listing:
         return [(n, float(rate(self.tasks[n]) if callable(rate) else rate)) for n, rate in rated]
 
     def sizes(self, name: str) -> dict[str, int]:
-        """Returns split -> number of raw rows of a task."""
+        """Returns the number of raw rows of each split of a task: split -> number."""
         task = self.tasks[name]
         return {split: task.num_input_examples(split) for split in task.splits}
 
     def select(self, expression: str) -> list[str]:
         """Returns the members of a mixture, or the tasks that match a regular expression, sorted.
 
-        The expression is matched at the start of the name.
+        A name matches if the expression matches at its start.
 
         Raises:
           UserError: nothing matches; the message suggests similar names.

@@ -1,4 +1,4 @@
-"""One template over one dataset: the name of the task, its splits and its rows.
+"""A prompted task is one template applied to one dataset, with a name, splits and rows.
 
     task = PromptedTask("super_glue", "rte", template, {"train": "train"}, {"train": 2490})
     task.name                                       # "super_glue_rte_GPT_3_style"
@@ -26,15 +26,15 @@ SCORE_EVAL = "_score_eval"
 def task_name(dataset: str, subset: str | None, template: str, suffix: str = "") -> str:
     """Joins dataset, subset and template name into a task's name.
 
-    Each run of characters other than letters, digits, `_` and `.` becomes one `_` (like
-    `task_clean` in the original code).
+    All characters except letters, digits, `_` and `.` are replaced: each sequence of them becomes
+    one `_`, as in `task_clean` of the original code.
     """
     joined = "_".join(name for name in (dataset, subset, template) if name is not None)
     return re.sub(r"[^\w\d\._]+", "_", joined) + suffix
 
 
 class PromptedRows(Protocol):
-    """A template over a dataset: a `PromptedTask`, or the source of a SeqIO task."""
+    """A template applied to a dataset: a `PromptedTask`, or the source of a SeqIO task."""
 
     dataset: str
     subset: str | None
@@ -83,15 +83,15 @@ def check_columns(source: PromptedRows, rows: SplitRows) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PromptedTask:
-    """One template over one dataset, the basis of a plain and a rank-evaluation task.
+    """One template applied to one dataset, the basis of a plain and a rank-evaluation task.
 
     Attributes:
       dataset: the dataset's name.
       subset: the dataset's configuration, or None.
       template: the prompt.
       split_mapping: the task's split name -> the dataset's split name.
-      num_rows: the task's split name -> number of raw rows, or a function that counts them.
-      suffix: the end of the task's name (ANLI's rounds).
+      num_rows: the task's split name -> number of raw rows, or a function that returns this number.
+      suffix: the end of the task's name, such as "_r1" for the first round of ANLI.
     """
 
     dataset: str
@@ -108,11 +108,14 @@ class PromptedTask:
 
     @functools.cached_property
     def compiled(self) -> CompiledTemplate:
-        """The compiled template, with the same random draws as that of the registered task."""
+        """The compiled template. It makes the same random draws as the registered task."""
         return CompiledTemplate(self.template, seed_name=self.name)
 
     def size(self, split: str) -> int:
-        """Returns the number of raw rows of a split, recorded for T0's datasets or counted."""
+        """Returns the number of raw rows of a split.
+
+        For T0's datasets, the number is recorded in this project. Other data is counted.
+        """
         return self.num_rows(split) if callable(self.num_rows) else self.num_rows[split]
 
     def open(self, split: str) -> SplitRows:

@@ -1,11 +1,11 @@
-r"""Rendered rows as the model sees them: inputs, target and choices, counted and truncated.
+r"""Shows a rendered row as the model sees it: inputs, target and choices, with token counts.
 
     row = preview_row(task, "train", 0, columns, lengths={"inputs": 512, "targets": 64}, tokens=t)
     row.inputs.tokens, row.inputs.cut      # (700, 2311): the text is cut before character 2,311
     print("\n".join(lines(row)))
 
-The text is the rendered text, with a mark where the sequence length truncates it. As in T0's tasks,
-targets and choices end in EOS, which counts as a token, and inputs do not.
+The lines contain the whole rendered text, with a mark where the sequence length truncates it. As in
+T0's tasks, targets and choices end in EOS, which counts as a token. Inputs do not end in EOS.
 """
 
 import dataclasses
@@ -74,8 +74,9 @@ class RowPreview:
     """A rendered row of a task.
 
     Attributes:
-      title: the task, split and row.
-      inputs, target: the texts; None for a row that the template drops.
+      title: a line that names the task, the split and the row.
+      inputs: the input text; None if the template drops the row.
+      target: the target text; None if the template drops the row.
       choices: the answer choices; None for an open-ended template.
       notes: anything unusual about the row.
     """
@@ -110,7 +111,7 @@ def preview_row(
       index: the row's index in the split.
       row: the row.
       lengths: the lengths of inputs and targets, in tokens.
-      tokens: the vocabulary; None to count nothing.
+      tokens: the vocabulary; None to count no tokens.
 
     Raises:
       UserError: the template fails on the row.
@@ -166,7 +167,7 @@ def _describe_cuts(example: Example, published: bool) -> Iterator[str]:
 
 
 def lines(row: RowPreview, *, with_ids: bool = False) -> Iterator[str]:
-    """Yields a row as lines of plain text.
+    """Formats a row as plain text, and yields its lines.
 
     Args:
       row: the row.

@@ -1,13 +1,14 @@
-"""Counts the tokens of texts, and finds where a length truncates them, without TensorFlow.
+"""Counts the tokens of texts, and finds where a token limit truncates them, without TensorFlow.
 
     tokens = Tokens("spiece.model")
     tokens.ids("A film.")             # [71, 814, 5], without EOS
     tokens.text([71, 814, 5, 1])      # "A film."
     tokens.character_index("A film.", 2)    # 6: the first character of the third token
 
-T5's SentencePiece model has two editions: one with 32,000 pieces, to which 100 sentinels
-(`<extra_id_0>` ... `<extra_id_99>`) are added when it is loaded, and `.100extra`, which contains
-them. Both have 32,100 ids in the same order. The pieces in the file tell which edition it is.
+T5's SentencePiece model has two editions. One has 32,000 pieces, and 100 sentinels
+(`<extra_id_0>` ... `<extra_id_99>`) are added when it is loaded. The other one, `.100extra`,
+contains the sentinels. Both have 32,100 ids in the same order. This module recognizes the edition
+by the pieces in the file.
 """
 
 import functools
@@ -33,7 +34,11 @@ _FIRST_KINDS = [_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN]
 
 
 def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelProto:
-    """Returns the SentencePiece model in a file's content.
+    """Parses the content of a SentencePiece model file, and checks that the model fits T5.
+
+    Args:
+      path: the path of the file, for messages.
+      content: the content.
 
     Raises:
       UserError: the content is not a SentencePiece model, or the model does not fit T5.
@@ -83,7 +88,7 @@ def model_digest(content: bytes) -> str:
 
 
 class Tokens:
-    """A SentencePiece model with T5's sentinels, with the same ids as the tasks use.
+    """A SentencePiece model with T5's sentinels, which gives the same ids as the tasks.
 
     Args:
       path: the model's file.
@@ -125,7 +130,7 @@ class Tokens:
         return [piece.surface for piece in pieces if piece.id == UNKNOWN]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decodes token ids up to EOS; ids without a piece are unknown tokens."""
+        """Decodes token ids up to EOS; an id without a piece is decoded as the unknown token."""
         processor = self._processor
         count, unknown = processor.get_piece_size(), processor.unk_id()
         valid = [i if i < count else unknown for i in ids]
@@ -134,15 +139,21 @@ class Tokens:
         return processor.decode(valid)
 
     def character_index(self, text: str, length: int) -> int:
-        """Returns the index of the first character after the first `length` tokens of a text."""
+        """Returns the index of the character at which the token with index `length` begins.
+
+        If the text has no such token, the result is the length of the text.
+        """
         pieces = self._processor.encode(text, out_type="immutable_proto").pieces
         return pieces[length].begin if length < len(pieces) else len(text)
 
 
 def load_tokens(path: str | None) -> Tokens | None:
-    """Loads the vocabulary at a path or, without one, at T0_VOCAB; returns None if neither is set.
+    """Loads the vocabulary at `path` or, if no path is given, at the path in T0_VOCAB.
 
-    T5's public vocabulary is not used, since it would have to be downloaded.
+    T5's public vocabulary is not used, because it would have to be downloaded.
+
+    Returns:
+      the vocabulary; None if neither path is set.
 
     Raises:
       UserError: the file cannot be read, or the model does not fit T5.
@@ -153,6 +164,8 @@ def load_tokens(path: str | None) -> Tokens | None:
 
 def vocabulary_notes(tokens: Tokens, texts: Sequence[str]) -> list[str]:
     """Describes targets or choices that the vocabulary cannot express; empty if there are none.
+
+    Examples of the two kinds of notes:
 
     not in the vocabulary: '😀', '😡'; the model reads and writes unknown tokens instead
     '😀' and '😡' have the same tokens: no model can tell them apart

@@ -4,10 +4,10 @@
     write(plan, "reviews", {"train": rows_again})
     commands("reviews", plan, lengths)         # the five commands that `reviews/commands.sh` runs
 
-The rows are copied as JSON Lines: columns get names that Jinja can read, and the label becomes the
-index of its choice. Rows without a text or a label are left out. If the data has a single split, a
-tenth of it becomes the validation split. The rows are chosen by a hash of their texts, so that
-equal rows are in the same split.
+The rows are copied as JSON Lines. In the copy, columns have names that Jinja can read, and the
+label is the index of its choice. Rows without a text or a label are left out. If the data has no
+validation split, a tenth of the rows becomes the validation split. These rows are chosen by a hash
+of their texts, so that equal rows are in the same split.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from t0.sources import split_sizes
 
 LABEL = "label"
 STEPS = 400
-_VALIDATION_SHARE = 10  # one of this many rows
+_VALIDATION_SHARE = 10  # one row in this many becomes a validation row
 _FEWEST_ROWS = 10
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Longer inputs are truncated, so that the first run takes minutes.
@@ -51,7 +51,7 @@ class StarterFolder:
       table: the summary of the data.
       texts: the columns that the prompts show.
       labels: the label column and its choices.
-      vocabulary: the path of the SentencePiece model, None for T5's public one.
+      vocabulary: the path of the SentencePiece model; None for T5's public one.
     """
 
     name: str
@@ -65,7 +65,7 @@ def check_name(name: str) -> None:
     """Checks that a name is valid for a dataset.
 
     Raises:
-      UserError: it is not; the message gives the rule.
+      UserError: the name is not valid, or T0 has a dataset of this name.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
@@ -87,11 +87,13 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
     Args:
       plan: the contents.
       folder: the folder, which must not exist.
-      splits: "train", and "validation" if the data has one -> a function that yields the rows.
+      splits: name of a split -> a function that yields its rows. The names are "train" and, if the
+        data has such a split, "validation".
 
     Returns:
-      `rows` of each split, `left_out`, `lengths` in tokens, and `notes` for the user about texts
-      that the model will not see unchanged.
+      a mapping with `rows`, the number of rows of each split; `left_out`, the number of rows that
+      were left out; `lengths`, the sequence lengths in tokens; and `notes`, for the user, about
+      texts that the model does not see unchanged.
 
     Raises:
       UserError: the folder exists, it cannot be written, or too few rows have a text and a label.
@@ -131,7 +133,7 @@ def column_names(columns: Iterable[str]) -> dict[str, str]:
     for column in columns:
         name = re.sub(r"\W", "_", column, flags=re.ASCII) or "_"
         name = f"_{name}" if name[0].isdigit() else name
-        # Reserved words of Jinja, and the name of the choices in templates.
+        # `_TAKEN` has the reserved words of Jinja, and the name of the choices in templates.
         while name in names.values() or name in _TAKEN:
             name += "_"
         names[column] = name
@@ -144,7 +146,7 @@ _TAKEN |= {"cycler", "joiner"}
 
 
 def _name_columns(plan: StarterFolder) -> dict[str, str]:
-    """Returns the names of the columns in the copy; the label is `label`."""
+    """Returns column -> its name in the copy, without the label column, whose name is `label`."""
     others = [name for name in plan.table.columns if name != plan.labels.column]
     names = column_names([LABEL, *others])
     del names[LABEL]
@@ -154,7 +156,7 @@ def _name_columns(plan: StarterFolder) -> dict[str, str]:
 def _convert_rows(
     plan: StarterFolder, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any] | None]:
-    """Yields each row in its output form, or None for a row without a text or a label."""
+    """Yields each row as it is written to the copy; None for a row without a text or a label."""
     names = _name_columns(plan)
     for row in rows:
         index = plan.labels.index(row.get(plan.labels.column))
@@ -211,7 +213,7 @@ def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mappin
     chosen = {by_hash(0, row) for row in _convert_rows(plan, rows()) if row is not None}
     if chosen == {True, False}:
         return by_hash
-    # There are few rows, or equal ones: select every tenth row.
+    # With few rows, or many equal ones, the hash may select all or none: select every tenth row.
     return lambda place, row: place % _VALIDATION_SHARE == _VALIDATION_SHARE - 1
 
 
@@ -258,7 +260,12 @@ def _mixtures(plan: StarterFolder) -> str:
 
 
 def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]:
-    """Returns lengths that truncate at most 1% of the inputs and no target, and notes."""
+    """Measures the first rows, and chooses the sequence lengths.
+
+    Returns:
+      the lengths of inputs and targets in tokens, and notes for the user. The lengths truncate at
+      most 1% of the inputs and no target, unless they would exceed `_LONGEST`.
+    """
     tokens = Tokens(plan.vocabulary) if plan.vocabulary else None
 
     def count(text: str) -> int:
