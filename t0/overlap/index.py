@@ -12,7 +12,8 @@ The index has a hash for each of these word sequences:
   that the prompt joins. A prompt's own words are not indexed, because the prompts of other datasets
   may share them.
 - whole fields: the sequence of all words of a field. If a field is longer than the shortest n-gram,
-  the search first looks for its first n-gram (its anchor), and compares the whole field there.
+  the search first looks for the n-gram with which the field begins (its anchor), and compares the
+  whole field wherever the anchor occurs.
 
 Hashes have 64 bits. Among T word sequences of the training data, about T * H / 2**64 equal one of
 the H hashes of the index by chance. For T = 10**12 and H = 10**8, that is 5 sequences.
@@ -86,7 +87,9 @@ class _DistinctRecords:
 
 
 class IndexWriter:
-    """Writes an index into an existing folder. It is complete when the `with` block ends.
+    """Writes an index into an existing folder.
+
+    The index is complete when the `with` block ends.
 
     Args:
       folder: the folder.

@@ -44,7 +44,7 @@ class TextCounts:
 
     Attributes:
       texts: the number of texts.
-      words: the number of words in them.
+      words: the number of words in these texts.
       overlapping: n -> the number of texts, or of a prompt's examples, that overlap.
       overlapping_words: n -> the number of overlapping words.
       at_least: n -> for each of `SHARES`, the number of texts with at least this share of
@@ -300,7 +300,7 @@ class OverlapOutcome:
         overlap: _OverlappingWords,
         tally: SetCounts,
     ) -> dict[str, Any] | None:
-        """Adds a row to the counts in `tally`. Returns the row's record; None without overlap."""
+        """Adds a row to the counts in `tally`. Returns its record, or None if it has no overlap."""
         ngrams = self._index.settings.ngrams
         fields, prompts = {}, {}
         overlaps_by_column: dict[str, dict[int, bool]] = {}
@@ -406,7 +406,7 @@ class OverlapOutcome:
         texts: list[int],
         overlap: _OverlappingWords,
     ) -> dict[str, Any]:
-        """Describes the text of a row that overlaps most, and the training text that matches it."""
+        """Describes the text with the most overlap in a row, and the training text that matches."""
         n = self._index.settings.ngrams[0]
         matched = [index for index in texts if overlap.entries.get(index)]
         text = max(matched, key=lambda index: (overlap.by_n[n][index], bool(batch.is_field[index])))

@@ -41,7 +41,7 @@ class Matches:
       first: the first location in that dataset, for `unpack_location`, uint64 [M].
       counts: the number of occurrences, int64 [M].
       texts: the number of texts that were searched.
-      words: the number of words in them.
+      words: the number of words in these texts.
     """
 
     keys: np.ndarray
@@ -151,7 +151,7 @@ class Scanner:
       index: the index's local folder.
       datasets: the dataset number of each source.
       vocabulary: the SentencePiece model for records without texts, or None.
-      data_dirs: folders of datasets; if empty, those of the environment.
+      data_dirs: the folders of datasets; if empty, the folders that the environment sets.
     """
 
     index: str

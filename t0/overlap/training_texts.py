@@ -12,8 +12,8 @@ which are decoded with the cache's vocabulary. If a task of the catalogue has no
 rendered.
 
 A job is a file of a cache, or a range of rows. Jobs may run in any order, on any machine that can
-read the data. A source is a file of a cache, or a task whose rows are rendered. The number of its
-source and the number of its record or row identify a text.
+read the data. A source is a file of a cache, or a task whose rows are rendered. A text is
+identified by the number of its source and the number of its record or row.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class TrainingSource:
     Attributes:
       dataset: the dataset's name; if the task is not in the catalogue, the task's name.
       task: the task's name.
-      split: the name of the split: in the cache, or in the dataset if its rows are rendered.
+      split: the name that the split has in the cache, or in the dataset if its rows are rendered.
       file: the path of the file; None for rendered rows.
     """
 
@@ -189,7 +189,7 @@ def add_cached(
     Args:
       folder: the folder.
       split: the split.
-      listing: the known tasks. If a task is not listed, its name is also used as its dataset's.
+      listing: the known tasks. For a task that is not listed, the dataset gets the task's name.
 
     Raises:
       UserError: if there is no cache, a cache is unfinished, or none has the split.

@@ -25,7 +25,7 @@ import numpy as np
 
 _SEPARATOR, _LETTER, _CHARACTER_WORD, _REMOVED = range(4)
 _APOSTROPHES = "'`\u2018\u2019\u201b\u02bb\u02bc\u2032"
-# Scripts without spaces between words: first and last code point.
+# The first and last code points of scripts without spaces between words.
 _SCRIPTS_WITHOUT_SPACES = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF),
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
@@ -69,7 +69,7 @@ class Words:
         return _mix_bits(plain + np.asarray(lengths, np.uint64) * np.uint64(_LETTER_BASE))
 
     def stay_within_text(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
-        """Returns whether sequences that begin at `positions` end before their text does, bool."""
+        """Returns whether sequences of `lengths` words at `positions` are within one text, bool."""
         return self._words_left[positions] >= lengths
 
 
@@ -99,7 +99,7 @@ def split_words(texts: Sequence[str]) -> Words:
 
 
 def word_list(text: str) -> list[str]:
-    """Returns a text's words as strings: the same words as `split_words`, but slower."""
+    """Returns the words of a text as strings. They are those of `split_words`, which is faster."""
     kinds, words, inside = _kind_table(), [], False
     for letter in _normalize(text):
         kind = kinds[ord(letter)]
@@ -125,7 +125,7 @@ def _word_bounds(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       kinds: the kind of each character, such as `_LETTER`.
     """
     inside, is_single = kinds != _SEPARATOR, kinds == _CHARACTER_WORD
-    # For each pair of neighbouring characters: whether they belong to the same word.
+    # Whether each character belongs to the same word as the next character.
     continues = inside[:-1] & inside[1:] & ~is_single[:-1] & ~is_single[1:]
     starts, stops = inside.copy(), inside.copy()
     starts[1:] &= ~continues
