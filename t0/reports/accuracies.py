@@ -17,7 +17,7 @@ generalizes only to other examples.
 Assumptions: tasks with the same name have the same prompt and dataset in every run, and the same
 `idx` means the same row of the dataset. Two runs scored the same example if the row, the gold
 choice, the number of choices, and the texts of input and choices are equal. If a file has no
-input texts, these are not compared.
+inputs, its texts are not compared with those of other runs.
 """
 
 from collections.abc import Sequence
@@ -53,14 +53,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class Grid:
-    """The correctness of runs on the examples of a dataset that all runs scored.
+    """Which examples of a dataset each run got right, for the examples that all runs scored.
 
     P is the number of prompts, E the number of these examples, and S a run's number of seeds.
 
     Attributes:
       rows: int64 [E], the examples' rows in the dataset.
       right: for each run, whether its predictions are right, bool [S, P, E].
-      present: bool [P, E], whether a prompt has an example.
+      present: bool [P, E], whether each prompt has each example.
       documents: [E], each example's document; None if the scores have no documents.
       left_out: for each prompt, the number of examples that only some runs scored.
       other_texts: for each prompt, the number of examples whose texts differ between runs.
@@ -141,7 +141,7 @@ class Gap:
     estimates: tuple[CrossedMean, CrossedMean]
 
     def row(self) -> dict[str, Any]:
-        """Returns the columns of a table's row. Its p-values are not adjusted for other rows."""
+        """Returns the columns of one row of a table, with p-values that are not adjusted."""
         return {key: value for key, value in vars(self).items() if key != "estimates"}
 
 

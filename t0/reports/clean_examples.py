@@ -5,8 +5,8 @@
     rows[0]["all"], rows[0]["clean"], rows[0]["p_value"]
 
 An example is clean if it does not overlap with the training data under any scored prompt of its
-dataset. An overlap is a common n-gram of the first length that `t0 overlap` searched, or a common
-whole field.
+dataset. An example overlaps if the training data has one of its n-grams or one of its whole fields.
+The length n is the first length that `t0 overlap` searched for.
 
 The test of the difference `clean - all` is paired, because clean examples are a subset of all. It
 sums the influence of each example, with all its prompts, on this difference. It generalizes to
@@ -268,7 +268,7 @@ def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
 
 
 def _clean_minus_all(grid: Grid, clean: np.ndarray) -> Any:
-    """Returns the accuracy on clean minus that on all examples, as a mean over prompts.
+    """Returns the accuracy on clean examples minus the accuracy on all, as a mean over prompts.
 
     Its variance is that of the sum over examples of each example's influence on both accuracies, as
     in the linearized variance of a ratio estimator (Cochran, Sampling Techniques, 3rd ed., 1977,

@@ -5,11 +5,11 @@
     comparison                         # None; otherwise comparison.datasets, .mean, .notes
     tables = comparison_tables(comparison) if comparison else {}
 
-A dataset is compared on the prompts and examples that all runs with this dataset scored. The
-p-values of the differences from the baseline are adjusted over the whole table (Benjamini and
-Hochberg, 1995, J. R. Stat. Soc. B 57). A tied set contains runs that do not differ significantly
-on a dataset. It depends on the differences of all pairs of runs, and their p-values are adjusted
-over all pairs and datasets.
+Runs are compared on each dataset, with the prompts and examples that all of them scored. A run
+without scores for a dataset is left out there. The p-values of the differences from the baseline
+are adjusted over the whole table (Benjamini and Hochberg, 1995, J. R. Stat. Soc. B 57). A tied set
+contains runs that do not differ significantly on a dataset. To find the tied sets, all pairs of
+runs are tested, and the p-values are adjusted over all pairs and datasets.
 
 In tables, each run has a letter; the first run is A. The small letters after an accuracy are the
 tied sets that contain the run. Runs that share no small letter on a dataset differ significantly.
@@ -83,10 +83,10 @@ class ComparedDataset:
       grid: the examples that these runs share; None for a mean.
       accuracies: position of a run -> its accuracy.
       gaps: pair of positions (first < second) -> the second run's accuracy minus the first's.
-      differences: the difference from the baseline of each other run; empty if the baseline has no
-        scores for this dataset.
-      tied: the tied sets: each is a maximal set of runs, as positions, without a significantly
-        different pair.
+      differences: for each run except the baseline, its difference from the baseline; empty if the
+        baseline has no scores for this dataset.
+      tied: the tied sets. Each one is a maximal set of runs without a significantly different pair,
+        as positions.
       prompts: position of a run except the baseline -> a row for each prompt, see
         `accuracies.prompt_gaps`.
       won: position of a run -> the number of examples that it answers correctly under more prompts
@@ -272,9 +272,13 @@ def _describe_omitted_examples(
 
 
 def _compute_gains(grid: Grid, first: int, second: int) -> np.ndarray:
-    """Returns the second run's share of correct answers to each example minus the first's, [E].
+    """Returns the difference between the shares of two runs for each example.
 
-    The share is over the prompts that have the example, and over the run's seeds.
+    The share of a run is the fraction of an example's prompts under which the run is right,
+    averaged over the run's seeds.
+
+    Returns:
+      [E], the share of the second run minus the share of the first.
     """
     weights = grid.present.sum(axis=0)
     first_mean, second_mean = (
@@ -339,7 +343,7 @@ def _find_tied_sets(
     return tuple(tuple(runs[position] for position in group) for group in groups)
 
 
-# Tables.
+# The tables of a comparison.
 
 
 def comparison_tables(comparison: RunComparison) -> dict[str, ReportTable]:

@@ -17,8 +17,8 @@
 The majority baseline always answers with the most frequent gold answer. If the choices differ
 between examples, the positions of the choices count as answers.
 
-A reliability diagram combines all prompts of a dataset. Its interval resamples an example together
-with all its prompts, and all examples of one document together.
+A reliability diagram combines all prompts of a dataset. For the interval of its calibration error,
+an example is drawn together with all its prompts, and with all examples of the same document.
 
 Assumptions: the confidence of a prediction is its share of the total probability of the choices.
 The probability of a choice comes from its summed log-likelihood, without length normalization.
@@ -53,8 +53,8 @@ class Calibration:
     Attributes:
       bins: (mean confidence from 0 to 1, accuracy in percent, number of predictions) of each
         non-empty bin.
-      error: the calibration error: the mean over all predictions of the distance between their
-        bin's confidence and accuracy, in percent.
+      error: the calibration error in percent. It is the mean distance between a bin's confidence
+        and its accuracy, with bins weighted by their number of predictions.
       low: the low end of the error's interval.
       high: the high end of the error's interval.
     """
@@ -96,7 +96,7 @@ class Diagnosis:
       fixed: whether all examples have the same choices.
       matrix: int [A, A], the number of examples by gold choice (row) and prediction (column); None
         if there are more than `MOST_ANSWERS`.
-      majority: the majority baseline: the accuracy of always giving the most frequent gold answer.
+      majority: the accuracy of the majority baseline.
       most_predicted: the share of the most frequent prediction.
       most_predicted_answer: the answer that is predicted most frequently.
       calibration: the agreement of confidence and accuracy.

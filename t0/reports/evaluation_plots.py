@@ -209,7 +209,7 @@ def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
 
 
 def step_panels(summary: Summary) -> list[Panel]:
-    """Makes a panel for each dataset that a series evaluated at two or more steps."""
+    """Makes a panel for each dataset on which a series was evaluated at two or more steps."""
 
     def draw_quartiles(axes: "Axes", line: Sequence[Row]) -> None:
         bands = [[row[key] for row in line] for key in ("step", "first_quartile", "third_quartile")]
@@ -229,7 +229,7 @@ def step_panels(summary: Summary) -> list[Panel]:
 
 
 def metric_panels(summary: Summary) -> list[Panel]:
-    """Makes a panel for each metric of a task that a series evaluated at two or more steps."""
+    """Makes a panel for each metric of each task with a series that has two or more steps."""
 
     def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
         metric, values = rows[0]["metric"], [row["value"] for row in rows]
@@ -358,7 +358,7 @@ def _difference_panel(comparison: RunComparison, run: int, rows: list[ComparedDa
 
 
 def _find_axis_limits(comparison: RunComparison) -> tuple[float, float]:
-    """Returns the same axis limits for all panels, so that they can be compared."""
+    """Returns axis limits that suit all difference panels, so that the panels can be compared."""
     gaps = [difference.gap for row in comparison.datasets for difference in row.differences]
     ends = [
         end

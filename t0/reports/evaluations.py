@@ -132,9 +132,9 @@ class EvaluatedRun:
     """One evaluated checkpoint.
 
     Attributes:
-      name: the model's name: the name in the results, or the shortest end of the path of its
-        directory that no other model has.
-      label: name and step, unique among the runs that are read together.
+      name: the model's name: the name in the results, or the end of its directory's path. The end
+        is as long as necessary to differ from the names of other models.
+      label: the name and step, unique among the runs that are read together.
       series: identifies the training run. Its checkpoints share one line in plots.
       facts: the `run` object of the results file, without its notes.
       skipped: names of tasks without an accuracy.
@@ -199,7 +199,7 @@ def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
 
 
 def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tuple[int, ...]:
-    """Returns the position of each series' last checkpoint, considering only given positions."""
+    """Returns the position of the last checkpoint of each series, out of the given positions."""
     last: dict[str, int] = {}
     for i in positions:
         best = last.get(runs[i].series)
@@ -209,7 +209,7 @@ def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tu
 
 
 def _merge_run(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
-    """Adds a run to `runs`, or merges it with another evaluation of the same checkpoint there."""
+    """Adds a run to `runs`. If `runs` has the same checkpoint, merges the two evaluations."""
     for i, run in enumerate(runs):
         is_same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
         is_same = is_same and run.facts.get("split") == new.facts.get("split")
@@ -314,7 +314,7 @@ def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...
     )
 
 
-# Rank evaluation.
+# Results of rank evaluation.
 
 
 def _read_ranked_tasks(
@@ -407,7 +407,7 @@ def _check_agreement(
 
 
 def _dataset_key(dataset: str, task: str) -> str:
-    """Returns the dataset's name; ANLI becomes three datasets, one per round in the task's name.
+    """Returns the name of a task's dataset. For ANLI, it includes the round in the task's name.
 
     >>> _dataset_key("anli", "anli_GPT_3_style_r2_score_eval"), _dataset_key("sciq/default", "x")
     ('anli/r2', 'sciq')
@@ -473,7 +473,7 @@ def _make_harness_task(prompt: lm_eval_samples.HarnessPrompt, scores: ExampleSco
     )
 
 
-# Mode `eval`: metrics of decoded text.
+# Results of mode `eval`, which are metrics of decoded text.
 
 
 def _read_decoded_tasks(content: Mapping[str, Any], path: Path) -> tuple[DecodedTask, ...]:
@@ -588,7 +588,7 @@ def _parse_prediction(record: object, where: str) -> Prediction:
     """Parses a prediction from a record in one of the three formats of `predictions/`."""
     if not isinstance(record, dict) or not isinstance(record.get("prediction"), str):
         raise UserError(f"{where}: expected an object with the text 'prediction'.")
-    if isinstance(record.get("Instance"), dict):  # Tk-Instruct's
+    if isinstance(record.get("Instance"), dict):  # the format of Tk-Instruct
         instance = record["Instance"]
         input_texts = [
             *_collect_texts(record.get("Definition")),
@@ -613,6 +613,6 @@ def _parse_prediction(record: object, where: str) -> Prediction:
 
 
 def _collect_texts(value: object) -> Sequence[str]:
-    """Returns the texts in a list, or a single text, as a list; other values give an empty list."""
+    """Returns a text as a list of one, and of a list only the texts; other values give []."""
     values = value if isinstance(value, list) else [value]
     return [text for text in values if isinstance(text, str)]

@@ -7,9 +7,10 @@ Each line is an example, in the order of the dataset:
      "gold": 1, "prediction": 0}
 
 Some fields are optional. `inputs` is the prompted text. `document` (a text or number) is equal in
-all rows of one document. `tokens` and `characters` are the lengths of a choice. Samples of
-lm-evaluation-harness can also be read; a file of samples may have all prompts of a dataset, see
-`lm_eval_samples`.
+all rows of one document. `tokens` and `characters` are the lengths of a choice.
+
+Samples of lm-evaluation-harness can also be read, see `lm_eval_samples`. One file of samples may
+have all prompts of a dataset.
 
 The answers decoded for the same prompts may be in `answers/<task>_<step>.jsonl`, one line for each
 example:
@@ -324,7 +325,7 @@ def _read_records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def inputs_of(record: Mapping[str, Any]) -> str | None:
-    """Returns the prompted text of a record; None if it has none."""
+    """Returns the prompted text of a record; None if the record has no prompted text."""
     for key in ("inputs", "input"):
         if isinstance(value := record.get(key), str):
             return value
@@ -332,7 +333,7 @@ def inputs_of(record: Mapping[str, Any]) -> str | None:
 
 
 def _check_choice(choice: object, where: str) -> tuple[str, float, int | None, int]:
-    """Checks a choice. Returns its text, log-likelihood, length in tokens and in characters."""
+    """Checks a choice. Returns its text, log-likelihood, and length in tokens and characters."""
     text = choice.get("text") if isinstance(choice, dict) else None
     if not isinstance(text, str):
         raise UserError(f"{where}: a choice must be an object with a 'text', got {choice!r:.80}.")

@@ -107,10 +107,11 @@ def published_means(datasets: Collection[str]) -> dict[str, float]:
 
 
 def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
-    """Returns a row for each published accuracy, and one for the mean over the datasets.
+    """Compares a run with the published accuracies, by dataset and on average.
 
     Returns:
-      rows with these keys:
+      a row for each published accuracy, and one for the mean over the held-out datasets that the
+      run has, if there are several. The rows have these keys:
         `datasets`, `title`, `prompts`, `examples`;
         `mean`, `chance`, `low`, `high`: in percent; None if a dataset was not evaluated or has no
           scores;

@@ -34,9 +34,9 @@ WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
 WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
 _ROW = ("idx", "dataset", "prompt", "task", "inputs", "choices", "gold")
 _EXPORT = "`t0 export-eval TASKS --to lm-eval --output DIR` and `lm_eval run --include_path DIR`"
-# Since this major version of transformers, T5's classes declare that the output matrix is tied to
-# the embedding. The harness ties weights after loading a model, which overwrites an untied output
-# matrix.
+# Since version 5 of transformers, T5's classes declare that the output matrix is tied to the
+# embedding. The harness ties weights after it has loaded a model, and so overwrites an output
+# matrix that is not tied.
 _TYING = 5
 
 
@@ -114,7 +114,7 @@ def _find_split(content: Mapping[str, Any], tasks: Collection[str]) -> str | Non
 
 
 def cautions(content: Mapping[str, Any]) -> list[str]:
-    """Returns warnings about the versions that made the results, for their readers."""
+    """Returns warnings about results of the harness, such as a version that gives wrong scores."""
     release = re.match(r"\d+", str(content.get("transformers_version", "")))
     if release is None or int(release[0]) < _TYING:
         return []

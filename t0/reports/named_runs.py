@@ -78,7 +78,7 @@ def read_named_runs(
     Args:
       words: each is `RUN`, `NAME=RUN`, or `NAME=RUN,RUN` for several seeds. A `RUN` is a file or
         folder.
-      baseline: the name of a run, or its word. A word that is not in `words` is added to them.
+      baseline: the name or the word of a run. If it is a new word, it is added to `words`.
 
     Returns:
       The runs in the order of the words, and the position of the baseline.
@@ -256,7 +256,7 @@ def notes_on(runs: Sequence[NamedRun]) -> list[str]:
 
 
 def _collect_values(runs: Sequence[NamedRun], fact: str) -> Mapping[str, str]:
-    """Returns name of a run -> its value of a fact, for the runs whose files have this fact."""
+    """Returns name of a run -> the run's value of a fact, for runs whose files have the fact."""
     values_by_run: dict[str, str] = {}
     for run in runs:
         values: list[Any] = [seed.facts[fact] for seed in run.seeds if fact in seed.facts]

@@ -162,7 +162,7 @@ def new_figure(width_inches: float, height_inches: float) -> "Figure":
 
 
 def styled() -> object:
-    """Returns a context manager that sets the report's style, to make axes and save figures in."""
+    """Returns a context manager with the report's style, for making axes and saving figures."""
     from matplotlib import rc_context
 
     return rc_context(_STYLE)

@@ -32,7 +32,7 @@ from t0.files.any_path import any_path
 SCHEMA = 1
 PATTERNS = ("results_*.json", "decoded_*.json", "perplexity_*.json")
 _STEP = re.compile(r"(?:results|decoded|perplexity)_(\d+)$")
-# Matches all escapes and characters in a JSON text that are unprintable, and a few printable ones.
+# Matches all unprintable characters and escapes in a JSON text, and a few printable ones.
 _MAY_BE_UNPRINTABLE = re.compile(
     r"\\[bfr]|\\u(?:00[0189]|007f|d[89a-f]|fff)|[\x7f-\x9f\ud800-\udfff\ufffe\uffff]", re.IGNORECASE
 )
@@ -192,7 +192,7 @@ def numbers(record: Mapping[str, Any], where: str) -> dict[str, float]:
 
 
 def percentage(record: Mapping[str, Any], key: str, where: str) -> float | None:
-    """Checks that `record[key]` is a number from 0 to 100, and returns it; None if missing."""
+    """Checks that `record[key]` is from 0 to 100, and returns it; None if it is missing."""
     if record.get(key) is None:
         return None
     value = numbers({key: record[key]}, where)[key]

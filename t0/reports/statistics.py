@@ -112,7 +112,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class _VarianceTerm:
-    """A term of the variance: that of one level, or of several crossed levels.
+    """A term of the variance, which comes from one level or from several crossed levels.
+
+    A level is the seeds, the prompts or the examples.
 
     `sign` is 1 if the term is added, and -1 if it is subtracted. `single` is whether the term has
     only one level.
@@ -136,7 +138,7 @@ def crossed_mean(
     Args:
       values: the values; those that are not present are ignored.
       prompts: FIXED or RANDOM; a single prompt is always fixed.
-      present: bool [P, E], whether a prompt has an example; None if all prompts have all examples.
+      present: bool [P, E], whether each prompt has each example; None if all have all.
       clusters: [E], the document of each example; None if each example is its own document.
     """
     cells = _Cells.of(values, present, clusters)
@@ -151,7 +153,7 @@ def crossed_difference(
     present: np.ndarray | None = None,
     clusters: np.ndarray | None = None,
 ) -> CrossedMean:
-    """Returns the mean of `second` minus that of `first`, paired by prompt and example.
+    """Returns the mean of `second` minus the mean of `first`, paired by prompt and example.
 
     The seeds of the two runs are not paired, so the variances of both runs' seeds are added.
 
@@ -216,10 +218,11 @@ def interval_of_difference(mean: CrossedMean) -> Interval:
 
 
 def p_value(mean: CrossedMean) -> np.ndarray:
-    """Returns the two-sided p-value of a difference, by Student's t with Satterthwaite's degrees.
+    """Returns the two-sided p-value of a difference.
 
-    If all examples differ by the same amount, the sign test is used instead. Without a difference,
-    or if the variance is NaN, the p-value is 1.
+    The test is Student's t-test with Satterthwaite's degrees of freedom. If all examples differ by
+    the same amount, the sign test is used instead. If there is no difference, or if the variance is
+    NaN, the p-value is 1.
     """
     from scipy.special import stdtr
 
@@ -373,10 +376,10 @@ class McNemar:
     Attributes:
       first_only: the number of examples that only the first run gets right.
       second_only: the number of examples that only the second run gets right.
-      p_value: the exact two-sided p-value; 1 if the runs never disagree. The exact test rejects
-        less often than its level.
-      mid_p_value: the exact p-value minus half the probability of the observed counts. This test
-        rejects about as often as its level, and sometimes more often.
+      p_value: the exact two-sided p-value; 1 if the runs never disagree. The exact test rejects too
+        rarely.
+      mid_p_value: the exact p-value minus half the probability of the observed counts. The
+        rejection rate of the mid-p test is near its level, but may exceed it.
     """
 
     first_only: np.ndarray

@@ -199,7 +199,7 @@ def _compare_runs(
     return comparison, comparison.notes
 
 
-# Rank evaluation.
+# The tables of rank evaluation.
 
 
 def rank_rows(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -293,10 +293,11 @@ def normalization_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     """Returns the accuracies under each normalization.
 
     Returns:
-      a row for each dataset and run in which all prompts have scores. Its keys are `dataset`, `run`
-      (the run's position), `label` and `prompts`, and three for each normalization in
-      `NORMALIZATIONS`: `<name>` is the mean accuracy over prompts in percent, and `<name>_low` and
-      `<name>_high` are the ends of its interval. They are None if a prompt has no such accuracy.
+      a row for each dataset and run in which all prompts have scores, with the keys:
+        `dataset`, `run` (the run's position), `label`, `prompts`;
+        `<name>`, for each name in `NORMALIZATIONS`: the mean accuracy over prompts in percent;
+        `<name>_low`, `<name>_high`: the ends of its interval.
+      The last three are None if a prompt has no accuracy under the normalization.
     """
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
@@ -320,7 +321,7 @@ def _normalized_accuracy(scores: Sequence[ExampleScores], name: str) -> Accuracy
     return _mean_accuracy([dataclasses.replace(s, correct=s.right_by[name]) for s in scores])
 
 
-# Mode `eval`.
+# The tables of mode `eval`.
 
 
 def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:

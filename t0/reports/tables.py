@@ -55,7 +55,7 @@ def signed(value: float, digits: int = 1) -> str:
 
 
 def span(low: float, high: float, digits: int = 0) -> str:
-    """Formats a range from its lowest to its highest value, as one number if they are equal.
+    """Formats a range as "low–high", or as one number if both ends are equal.
 
     >>> span(9, 1267), span(40.0, 62.54, 1)
     ('9–1,267', '40.0–62.5')

@@ -10,9 +10,9 @@
     panels = curve_panels(curves, ["#0072b2"])     # one for each quantity, see t0.reports.plots
     training_table(curves)[0]                      # ("steps", ["200"])
 
-Assumptions: a resumed training run repeats steps, so only the last line of each step is used. While
-a run is still training, the last line of its file may be incomplete; an incomplete line is ignored.
-The loss is in nats.
+Assumptions: a resumed training run may repeat steps; then the last value of a quantity at a step is
+used. While a run is still training, the last line of its file may be incomplete; an incomplete line
+is ignored. The loss is in nats.
 """
 
 import datetime
