@@ -9,19 +9,20 @@
     rows/super_glue_rte_GPT_3_style_score_eval.jsonl
     t0_prompts.py                                  the functions that the YAML files refer to
 
-A group of the harness can only average over tasks. So each dataset is also one task with the rows
-of all its prompts, and functions in `t0_prompts.py` aggregate them. A row:
+A group of the harness can only average over tasks. So each dataset is also exported as one task
+with the rows of all its prompts, and functions in `t0_prompts.py` average over these prompts.
+A row in a JSON Lines file:
 
     {"idx": 0, "dataset": "super_glue/rte", "prompt": "GPT-3 style", "task": "super_glue_...",
      "inputs": "... True or False?", "choices": ["True", "False"],
      "continuations": ["True</s>", "False</s>"], "gold": 1}
 
-`idx` counts the rows that the template renders. Our own results number them in the same way, so
-equal numbers mean the same example.
+`idx` counts the rows that the template renders. Our own results use the same numbers, so the same
+`idx` means the same example.
 
-Assumptions: as in our evaluation, an example without exactly one correct choice is not scored; such
-rows are counted and left out. The harness scores a continuation unchanged, without adding EOS. T0
-includes the log-likelihood of EOS, so EOS is part of the continuation.
+Assumptions: as in our evaluation, an example is scored only if exactly one of its choices is
+correct. All other examples are left out and counted. The harness does not add EOS to a
+continuation. T0's scores include the log-likelihood of EOS, so each continuation ends with EOS.
 """
 
 import dataclasses
@@ -53,7 +54,7 @@ class ExportedPrompt:
 
     Attributes:
       name: the task's name, both in the harness and in our results.
-      dataset_task: the task with all prompts of its dataset.
+      dataset_task: the name of the task that holds all prompts of the same dataset.
       examples: the number of exported rows.
       left_out: reason -> number of rows left out.
     """
@@ -66,7 +67,13 @@ class ExportedPrompt:
 
 @dataclasses.dataclass(frozen=True)
 class ExportedTasks:
-    """The result of an export: the prompts, the datasets' tasks, and the name of their group."""
+    """The result of an export.
+
+    Attributes:
+      tasks: the exported prompts.
+      datasets: for each dataset, the name of the task that holds all its prompts.
+      group: the name of the group of these datasets.
+    """
 
     tasks: tuple[ExportedPrompt, ...]
     datasets: tuple[str, ...]
@@ -74,7 +81,7 @@ class ExportedTasks:
 
 
 class _Function(str):
-    """A text that is written to YAML as a reference to a function."""
+    """The name of a function, which is written to YAML as a reference (`!function`)."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -93,19 +100,22 @@ def export(
     eos: str = T5_EOS,
     limit: int | None = None,
 ) -> ExportedTasks:
-    """Writes tasks into a new folder, which appears when it is complete.
+    """Writes tasks for lm-evaluation-harness into a new folder, which appears when it is complete.
 
     Args:
       tasks: prompts with answer choices.
       output: the folder; if it exists, it must be empty.
-      split: the split of every task.
-      group: the name of the group of the datasets.
+      split: the split of every task to export.
+      group: the name of the harness's group of all datasets.
       eos: the text that ends a choice and is scored with it; "" for none.
       limit: the maximum number of rows per prompt; None for all.
 
+    Returns:
+      the exported prompts, and the names of the datasets' tasks and of their group.
+
     Raises:
-      UserError: if the folder is not empty or is remote, data is missing or unreadable, two names
-        are equal, or no row can be scored.
+      UserError: if the folder is not empty or is remote, data is missing or unreadable, two tasks
+        or groups would have the same name, or no row can be scored.
     """
     if paths.is_remote(output):
         raise UserError(
@@ -145,9 +155,9 @@ def export(
 
 
 def dataset_task(task: PromptedTask) -> str:
-    """Returns the name of the task that holds all prompts of a task's dataset.
+    """Returns the name of the harness's task that holds all prompts of the dataset of `task`.
 
-    Each round of ANLI counts as a dataset.
+    Each round of ANLI counts as its own dataset.
     """
     return task_name(task.dataset, task.subset, None, task.suffix) + SCORE_EVAL
 
@@ -160,8 +170,8 @@ def rendered_rows(
     Args:
       task: the prompt.
       split: the split to render.
-      report: counts the rows, and the rows that are left out.
-      eos: the text that ends a choice.
+      report: counts all rows, and those that are left out.
+      eos: the text that is appended to each choice; "" for none.
     """
     dataset = "/".join(filter(None, (task.dataset, task.subset, task.suffix.strip("_"))))
     row_numbers = itertools.count()

@@ -1,7 +1,7 @@
 """Loads T0's rendered prompts for lm-evaluation-harness, and averages over prompts as T0 does.
 
-The YAML files in this folder refer to these functions (`!function t0_prompts.load`). The module
-imports only `datasets`, which the harness depends on. `t0 export-eval` wrote it.
+`t0 export-eval` writes this module next to the YAML files that refer to its functions
+(`!function t0_prompts.load`). The module imports only `datasets`, which the harness depends on.
 """
 
 import json
@@ -15,14 +15,17 @@ ROWS = Path(__file__).resolve().parent / "rows"
 
 
 def load(prompts: Sequence[str], split: str, **_unused: object) -> dict[str, Any]:
-    """Loads all prompts of a dataset, grouped by example, and returns {split: rows}.
+    """Loads the rows of all prompts of a dataset, grouped by example.
 
-    Each example comes with all its prompts before the next example. So `--limit` selects the first
-    examples under every prompt instead of cutting off prompts.
+    The rows of an example, one for each prompt, come before those of the next example. So `--limit`
+    selects the first examples with all their prompts, instead of cutting off prompts.
 
     Args:
       prompts: the names of files in `rows`, without `.jsonl`.
       split: the split that was exported.
+
+    Returns:
+      {split: rows}.
     """
     import datasets
 
@@ -37,10 +40,10 @@ def load(prompts: Sequence[str], split: str, **_unused: object) -> dict[str, Any
 def process_results(
     doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]
 ) -> dict[str, Any]:
-    """Returns the metrics of one example: whether it is correct, and for which prompt.
+    """Returns the metrics of one row: whether the model's choice is correct, and for which prompt.
 
     Args:
-      doc: a row of `load`.
+      doc: a row that `load` returned.
       results: for each choice, its log-likelihood and whether greedy decoding produces it.
     """
     likelihoods = [likelihood for likelihood, _ in results]
@@ -50,12 +53,20 @@ def process_results(
 
 
 def prompt_mean(pairs: Iterable[tuple[str, float]]) -> float:
-    """Returns the mean of the prompts' accuracies; `pairs` are (prompt, correct)."""
+    """Returns the mean of the prompts' accuracies.
+
+    Args:
+      pairs: for each row, its prompt, and 1.0 if the model's choice is correct or else 0.0.
+    """
     return statistics.fmean(_accuracies(pairs))
 
 
 def prompt_median(pairs: Iterable[tuple[str, float]]) -> float:
-    """Returns the median of the prompts' accuracies; `pairs` are (prompt, correct)."""
+    """Returns the median of the prompts' accuracies.
+
+    Args:
+      pairs: for each row, its prompt, and 1.0 if the model's choice is correct or else 0.0.
+    """
     return statistics.median(_accuracies(pairs))
 
 

@@ -8,10 +8,10 @@
 |---|---|
 | `words` | normalised words, and hashes of n-grams |
 | `evaluation_rows` | evaluation rows with their fields and prompted texts |
-| `index` | the hashes of the evaluation's n-grams, on disk |
+| `index` | the hashes of the n-grams of evaluation rows, on disk |
 | `training_texts` | training texts, from caches or rendered, divided into jobs |
 | `scanning`, `beam_search` | the search, in local processes or on Apache Beam |
-| `outcome`, `overlap_tables` | counts by row, prompt and dataset; their tables as text |
+| `outcome`, `overlap_tables` | counts by row, prompt and dataset, and plain-text tables of them |
 | `finding` | one complete search, from options to output files |
 
 This package needs TensorFlow only for `gs://` paths.

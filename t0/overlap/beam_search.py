@@ -7,8 +7,8 @@
 
 Every job is one element of the pipeline. A worker writes the job's matches to a file in `run_dir`,
 and the program that started the pipeline reads these files at the end. So all workers must be able
-to write to `run_dir`, and a runner may safely repeat a job. The index is also stored in `run_dir`;
-if that is remote, each worker copies it once.
+to write to `run_dir`, and a runner may safely repeat a job. The index is also stored in `run_dir`.
+If `run_dir` is remote, each worker first copies the index to its own machine.
 """
 
 import dataclasses
@@ -33,13 +33,14 @@ _ARRAYS = ("keys", "first", "counts", "totals")
 def search_on_beam(
     jobs: Sequence[Job], scanner: Scanner, *, pipeline_options: Sequence[str], run_dir: str
 ) -> Iterator[Matches]:
-    """Runs a pipeline over jobs; after it has ended, yields the matches of each job.
+    """Searches all jobs in one Beam pipeline, then yields the matches of each job.
 
     Args:
-      jobs: the jobs.
-      scanner: prepares a worker; its index is on this machine.
+      jobs: the files and row ranges to search.
+      scanner: prepares a worker. The folder of its index is on this machine.
       pipeline_options: Apache Beam's options.
-      run_dir: an empty or missing directory that all workers can write to; removed at the end.
+      run_dir: an empty or missing directory that all workers can write to. It is removed at the
+        end.
 
     Raises:
       UserError: if data cannot be read, or the pipeline has no result for a job.
@@ -59,7 +60,7 @@ def search_on_beam(
 
 
 class _Search(beam.DoFn):
-    """(number, job) -> a file in `run_dir` with its matches, or with the text of a user error."""
+    """Searches a numbered job, and writes its matches or its user error to a file in `run_dir`."""
 
     def __init__(self, scanner: Scanner, run_dir: str) -> None:
         self._scanner, self._run_dir = scanner, run_dir

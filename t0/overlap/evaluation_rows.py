@@ -1,12 +1,16 @@
-"""Reads evaluation rows with their texts: the fields that prompts read, and the prompted texts.
+"""Reads evaluation rows and their texts: the fields that prompts read, and the rendered inputs.
 
     chosen = evaluation_sets(read_listing(), ["reviews_.*"], "validation")
     for batch in chosen[0].batches():
         batch.texts[0], batch.origins[0]   # "A fine film.", "review": a field of row batch.rows[0]
 
-A set is a split of a dataset with the selected prompts; plain and rank-evaluation tasks are
-combined. Its rows are read once for all prompts. The fields are the texts in all columns that at
-least one prompt reads. A column with lists or records gives one field for each text in it.
+An evaluation set is a split of a dataset, together with the selected prompts for it. If a prompt
+has a plain task and a rank-evaluation task, they count as one prompt. The rows of a set are read
+once for all prompts.
+
+A row has two kinds of texts. Its fields are the texts in all columns that at least one prompt
+reads; a column with lists or records has one field for each text in it. Its prompted texts are the
+inputs that the prompts render from it.
 """
 
 import collections
@@ -30,12 +34,12 @@ class RowBatch:
 
     Attributes:
       rows: the rows' numbers in the split.
-      texts: the texts of all rows.
-      owner: for each text, the index in `rows` of its row, int64 [texts].
-      origins: for each text, its column's name or its prompt's index.
+      texts: the texts of all rows: fields and prompted texts.
+      owner: for each text, the index of its row in `rows`, int64 [texts].
+      origins: for each text, the name of its field or the index of its prompt.
       is_field: whether each text is a field, bool [texts].
-      numbers: for each prompted text, the number of the example, which equals `idx` in the scores;
-        -1 for fields.
+      numbers: for each prompted text, the number of its example, which is the example's `idx` in
+        the scores; -1 for each field.
     """
 
     rows: list[int]
@@ -52,9 +56,9 @@ class EvaluationSet:
 
     Attributes:
       name: the dataset's name, with its subset.
-      split: the dataset's name of the split.
-      prompts: the tasks.
-      task_split: the tasks' name of the split.
+      split: the name of the split in the dataset.
+      prompts: the prompts, each with its task.
+      task_split: the name of the split in these tasks.
     """
 
     name: str
@@ -138,15 +142,15 @@ def evaluation_sets(
 
     Args:
       listing: all tasks and mixtures.
-      expressions: mixtures, tasks, or regular expressions of tasks.
-      split: the tasks' name of the split.
+      expressions: names of mixtures or tasks, or regular expressions that match tasks.
+      split: the name of the split in the tasks.
       skip_absent: whether to leave out sets whose data is missing.
 
     Returns:
       the sets, and a note for each task or set that was left out.
 
     Raises:
-      UserError: if a name is unknown, no task has the split, or its data is missing.
+      UserError: if a name is unknown, no task has the split, or data is missing.
     """
     names = dict.fromkeys(name for expression in expressions for name in listing.select(expression))
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = collections.defaultdict(dict)

@@ -37,7 +37,8 @@ from t0.sources import data_dirs
 
 SCHEMA = 1
 ROWS, TABLES, RESULT = "rows.jsonl", "overlap.txt", "overlap.json"
-# For fewer texts no processes are started: starting them would take as long as the search.
+# Up to this many texts are searched in this process, because starting other processes would take as
+# long as the search.
 _SMALL_TEXTS = 20_000
 _DIRECT_RUNNER = ["--runner=DirectRunner"]
 
@@ -47,9 +48,10 @@ class OverlapSearch:
     """The options of a search.
 
     Attributes:
-      train: folders of caches, mixtures, tasks, or regular expressions of tasks.
-      evaluation: mixtures, tasks, or regular expressions of tasks.
-      train_split, eval_split: the tasks' names of the splits.
+      train: folders with caches, names of mixtures or tasks, or regular expressions that match
+        tasks.
+      evaluation: names of mixtures or tasks, or regular expressions that match tasks.
+      train_split, eval_split: the names of the splits in the tasks.
       settings: which word sequences count as an overlap.
       cache_dirs: folders with caches of tasks; a cached task is read from its cache instead of
         rendered.
@@ -80,9 +82,10 @@ def find(
       output: the folder to write to, local or remote; an earlier result in it is replaced.
       workers: the number of processes. 0 searches in this process. None uses one process per core,
         or this process if there is little data.
-      pipeline_options: Apache Beam's options. Any options except a single `--runner=DirectRunner`
-        run the search on Beam, whose workers must be able to write to `output`.
-      vocabulary: the SentencePiece model for caches without texts, or None.
+      pipeline_options: Apache Beam's options. With no options, or only `--runner=DirectRunner`, the
+        search runs in local processes. Otherwise it runs on Beam, and all of Beam's workers must be
+        able to write to `output`.
+      vocabulary: the SentencePiece model that decodes caches without texts, or None.
 
     Raises:
       UserError: if a name is unknown; data is missing, unfinished or malformed; the evaluation rows
@@ -126,7 +129,7 @@ def find(
 
 
 def training_data(request: OverlapSearch, listing: Listing) -> TrainingTexts:
-    """Collects the training data that a search names."""
+    """Collects the training data that the options of a search name."""
     training = TrainingTexts()
     for name in request.train:
         is_listed = name in listing.mixtures or name in listing.tasks

@@ -1,4 +1,4 @@
-"""Stores the hashes of the evaluation's n-grams on disk, sorted, and looks them up.
+"""Stores the sorted hashes of the evaluation rows' n-grams on disk, and looks up hashes in them.
 
     with IndexWriter(folder, settings) as writer:
         writer.add(batch)                  # batches of evaluation rows, see `evaluation_rows`
@@ -7,17 +7,19 @@
 
 The index has a hash for each of these word sequences:
 
-- n-grams: all sequences of n words in a row's fields, and in its prompted texts if all n words come
-  from the row (`row_words`). So a prompt's own words, which the prompts of other datasets may
-  share, are not an overlap, and a sequence may span two fields that a prompt joins.
-- whole fields: all words of a field. If a field is longer than the shortest n-gram, the search
-  looks for it wherever its first n-gram occurs (`anchors`).
+- n-grams: all sequences of n words in a row's fields. The index also has the sequences in a
+  prompted text whose words all come from the row (`row_words`); such a sequence may span two fields
+  that the prompt joins. A prompt's own words are not indexed, because the prompts of other datasets
+  may share them.
+- whole fields: the sequence of all words of a field. If a field is longer than the shortest n-gram,
+  the search first looks for the n-gram with which the field begins (its anchor), and compares the
+  whole field wherever the anchor occurs.
 
 Hashes have 64 bits. Among T word sequences of the training data, about T * H / 2**64 equal one of
-the H hashes of the index by chance. For T = 10**12 and H = 10**8 that is 5.
+the H hashes of the index by chance. For T = 10**12 and H = 10**8, that is 5 sequences.
 
-Writing keeps the distinct hashes in memory, 8 bytes each. Reading maps the files into memory, so
-processes share them.
+The writer keeps the distinct hashes in memory, 8 bytes each. Readers map the file of hashes into
+memory, so processes share it.
 """
 
 import dataclasses
@@ -33,10 +35,12 @@ from t0.overlap.evaluation_rows import RowBatch
 from t0.overlap.words import Words, split_words
 
 _PENDING = 2**19
-# The filter has at least this many slots per hash, and at most 2**26 bytes.
+# The filter that `Index.lookup` asks first has at least 16 slots of one byte per hash, but never
+# more than 2**26 bytes.
 _FILTER_SHARE, _LARGEST_FILTER_BITS = 16, 26
 FILES = ("hashes", "anchors", "index.json")
-# Words of a prompted text come from the row if this many in sequence are in one of its fields.
+# Words of a prompted text come from the row if this many consecutive words also occur in one of the
+# row's fields.
 _FIELD_RUN = 3
 _HASH = np.dtype("<u8")
 _ANCHOR = np.dtype([("hash", "<u8"), ("words", "<i8")])
@@ -44,11 +48,12 @@ _ANCHOR = np.dtype([("hash", "<u8"), ("words", "<i8")])
 
 @dataclasses.dataclass(frozen=True)
 class OverlapCriteria:
-    """Which word sequences count as an overlap.
+    """Criteria that decide which word sequences count as an overlap.
 
     Attributes:
-      ngrams: the n-gram lengths in words; the first is the headline number.
-      min_words: the minimum number of words of a field that is searched for as a whole.
+      ngrams: the lengths of n-grams, in words. Headline results use the first length.
+      min_words: the minimum number of words in a field. Shorter fields are not searched for as a
+        whole.
     """
 
     ngrams: tuple[int, ...] = (13, 8)
@@ -56,7 +61,7 @@ class OverlapCriteria:
 
     @property
     def anchor_words(self) -> int:
-        """The length of the n-gram at which the search for a longer field begins."""
+        """The length of an anchor: the first words of a longer field, which are searched first."""
         return min(self.ngrams)
 
 
@@ -82,7 +87,9 @@ class _DistinctRecords:
 
 
 class IndexWriter:
-    """Writes an index into an existing folder. The index is complete when the block ends.
+    """Writes an index into an existing folder.
+
+    The index is complete when the `with` block ends.
 
     Args:
       folder: the folder.
@@ -134,14 +141,14 @@ class IndexWriter:
 
 
 def row_words(batch: RowBatch, words: Words) -> np.ndarray:
-    """Returns which words come from the rows instead of the prompts, bool [W].
+    """Returns whether each word comes from a row instead of a prompt, bool [W].
 
-    All words of fields do. In a prompted text, a word comes from the row if it is in a sequence of
-    three words that also occurs in one of the row's fields, or in a whole field of one or two
-    words.
+    All words of fields come from a row. In a prompted text, a word comes from the row if it belongs
+    to a sequence of three words that also occurs in one of the row's fields, or to a sequence that
+    equals a whole field of one or two words.
 
     Args:
-      batch: rows.
+      batch: rows and their texts.
       words: the words of the batch's texts.
     """
     in_field = batch.is_field[words.text_of]
@@ -202,13 +209,14 @@ class Index:
         return entries
 
     def find_matches(self, words: Words) -> tuple[np.ndarray, np.ndarray]:
-        """Finds the word sequences of the index in texts.
+        """Finds each occurrence of an indexed word sequence in texts.
 
         Args:
-          words: the texts' words.
+          words: the words of the texts.
 
         Returns:
-          for each match, the position of its first word, and its position in the index.
+          for each match, the position of its first word in `words`, and the position of its hash in
+          the index; both int64 [matches].
         """
         starts, entries = [], []
         for length in self.lengths:
@@ -226,7 +234,16 @@ class Index:
     def _match_long_fields(
         self, words: Words, positions: np.ndarray, hashes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Finds the longer fields that begin at anchors; returns them like `find_matches`."""
+        """Finds whole fields that are longer than an anchor.
+
+        Args:
+          words: the words of the texts.
+          positions: the positions of matching n-grams that may be anchors.
+          hashes: the hashes of these n-grams.
+
+        Returns:
+          the same as `find_matches`.
+        """
         first = np.searchsorted(self._anchor_hashes, hashes)
         counts = np.searchsorted(self._anchor_hashes, hashes, "right") - first
         starts = np.repeat(positions, counts)
@@ -240,11 +257,11 @@ class Index:
 
 
 def _map_file(path: str, kind: str, size: int) -> np.ndarray:
-    # Mapping an empty file fails.
+    # An empty file cannot be mapped into memory.
     return np.memmap(path, kind, "r", shape=(size,)) if size else np.zeros(0, kind)
 
 
 def hash_whole_texts(words: Words, texts: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns the hash of all words of each selected text, uint64."""
+    """Returns one hash for each selected text, over the sequence of all its words, uint64."""
     chosen = np.asarray(texts, np.int64)
     return words.hash_sequences(words.ends[chosen], np.diff(words.ends)[chosen])

@@ -1,13 +1,17 @@
-"""Computes the overlap by row, prompt and dataset: shares of words, whole fields, examples.
+"""Counts how much of each row, prompt and dataset overlaps with the training data.
 
     outcome = OverlapOutcome(index, matches, training, vocabulary=None)
     for record in outcome.rows(chosen_set):      # a record of each row that overlaps
         ...
     outcome.datasets[chosen_set.name]            # the counts over all rows of the set
 
-A field overlaps at n if one of its n-grams, or the whole field, occurs in the training data. A
-prompted text overlaps at n if one of its n-grams does. A row overlaps if any of its fields or
-prompted texts does. A prompt's example overlaps if its text does, or a field that the prompt reads.
+Overlap is counted separately for each n-gram length n:
+
+- A field overlaps if the whole field, or one of its n-grams, occurs in the training data.
+- A prompted text overlaps if one of its n-grams occurs in the training data.
+- A row overlaps if any of its fields or prompted texts overlaps.
+- A prompt's example overlaps if its prompted text, or a field that the prompt reads, overlaps.
+
 The share of a text is the fraction of its words that are inside such an n-gram or whole field.
 """
 
@@ -26,11 +30,11 @@ from t0.overlap.scanning import Matches, unpack_keys, unpack_location
 from t0.overlap.training_texts import TrainingTexts, text_at
 from t0.overlap.words import Words, split_words, word_list
 
-# Texts are counted if their share of overlapping words is at least one of these.
+# For each of these shares, the texts with at least this share of overlapping words are counted.
 SHARES = (0.2, 0.5, 0.8, 1.0)
 _EXAMPLES = 5
 _WORDS_SHOWN, _CONTEXT_WORDS = 60, 8
-# The maximum number of training datasets in a row's record, those with the most matches first.
+# A row's record lists at most this many training datasets: those with the most matches.
 _MOST_DATASETS = 20
 
 
@@ -40,11 +44,12 @@ class TextCounts:
 
     Attributes:
       texts: the number of texts.
-      words: the number of words in them.
+      words: the number of words in these texts.
       overlapping: n -> the number of texts, or of a prompt's examples, that overlap.
       overlapping_words: n -> the number of overlapping words.
-      at_least: n -> for each of `SHARES`, the number of texts with at least this share.
-      whole: the number of texts that occur as a whole.
+      at_least: n -> for each of `SHARES`, the number of texts with at least this share of
+        overlapping words.
+      whole: the number of fields that occur as a whole in the training data.
     """
 
     settings: dataclasses.InitVar[OverlapCriteria]
@@ -63,7 +68,13 @@ class TextCounts:
     def add(
         self, words: int, overlapping_words: Mapping[int, int], overlaps: Mapping[int, bool]
     ) -> None:
-        """Counts a text: its words, its overlapping words by n, and whether it overlaps by n."""
+        """Adds a text to the counts.
+
+        Args:
+          words: the number of words in the text.
+          overlapping_words: n -> the number of overlapping words in the text.
+          overlaps: n -> whether the text, or the prompt's example, overlaps.
+        """
         self.texts += 1
         self.words += words
         for n, count in overlapping_words.items():
@@ -103,9 +114,9 @@ class SetCounts:
     Attributes:
       rows: the number of rows.
       overlapping: n -> the number of rows that overlap.
-      fields, prompts: name -> counts over its texts.
+      fields, prompts: name of a field or prompt -> counts over its texts.
       found_in: training dataset -> the number of rows that overlap with it.
-      examples: some overlapping rows, with the training text.
+      examples: some overlapping rows, each with a training text that has the same words.
     """
 
     rows: int
@@ -139,7 +150,7 @@ class _OverlappingWords:
       words: the number of words of each text, int64 [texts].
       by_n: n -> the number of overlapping words of each text, int64 [texts].
       whole: whether each text is a field that occurs as a whole, bool [texts].
-      entries: text -> the positions in the index of the matches in it.
+      entries: number of a text -> the matches in it, as positions in `Index.hashes`.
     """
 
     words: np.ndarray
@@ -253,7 +264,18 @@ class OverlapOutcome:
     def _mark_whole(
         self, batch: RowBatch, words: Words, whole: np.ndarray, n: int, inside: np.ndarray
     ) -> None:
-        """Marks the words of whole fields, and of fields shorter than n also inside prompts."""
+        """Marks the words of fields that occur as a whole in the training data.
+
+        If such a field has fewer than n words, it is also marked in the row's prompted texts, where
+        no n-gram can match it.
+
+        Args:
+          batch: rows and their texts.
+          words: the words of these texts.
+          whole: the numbers of the texts that are such fields.
+          n: the length of the n-grams.
+          inside: whether each word overlaps, bool [W]; changed in place.
+        """
         sizes = np.diff(words.ends)
         for text in whole.tolist():
             inside[words.ends[text] : words.ends[text + 1]] = True
@@ -278,7 +300,7 @@ class OverlapOutcome:
         overlap: _OverlappingWords,
         tally: SetCounts,
     ) -> dict[str, Any] | None:
-        """Counts a row, and returns its record if it overlaps."""
+        """Adds a row to the counts in `tally`. Returns its record, or None if it has no overlap."""
         ngrams = self._index.settings.ngrams
         fields, prompts = {}, {}
         overlaps_by_column: dict[str, dict[int, bool]] = {}
@@ -339,7 +361,14 @@ class OverlapOutcome:
         return record
 
     def _locate(self, entries: list[int]) -> list[dict[str, Any]]:
-        """Returns the training datasets with these matches, each with an example location."""
+        """Finds the training datasets that contain some of these matches.
+
+        Args:
+          entries: the matches, as positions in `Index.hashes`.
+
+        Returns:
+          for each dataset, a record with its counts and the location of one training text.
+        """
         wanted_entries = np.array(entries, np.int64)
         lows = np.searchsorted(self._entries, wanted_entries)
         highs = np.searchsorted(self._entries, wanted_entries, "right")
@@ -354,7 +383,7 @@ class OverlapOutcome:
                 times[dataset] += int(self._matches.counts[number])
         records = []
         for dataset in sorted(firsts, key=lambda number: (-runs[number], self._names[number])):
-            # Choose the first location that most matches share.
+            # Choose the location that most matches share; if several are equal, the first one.
             location = min(firsts[dataset].items(), key=lambda item: (-item[1], item[0]))[0]
             number, record = unpack_location(location)
             source = self._training.sources[number]
@@ -377,7 +406,7 @@ class OverlapOutcome:
         texts: list[int],
         overlap: _OverlappingWords,
     ) -> dict[str, Any]:
-        """Returns the row's text with the most overlap, and the training text that contains it."""
+        """Describes the text with the most overlap in a row, and the training text that matches."""
         n = self._index.settings.ngrams[0]
         matched = [index for index in texts if overlap.entries.get(index)]
         text = max(matched, key=lambda index: (overlap.by_n[n][index], bool(batch.is_field[index])))
@@ -409,7 +438,9 @@ def dataset_names(training: TrainingTexts) -> tuple[list[str], list[int]]:
 
 
 def longest_common(first: list[str], second: list[str]) -> tuple[int, int, int]:
-    """Finds the longest word sequence that two lists share: its start in each, and its length.
+    """Finds the longest word sequence that two lists share.
+
+    Returns its start in the first list, its start in the second list, and its length.
 
     >>> longest_common("a b c d".split(), "x b c y".split())
     (1, 1, 2)

@@ -1,8 +1,10 @@
-r"""Formats the result as plain text of at most 80 columns: a table, then details by dataset.
+r"""Formats the result of an overlap search as plain text of at most 80 columns.
 
     print("\n".join(tables(facts)))        # facts: the content of overlap.json
 
-The table has a row for each dataset, and below it rows for its fields and prompts:
+The text starts with a table, followed by the training datasets and examples of each evaluation
+dataset. The table has a row for each evaluation dataset, and below it rows for its fields and
+prompts:
 
     evaluation rows                           rows     13-grams       8-grams
                                                      rows  words    rows  words
@@ -23,7 +25,7 @@ _MOST_DATASETS = 8
 
 
 def tables(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines of the report."""
+    """Yields the lines of the plain text, from the content of `overlap.json`."""
     run = facts["run"]
     yield from _wrap(
         f"{', '.join(run['eval'])} (split {run['eval_split']}) in {', '.join(run['train'])} "

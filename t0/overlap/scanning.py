@@ -6,9 +6,9 @@
     merged = table.merge()
     merged.keys, merged.first                # the matches, and the first location of each
 
-For each match, the result is the number of occurrences per dataset and the first location, by
-source and record. Neither depends on the order of the jobs, so local processes and Apache Beam's
-workers give the same result.
+The result has, for each match and training dataset, the number of occurrences and the first
+location (the numbers of its source and record). Neither depends on the order of the jobs, so local
+processes and Apache Beam's workers give the same result.
 """
 
 import collections
@@ -24,7 +24,8 @@ from t0.overlap.index import Index
 from t0.overlap.training_texts import Job, text_batches
 from t0.overlap.words import split_words
 
-# A location in the training data is the source's number, with the record's number in the low bits.
+# A location in the training data is one integer: the record's number in these low bits, and the
+# source's number above them.
 _RECORD_BITS = 40
 # The number of matches to collect before they are merged.
 _PENDING = 2**20
@@ -35,12 +36,12 @@ class Matches:
     """N-grams and fields of the index that occur in the training data.
 
     Attributes:
-      keys: the match's position in the index and the dataset's number, packed in one integer,
-        ascending and unique, uint64 [M]; see `pack_keys`.
-      first: the first location, see `unpack_location`, uint64 [M].
+      keys: the position in the index and the number of the training dataset, packed into one
+        integer by `pack_keys`; ascending and unique, uint64 [M].
+      first: the first location in that dataset, for `unpack_location`, uint64 [M].
       counts: the number of occurrences, int64 [M].
       texts: the number of texts that were searched.
-      words: the number of words in them.
+      words: the number of words in these texts.
     """
 
     keys: np.ndarray
@@ -54,24 +55,24 @@ _DATASET_BITS = 16
 
 
 def pack_keys(entries: np.ndarray, dataset: int | np.ndarray) -> np.ndarray:
-    """Packs index positions, which must be below 2**48, and a dataset's number into keys."""
+    """Packs positions in the index (below 2**48) and the number of a dataset into keys, uint64."""
     shifted = np.asarray(entries).astype(np.uint64) << np.uint64(_DATASET_BITS)
     return shifted | np.asarray(dataset, np.uint64)
 
 
 def unpack_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unpacks keys into index positions and dataset numbers, both int64."""
+    """Unpacks keys into positions in the index and numbers of datasets, both int64."""
     low = np.uint64(2**_DATASET_BITS - 1)
     return (keys >> np.uint64(_DATASET_BITS)).astype(np.int64), (keys & low).astype(np.int64)
 
 
 def unpack_location(first: int) -> tuple[int, int]:
-    """Unpacks a first location into the numbers of its source and record."""
+    """Unpacks a location into the number of its source and the number of its record."""
     return int(first) >> _RECORD_BITS, int(first) & (2**_RECORD_BITS - 1)
 
 
 def merge_matches(results: Sequence[Matches]) -> Matches:
-    """Merges the matches of several searches."""
+    """Merges matches: adds the counts of equal keys, and keeps their first location."""
     keys = np.concatenate([np.zeros(0, np.uint64), *(matches.keys for matches in results)])
     first = np.concatenate([np.zeros(0, np.uint64), *(matches.first for matches in results)])
     counts = np.concatenate([np.zeros(0, np.int64), *(matches.counts for matches in results)])
@@ -88,7 +89,7 @@ def merge_matches(results: Sequence[Matches]) -> Matches:
 
 
 class MatchTable:
-    """Merges the matches of jobs. Its memory grows with the distinct matches, not with the jobs."""
+    """Merges the matches of jobs, in memory that grows only with the number of distinct matches."""
 
     def __init__(self) -> None:
         self._merged = merge_matches([])
@@ -103,7 +104,7 @@ class MatchTable:
             self.merge()
 
     def merge(self) -> Matches:
-        """Returns all matches so far."""
+        """Returns the merged matches of all jobs that were added so far."""
         self._merged = merge_matches([self._merged, *self._pending])
         self._pending, self._count = [], 0
         return self._merged
@@ -150,7 +151,7 @@ class Scanner:
       index: the index's local folder.
       datasets: the dataset number of each source.
       vocabulary: the SentencePiece model for records without texts, or None.
-      data_dirs: folders of datasets; if empty, those of the environment.
+      data_dirs: the folders of datasets; if empty, the folders that the environment sets.
     """
 
     index: str
@@ -179,7 +180,7 @@ class Scanner:
 
 
 def load_processor(model: bytes | None) -> Any | None:
-    """Loads the SentencePiece processor of a model; None for None."""
+    """Returns a SentencePiece processor for the bytes of a model; None if there is no model."""
     if model is None:
         return None
     import sentencepiece

@@ -1,4 +1,4 @@
-"""Reads the training data as texts, from caches in SeqIO's layout or rendered from rows.
+"""Reads training texts from caches in SeqIO's layout, or renders them from rows of datasets.
 
     training = TrainingTexts()
     add_cached(training, "/data/cache", "train")       # every task below the folder
@@ -7,12 +7,13 @@
         ...                            # ["It rains. Is it wet? Yes", ...], int64 [texts]
 
 A text is an example as the model sees it: inputs, a space, targets. Caches of T0's tasks contain
-these texts (`inputs_pretokenized`). Other caches contain only token ids, which are decoded with the
-cache's vocabulary. If a task of the catalogue has no cache, its rows are rendered.
+these texts (`inputs_pretokenized`, `targets_pretokenized`). Other caches contain only token ids,
+which are decoded with the cache's vocabulary. If a task of the catalogue has no cache, its rows are
+rendered.
 
 A job is a file of a cache, or a range of rows. Jobs may run in any order, on any machine that can
-read the data. A source is a file of a cache, or a task whose rows are rendered. The source and the
-number of the record or row together locate a text.
+read the data. A source is a file of a cache, or a task whose rows are rendered. A text is
+identified by the number of its source and the number of its record or row.
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ from t0.files.untrusted import parsed_json
 from t0.prompts import CompiledTemplate, Template
 
 ROWS_OF_A_JOB = 5000
-# The number of characters per batch of texts; as arrays, such a batch takes tens of MB.
+# A batch of texts ends at this many characters. The arrays of such a batch take tens of MB.
 _CHARACTERS_AT_ONCE = 2**19
 _NAMES = ("inputs", "targets")
 _TEXTS = tuple(f"{name}_pretokenized" for name in _NAMES)
@@ -50,7 +51,7 @@ class TrainingSource:
     Attributes:
       dataset: the dataset's name; if the task is not in the catalogue, the task's name.
       task: the task's name.
-      split: the split; for rendered rows, the dataset's name of it.
+      split: the name that the split has in the cache, or in the dataset if its rows are rendered.
       file: the path of the file; None for rendered rows.
     """
 
@@ -83,8 +84,9 @@ class RowsJob:
     Attributes:
       split_id: the dataset, subset and split.
       start: the first row.
-      stop: the row after the last.
-      prompts: for each prompt, its source's number, its template, and the name that seeds it.
+      stop: the last row plus one.
+      prompts: for each prompt, the number of its source, its template, and the name of its task,
+        which seeds the template's random choices.
     """
 
     split_id: tuple[str, str | None, str]
@@ -108,9 +110,9 @@ class TrainingTexts:
     Attributes:
       sources: the sources; a source's number is its index here.
       jobs: the jobs.
-      texts: the number of texts; None if unknown for any of them.
-      split_ids: the dataset, subset and split of the rows, if known.
-      notes: the tasks that were left out.
+      texts: the number of texts; None if a cache does not state its number of texts.
+      split_ids: (dataset, subset, split) of all training rows for which they are known.
+      notes: one sentence for each task that was left out, with the reason.
     """
 
     sources: list[TrainingSource] = dataclasses.field(default_factory=list)
@@ -134,7 +136,7 @@ class TrainingTexts:
         self._add_count(_read_example_count(directory, split))
 
     def add_rows(self, tasks: Sequence[PromptedTask], split: str) -> None:
-        """Adds the rows of a split, rendered by all given tasks, which must share the dataset."""
+        """Adds the rows of a split, rendered by each of several tasks of one dataset."""
         rows, first = tasks[0].open(split), tasks[0]
         dataset_split = first.split_mapping[split]
         split_id = (first.dataset, first.subset, dataset_split)
@@ -157,7 +159,7 @@ def _list_shards(directory: str, split: str) -> list[str]:
     """Returns the names of a split's files.
 
     Raises:
-      UserError: if files are missing according to the count in the names.
+      UserError: if there are fewer files than the count in their names.
     """
     matches = [match for name in paths.list_names(directory) if (match := _SHARD.fullmatch(name))]
     files = [match[0] for match in matches if match["split"] == split]
@@ -187,7 +189,7 @@ def add_cached(
     Args:
       folder: the folder.
       split: the split.
-      listing: the known tasks. For a task that is not listed, only its name is recorded.
+      listing: the known tasks. For a task that is not listed, the dataset gets the task's name.
 
     Raises:
       UserError: if there is no cache, a cache is unfinished, or none has the split.
@@ -231,12 +233,12 @@ def add_listed(
 
     Args:
       listing: all tasks and mixtures, with their known caches.
-      expression: the mixture's name, or a regular expression of tasks.
-      split: the split.
+      expression: the name of a mixture or task, or a regular expression that matches tasks.
+      split: the name of the split in the tasks.
       skip_absent: whether to leave out tasks whose data is missing.
 
     Raises:
-      UserError: if the name is unknown, no task has the split, or its data is missing.
+      UserError: if the name is unknown, no task has the split, or data is missing.
     """
     before = len(training.jobs)
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = {}
@@ -273,7 +275,7 @@ def add_listed(
     training.notes += [f"{name}: left out, it has no split '{split}'" for name in other_splits]
 
 
-# Texts, and for each text the numbers of its source and record.
+# The texts, the number of each text's source, and the number of each text's record or row.
 TextBatch = tuple[list[str], np.ndarray, np.ndarray]
 
 
@@ -285,7 +287,8 @@ def text_batches(job: Job, vocabulary: Any | None) -> Iterator[TextBatch]:
       vocabulary: a SentencePiece processor for records without texts, or None.
 
     Yields:
-      the texts, their sources' numbers, and their records' or rows' numbers, int64 [texts].
+      the texts, the numbers of their sources, int64 [texts], and the numbers of their records or
+      rows, int64 [texts].
 
     Raises:
       UserError: if the data cannot be read, or needs a vocabulary that was not given.
@@ -320,7 +323,7 @@ def _read_file_texts(job: FileJob, vocabulary: Any | None) -> Iterator[tuple[str
 def _decode_ids(
     records: Sequence[bytes], path: str, vocabulary: Any | None
 ) -> Iterator[list[bytes]]:
-    """Decodes the texts of the inputs, then of the targets, from their token ids."""
+    """Decodes token ids. Yields the texts of all inputs, and then the texts of all targets."""
     if vocabulary is None:
         raise UserError(
             f"{path}: its records have token ids and no text. Name the vocabulary that they were "
@@ -355,7 +358,13 @@ def _render_rows(job: RowsJob) -> Iterator[tuple[str, int, int]]:
 def text_at(
     training: TrainingTexts, source: int, record: int, vocabulary: Any | None
 ) -> str | None:
-    """Reads one text again; None if it no longer exists.
+    """Reads a training text again; returns None if it no longer exists.
+
+    Args:
+      training: the training data.
+      source: the number of the text's source.
+      record: the number of the text's record or row.
+      vocabulary: a SentencePiece processor for records without texts, or None.
 
     Raises:
       UserError: if the data cannot be read.

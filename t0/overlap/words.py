@@ -25,13 +25,13 @@ import numpy as np
 
 _SEPARATOR, _LETTER, _CHARACTER_WORD, _REMOVED = range(4)
 _APOSTROPHES = "'`\u2018\u2019\u201b\u02bb\u02bc\u2032"
-# Scripts without spaces between words: first and last code point.
+# The first and last code points of scripts without spaces between words.
 _SCRIPTS_WITHOUT_SPACES = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF),
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
 )  # fmt: skip
 _BASE = 2**64
-_TABLE_SIZE = 0x2100  # Latin, Greek, Cyrillic and most punctuation: 66 kB
+_TABLE_SIZE = 0x2100  # covers Latin, Greek, Cyrillic and most punctuation, and takes 66 kB
 # Bases of the polynomials over a word's characters and an n-gram's words. They are odd, and so
 # invertible modulo 2**64.
 _LETTER_BASE, _WORD_BASE = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
@@ -42,7 +42,7 @@ class Words:
 
     Attributes:
       hashes: the hash of each word, uint64 [W].
-      ends: the offset in `hashes` of the end of each text, after a leading 0, int64 [texts + 1].
+      ends: 0, and then the offset in `hashes` at which each text ends, int64 [texts + 1].
       text_of: the index of each word's text, int64 [W].
     """
 
@@ -54,7 +54,7 @@ class Words:
         self._sums = _prefix_sums(hashes, _WORD_BASE)
 
     def windows(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns all sequences of `length` words within one text.
+        """Returns all sequences of `length` words that do not cross the end of a text.
 
         Returns:
           the positions of the first words, int64 [N], and the hashes of the sequences, uint64 [N].
@@ -69,12 +69,15 @@ class Words:
         return _mix_bits(plain + np.asarray(lengths, np.uint64) * np.uint64(_LETTER_BASE))
 
     def stay_within_text(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
-        """Returns whether the sequences of `lengths` words at `positions` stay within one text."""
+        """Returns whether sequences of `lengths` words at `positions` are within one text, bool."""
         return self._words_left[positions] >= lengths
 
 
 def split_words(texts: Sequence[str]) -> Words:
-    """Splits texts into words; for memory, pass at most a few million characters per call."""
+    """Splits texts into words.
+
+    The arrays grow with the texts, so pass at most a few million characters per call.
+    """
     normal = [text.lower() if text.isascii() else _normalize(text) for text in texts]
     combined = "\n".join([*normal, ""])
     ends = np.cumsum([0, *(len(text) + 1 for text in normal)])
@@ -96,7 +99,7 @@ def split_words(texts: Sequence[str]) -> Words:
 
 
 def word_list(text: str) -> list[str]:
-    """Returns a text's words as strings: the same words as `split_words`, but slower."""
+    """Returns the words of a text as strings. They are those of `split_words`, which is faster."""
     kinds, words, inside = _kind_table(), [], False
     for letter in _normalize(text):
         kind = kinds[ord(letter)]
@@ -116,9 +119,13 @@ def _normalize(text: str) -> str:
 
 
 def _word_bounds(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the positions where words start and where they end, from the characters' kinds."""
+    """Returns the positions at which words start and end.
+
+    Args:
+      kinds: the kind of each character, such as `_LETTER`.
+    """
     inside, is_single = kinds != _SEPARATOR, kinds == _CHARACTER_WORD
-    # For each pair of neighbouring characters: whether they belong to the same word.
+    # Whether each character belongs to the same word as the next character.
     continues = inside[:-1] & inside[1:] & ~is_single[:-1] & ~is_single[1:]
     starts, stops = inside.copy(), inside.copy()
     starts[1:] &= ~continues
@@ -127,7 +134,7 @@ def _word_bounds(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _prefix_sums(values: np.ndarray, base: int) -> np.ndarray:
-    """Returns prefix sums of the values, each times its power of the base, uint64 [values + 1]."""
+    """Returns the prefix sums of values[i] * base**i modulo 2**64, uint64 [values + 1]."""
     sums = np.zeros(len(values) + 1, np.uint64)
     np.cumsum(values * _powers(base, len(values)), out=sums[1:])
     return sums
@@ -171,9 +178,10 @@ def _value_table() -> np.ndarray:
 
 @functools.cache
 def _kind_table() -> np.ndarray:
-    """Returns the kind of every code point, uint8 [0x110000]."""
+    """Returns the kind of every code point, such as `_LETTER`, uint8 [0x110000]."""
     kinds = np.full(0x110000, _SEPARATOR, np.uint8)
-    # Above these two planes there are only ideographs, and invisible tags and selectors.
+    # Only the first two planes of Unicode are classified one by one. The others have only
+    # ideographs, and invisible tags and selectors.
     kinds[:0x20000] = [_classify(chr(code)) for code in range(0x20000)]
     kinds[0x20000:0x40000] = _LETTER
     kinds[0xE0000:0xE1000] = _REMOVED

@@ -16,8 +16,8 @@ The inputs are `results_<step>.json` of mode `score_eval` with `scores/` next to
     read_report(words)               all of these -> tables, which have four renderings
     write_report(words, output)      all of these, and report.html, .csv, .json and pictures
 
-From t0 this package imports only `errors`, `files`, `progress` and `text_tables`, and never
-TensorFlow. matplotlib, Jinja and scipy are imported when a report is made.
+Of t0's other packages, this package imports only `errors`, `files`, `progress` and `text_tables`.
+It never imports TensorFlow. matplotlib, Jinja and scipy are imported only when a report is made.
 """
 
 from t0.reports.evaluations import EvaluatedRun, read_runs

@@ -1,4 +1,4 @@
-"""Computes accuracies of runs on shared examples, with intervals and paired tests, in percent.
+"""Computes the accuracies of runs on shared examples in percent, with intervals and paired tests.
 
     runs = read_runs([Path("eval")])
     tasks, grid = shared_tasks([[runs[0]], [runs[0]]], "super_glue/rte")    # lists of seeds
@@ -17,7 +17,7 @@ generalizes only to other examples.
 Assumptions: tasks with the same name have the same prompt and dataset in every run, and the same
 `idx` means the same row of the dataset. Two runs scored the same example if the row, the gold
 choice, the number of choices, and the texts of input and choices are equal. If a file has no
-inputs, the texts are not compared.
+inputs, its texts are not compared with those of other runs.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,10 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Spread:
-    """The mean, quartiles and range of accuracies over prompts; quartiles interpolate linearly."""
+    """The mean, quartiles and range of accuracies over prompts.
+
+    Quartiles that fall between two accuracies are interpolated linearly.
+    """
 
     mean: float
     median: float
@@ -50,12 +53,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class Grid:
-    """Whether runs are correct on P prompts of a dataset, on the E examples that all runs scored.
+    """Which examples of a dataset each run got right, for the examples that all runs scored.
+
+    P is the number of prompts, E the number of these examples, and S a run's number of seeds.
 
     Attributes:
       rows: int64 [E], the examples' rows in the dataset.
-      right: for each run, bool [S, P, E]; S is its number of seeds.
-      present: bool [P, E], which prompts have which examples.
+      right: for each run, whether its predictions are right, bool [S, P, E].
+      present: bool [P, E], whether each prompt has each example.
       documents: [E], each example's document; None if the scores have no documents.
       left_out: for each prompt, the number of examples that only some runs scored.
       other_texts: for each prompt, the number of examples whose texts differ between runs.
@@ -85,7 +90,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A run's mean accuracy over prompts and seeds with its intervals, in percent."""
+    """A run's mean accuracy over prompts and seeds, with its intervals, in percent.
+
+    Attributes:
+      mean: the mean accuracy.
+      low, high: the ends of the interval that generalizes to other examples and prompts.
+      fixed_low, fixed_high: the ends of the interval that keeps these prompts.
+    """
 
     mean: float
     low: float
@@ -100,13 +111,19 @@ class Gap:
 
     Attributes:
       examples: the number of examples that at least one prompt has.
-      difference: in percentage points, like the ends of its intervals.
-      p_value: of the test for no difference, generalizing to other examples and prompts.
-      fixed_p_value: the same for these prompts only.
-      detectable: the smallest true difference that four of five such evaluations would find.
-      correlation: of the two runs' means by example; None if one is constant.
+      difference: the difference in percentage points.
+      interval_low, interval_high: the ends of its interval that generalizes to other examples and
+        prompts, in percentage points.
+      fixed_low, fixed_high: the ends of its interval that keeps these prompts.
+      p_value: the p-value of the test for no difference, which generalizes to other examples and
+        prompts.
+      fixed_p_value: the p-value of the same test for these prompts only.
+      detectable: the smallest true difference, in percentage points, that four of five such
+        evaluations would find.
+      correlation: the correlation of the two runs' means by example; None if one run has the same
+        mean on all examples.
       prompts: the number of prompts.
-      estimates: the difference as a share, for `statistics`: with random prompts, with fixed
+      estimates: the difference as a share from -1 to 1, first with random and then with fixed
         prompts.
     """
 
@@ -124,12 +141,12 @@ class Gap:
     estimates: tuple[CrossedMean, CrossedMean]
 
     def row(self) -> dict[str, Any]:
-        """Returns the columns of a table; p-values are not adjusted for other rows."""
+        """Returns the columns of one row of a table, with p-values that are not adjusted."""
         return {key: value for key, value in vars(self).items() if key != "estimates"}
 
 
 def summarize_spread(accuracies: Sequence[float]) -> Spread:
-    """Summarizes at least one accuracy."""
+    """Computes the mean, quartiles and range of one or more accuracies."""
     values = np.asarray(accuracies, float)
     low, first, median, third, high = np.percentile(values, (0, 25, 50, 75, 100))
     return Spread(*map(float, (values.mean(), median, first, third, low, high)))
@@ -143,8 +160,8 @@ def shared_grid(
     """Builds the grid of the examples that all runs scored.
 
     Args:
-      runs: for each run, its scores of the same P prompts. For a run with several seeds, a list of
-        such scores, one per seed.
+      runs: for each run, a list of scores, one for each of the same P prompts. A run with several
+        seeds has a list of such lists, one for each seed.
       any_texts: whether examples count as the same even if their texts differ.
     """
     seeds = [[run] if isinstance(run[0], ExampleScores) else list(run) for run in runs]
@@ -220,7 +237,7 @@ def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -
 
 
 def scores_of(tasks: Sequence["RankedTask"]) -> list[ExampleScores]:
-    """Returns the scores of those tasks that have examples with scores."""
+    """Returns the scores of the tasks that have per-example scores."""
     return [task.scores for task in tasks if task.scores is not None and len(task.scores)]
 
 
@@ -230,7 +247,7 @@ def shared_tasks(
     """Returns the tasks of a dataset that all runs scored, and the grid of their shared examples.
 
     Args:
-      runs: for each run, its seeds.
+      runs: for each run, the evaluated checkpoints of its seeds.
       dataset: the dataset's name.
       any_texts: see `shared_grid`.
     """
@@ -247,7 +264,7 @@ def shared_tasks(
 
 
 def scored_tasks(run: "EvaluatedRun", dataset: str) -> dict[str, "RankedTask"]:
-    """Returns name -> task for a run's tasks of a dataset that have scores."""
+    """Returns name -> task, for a run's tasks of a dataset that have per-example scores."""
     return {task.name: task for task in run.tasks if task.dataset == dataset and scores_of([task])}
 
 
@@ -282,7 +299,10 @@ def _wilson_interval(right: np.ndarray) -> Interval:
 
 
 def mean_accuracy(grids: Sequence[Grid], run: int) -> Accuracy:
-    """Returns the unweighted mean of a run's accuracies over several datasets, which are fixed."""
+    """Returns the unweighted mean of a run's accuracies over several datasets.
+
+    Its intervals do not generalize to other datasets.
+    """
     means = [
         statistics.mean_of_means([crossed_accuracy(grid, run, prompts) for grid in grids])
         for prompts in (RANDOM, FIXED)
@@ -291,7 +311,7 @@ def mean_accuracy(grids: Sequence[Grid], run: int) -> Accuracy:
 
 
 def gap(grid: Grid, first: int, second: int) -> Gap:
-    """Returns the difference between two runs of a grid."""
+    """Returns the accuracy of the `second` run of a grid minus that of the `first`."""
     pair = (grid.right[first], grid.right[second])
     estimates = (
         statistics.crossed_difference(
@@ -310,7 +330,10 @@ def gap(grid: Grid, first: int, second: int) -> Gap:
 
 
 def mean_gap(gaps: Sequence[Gap]) -> Gap:
-    """Returns the unweighted mean of the gaps of several datasets, which are fixed."""
+    """Returns the unweighted mean of the gaps on several datasets.
+
+    Its intervals and p-values do not generalize to other datasets.
+    """
     estimates_by_kind = zip(*(dataset_gap.estimates for dataset_gap in gaps), strict=True)
     return _make_gap(
         *map(statistics.mean_of_means, estimates_by_kind),
@@ -355,8 +378,8 @@ def prompt_gaps(
 ) -> list[dict[str, Any]]:
     """Returns a row for each prompt: both accuracies, their difference and McNemar's test.
 
-    With several seeds, the p-values come from the test of the means instead, and the counts are
-    None.
+    If a run has several seeds, the p-values come from the test of the mean difference instead, and
+    McNemar's counts are None.
     """
     rows = []
     for p, task in enumerate(tasks):
@@ -383,7 +406,7 @@ def prompt_gaps(
 
 
 def bounds(interval: Interval | Accuracy | None, *, fixed: bool = False) -> dict[str, Any]:
-    """Returns the ends of an interval as table columns; None without an interval.
+    """Returns the ends of an interval as table columns, which are None without an interval.
 
     Args:
       interval: the interval, or an accuracy with its intervals.

@@ -1,17 +1,20 @@
-"""Compares accuracy on examples without overlap with the training data to accuracy on all.
+"""Compares accuracy on examples that are not in the training data with accuracy on all examples.
 
     overlap = read_overlap(Path("overlap"))             # the output folder of `t0 overlap`
     rows = clean_rows(read_runs([Path("eval")]), overlap)
     rows[0]["all"], rows[0]["clean"], rows[0]["p_value"]
 
-An example is clean if it does not overlap under any of the dataset's scored prompts, judged by the
-headline n-gram length or a whole field. The test is paired, because clean examples are a subset of
-all. The difference `clean - all` is tested by the influence of each example, with all its prompts,
-for fixed prompts and other examples. If there are several runs, each one also has its difference
-from the first run, on all and on clean examples.
+An example is clean if it does not overlap with the training data under any scored prompt of its
+dataset. An example overlaps if the training data has one of its n-grams or one of its whole fields.
+The length n is the first length that `t0 overlap` searched for.
 
-Assumptions: the overlap was computed for the evaluated rows. If an evaluated example is beyond its
-rows, or the split differs, that is a UserError.
+The test of the difference `clean - all` is paired, because clean examples are a subset of all. It
+sums the influence of each example, with all its prompts, on this difference. It generalizes to
+other examples, but not to other prompts. If there are several runs, each row also has the run's
+difference from the first run, on all examples and on clean examples.
+
+Assumptions: the overlap was computed for the evaluated rows. It is a UserError if the overlap is
+for another split, or if an evaluated example has a higher `idx` than the overlap's examples.
 """
 
 import dataclasses
@@ -33,7 +36,7 @@ from t0.reports.statistics import FIXED, crossed_mean, interval_of_difference, p
 
 SCHEMA = 1
 RESULT = "overlap.json"
-# With fewer clean or overlapping examples, their difference is not tested.
+# With fewer clean or fewer overlapping examples, the difference `clean - all` is not tested.
 FEWEST = 5
 _SCORE_EVAL = "_score_eval"
 
@@ -43,12 +46,12 @@ class Overlap:
     """The examples that overlap with the training data.
 
     Attributes:
-      path: the file.
+      path: the file `overlap.json`.
       split: the split of the evaluation tasks.
       ngram: the n-gram length that decides whether an example overlaps.
       train: the names of the training data.
-      examples: task, without `_score_eval` -> the number of its examples.
-      rows: task, without `_score_eval` -> the `idx` of the overlapping examples.
+      examples: name of a task without `_score_eval` -> the number of its examples.
+      rows: name of a task without `_score_eval` -> the `idx` of its overlapping examples.
     """
 
     path: Path
@@ -137,14 +140,19 @@ def _parse_overlapping_rows(lines: bytes, ngram: str, path: Path) -> dict[str, f
 
 
 def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str, Any]]:
-    """Returns a row for each dataset and run with scores of tasks that the overlap covers.
+    """Returns a row for each dataset and run that has scores for tasks in the overlap.
 
     Returns:
-      `dataset`, `run` (its position), `label`, `prompts`, `examples`, `overlapping`. In percent:
-      `all`, and `clean` with `clean_low` and `clean_high` (None without clean examples).
-      `difference` is clean minus all, with its interval and `p_value`; None if there are fewer than
-      `FEWEST` clean or overlapping examples. `gap_all`, `gap_clean` and `gap_p_value` are the
-      difference from the first run, paired by example; None for the first run.
+      rows with these keys:
+        `dataset`, `run` (the run's position), `label`, `prompts`, `examples`, `overlapping`;
+        `all`: the accuracy on all examples in percent;
+        `clean`, `clean_low`, `clean_high`: the accuracy on clean examples in percent, with its
+          interval; None if there are no clean examples;
+        `difference`, `difference_low`, `difference_high`, `p_value`: `clean` minus `all`, with its
+          interval; None if there are fewer than `FEWEST` clean or overlapping examples;
+        `gap_all`, `gap_clean`, `gap_p_value`: the differences from the first run on all and on
+          clean examples, paired by example, and the p-value on clean examples; None for the first
+          run.
 
     Raises:
       UserError: if the overlap is for other rows, or for none of the tasks.
@@ -179,7 +187,7 @@ def _plain_name(task: RankedTask) -> str:
 def _find_covered(
     runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap
 ) -> tuple[list[RankedTask], Grid | None]:
-    """Returns the prompts of the overlap that all runs scored, and the grid of shared examples."""
+    """Returns the tasks in the overlap that all runs scored, and the grid of shared examples."""
     tasks, grid = accuracies.shared_tasks([[run] for run in runs], dataset)
     covered = [p for p, task in enumerate(tasks) if _plain_name(task) in overlap.examples]
     if grid is None or not covered:
@@ -260,10 +268,11 @@ def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
 
 
 def _clean_minus_all(grid: Grid, clean: np.ndarray) -> Any:
-    """Returns clean accuracy minus all accuracy, averaged over prompts, with its variance.
+    """Returns the accuracy on clean examples minus the accuracy on all, as a mean over prompts.
 
-    The variance sums each example's influence on both means, as in the linearized variance of a
-    ratio estimator (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 6).
+    Its variance is that of the sum over examples of each example's influence on both accuracies, as
+    in the linearized variance of a ratio estimator (Cochran, Sampling Techniques, 3rd ed., 1977,
+    chapter 6).
     """
     right = grid.right[0].astype(float)
     present, clean_present = grid.present.astype(float), (grid.present & clean).astype(float)

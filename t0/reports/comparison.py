@@ -5,16 +5,17 @@
     comparison                         # None; otherwise comparison.datasets, .mean, .notes
     tables = comparison_tables(comparison) if comparison else {}
 
-Every dataset is compared on the prompts and examples that all its runs scored. The p-values of the
-differences from the baseline are adjusted over the whole table (Benjamini and Hochberg, 1995, J. R.
-Stat. Soc. B 57). The tied sets depend on the differences of all pairs of runs, whose p-values are
-adjusted over all pairs and datasets.
+Runs are compared on each dataset, with the prompts and examples that all of them scored. A run
+without scores for a dataset is left out there. The p-values of the differences from the baseline
+are adjusted over the whole table (Benjamini and Hochberg, 1995, J. R. Stat. Soc. B 57). A tied set
+contains runs that do not differ significantly on a dataset. To find the tied sets, all pairs of
+runs are tested, and the p-values are adjusted over all pairs and datasets.
 
-Tables name runs by letters, the first run by A. A small letter after an accuracy names a tied set:
-runs that are not significantly different on that dataset. Two runs that share no small letter
-differ.
+In tables, each run has a letter; the first run is A. The small letters after an accuracy are the
+tied sets that contain the run. Runs that share no small letter on a dataset differ significantly.
+If no two runs differ on a dataset, it has no small letters.
 
-Assumptions: `accuracies.shared_grid` says which examples are the same. The mean is over the
+Assumptions: `accuracies.shared_grid` decides which examples are the same. The mean is over the
 datasets that all runs have.
 """
 
@@ -57,7 +58,10 @@ _LEGEND = (
 
 @dataclass(frozen=True)
 class BaselineDifference:
-    """A run's difference from the baseline; `adjusted` is its p-value, adjusted over the table."""
+    """A run's difference from the baseline.
+
+    `adjusted` is the difference's p-value, adjusted over all rows of the table.
+    """
 
     run: int
     gap: Gap
@@ -65,7 +69,7 @@ class BaselineDifference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the difference is significant."""
+        """Whether the difference is significant after the adjustment."""
         return self.adjusted < SIGNIFICANT
 
 
@@ -74,17 +78,21 @@ class ComparedDataset:
     """The comparison on one dataset, or of the means over datasets.
 
     Attributes:
-      runs: the positions of the runs that have it.
-      tasks: the prompts that all of them scored.
-      grid: the examples that they share; None for a mean.
-      accuracies: run -> its accuracy.
-      gaps: pair of runs (first < second) -> the second's accuracy minus the first's.
-      differences: the difference of each run except the baseline; empty if the baseline has no
-        scores here.
-      tied: the tied sets by position: maximal sets of runs without a significantly different pair.
-      prompts: run, except the baseline -> a row for each prompt, see `accuracies.prompt_gaps`.
-      won: run -> the number of examples that it has right under more prompts than the baseline.
-      lost: run -> the number of examples that it has right under fewer.
+      runs: the positions of the runs that have this dataset.
+      tasks: the prompts that all of these runs scored.
+      grid: the examples that these runs share; None for a mean.
+      accuracies: position of a run -> its accuracy.
+      gaps: pair of positions (first < second) -> the second run's accuracy minus the first's.
+      differences: for each run except the baseline, its difference from the baseline; empty if the
+        baseline has no scores for this dataset.
+      tied: the tied sets. Each one is a maximal set of runs without a significantly different pair,
+        as positions.
+      prompts: position of a run except the baseline -> a row for each prompt, see
+        `accuracies.prompt_gaps`.
+      won: position of a run -> the number of examples that it answers correctly under more prompts
+        than the baseline.
+      lost: position of a run -> the number of examples that it answers correctly under fewer
+        prompts than the baseline.
     """
 
     dataset: str
@@ -106,7 +114,10 @@ class ComparedDataset:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """A comparison of runs; `mean` is over the datasets of all runs, if there are at least two."""
+    """A comparison of runs.
+
+    `mean` is over the datasets that all runs have; None if there are fewer than two such datasets.
+    """
 
     runs: tuple[NamedRun, ...]
     baseline: int
@@ -128,10 +139,10 @@ class RunComparison:
 def compare(
     runs: Sequence[NamedRun], *, baseline: int = 0, any_texts: bool = False
 ) -> RunComparison:
-    """Compares runs.
+    """Compares runs on the examples that they share.
 
     Args:
-      runs: the runs.
+      runs: two or more runs.
       baseline: the position of the run with which the others are compared.
       any_texts: whether examples count as the same even if their inputs or choices differ.
 
@@ -172,7 +183,11 @@ def _compare_dataset(
     any_texts: bool,
     notes: list[str],
 ) -> ComparedDataset | None:
-    """Compares the runs on one dataset, or returns None; notes say what was left out."""
+    """Compares the runs that scored a dataset; returns None if they share no example.
+
+    It also returns None if fewer than two runs scored the dataset. For everything that is left out,
+    a sentence is appended to `notes`.
+    """
     task_names = {
         i: [set(accuracies.scored_tasks(seed, dataset)) for seed in run.seeds]
         for i, run in enumerate(runs)
@@ -257,7 +272,14 @@ def _describe_omitted_examples(
 
 
 def _compute_gains(grid: Grid, first: int, second: int) -> np.ndarray:
-    """Returns for each example [E] the second run's share of correct prompts minus the first's."""
+    """Returns the difference between the shares of two runs for each example.
+
+    The share of a run is the fraction of an example's prompts under which the run is right,
+    averaged over the run's seeds.
+
+    Returns:
+      [E], the share of the second run minus the share of the first.
+    """
     weights = grid.present.sum(axis=0)
     first_mean, second_mean = (
         grid.right[run].mean(axis=0).sum(axis=0) / weights for run in (first, second)
@@ -321,7 +343,7 @@ def _find_tied_sets(
     return tuple(tuple(runs[position] for position in group) for group in groups)
 
 
-# Tables.
+# The tables of a comparison.
 
 
 def comparison_tables(comparison: RunComparison) -> dict[str, ReportTable]:
@@ -335,7 +357,7 @@ def comparison_tables(comparison: RunComparison) -> dict[str, ReportTable]:
 
 
 def legend_lines(comparison: RunComparison) -> list[str]:
-    """Returns the lines that explain letters and columns in the terminal."""
+    """Returns the lines that explain the letters and columns of the tables in the terminal."""
     lines = []
     for position, run in enumerate(comparison.runs):
         seeds = f" (mean of {len(run.seeds)} seeds)" if len(run.seeds) > 1 else ""
@@ -465,7 +487,10 @@ def _make_difference_table(comparison: RunComparison) -> ReportTable:
 
 
 def _count_significant_prompts(prompts: Sequence[Row] | None) -> dict[str, int | None]:
-    """Counts the prompts on which a run is significantly better and worse, without correction."""
+    """Counts the prompts on which a run is significantly better and those on which it is worse.
+
+    The p-values are not adjusted for the number of prompts.
+    """
     if not prompts:
         return {"better": None, "worse": None}
     significant = [prompt["difference"] for prompt in prompts if prompt["p_value"] < SIGNIFICANT]

@@ -17,8 +17,8 @@
 The majority baseline always answers with the most frequent gold answer. If the choices differ
 between examples, the positions of the choices count as answers.
 
-A reliability diagram combines all prompts of a dataset. Its interval resamples an example together
-with all its prompts, and all examples of one document together.
+A reliability diagram combines all prompts of a dataset. For the interval of its calibration error,
+an example is drawn together with all its prompts, and with all examples of the same document.
 
 Assumptions: the confidence of a prediction is its share of the total probability of the choices.
 The probability of a choice comes from its summed log-likelihood, without length normalization.
@@ -53,9 +53,10 @@ class Calibration:
     Attributes:
       bins: (mean confidence from 0 to 1, accuracy in percent, number of predictions) of each
         non-empty bin.
-      error: the mean distance between confidence and accuracy over the predictions, in percent.
-      low: the low end of its interval.
-      high: the high end.
+      error: the calibration error in percent. It is the mean distance between a bin's confidence
+        and its accuracy, with bins weighted by their number of predictions.
+      low: the low end of the error's interval.
+      high: the high end of the error's interval.
     """
 
     bins: tuple[tuple[float, float, int], ...]
@@ -67,7 +68,14 @@ class Calibration:
 def calibrate(
     confidence: np.ndarray, correct: np.ndarray, *, clusters: np.ndarray | None = None
 ) -> Calibration:
-    """Computes the calibration of predictions; see `statistics.calibration_interval`."""
+    """Computes the calibration of predictions.
+
+    Args:
+      confidence: [E], the confidence of each prediction, from 0 to 1.
+      correct: bool [E], whether each prediction is correct.
+      clusters: int [E], the group of predictions that are drawn together for the interval; None if
+        all predictions are independent.
+    """
     bin_numbers = statistics.calibration_bins(confidence)
     bins = []
     for number in np.unique(bin_numbers).tolist():
@@ -88,12 +96,13 @@ class Diagnosis:
       fixed: whether all examples have the same choices.
       matrix: int [A, A], the number of examples by gold choice (row) and prediction (column); None
         if there are more than `MOST_ANSWERS`.
-      majority: the accuracy of the most frequent gold answer.
+      majority: the accuracy of the majority baseline.
       most_predicted: the share of the most frequent prediction.
-      most_predicted_answer: that prediction.
+      most_predicted_answer: the answer that is predicted most frequently.
       calibration: the agreement of confidence and accuracy.
       without_ties: the accuracy on examples whose highest score is unique; None if there are none.
-      entropy: of the distribution of predictions, in bits; 0 if they are all the same.
+      entropy: the entropy of the distribution of predictions, in bits; 0 if all predictions are the
+        same.
     """
 
     answers: tuple[str, ...]
@@ -108,7 +117,7 @@ class Diagnosis:
 
 
 def diagnose(scores: ExampleScores) -> Diagnosis | None:
-    """Diagnoses a task's predictions; None without examples."""
+    """Diagnoses a task's predictions; returns None if there are no examples."""
     if not len(scores):
         return None
     count = int(scores.choices.max())
@@ -132,12 +141,21 @@ def diagnose(scores: ExampleScores) -> Diagnosis | None:
 
 
 def confusion_matrix(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
-    """Counts examples [count, count] by gold choice [E] and predicted choice [E]."""
+    """Counts examples by gold choice (row) and predicted choice (column).
+
+    Args:
+      gold: int [E], the gold choice of each example.
+      predicted: int [E], the predicted choice of each example.
+      count: the number of choices.
+
+    Returns:
+      int [count, count].
+    """
     return np.bincount(gold * count + predicted, minlength=count * count).reshape(count, count)
 
 
 def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
-    """Returns the calibration for each dataset and run with scores, ordered by dataset."""
+    """Returns a row with the calibration for each dataset and run with per-example scores."""
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
         for position, run in enumerate(runs):
@@ -157,10 +175,10 @@ def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
 
 
 def reliability_panels(rows: Sequence[Mapping[str, Any]], shown: Collection[int]) -> list[Panel]:
-    """Makes a panel for each dataset.
+    """Makes a reliability diagram for each dataset.
 
     Args:
-      rows: the runs' calibration.
+      rows: the rows of `reliability_rows`.
       shown: the positions of the runs to draw.
     """
     by_dataset: dict[str, list[Mapping[str, Any]]] = {}

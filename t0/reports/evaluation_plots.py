@@ -6,13 +6,15 @@
     panels = metric_panels(summary)     # one for each such task and metric of mode `eval`
     panels = difference_panels(summary.comparison) if summary.comparison else []
 
-In a box plot, the box shows quartiles and median, the whiskers the range over prompts, each point
-one prompt, and the diamond the mean. Runs are side by side, labelled by their letters. The dotted
-line is chance, and the dashed lines are published values. A difference is a point with two
-intervals: thin for other examples and prompts, thick for these prompts only. The point is filled if
-the difference is significant.
+In a box plot, the box shows the quartiles and the median over prompts, and the whiskers show the
+range. Each point is a prompt, and the diamond is the mean. Runs are side by side, labelled with
+their letters. The dotted line is chance, and the dashed lines are published values.
 
-Assumptions: accuracies are in percent; T5's metrics in `UNITS` are between 0 and 100; the range of
+A difference from the baseline is a point with two intervals: the thin one generalizes to other
+examples and prompts, the thick one keeps these prompts. The point is filled if the difference is
+significant.
+
+Assumptions: accuracies are in percent. T5's metrics in `UNITS` are between 0 and 100. The range of
 other metrics is unknown.
 """
 
@@ -35,10 +37,10 @@ if TYPE_CHECKING:
 MOST_BOXES = 8
 _DIFFERENCES_OF_A_PANEL = 12
 _LABEL_CHARACTERS = 18
-# The maximum number of metric panels; the tables hold the other values.
+# The maximum number of metric panels. The tables have the values of all metrics.
 MOST_METRIC_PANELS = 24
-# The maximum number of panels in any plot. T0++ has 62 datasets; drawing thousands would take
-# minutes.
+# The maximum number of panels in any plot. T0++ has 62 datasets, which fit. Thousands of panels
+# would take minutes to draw.
 MOST_PANELS = 100
 # Metric with values from 0 to 100 -> the unit on its axis.
 UNITS = {
@@ -46,7 +48,8 @@ UNITS = {
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "F measure, %"),
     "bleu": "0 to 100",
 }
-# Horizontal offsets of prompts sorted by accuracy, which keep points apart. Boxes are 1 apart.
+# Horizontal offsets, used in turn for prompts sorted by accuracy, so that their points do not
+# overlap. The distance between boxes is 1.
 _OFFSETS = (0.1, -0.1, 0.2, -0.2)
 _REFERENCE_STYLE = {
     "T0-11B": ((0, (6, 2)), "#7a4b94"),
@@ -65,7 +68,7 @@ def axis_label(metric: str) -> str:
 
 
 def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each run, with its letter if there are several runs."""
+    """Returns (colour, text) for each run. The text has the run's letter if there are several."""
     letters = [f"{run.mark.letter}  " if len(runs) > 1 else "" for run in runs]
     return [
         (run.mark.colour, letter + run.label) for letter, run in zip(letters, runs, strict=True)
@@ -73,7 +76,7 @@ def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
 
 
 def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
-    """Returns series of checkpoints -> (colour, text); the colour is that of its first run."""
+    """Returns series of checkpoints -> (colour, text), with the colour of its first checkpoint."""
     entries: dict[str, tuple[str, str]] = {}
     for run in runs:
         entries.setdefault(run.series, (run.mark.colour, run.name))
@@ -85,7 +88,11 @@ def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
 
 
 def boxed_runs(runs: Sequence[EvaluatedRun]) -> tuple[int, ...]:
-    """Returns the positions of the ranked runs to draw; if too many, the last of each series."""
+    """Returns the positions of the runs to draw in box plots.
+
+    These are all runs with a rank evaluation. If there are more than `MOST_BOXES`, only the last
+    checkpoint of each series is drawn.
+    """
     ranked = [i for i, run in enumerate(runs) if run.tasks]
     return tuple(ranked) if len(ranked) <= MOST_BOXES else last_of_series(runs, ranked)
 
@@ -182,14 +189,17 @@ def _describe_counts(rows: Sequence[Row]) -> str:
 
 
 def reference_lines(rows: Sequence[Row]) -> dict[str, float]:
-    """Returns a dataset's reference lines: chance (mean over its rows) and published values."""
+    """Returns name -> accuracy in percent, for a dataset's reference lines.
+
+    These are chance (the mean over the dataset's rows) and the published accuracies.
+    """
     chances = [row["chance"] for row in rows if row["chance"] is not None]
     lines = {"chance": sum(chances) / len(chances)} if chances else {}
     return lines | published_means([rows[0]["dataset"]])
 
 
 def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
-    """Draws the lines and writes their names at the right margin."""
+    """Draws reference lines, and writes their names at the right margin."""
     for name, value in lines.items():
         style, colour = _REFERENCE_STYLE[name]
         axes.axhline(value, linestyle=style, color=colour, linewidth=1.3, zorder=1)
@@ -199,7 +209,7 @@ def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
 
 
 def step_panels(summary: Summary) -> list[Panel]:
-    """Makes a panel for each dataset that a series evaluated at two or more steps."""
+    """Makes a panel for each dataset on which a series was evaluated at two or more steps."""
 
     def draw_quartiles(axes: "Axes", line: Sequence[Row]) -> None:
         bands = [[row[key] for row in line] for key in ("step", "first_quartile", "third_quartile")]
@@ -219,7 +229,7 @@ def step_panels(summary: Summary) -> list[Panel]:
 
 
 def metric_panels(summary: Summary) -> list[Panel]:
-    """Makes a panel for each metric of a task that a series evaluated at two or more steps."""
+    """Makes a panel for each metric of each task with a series that has two or more steps."""
 
     def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
         metric, values = rows[0]["metric"], [row["value"] for row in rows]
@@ -239,7 +249,11 @@ def metric_panels(summary: Summary) -> list[Panel]:
 def _group_with_two_steps(
     rows: Sequence[Row], runs: Sequence[EvaluatedRun], *keys: str
 ) -> list[list[Row]]:
-    """Groups rows by keys, with series' colours; keeps groups where a series has two steps."""
+    """Groups rows by keys, and adds each row's series and colour.
+
+    Returns:
+      only the groups in which at least one series has two or more steps.
+    """
     legend = series_legend(runs)
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
@@ -284,7 +298,10 @@ def _make_series_drawing(
 
 
 def difference_panels(comparison: RunComparison) -> list[Panel]:
-    """Makes a panel for each run except the baseline and each twelve datasets."""
+    """Makes panels of the differences from the baseline.
+
+    Each run except the baseline has a panel for every twelve of its datasets.
+    """
     panels = []
     for run in range(len(comparison.runs)):
         rows = [row for row in comparison.rows if any(gap.run == run for gap in row.differences)]
@@ -341,7 +358,7 @@ def _difference_panel(comparison: RunComparison, run: int, rows: list[ComparedDa
 
 
 def _find_axis_limits(comparison: RunComparison) -> tuple[float, float]:
-    """Returns the same axis limits for all panels, so that they can be compared."""
+    """Returns axis limits that suit all difference panels, so that the panels can be compared."""
     gaps = [difference.gap for row in comparison.datasets for difference in row.differences]
     ends = [
         end

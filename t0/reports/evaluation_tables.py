@@ -5,7 +5,8 @@
     tables["datasets"].records()[0]["mean"]
     print(tables["prompts"].csv())
 
-Accuracies are in percent, over the prompts of a dataset; "run" is the label of a checkpoint.
+Accuracies are in percent. Those of a dataset are means over its prompts. In CSV and JSON, "run" is
+the label of a checkpoint.
 """
 
 from collections.abc import Iterable, Mapping
@@ -79,7 +80,10 @@ def run_column(summary: Summary) -> list[ReportColumn]:
 
 
 def _list_fields(row: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the fields of rows whose "run" is a position; files use the run's label instead."""
+    """Returns name in CSV and JSON -> key, for rows whose "run" is the run's position.
+
+    In the files, "run" is the run's label instead.
+    """
     keys = [key for key in row if key not in (MARK, "run", "label")]
     return {"run": "label"} | {key: key for key in keys}
 
@@ -149,7 +153,7 @@ def _format_excluded_reasons(row: Row) -> str:
 
 
 def _add_marks(rows: Iterable[Row], summary: Summary) -> list[dict[str, Any]]:
-    """Returns rows of normalizations or clean examples, with their runs' marks and their titles."""
+    """Adds the mark of the run and the title of the dataset to each row."""
     runs = summary.runs
     return [{**row, MARK: runs[row["run"]].mark, "title": title_of(row["dataset"])} for row in rows]
 
@@ -301,7 +305,7 @@ def _format_two_digits(value: float) -> str:
 
 
 def group_tables(summary: Summary, task: str) -> dict[str, ReportTable]:
-    """Returns the metrics of a task by category and by subtask, if the task has them."""
+    """Returns tables of a task's metrics by category and by subtask, if the task has them."""
     (results,) = (results for results in summary.decoded if results.task == task)
     tables = {}
     for kind, head in ((CATEGORY, "Category"), (PART, "Task")):

@@ -1,8 +1,9 @@
 """Reads result files of evaluations into runs, and refuses malformed ones.
 
-A run is one evaluated checkpoint. Its rank evaluation file has one record for each task, which is
-one prompt of a dataset. The per-example scores are next to it in `scores/`, and may be missing. A
-run may also, or only, have a file of mode `eval`, with the metrics of decoded text:
+A run is one evaluated checkpoint. It has a file of rank evaluation, a file of mode `eval`, or both.
+The file of rank evaluation has a record for each task; a task is one prompt of a dataset. The
+per-example scores are next to this file in `scores/`, and may be missing. The file of mode `eval`
+has the metrics of decoded text:
 
     eval/results_1000.json
     eval/scores/super_glue_rte_must_be_true_score_eval_1000.jsonl
@@ -19,9 +20,9 @@ A record of mode `eval`:
      "signatures": {"bleu": "nrefs:1|..."}, "examples": 2737, "truncated_inputs": 0,
      "truncated_targets": 4, "predictions": "predictions/mt_1000.jsonl"}
 
-A metric named "rougeL_for_data_to_text" is "rougeL" for the group "data_to_text", provided that the
-whole task also has a "rougeL". A metric may be undefined, such as a correlation of constant
-predictions: NaN and null become None.
+If a task has the metric "rougeL", its metric "rougeL_for_data_to_text" is "rougeL" for the group
+"data_to_text". A metric may be undefined (NaN or null), for example the correlation of constant
+predictions. Its value is then None.
 
 Assumptions: accuracies and chance levels are percentages (0 to 100). The results in one folder
 belong to checkpoints of one training run, so they form a series over steps. Optional fields may be
@@ -55,7 +56,8 @@ from t0.reports.result_files import (
     percentage,
 )
 
-# Published results are rounded to one or two decimals; a larger difference means another run.
+# In percentage points. Published results are rounded to one or two decimals. A larger difference
+# means that scores and results come from different runs.
 _ACCURACY_TOLERANCE = 0.06
 _GROUP_ORDER = {"held-out": 0, "training": 1}
 _ANLI_ROUND = re.compile(r"(?:^|[_/])r([123])(?:_score_eval)?$")
@@ -66,8 +68,8 @@ class RankedTask:
     """One prompt of one dataset in one run. Accuracy and chance are in percent.
 
     Attributes:
-      chance: the accuracy of guessing: 100 / number of choices, averaged over the examples if there
-        are per-example scores; otherwise the value in the results file, or None.
+      chance: the accuracy of guessing. With per-example scores, this is the mean over the examples
+        of 100 / number of choices. Otherwise it is the value in the results file, or None.
       excluded: reason -> number of examples left out.
       scores: the per-example scores; None if their file is missing.
     """
@@ -106,7 +108,7 @@ class DecodedTask:
 
     Attributes:
       metrics: metric -> value for the whole task; None if undefined.
-      groups: group -> metric -> value.
+      groups: group of examples -> metric -> value.
       signatures: metric -> sacreBLEU's signature, which identifies how it was computed.
       predictions_file: the file of all predictions; None if unknown.
       intervals: metric -> the ends of its 95 % interval, if the evaluation computed one.
@@ -130,16 +132,16 @@ class EvaluatedRun:
     """One evaluated checkpoint.
 
     Attributes:
-      name: the model's name: the shortest end of its directory's path that no other model has, or
-        the name in the results.
-      label: name and step, unique among the runs that are read together.
-      series: identifies the training run, whose checkpoints share one line in plots.
+      name: the model's name: the name in the results, or the end of its directory's path. The end
+        is as long as necessary to differ from the names of other models.
+      label: the name and step, unique among the runs that are read together.
+      series: identifies the training run. Its checkpoints share one line in plots.
       facts: the `run` object of the results file, without its notes.
       skipped: names of tasks without an accuracy.
-      ranked: whether there is a rank evaluation; if not, `path` is the file of mode `eval`.
+      ranked: whether there is a rank evaluation. If not, `path` is the file of mode `eval`.
       decoded: the run's tasks in mode `eval`.
-      other_paths: further result files of the same checkpoint: decoded text, perplexity.
-      mark: its letter and colour.
+      other_paths: further result files of the same checkpoint (decoded text, perplexity).
+      mark: the run's letter and colour.
     """
 
     name: str
@@ -197,7 +199,7 @@ def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
 
 
 def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tuple[int, ...]:
-    """Returns the position of the last checkpoint of each series, among the given positions."""
+    """Returns the position of the last checkpoint of each series, out of the given positions."""
     last: dict[str, int] = {}
     for i in positions:
         best = last.get(runs[i].series)
@@ -207,7 +209,7 @@ def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tu
 
 
 def _merge_run(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
-    """Adds a run, and merges it with another evaluation of the same checkpoint."""
+    """Adds a run to `runs`. If `runs` has the same checkpoint, merges the two evaluations."""
     for i, run in enumerate(runs):
         is_same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
         is_same = is_same and run.facts.get("split") == new.facts.get("split")
@@ -265,7 +267,7 @@ def _find_name(path: Path, facts: Mapping[str, Any]) -> str:
 
 
 def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
-    """Gives longer names to models with equal directory names: `sni/model`, `qa/model`."""
+    """Gives longer names, such as `sni/model` and `qa/model`, to models with equal names."""
     folders = [PurePosixPath(str(run.facts.get("model_dir", ""))) for run in runs]
     by_folder = [run.name == folder.name for run, folder in zip(runs, folders, strict=True)]
     names = distinct_names(
@@ -312,7 +314,7 @@ def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...
     )
 
 
-# Rank evaluation.
+# Results of rank evaluation.
 
 
 def _read_ranked_tasks(
@@ -351,7 +353,7 @@ def _read_task_scores(
 def _make_ranked_task(
     name: str, record: Mapping[str, Any], *, where: str, scores: ExampleScores | None
 ) -> RankedTask | None:
-    """Returns the task; None if neither metrics nor scores give an accuracy."""
+    """Returns the task; None if neither its record nor its scores have an accuracy."""
     metrics = numbers(field(record, "metrics", dict, where), f"{where}: metrics")
     excluded = counts(field(record, "excluded", dict, where, default={}), f"{where}: excluded")
     examples = field(record, "examples", int, where)
@@ -405,7 +407,7 @@ def _check_agreement(
 
 
 def _dataset_key(dataset: str, task: str) -> str:
-    """Returns the dataset's name; ANLI becomes three datasets, one per round in the task's name.
+    """Returns the name of a task's dataset. For ANLI, it includes the round in the task's name.
 
     >>> _dataset_key("anli", "anli_GPT_3_style_r2_score_eval"), _dataset_key("sciq/default", "x")
     ('anli/r2', 'sciq')
@@ -417,7 +419,7 @@ def _dataset_key(dataset: str, task: str) -> str:
     return dataset
 
 
-# lm-evaluation-harness: its samples are scores of our prompts.
+# Results of lm-evaluation-harness. Its samples are scores of our prompts.
 
 
 def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
@@ -434,7 +436,7 @@ def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
         lm_eval_samples.check_count(content, name, samples.lines, file)
         tasks_read.append(name)
         with_eos |= samples.with_eos
-        # A prompt may also have been evaluated on its own, with the same scores.
+        # A prompt may also have been evaluated as its own task, which gives the same scores.
         for prompt, scores in samples.prompts.items():
             tasks.setdefault(prompt.name, _make_harness_task(prompt, scores))
     if not tasks and skipped:
@@ -471,7 +473,7 @@ def _make_harness_task(prompt: lm_eval_samples.HarnessPrompt, scores: ExampleSco
     )
 
 
-# Mode `eval`: metrics of decoded text.
+# Results of mode `eval`, which are metrics of decoded text.
 
 
 def _read_decoded_tasks(content: Mapping[str, Any], path: Path) -> tuple[DecodedTask, ...]:
@@ -556,7 +558,7 @@ def _find_predictions_file(record: Mapping[str, Any], path: Path, where: str) ->
 
 
 def read_predictions(file: Path) -> Iterator[Prediction]:
-    """Yields the predictions in a file; a `.json` file of questions has only some of them.
+    """Yields the predictions in a file. A `.json` file of questions has only a sample of them.
 
     Raises:
       UserError: if the file cannot be read, or a line is malformed; the message names file and
@@ -586,7 +588,7 @@ def _parse_prediction(record: object, where: str) -> Prediction:
     """Parses a prediction from a record in one of the three formats of `predictions/`."""
     if not isinstance(record, dict) or not isinstance(record.get("prediction"), str):
         raise UserError(f"{where}: expected an object with the text 'prediction'.")
-    if isinstance(record.get("Instance"), dict):  # Tk-Instruct's
+    if isinstance(record.get("Instance"), dict):  # the format of Tk-Instruct
         instance = record["Instance"]
         input_texts = [
             *_collect_texts(record.get("Definition")),
@@ -611,6 +613,6 @@ def _parse_prediction(record: object, where: str) -> Prediction:
 
 
 def _collect_texts(value: object) -> Sequence[str]:
-    """Returns a text, or the texts in a list, as a list; empty for any other value."""
+    """Returns a text as a list of one, and of a list only the texts; other values give []."""
     values = value if isinstance(value, list) else [value]
     return [text for text in values if isinstance(text, str)]

@@ -1,13 +1,13 @@
-"""Collects all examples of a report into scripts, which the page loads when they are viewed.
+"""Collects the examples of a report into scripts, which the page loads when a reader opens them.
 
     index, scripts = collect_examples(read_runs([Path("eval")]))
     index[0]["name"], index[0]["tasks"][0]["prompt"]     # ("RTE", "GPT-3 style")
     scripts["report_examples_0.js"]                      # t0Examples(0, {"strings": [...], ...});
 
-A page opened from disk cannot fetch another file, but it can load a script. So the examples of each
-dataset are a script with one function call whose argument is JSON. Texts that several prompts and
-runs share are written once. A long text is cut in the middle, because the question is often at the
-end.
+A page opened from disk cannot fetch another file, but it can load a script. So each dataset has a
+script with one function call, whose argument contains the examples as JSON. A text that several
+prompts or runs share is written once. A long text is cut in the middle, because the question is
+often at the end.
 
 A script lists, for each prompt, the examples in the order of their rows:
 
@@ -38,8 +38,8 @@ PATTERN = "report_examples_*.js"
 def collect_examples(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Returns the index of all datasets for the page, and the scripts by file name.
 
-    The index has a record for each dataset and each task of decoded text, with `name`, `kind` and
-    `tasks`. Each task has the `prompt`, and for each run its diagnosis or None.
+    The index has a record for each dataset and for each task of decoded text, with the keys `name`,
+    `kind` and `tasks`. Each of its tasks has the `prompt`, and a diagnosis or None for each run.
 
     Raises:
       UserError: if a file of scores or predictions cannot be read.
@@ -68,7 +68,7 @@ def collect_examples(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]]
 
 
 def script_json(content: object) -> str:
-    """Encodes JSON so that it is safe in a script, both inside a page and in a separate file."""
+    """Encodes a value as JSON that is safe in a script, inside a page or in a separate file."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -98,12 +98,12 @@ def _group_tasks(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str, Tasks]]:
 
 
 def _add_string(strings: dict[str, int], text: str) -> int:
-    """Returns the index of a text in `strings`; equal texts are stored once."""
+    """Returns the index of a text in `strings`; adds the text if it is new."""
     return strings.setdefault(cut_in_middle(text), len(strings))
 
 
 def cut_in_middle(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Returns a text, shortened to its beginning and end if it is longer than the limit.
+    """Shortens a text that is longer than the limit to its beginning and its end.
 
     >>> cut_in_middle("abcdefghij", limit=4)
     'ab … [6 characters left out] … ij'
@@ -167,7 +167,7 @@ def _make_index_entry(
 
 
 def diagnosis_record(diagnosis: Diagnosis | None) -> dict[str, Any] | None:
-    """Converts a diagnosis to the record in the page and in `report.json`."""
+    """Converts a diagnosis to its record in the page and in `report.json`."""
     if diagnosis is None:
         return None
     calibration = diagnosis.calibration

@@ -6,10 +6,11 @@ Each line is an example, in the order of the dataset:
                            {"text": "False", "log_likelihood": -1.2, "tokens": 2}],
      "gold": 1, "prediction": 0}
 
-Optional fields: `inputs` is the prompted text; `document` (a text or number) is equal in all rows
-of one document; `tokens` and `characters` are the lengths of a choice. Samples of
-lm-evaluation-harness can also be read: such a file has all prompts of a dataset, see
-`lm_eval_samples`.
+Some fields are optional. `inputs` is the prompted text. `document` (a text or number) is equal in
+all rows of one document. `tokens` and `characters` are the lengths of a choice.
+
+Samples of lm-evaluation-harness can also be read, see `lm_eval_samples`. One file of samples may
+have all prompts of a dataset.
 
 The answers decoded for the same prompts may be in `answers/<task>_<step>.jsonl`, one line for each
 example:
@@ -22,10 +23,10 @@ example:
 For each example only a few numbers are kept and no text, so memory does not grow with the length of
 the texts. `ExampleScores.records` reads the texts again, one example at a time.
 
-Assumptions: `idx` is the row of the dataset, which is the same in every prompt and run. A line
-without a gold choice (null or -1) is an excluded example and is left out. A score that is not
-finite, an index out of range, or a prediction that is not the likeliest choice is a UserError that
-names file and line.
+Assumptions: `idx` is the number of a row in the dataset, the same in every prompt and run. A line
+whose gold choice is null or -1 is an excluded example and is left out. A score that is not finite,
+an index out of range, or a prediction that is not the likeliest choice is a UserError that names
+the file and line.
 """
 
 import functools
@@ -42,7 +43,8 @@ from t0.errors import UserError
 from t0.reports.lm_eval_samples import HarnessPrompt, exported_sample, is_sample
 from t0.reports.result_files import finite, is_integer, json_object
 
-# Log-likelihoods may be rounded, so a prediction this close to the best choice counts as the best.
+# Log-likelihoods may be rounded. So a prediction is accepted if its log-likelihood is this close to
+# the highest one.
 _ROUNDING_NATS = 1e-4
 # The lengths by which a choice's log-likelihood may be divided.
 LENGTHS = ("tokens", "characters")
@@ -53,21 +55,22 @@ class ExampleScores:
     """The statistics of one task's E examples, in file order.
 
     Attributes:
-      idx: int64 [E], row of the dataset.
+      idx: int64 [E], number of the example's row in the dataset.
       gold: int32 [E], index of the gold choice.
       prediction: int32 [E], index of the predicted choice.
       correct: bool [E], whether the prediction is the gold choice.
       confidence: float32 [E], the predicted choice's share of the probability of all choices.
       choices: int32 [E], number of answer choices.
-      tied: bool [E], whether two or more choices share exactly the highest log-likelihood.
-      labels: the texts of the choices if all examples have the same, else None.
+      tied: bool [E], whether two or more choices have exactly the highest log-likelihood.
+      labels: the texts of the choices if all examples have the same choices, else None.
       texts: uint32 [E], a checksum of input and choices that ignores whitespace; 0 if the file has
         no input.
       documents: [E], the document of each row; None if the file has no documents.
-      right_by: normalization -> bool [E], whether the prediction is correct under it. "tokens" and
-        "characters" divide the log-likelihood by that length, "decoded" compares decoded answers.
-        Only normalizations that the files support are present.
-      task: the task that these examples belong to if the file has several tasks; else None.
+      right_by: normalization -> bool [E], whether the prediction under this normalization is
+        correct. "tokens" and "characters" divide the log-likelihood of a choice by this length, and
+        "decoded" compares the decoded answer. A normalization is missing if the files do not have
+        the lengths or answers that it needs.
+      task: the task of these examples if the file has several tasks; else None.
     """
 
     path: Path
@@ -88,7 +91,7 @@ class ExampleScores:
         return len(self.idx)
 
     def records(self) -> Iterator[Mapping[str, Any]]:
-        """Reads the records of the examples again; they were checked when first read.
+        """Reads the records of the examples again. All of them were checked at the first reading.
 
         Raises:
           UserError: if the file cannot be read again.
@@ -135,7 +138,8 @@ class HarnessSamples:
     Attributes:
       prompts: prompt -> its scores, in the file's order.
       lines: the number of samples.
-      with_eos: whether choices were scored with EOS; has both values if samples differ.
+      with_eos: {True} if the choices were scored with EOS, {False} if they were scored without it,
+        and both values if samples differ.
     """
 
     prompts: Mapping[HarnessPrompt, ExampleScores]
@@ -181,7 +185,14 @@ class _ScoreColumns:
         self._seen: set[int] = set()
 
     def add(self, record: Mapping[str, Any], where: str) -> bool:
-        """Checks a record and adds its numbers; returns False if it has no gold choice."""
+        """Checks a record and adds its numbers.
+
+        Returns False, and adds nothing, if the record has no gold choice.
+
+        Args:
+          record: a line of the file.
+          where: the file and line, for messages.
+        """
         choices = record.get("choices")
         if not isinstance(choices, list) or not choices:
             raise UserError(
@@ -218,7 +229,7 @@ class _ScoreColumns:
         return True
 
     def scores(self, path: Path, task: str | None = None) -> ExampleScores:
-        """Returns the columns as arrays."""
+        """Returns the statistics of all examples that were added, as arrays."""
         columns = zip(*self._rows, strict=True) if self._rows else ((),) * 8
         idx, gold, prediction, correct, confidence, choices, tied, texts = columns
         has_documents = self._documents and None not in self._documents
@@ -246,7 +257,16 @@ class _ScoreColumns:
 def _is_right_by(
     lengths: Sequence[int | None], likelihoods: Sequence[float], gold: int
 ) -> bool | None:
-    """Returns whether the best choice per unit of length is correct; None without lengths."""
+    """Returns whether the choice with the highest log-likelihood per unit of length is correct.
+
+    Args:
+      lengths: the length of each choice, in tokens or characters.
+      likelihoods: the log-likelihood of each choice, in nats.
+      gold: the index of the gold choice.
+
+    Returns:
+      None if a length is unknown.
+    """
     if None in lengths:
         return None
     shares = [value / max(1, length) for value, length in zip(likelihoods, lengths, strict=True)]
@@ -254,10 +274,10 @@ def _is_right_by(
 
 
 def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
-    """Returns the scores with the correctness of the decoded answers in a file.
+    """Adds the correctness of the decoded answers in a file to scores.
 
     Raises:
-      UserError: if the file is malformed, or an example of the scores is missing.
+      UserError: if the file is malformed, or does not have all examples of the scores.
     """
     correct_by_idx = {}
     for where, record in _read_records(path):
@@ -305,7 +325,7 @@ def _read_records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def inputs_of(record: Mapping[str, Any]) -> str | None:
-    """Returns the prompted text of a record; None if it has none."""
+    """Returns the prompted text of a record; None if the record has no prompted text."""
     for key in ("inputs", "input"):
         if isinstance(value := record.get(key), str):
             return value
@@ -313,7 +333,7 @@ def inputs_of(record: Mapping[str, Any]) -> str | None:
 
 
 def _check_choice(choice: object, where: str) -> tuple[str, float, int | None, int]:
-    """Returns a choice's text, log-likelihood, and length in tokens and characters."""
+    """Checks a choice. Returns its text, log-likelihood, and length in tokens and characters."""
     text = choice.get("text") if isinstance(choice, dict) else None
     if not isinstance(text, str):
         raise UserError(f"{where}: a choice must be an object with a 'text', got {choice!r:.80}.")

@@ -15,12 +15,12 @@
 
     held out, 2 of T0's 11 datasets: mean 51.2   chance 50.0   T0-3B 57.9   T0-11B 70.5
 
-`published.csv` contains only accuracies that were checked against their source, which each row
-names. If a row has several datasets, its accuracy is their mean: ANLI's three rounds share a row. A
-dataset's mean is over its prompts. The held-out mean is over datasets, and each of ANLI's three
-rounds counts as a dataset.
+Each row of `published.csv` names the source of its accuracy, and we checked the accuracy there. If
+a row has several datasets, its accuracy is their mean. (ANLI's three rounds share a row.)
 
-A published value is either within or outside a run's interval for fixed prompts and other examples.
+The mean of a dataset is over its prompts. The held-out mean is over datasets, and each of ANLI's
+three rounds counts as a dataset. A published accuracy is called "within" if it lies in the run's
+interval. This interval keeps the prompts and generalizes to other examples.
 
 Assumptions: the run's scores are next to its results; without them there is no interval.
 """
@@ -47,7 +47,7 @@ MODELS = ("T0-3B", "T0-11B")
 
 @dataclass(frozen=True)
 class PublishedAccuracy:
-    """A row of the table: a model's mean accuracy over prompts and datasets, in percent."""
+    """A row of `published.csv`: a model's mean accuracy over prompts and datasets, in percent."""
 
     datasets: tuple[str, ...]
     titles: tuple[str, ...]
@@ -74,7 +74,7 @@ def published_accuracies() -> tuple[PublishedAccuracy, ...]:
 
 @functools.cache
 def held_out_titles() -> Mapping[str, str]:
-    """Returns the name of each held-out dataset -> its title."""
+    """Returns name -> title, for each held-out dataset."""
     return {
         dataset: title
         for row in published_accuracies()
@@ -88,7 +88,7 @@ def title_of(dataset: str) -> str:
 
 
 def published_mean(datasets: Collection[str], model: str) -> float | None:
-    """Returns a model's mean over datasets; None if the table does not have all of them."""
+    """Returns a model's published mean over datasets; None if one of them is not published."""
     rows = [
         row
         for row in published_accuracies()
@@ -101,18 +101,22 @@ def published_mean(datasets: Collection[str], model: str) -> float | None:
 
 
 def published_means(datasets: Collection[str]) -> dict[str, float]:
-    """Returns model -> its mean over datasets, for the models whose results cover them all."""
+    """Returns model -> its published mean over datasets, for models with results on all of them."""
     means = {model: published_mean(datasets, model) for model in MODELS}
     return {model: mean for model, mean in means.items() if mean is not None}
 
 
 def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
-    """Returns a row for each published accuracy, and one for the mean over the datasets.
+    """Compares a run with the published accuracies, by dataset and on average.
 
     Returns:
-      `datasets`, `title`, `prompts`, `examples`; `mean`, `chance`, `low` and `high` in percent,
-      which are None if a dataset was not evaluated or has no scores; and `models`: model -> its
-      published `value`, the run's `difference` from it, and whether it is `within` the interval.
+      a row for each published accuracy, and one for the mean over the held-out datasets that the
+      run has, if there are several. The rows have these keys:
+        `datasets`, `title`, `prompts`, `examples`;
+        `mean`, `chance`, `low`, `high`: in percent; None if a dataset was not evaluated or has no
+          scores;
+        `models`: model -> its published `value`, the run's `difference` from this value, and
+          whether the value is `within` the run's interval.
     """
     groups = dict.fromkeys((row.datasets, row.titles) for row in published_accuracies())
     rows = [_make_row(run, datasets, ", ".join(titles)) for datasets, titles in groups]
@@ -124,13 +128,16 @@ def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
 
 
 def held_out_means(runs: Sequence["EvaluatedRun"]) -> list[tuple["EvaluatedRun", dict[str, Any]]]:
-    """Returns each checkpoint with held-out datasets, and its mean as a row of `reproduction`."""
+    """Returns (checkpoint, its held-out mean as a row of `reproduction`).
+
+    Checkpoints that were not evaluated on held-out datasets are left out.
+    """
     evaluated = [(run, _list_evaluated(run)) for run in runs]
     return [(run, _make_row(run, datasets, "")) for run, datasets in evaluated if datasets]
 
 
 def headlines(runs: Sequence["EvaluatedRun"]) -> list[str]:
-    """Returns a line for each checkpoint that was evaluated on held-out datasets."""
+    """Returns a line with the held-out mean of each checkpoint that has one."""
     lines = []
     for run, row in held_out_means(runs):
         words = [f"mean {row['mean']:.1f}"]
@@ -184,7 +191,7 @@ def _mean_of_means(groups: Sequence[Sequence[float]]) -> float:
 
 
 def _crossed_mean(tasks: Sequence["RankedTask"]) -> CrossedMean | None:
-    """Returns the mean for fixed prompts; None if a prompt has no scores."""
+    """Returns the mean over these prompts, with its variance; None if a prompt has no scores."""
     scores = accuracies.scores_of(tasks)
     if not scores or len(scores) < len(tasks):
         return None

@@ -13,9 +13,10 @@ A line of a samples file contains, among other fields:
      "arguments": {"gen_args_0": {"arg_0": "...", "arg_1": " True</s>"}, ...},
      "filtered_resps": [["-1.25", "False"], ["-2.5", "False"]], "filter": "none", ...}
 
-Assumptions: the harness is version 0.4, which writes log-likelihoods in nats, as texts, in the
-order of the choices. The rows of `t0 export-eval` identify a sample's prompt and row. Samples
-without them belong to another task and cannot be assigned.
+Assumptions: the harness has version 0.4, which writes log-likelihoods in nats, as texts, in the
+order of the choices. `t0 export-eval` wrote the `doc` of each sample, so it names the sample's
+prompt and row. Other samples belong to a task that we did not export, and cannot be assigned to a
+prompt.
 """
 
 import re
@@ -27,14 +28,15 @@ from typing import Any
 from t0.errors import UserError
 from t0.reports.result_files import field, finite, is_integer
 
-# Equal to the texts in our results files, so that runs with the same ranking can be compared.
+# These texts are also in our own results files. So runs of the harness can be compared with ours if
+# both rank in the same way.
 WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
 WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
 _ROW = ("idx", "dataset", "prompt", "task", "inputs", "choices", "gold")
 _EXPORT = "`t0 export-eval TASKS --to lm-eval --output DIR` and `lm_eval run --include_path DIR`"
-# From this release of transformers on, T5's classes declare the output matrix tied to the
-# embedding. The harness ties a model's weights after it has loaded them, which replaces an untied
-# matrix.
+# Since version 5 of transformers, T5's classes declare that the output matrix is tied to the
+# embedding. The harness ties weights after it has loaded a model, and so overwrites an output
+# matrix that is not tied.
 _TYING = 5
 
 
@@ -44,7 +46,7 @@ class OtherTask(UserError):
 
 @dataclass(frozen=True)
 class HarnessPrompt:
-    """One of our prompts that the harness evaluated: its task, its dataset and its prompt."""
+    """The task, dataset and prompt name of one of our prompts that the harness evaluated."""
 
     name: str
     dataset: str
@@ -52,10 +54,10 @@ class HarnessPrompt:
 
 
 def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
-    """Returns harness task -> its samples file, for the tasks that have one.
+    """Returns the harness's task -> its samples file, for the tasks that have such a file.
 
     Raises:
-      UserError: if no task has one.
+      UserError: if no task has a samples file.
     """
     date = path.stem.removeprefix("results_")
     names = [name for name in content["configs"] if "/" not in name]
@@ -75,13 +77,14 @@ def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
 def facts(
     content: Mapping[str, Any], path: Path, tasks: Collection[str], with_eos: Collection[bool]
 ) -> dict[str, Any]:
-    """Returns the harness's settings of a run, under the names in our own results files.
+    """Returns the settings of a run of the harness, with the names of our own results files.
 
     Args:
       content: the results file's content.
       path: the results file.
       tasks: the harness's tasks that were read.
-      with_eos: whether their choices were scored with EOS; has both values if tasks differ.
+      with_eos: [True] if the choices of these tasks were scored with EOS, [False] if they were
+        scored without it, and both values if tasks differ.
     """
     config = field(content, "config", dict, path, default={})
     arguments = config.get("model_args")
@@ -111,7 +114,7 @@ def _find_split(content: Mapping[str, Any], tasks: Collection[str]) -> str | Non
 
 
 def cautions(content: Mapping[str, Any]) -> list[str]:
-    """Returns warnings that readers of the results need."""
+    """Returns warnings about results of the harness, such as a version that gives wrong scores."""
     release = re.match(r"\d+", str(content.get("transformers_version", "")))
     if release is None or int(release[0]) < _TYING:
         return []
@@ -130,16 +133,19 @@ def is_sample(record: Mapping[str, Any]) -> bool:
 def exported_sample(
     record: Mapping[str, Any], where: str, task: str
 ) -> tuple[HarnessPrompt, dict[str, Any], bool]:
-    """Returns a sample's prompt, its line in the format of our scores, and whether EOS was scored.
+    """Converts a sample of the harness to the format of our scores.
 
     Args:
       record: a sample of an exported task.
-      where: file and line.
+      where: file and line, for messages.
       task: the harness's task, for messages.
 
+    Returns:
+      the sample's prompt, its record in the format of our scores, and whether EOS was scored.
+
     Raises:
-      OtherTask: if `t0 export-eval` did not write its row.
-      UserError: if it is malformed, or a choice has no log-likelihood.
+      OtherTask: if the sample's `doc` does not come from `t0 export-eval`.
+      UserError: if the sample is malformed, or a choice has no log-likelihood.
     """
     doc = field(record, "doc", dict, where)
     if any(doc.get(key) is None for key in _ROW):
@@ -191,7 +197,7 @@ def check_count(content: Mapping[str, Any], task: str, lines: int, file: Path) -
     """Checks that a samples file has as many samples as the harness evaluated.
 
     Raises:
-      UserError: if the numbers differ.
+      UserError: if the file has more or fewer samples.
     """
     counts = content.get("n-samples")
     task_counts = counts.get(task, {}) if isinstance(counts, dict) else {}

@@ -1,15 +1,16 @@
-"""Groups evaluated checkpoints into the named runs of a report, and checks their comparability.
+"""Groups evaluated checkpoints into the runs of a report, and checks that these are comparable.
 
     runs, baseline = read_named_runs(["eval"])
     runs[0].name, len(runs[0].checkpoints)    # ('eval, step 1,000', 1)
     runs[0].mark.letter                       # 'A'
 
-A run is a model: all its evaluated steps and files form one run, and its last ranked step is
-compared with other runs. `NAME=RUN` gives a run a name, so `a=results_100.json b=results_200.json`
-compares two steps. `NAME=RUN,RUN` gives several seeds one name, and their accuracies are averaged.
+All evaluated steps and files of one model form a run, and the run's last ranked step is compared
+with other runs. `NAME=RUN` gives a run a name. So `a=results_100.json b=results_200.json` compares
+two steps of a model. `NAME=RUN,RUN` gives one name to several seeds, and their accuracies are
+averaged.
 
-Assumptions: the facts about a run are in its results file under `run`. If a file does not have a
-fact, that fact is not compared.
+Assumptions: the facts about a run (its settings) are in its results file under `run`. If a file
+does not have a fact, that fact is not compared.
 """
 
 import dataclasses
@@ -24,13 +25,13 @@ from t0.reports.evaluations import EvaluatedRun, read_runs
 from t0.reports.plots import Mark, run_letter
 from t0.reports.result_files import find_results
 
-# Fact -> why runs that differ in it cannot be compared.
+# Fact -> the reason why runs with different values of this fact cannot be compared.
 _REFUSED = {
     "split": "they scored different rows. Evaluate both on the same split",
     "normalisation": "they rank choices in different ways. Evaluate both with the same "
     "normalisation",
 }
-# Fact -> the note about runs that differ in it.
+# Fact -> the note about runs with different values of this fact.
 _NOTED = {
     "vocabulary_sha256": "different vocabularies, so their log-likelihoods are for different "
     "tokens and only accuracies can be compared",
@@ -49,10 +50,10 @@ class NamedRun:
     """One model with its evaluated checkpoints, or several seeds under one name.
 
     Attributes:
-      name: the name given, or the label of the checkpoint that is compared.
-      checkpoints: all evaluated checkpoints.
-      seeds: the checkpoints to compare: the last ranked checkpoint of each seed.
-      mark: its letter and colour.
+      name: the name that the user gave, or the label of the checkpoint that is compared.
+      checkpoints: all evaluated checkpoints of the model or seeds.
+      seeds: the checkpoints to compare, which are the last ranked checkpoint of each seed.
+      mark: the run's letter and colour.
     """
 
     name: str
@@ -75,8 +76,9 @@ def read_named_runs(
     """Reads the runs named on a command line.
 
     Args:
-      words: `RUN`, or `NAME=RUN,RUN` for the seeds of one name; a run is a file or folder.
-      baseline: the name or word of a run; if it is not among the words, it is added.
+      words: each is `RUN`, `NAME=RUN`, or `NAME=RUN,RUN` for several seeds. A `RUN` is a file or
+        folder.
+      baseline: the name or the word of a run. If it is a new word, it is added to `words`.
 
     Returns:
       The runs in the order of the words, and the position of the baseline.
@@ -130,7 +132,13 @@ def _parse_word(word: str) -> tuple[str, list[Path]]:
 def _group_models(
     path: Path, runs: Sequence[EvaluatedRun], *, alone: bool
 ) -> dict[object, list[EvaluatedRun]]:
-    """Returns model -> its checkpoints, for the result files at a path."""
+    """Groups the checkpoints whose result files are at a path by model.
+
+    Args:
+      path: a result file or a folder.
+      runs: all checkpoints that were read.
+      alone: whether more than one model is an error.
+    """
     files = {file.resolve() for file in find_results([path])}
     models: dict[object, list[EvaluatedRun]] = {}
     for run in runs:
@@ -149,7 +157,13 @@ def _group_models(
 def _make_named_run(
     key: object, seeds: Sequence[Sequence[EvaluatedRun]], position: int
 ) -> NamedRun:
-    """Builds a run with its marks; `key` is its name if the user gave one."""
+    """Builds a named run, and gives its checkpoints their letters and colours.
+
+    Args:
+      key: the run's name if it is a text; otherwise the run is named after its checkpoint.
+      seeds: for each seed, its checkpoints.
+      position: the run's position in the report.
+    """
     compared = tuple(_find_last(checkpoints) for checkpoints in seeds)
     checkpoints = [run for seed_checkpoints in seeds for run in seed_checkpoints]
     name = key if isinstance(key, str) else compared[0].label
@@ -196,7 +210,8 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
     """Checks that runs can be compared.
 
     Raises:
-      UserError: if there are fewer than two, one has no per-example scores, or their facts differ.
+      UserError: if there are fewer than two runs, a run has no per-example scores, or the runs
+        differ in a fact that must be equal.
     """
     if len(runs) < 2:
         raise UserError(
@@ -208,7 +223,8 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
             raise UserError(_describe_missing_scores(run))
     for fact, why in _REFUSED.items():
         values = _collect_values(runs, fact)
-        # The part after the colon names the tokens: a decoder-only model's choices may have no EOS.
+        # The text after the colon says which tokens are scored. It may differ, because the choices
+        # of decoder-only models may have no EOS.
         if len({value.partition(":")[0] for value in values.values()}) > 1:
             descriptions = "; ".join(f"{name} has {value}" for name, value in values.items())
             raise UserError(f"these runs cannot be compared by '{fact}' ({descriptions}): {why}.")
@@ -229,7 +245,7 @@ def _describe_missing_scores(run: NamedRun) -> str:
 
 
 def notes_on(runs: Sequence[NamedRun]) -> list[str]:
-    """Returns notes about differences in how the runs were made."""
+    """Returns notes about facts in which comparable runs differ."""
     notes = []
     for fact, meaning in _NOTED.items():
         values = _collect_values(runs, fact)
@@ -240,7 +256,7 @@ def notes_on(runs: Sequence[NamedRun]) -> list[str]:
 
 
 def _collect_values(runs: Sequence[NamedRun], fact: str) -> Mapping[str, str]:
-    """Returns run -> its value of a fact, for the runs whose files have it."""
+    """Returns name of a run -> the run's value of a fact, for runs whose files have the fact."""
     values_by_run: dict[str, str] = {}
     for run in runs:
         values: list[Any] = [seed.facts[fact] for seed in run.seeds if fact in seed.facts]

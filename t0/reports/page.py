@@ -7,15 +7,15 @@
     tables = evaluation_tables(summary)
     html = render_page(summary, tables, [figure], index=index, scripts=scripts)
 
-If the examples are few, they are inside the page; otherwise they are in scripts next to it, see
+If there are few examples, they are inside the page. Otherwise they are in scripts next to it, see
 `example_browser`.
 
 All text from data or files is untrusted. It reaches the page in only two ways: through Jinja's
-autoescape, and as JSON in which `<`, `>`, `&` and `'` are numeric escapes, and which the script
-puts into text nodes. A content security policy allows only the page's one script and, if there are
-any, the scripts next to it. No other address is allowed.
+autoescape, or as JSON. In this JSON, `<`, `>`, `&` and `'` are numeric escapes, and the page's
+script puts the texts into text nodes. A content security policy allows only the page's own script
+and, if there are any, the scripts next to it. No other address is allowed.
 
-Assumptions: the templates next to this module are trusted, and `figures` holds SVG from this
+Assumptions: the templates next to this module are trusted, and `figures` contains SVG from this
 package.
 """
 
@@ -38,7 +38,7 @@ from t0.reports.summary import Summary
 from t0.reports.tables import ReportTable, fact, number
 from t0.reports.training_curves import TrainingCurves, training_table
 
-# Examples of at most this total size are inside the page.
+# The examples are inside the page if their scripts have at most this many characters in total.
 EMBEDDED_BYTES = 600_000
 _CALL = re.compile(r"t0Examples\(\d+, (.*)\);\n", re.DOTALL)
 
@@ -48,9 +48,9 @@ class PageFigure:
     """A plot of the page.
 
     Attributes:
-      panels: SVG elements, as markup.
+      panels: the plot's panels, as SVG markup.
       legend: (colour, text) of each run or series.
-      compares: whether it belongs to the comparison of runs.
+      compares: whether the plot belongs to the comparison of runs.
     """
 
     anchor: str
@@ -71,14 +71,14 @@ def render_page(
     links: Sequence[tuple[str, str]] = (),
     curves: Sequence[TrainingCurves] = (),
 ) -> str:
-    """Renders the page.
+    """Renders the HTML page of a report.
 
     Args:
       summary: the report's content.
-      tables: its tables by name.
-      figures: the plots.
+      tables: the report's tables by name.
+      figures: the report's plots.
       index: the index of the examples, see `example_browser.collect_examples`.
-      scripts: their scripts by name; see `are_embedded`.
+      scripts: file name -> script with examples; see `are_embedded`.
       links: (file name, text) of the report's other files.
       curves: the training runs.
     """
@@ -133,7 +133,7 @@ def breakable(name: str, signs: str = "/_|") -> Any:
 
 @functools.cache
 def environment() -> Any:
-    """Makes the Jinja environment once; templates are read as package data."""
+    """Returns the Jinja environment, which reads the templates from the package's data."""
     import jinja2
     from markupsafe import Markup
 

@@ -22,7 +22,7 @@ from t0.reports.plots import INK, MUTED, RUN_COLOURS, new_figure, styled
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Kind of memory -> the label of its part of the column.
+# Kind of memory -> the label of its part of the memory column.
 _KINDS = {
     "weights": "weights",
     "optimizer": "optimizer slots",

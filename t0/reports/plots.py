@@ -9,11 +9,11 @@
     png = panels_png([panel], legend=[("#0072b2", "my model")], heading="Training curves")
 
 Each plot of a report consists of panels. The page has each panel as an SVG, and one PNG has all
-panels of a plot. The same function draws a panel in both places.
+panels of a plot. The same function draws a panel in both formats.
 
-In the page, an SVG needs a tooltip for each point, a text alternative, ids that differ between
-figures, and no XML namespaces; `inline_svg` changes matplotlib's SVG accordingly. An artist drawn
-with `gid=tooltip_id(n)` gets the n-th tooltip.
+`inline_svg` changes matplotlib's SVG for the page: it adds a tooltip for each point and a text
+alternative, makes ids unique in the page, and removes XML namespaces. The artist that is drawn with
+`gid=tooltip_id(n)` gets the n-th tooltip.
 
 Assumptions: matplotlib is imported only when something is drawn. The same figure gives the same
 bytes: there are no dates, and ids are hashed with a fixed salt. Texts are printable, because SVG
@@ -35,8 +35,8 @@ PNG_DOTS_PER_INCH = 160
 INK = "#22303c"
 MUTED = "#5d6b78"
 GRID = "#e4e8ec"
-# Okabe and Ito's palette, which colour-blind readers can distinguish; the darkest colours come
-# first.
+# The palette of Okabe and Ito, whose colours colour-blind readers can distinguish. The darkest
+# colours come first.
 RUN_COLOURS = (
     "#0072b2",
     "#d55e00",
@@ -95,13 +95,13 @@ _PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES = 3.3, 2.8
 _COLUMNS = 3
 _TITLE_CHARACTERS, _TITLE_LINES = 30, 3
 _SVG_DOTS_PER_INCH = 72  # points, the unit of SVG
-_LINE_HEIGHT = 0.075  # as a share of the axis: the distance between the names of two lines
-_SMALLEST_SPAN = 20.0  # percentage points; on a shorter axis noise would look like an effect
+_LINE_HEIGHT = 0.075  # the distance between the names of two lines, as a share of the axis
+_SMALLEST_SPAN = 20.0  # percentage points; on a shorter axis, noise would look like an effect
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes.
+    """A panel: one pair of axes with a title.
 
     Attributes:
       draw: draws on the axes, and returns the tooltips of the artists with a `tooltip_id`.
@@ -113,7 +113,7 @@ class Panel:
 
 
 def run_colour(position: int) -> str:
-    """Returns the colour of the run at a position in the report; there are eight colours."""
+    """Returns the colour of the run at a position in the report; eight colours take turns."""
     return RUN_COLOURS[position % len(RUN_COLOURS)]
 
 
@@ -132,9 +132,9 @@ class Mark:
     """How tables and plots show an evaluated checkpoint or a run.
 
     Attributes:
-      letter: its short name, see `run_letter`; "A.2" is the second checkpoint of run A.
-      position: the run's position, which determines the colour.
-      name: its full name.
+      letter: the short name, see `run_letter`; "A.2" is the second checkpoint of run A.
+      position: the run's position in the report, which determines the colour.
+      name: the full name.
     """
 
     letter: str = "A"
@@ -148,7 +148,7 @@ class Mark:
 
 
 def tooltip_id(number: int) -> str:
-    """Returns the `gid` for the artist with tooltip `number`."""
+    """Returns the `gid` of the artist that gets the tooltip with this number."""
     return f"tip-{number}"
 
 
@@ -162,7 +162,7 @@ def new_figure(width_inches: float, height_inches: float) -> "Figure":
 
 
 def styled() -> object:
-    """Returns a context with the report's style, for making axes and saving figures."""
+    """Returns a context manager with the report's style, for making axes and saving figures."""
     from matplotlib import rc_context
 
     return rc_context(_STYLE)
@@ -176,8 +176,8 @@ def limit_percent(
     Args:
       axes: the axes.
       values: the values that are drawn.
-      whole: whether the axis goes from 0 to 100, so that panels can be compared; otherwise it
-        covers the values, and at least 20 points.
+      whole: whether the axis goes from 0 to 100, so that panels can be compared. Otherwise it
+        covers the values, and at least 20 percentage points.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -194,7 +194,7 @@ def name_lines(axes: "Axes", lines: Sequence[tuple[float, str, str]]) -> None:
 
     Args:
       axes: the axes, with their final limits.
-      lines: for each line the value at its end, its name, its colour.
+      lines: for each line, the value at its end, its name and its colour.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = sorted((float(to_axes.transform((0, value))[1]), *rest) for value, *rest in lines)
@@ -229,7 +229,9 @@ def set_title(axes: "Axes", text: str) -> None:
 
 
 def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
-    """Splits a title into lines, preferably after a separator; the third line is cut short.
+    """Splits a title into at most three lines, preferably after separators.
+
+    If the title is longer, the third line is cut short.
 
     >>> title_lines("super_glue/wsc.fixed", width=12)
     ['super_glue/', 'wsc.fixed']
@@ -247,7 +249,7 @@ def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
 
 
 def panel_svg(panel: Panel, name: str) -> str:
-    """Draws one panel as an `<svg>` element; `name` prefixes its ids."""
+    """Draws one panel as an `<svg>` element, in which `name` is the prefix of all ids."""
     figure = new_figure(_PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES)
     with styled():
         axes = figure.subplots()
@@ -301,7 +303,7 @@ def png_bytes(figure: "Figure") -> bytes:
     buffer = io.BytesIO()
     figure.set_dpi(PNG_DOTS_PER_INCH)
     with styled():
-        # `savefig` would draw a figure with a layout engine twice.
+        # `savefig` would draw the figure twice, because it has a layout engine.
         FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
@@ -320,7 +322,7 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
     buffer = io.BytesIO()
     figure.set_dpi(_SVG_DOTS_PER_INCH)
     with styled():
-        # Avoids `savefig`, as above. The metadata, which has a date, is removed below.
+        # `savefig` is avoided as in `png_bytes`. The metadata, which has a date, is removed below.
         FigureCanvasSVG(figure).print_svg(buffer)
     root = ElementTree.fromstring(buffer.getvalue())
     for element in root.iter():
@@ -334,11 +336,11 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
             target.set("class", "tip")
     _remove_elements(root, "metadata")
     for size in ("width", "height"):
-        root.attrib.pop(size, None)  # the viewBox sets the proportions, the page the width
+        root.attrib.pop(size, None)  # the page sets the width, and the viewBox the proportions
     root.set("role", "img")
     root.set("aria-label", description)
     if tooltips:
-        root.set("tabindex", "0")  # with the focus, the arrow keys move between tooltips
+        root.set("tabindex", "0")  # can be focused; arrow keys then move between tooltips
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
 
 
@@ -357,7 +359,7 @@ def _make_plain(element: ElementTree.Element, name: str) -> None:
 
 
 def themed(style: str) -> str:
-    """Replaces the colours in a style by the page's variables, which also have dark values."""
+    """Replaces the colours in a CSS style by the page's variables, which adapt to a dark theme."""
     return _COLOUR.sub(lambda match: _VARIABLES.get(match[0].lower(), match[0]), style)
 
 

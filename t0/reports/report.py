@@ -1,4 +1,4 @@
-"""Makes a report on evaluations and training runs: terminal, page, CSV, JSON and pictures.
+"""Makes a report on evaluations and training runs, as terminal text, page, CSV, JSON and pictures.
 
     report = read_report(["eval"], metrics_paths=[Path("model")])
     print(report.lines())
@@ -6,9 +6,10 @@
     paths.html  # report/report.html
 
 Everything is computed before the first byte is written. Each file atomically replaces its version
-in an earlier report, the page last.
+in an earlier report. The page is written last.
 
-Assumptions: the same input gives the same bytes (no dates, seeded statistics).
+Assumptions: the same input gives the same bytes, because files contain no dates and statistics are
+seeded.
 """
 
 import dataclasses
@@ -53,7 +54,8 @@ _BOXES, _STEPS, _CURVES = "accuracy.png", "accuracy_by_step.png", "training.png"
 _RELIABILITY, _METRICS = "reliability.png", "metrics_by_step.png"
 _DIFFERENCES = "run_differences.png"
 _LINKS = {"report.csv": "CSV", "report_metrics.csv": "CSV of metrics", "report.json": "JSON"}
-# Files that some reports do not have, including Markdown files of earlier versions.
+# Files that only some reports have, or that only earlier versions wrote. A new report removes those
+# that an earlier report in the folder had and the new one has not.
 _NOT_ALWAYS = (
     *(_BOXES, _RELIABILITY, _STEPS, _METRICS, _CURVES, _DIFFERENCES, "run_prompts.png"),
     *("report.csv", "report_metrics.csv", "report.md"),
@@ -68,7 +70,7 @@ class ReportPaths:
     """The paths of a report's files.
 
     Attributes:
-      csv: the CSV files; the first is the one of prompts if there is a rank evaluation.
+      csv: the CSV files. If there is a rank evaluation, the first is the file of prompts.
     """
 
     html: Path
@@ -90,8 +92,8 @@ class EvaluationReport:
 
     Attributes:
       summary: the numbers of the evaluations.
-      tables: its tables by name.
-      curves: the training runs.
+      tables: name -> table of these numbers.
+      curves: the curves of the training runs.
     """
 
     summary: Summary
@@ -99,7 +101,7 @@ class EvaluationReport:
     curves: Sequence[TrainingCurves]
 
     def lines(self, width: int | None = None) -> list[str]:
-        """Formats the report for a terminal of the given width; None for no limit."""
+        """Formats the report for a terminal of `width` characters; None for no limit."""
         summary, comparison = self.summary, self.summary.comparison
         lines = [f"Note: {note}" for note in summary.notes] + headlines(summary.runs)
         if comparison:
@@ -138,7 +140,7 @@ class EvaluationReport:
         """Writes the page, the CSV and JSON files, and the pictures.
 
         Args:
-          output_dir: the folder, which is made if necessary; files of an earlier report are
+          output_dir: the folder, which is made if necessary. Files of an earlier report are
             replaced.
 
         Raises:
@@ -186,18 +188,19 @@ def read_report(
     """Reads one or more evaluated runs, and compares them if there are several.
 
     Args:
-      words: the runs, as in `read_named_runs`; empty for training runs only.
+      words: the runs, as in `read_named_runs`; empty for a report on training runs only.
       title: the page's heading; None for a heading that describes the content.
-      notes: sentences that are shown first, before the runs' own notes.
+      notes: sentences that are shown before the runs' own notes.
       metrics_paths: `metrics.jsonl` files, or model directories, for training curves.
       overlap_path: the output of `t0 overlap`, for the accuracy on examples without overlap.
       baseline: the run with which the others are compared; the first by default.
       any_texts: whether to compare examples even if their inputs or choices differ.
-      must_compare: whether runs that cannot be compared are an error; otherwise a note gives the
+      must_compare: whether runs that cannot be compared are an error. Otherwise a note gives the
         reason.
 
     Raises:
-      UserError: if an input is missing or malformed, or the runs cannot be compared.
+      UserError: if an input is missing or malformed, or if `must_compare` is set and the runs
+        cannot be compared.
     """
     if not words and not metrics_paths:
         raise UserError("nothing to report on. Name results_<step>.json files, or --metrics.")
@@ -311,7 +314,7 @@ def _draw_difference_plot(comparison: RunComparison) -> _Plot | None:
 def _series_legend(
     shown: Sequence[EvaluatedRun], runs: Sequence[EvaluatedRun]
 ) -> list[tuple[str, str]]:
-    """Returns the legend for the series of the shown runs."""
+    """Returns (colour, text) for each series that has a run in `shown`."""
     series = {run.series for run in shown}
     return [entry for name, entry in series_legend(runs).items() if name in series]
 

@@ -12,11 +12,11 @@
     3
     >>> field({}, "step", int, "results_3.json", default=None)
 
-Texts are untrusted. JSON can contain control characters and lone surrogates; they are replaced by
-visible escapes, so that they never reach a terminal, plot or page.
+Texts are untrusted. JSON can contain control characters and lone surrogates. They are replaced by
+visible escapes, so they never reach a terminal, plot or page.
 
-Assumptions: the mode in a file's `run` object determines its kind, so files may be renamed. A null
-field counts as missing. Booleans, NaN and infinities are not numbers.
+Assumptions: the mode in a file's `run` object determines which of these kinds the file is, so files
+may be renamed. A null field counts as missing. Booleans, NaN and infinities are not numbers.
 """
 
 import math
@@ -32,7 +32,7 @@ from t0.files.any_path import any_path
 SCHEMA = 1
 PATTERNS = ("results_*.json", "decoded_*.json", "perplexity_*.json")
 _STEP = re.compile(r"(?:results|decoded|perplexity)_(\d+)$")
-# Escapes and characters in JSON text that may be unprintable; a few of them are printable.
+# Matches all unprintable characters and escapes in a JSON text, and a few printable ones.
 _MAY_BE_UNPRINTABLE = re.compile(
     r"\\[bfr]|\\u(?:00[0189]|007f|d[89a-f]|fff)|[\x7f-\x9f\ud800-\udfff\ufffe\uffff]", re.IGNORECASE
 )
@@ -42,7 +42,7 @@ _MISSING = object()
 def find_results(paths: Iterable[Path]) -> list[Path]:
     """Returns the result files in `paths`, each once, in the given order.
 
-    Folders are searched for all kinds of files, which are sorted by folder, then by step.
+    A folder is searched for result files of all kinds. These are sorted by folder, then by step.
 
     Raises:
       UserError: if no path is given, a path does not exist, or a folder has no results.
@@ -71,7 +71,7 @@ def find_results(paths: Iterable[Path]) -> list[Path]:
 
 
 def file_step(path: Path) -> int | None:
-    """Returns the step in a file's name; None if it has none."""
+    """Returns the step in a file's name; None if the name has no step."""
     match = _STEP.match(path.stem)
     return int(match[1]) if match else None
 
@@ -80,7 +80,7 @@ def load_results(path: Path) -> dict[str, Any]:
     """Loads a result file of a known schema, or of lm-evaluation-harness.
 
     Raises:
-      UserError: if the file cannot be read, or is not such an object.
+      UserError: if the file cannot be read, or has another schema.
     """
     try:
         content = parsed_json(path.read_text(encoding="utf-8"))
@@ -106,7 +106,7 @@ def is_harness(content: Mapping[str, Any]) -> bool:
 
 
 def is_decoded(content: Mapping[str, Any]) -> bool:
-    """Returns whether a file's content is about decoded text or perplexity instead of ranking."""
+    """Returns whether a result file is about decoded text or perplexity, not rank evaluation."""
     run = content.get("run")
     return isinstance(run, dict) and run.get("mode") in ("eval", "perplexity")
 
@@ -115,10 +115,10 @@ def parsed_json(text: str) -> Any:
     """Parses a JSON text and makes all texts in it printable.
 
     Raises:
-      ValueError: if it is not valid JSON, or is nested too deep.
+      ValueError: if the text is not valid JSON, or is nested too deep.
     """
     value = untrusted.parsed_json(text)
-    # Most texts are plain ASCII; this check finds that twenty times as fast as the pattern.
+    # Most texts are plain ASCII. This check is twenty times as fast as searching for the pattern.
     plain = text.isascii() and "\\" not in text and "\x7f" not in text
     return value if plain or not _MAY_BE_UNPRINTABLE.search(text) else _make_printable(value)
 
@@ -140,7 +140,7 @@ def json_object(text: str, where: object) -> dict[str, Any]:
 
 def _make_printable(value: Any) -> Any:
     if isinstance(value, str):
-        # A carriage return stays only before a line feed; any other is escaped.
+        # A carriage return before a line feed is kept. All others are escaped.
         return "\r\n".join(map(printable, value.split("\r\n")))
     if isinstance(value, dict):
         return {_make_printable(key): _make_printable(element) for key, element in value.items()}
@@ -150,11 +150,11 @@ def _make_printable(value: Any) -> Any:
 def field(
     record: Mapping[str, Any], key: str, kind: type, where: object, *, default: Any = _MISSING
 ) -> Any:
-    """Returns `record[key]`, which must have the given type; the default if it is missing.
+    """Returns `record[key]`, which must have the given type, or the default if it is missing.
 
     Raises:
-      UserError: if it is missing without a default, has another type, or is an integer beyond 64
-        bits.
+      UserError: if the field is missing and there is no default, if its value has another type, or
+        if its value is an integer of more than 64 bits.
     """
     value = record.get(key)
     if value is None:
@@ -183,7 +183,7 @@ def finite(value: object) -> float | None:
 
 
 def numbers(record: Mapping[str, Any], where: str) -> dict[str, float]:
-    """Returns the record after checking that all values are finite numbers."""
+    """Checks that all values of a record are finite numbers, and returns the record."""
     values = {key: finite(value) for key, value in record.items()}
     for key, value in values.items():
         if value is None:
@@ -192,7 +192,7 @@ def numbers(record: Mapping[str, Any], where: str) -> dict[str, float]:
 
 
 def percentage(record: Mapping[str, Any], key: str, where: str) -> float | None:
-    """Returns `record[key]`, a number from 0 to 100; None if it is missing."""
+    """Checks that `record[key]` is from 0 to 100, and returns it; None if it is missing."""
     if record.get(key) is None:
         return None
     value = numbers({key: record[key]}, where)[key]
@@ -202,7 +202,7 @@ def percentage(record: Mapping[str, Any], key: str, where: str) -> float | None:
 
 
 def counts(record: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Returns the record after checking that all values are counts."""
+    """Checks that all values of a record are counts, and returns the record."""
     for key, value in record.items():
         if not is_integer(value) or value < 0:
             raise UserError(f"{where}: '{key}' must be a count, got {value!r:.80}.")
@@ -210,7 +210,7 @@ def counts(record: Mapping[str, Any], where: str) -> dict[str, int]:
 
 
 def distinct_names(folders: Collection[PurePath]) -> dict[PurePath, str]:
-    """Returns for each folder the shortest end of its path that no other folder has.
+    """Returns folder -> the shortest end of its path that no other folder has.
 
     >>> list(distinct_names([PurePosixPath("sni/model"), PurePosixPath("/out/qa/model")]).values())
     ['sni/model', 'qa/model']

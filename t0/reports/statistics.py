@@ -1,4 +1,4 @@
-"""Statistics of evaluations: intervals, tests and calibration error, with only numpy and scipy.
+"""Computes intervals, tests and calibration errors of evaluations, with only numpy and scipy.
 
     >>> right = np.random.default_rng(0).random((1, 10, 277)) < 0.6    # seeds, prompts, examples
     >>> interval = interval_of_share(crossed_mean(right, prompts=RANDOM))
@@ -17,44 +17,45 @@
 `docs/statistics.md` reports the measured coverage of each interval and the rejection rate of each
 test; `benchmarks/interval_coverage.py` measures them.
 
-**The crossed mean.** Arrays have the axes S seeds, P prompts and E examples, after any batch axes.
-Values are right or wrong (1 or 0), or the gain of one run over another (-1, 0, 1); a mean has the
-same unit. One example under P prompts is one observation of the example, not P observations.
-Likewise, one prompt on E examples is one observation of the prompt. So the variance of the mean is
-that of a crossed design:
+**The crossed mean.** The last axes of an array are S seeds, P prompts and E examples; all axes
+before them are batch axes. A value is 1 if a run is right and 0 if it is wrong, or the gain of one
+run over another (-1, 0, 1). A mean has the same unit as the values. One example under P prompts is
+one observation of the example, not P observations. Likewise, one prompt on E examples is one
+observation of the prompt. So the variance of the mean is that of a crossed design:
 
     V = V[prompts] + V[examples] - V[prompts and examples]
 
-Each term is the sum of squares of its centred sums, and the third is subtracted because both of the
-others contain it. For complete data this is (MSA + MSB - MSAB) / (P E) (Searle, Casella and
-McCulloch, Variance Components, 1992, chapter 4); for any crossed levels see Cameron, Gelbach and
-Miller, 2011, J. Bus. Econ. Stat. 29. The degrees of freedom are Satterthwaite's (1946, Biometrics
-Bulletin 2).
+Each term is the sum of squares of its centred sums. The third term is subtracted because each of
+the other two contains it. For complete data, V is (MSA + MSB - MSAB) / (P E) (Searle, Casella and
+McCulloch, Variance Components, 1992, chapter 4). For other crossed designs, see Cameron, Gelbach
+and Miller, 2011, J. Bus. Econ. Stat. 29. The degrees of freedom are Satterthwaite's (1946,
+Biometrics Bulletin 2).
 
 Prompts are FIXED if the question is about exactly these prompts, and RANDOM if they are a sample of
-prompts; V[prompts] counts only then. Seeds are random. Examples that share a document form a
-cluster. If clusters differ in size, they are weighted by CR2, with the degrees of freedom of Bell
-and McCaffrey (2002, Survey Methodology 28).
+all possible prompts. With FIXED prompts, V has no terms with prompts. Seeds are always random.
+Examples that share a document form a cluster. If clusters differ in size, they are weighted by CR2,
+with the degrees of freedom of Bell and McCaffrey (2002, Survey Methodology 28).
 
 The interval of a share is Wilson's (1927, J. Am. Stat. Assoc. 22) with the effective number of
 examples (Kish, Survey Sampling, 1965) and Student's quantile. It stays between 0 and 1, and keeps
-its coverage near them. The interval of a difference is the symmetric one of Student's t.
+its coverage near 0 and 1. The interval of a difference is the symmetric interval of Student's t.
 
-**Many comparisons.** McNemar's test (1947, Psychometrika 12) is exact, by the binomial
+**Many comparisons.** McNemar's test (1947, Psychometrika 12) is exact: it uses the binomial
 distribution. The mid-p version follows Fagerland, Lydersen and Laake (2013, BMC Med. Res. Methodol.
-13), who recommend it. Tied sets are the maximal sets without a significantly different pair, as in
-Piepho's letters (2004, J. Comput. Graph. Stat. 13).
+13), who recommend it. Tied sets are the maximal sets of runs without a significantly different
+pair, as in Piepho's letters (2004, J. Comput. Graph. Stat. 13).
 
 **The calibration error** is the mean distance between confidence and accuracy over bins (Naeini,
-Cooper and Hauskrecht, 2015, AAAI). It is biased: noise creates distances, so even a perfectly
-calibrated model seems to have an error, and percentiles of resampled errors miss the true one. By
-the triangle inequality, the true error is at least the observed error minus the sum of the bins'
-noise. It is at most the observed error minus the noise in the direction of each bin's error. The
-ends of the interval are quantiles of these sums, whose terms are drawn from a normal distribution
-with the examples' covariance.
+Cooper and Hauskrecht, 2015, AAAI). This estimate is biased: noise creates distances, so even a
+perfectly calibrated model seems to have an error. For the same reason, percentiles of resampled
+errors miss the true error. By the triangle inequality, the true error is at least the observed
+error minus the sum of the bins' noise. It is at most the observed error minus the noise in the
+direction of each bin's error. The ends of the interval are quantiles of these two bounds. The noise
+is drawn from a normal distribution with the examples' covariance.
 
-Assumptions: runs, prompts and clusters are independent draws; a prompt's mean is over the examples
-that it has; all seeds have the same cells. With only one cluster the variance is NaN.
+Assumptions: runs, prompts and clusters are independent draws. A prompt's mean is over the examples
+that the prompt has. All seeds have the same prompts and examples. With only one cluster, the
+variance is NaN.
 """
 
 import itertools
@@ -66,12 +67,14 @@ import numpy as np
 CONFIDENCE = 0.95
 POWER = 0.8
 FIXED, RANDOM = "fixed", "random"
-# For the calibration error: the draws for its interval, their seed, and the bins of equal width.
+# For the calibration error: the number of draws for its interval, the seed of the draws, and the
+# number of bins of equal width.
 RESAMPLES = 1000
 SEED = 0
 BINS = 10
 _SEEDS, _PROMPTS, _EXAMPLES = -3, -2, -1
-# A smaller variance of shares is a rounding error: one differing value in 10,000,000 gives 1e-14.
+# A variance of shares below this is a rounding error. If one value in 10,000,000 differs from the
+# others, the variance is already 1e-14.
 _ROUNDING = 1e-20
 
 
@@ -82,9 +85,9 @@ class CrossedMean:
     Attributes:
       value: the mean over seeds and prompts of each prompt's mean.
       variance: the variance of `value`; NaN with only one cluster of examples.
-      degrees: its degrees of freedom.
+      degrees: the degrees of freedom of `variance`.
       clusters: the number of clusters of examples.
-      cells: the number of values.
+      cells: the number of values in the mean.
     """
 
     value: np.ndarray
@@ -95,7 +98,7 @@ class CrossedMean:
 
     @property
     def standard_error(self) -> np.ndarray:
-        """The square root of the variance."""
+        """The standard error of the mean."""
         return np.sqrt(self.variance)
 
 
@@ -109,7 +112,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class _VarianceTerm:
-    """The variance from one level, or from several crossed levels; `sign` is 1 or -1."""
+    """A term of the variance, which comes from one level or from several crossed levels.
+
+    A level is the seeds, the prompts or the examples.
+
+    `sign` is 1 if the term is added, and -1 if it is subtracted. `single` is whether the term has
+    only one level.
+    """
 
     sign: int
     variance: np.ndarray
@@ -129,7 +138,7 @@ def crossed_mean(
     Args:
       values: the values; those that are not present are ignored.
       prompts: FIXED or RANDOM; a single prompt is always fixed.
-      present: bool [P, E], which prompts have which examples; None if all have all.
+      present: bool [P, E], whether each prompt has each example; None if all have all.
       clusters: [E], the document of each example; None if each example is its own document.
     """
     cells = _Cells.of(values, present, clusters)
@@ -144,9 +153,9 @@ def crossed_difference(
     present: np.ndarray | None = None,
     clusters: np.ndarray | None = None,
 ) -> CrossedMean:
-    """Returns the mean of `second` minus that of `first`, paired by prompt and example.
+    """Returns the mean of `second` minus the mean of `first`, paired by prompt and example.
 
-    The seeds of the two runs are not paired, so both runs' seeds add their variance.
+    The seeds of the two runs are not paired, so the variances of both runs' seeds are added.
 
     Args:
       first: values [..., S, P, E] of one run.
@@ -209,10 +218,11 @@ def interval_of_difference(mean: CrossedMean) -> Interval:
 
 
 def p_value(mean: CrossedMean) -> np.ndarray:
-    """Returns the two-sided p-value of a difference, by Student's t with Satterthwaite's degrees.
+    """Returns the two-sided p-value of a difference.
 
-    If all examples differ by the same amount, the sign test is used instead. Without a difference,
-    or if the variance is NaN, the p-value is 1.
+    The test is Student's t-test with Satterthwaite's degrees of freedom. If all examples differ by
+    the same amount, the sign test is used instead. If there is no difference, or if the variance is
+    NaN, the p-value is 1.
     """
     from scipy.special import stdtr
 
@@ -226,8 +236,8 @@ def p_value(mean: CrossedMean) -> np.ndarray:
 def minimum_detectable(mean: CrossedMean, power: float = POWER) -> np.ndarray:
     """Returns the true difference that a test at level 1 - CONFIDENCE finds with this power.
 
-    Source: Bloom (1995), Evaluation Review 19: the standard error times the sum of the quantiles
-    for level and power.
+    It is the standard error times the sum of the quantiles for level and power (Bloom, 1995,
+    Evaluation Review 19).
     """
     from scipy.special import stdtrit
 
@@ -242,12 +252,12 @@ def _quantile(degrees: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Values summarized as each prompt's mean and each cluster's contribution to it.
+    """Values summarized as each prompt's mean and each cluster's contribution to this mean.
 
     Attributes:
-      means: [..., S, P], divided by S P.
+      means: [..., S, P], each prompt's mean divided by S * P.
       sums: [..., S, P, C], the deviation from the mean that the examples of a cluster contribute,
-        adjusted by CR2; the sum over clusters is near 0.
+        divided by S * P and adjusted by CR2. The sum over clusters is near 0.
       degrees: the degrees of freedom of the clusters.
       count: the number of values.
     """
@@ -293,7 +303,13 @@ class _Cells:
     def variance_terms(
         self, prompts: str, *, seeds: bool, only_seeds: bool = False
     ) -> list[_VarianceTerm]:
-        """Returns all terms of the variance, or only the terms with seeds."""
+        """Returns the terms of the variance.
+
+        Args:
+          prompts: FIXED or RANDOM.
+          seeds: whether the variance has terms with seeds.
+          only_seeds: whether to return only the terms with seeds.
+        """
         levels = [_EXAMPLES]
         levels += [_PROMPTS] if prompts == RANDOM and self.means.shape[-1] > 1 else []
         levels += [_SEEDS] if seeds and self.means.shape[-2] > 1 else []
@@ -338,7 +354,11 @@ def _mean(value: np.ndarray, cells: _Cells, terms: Iterable[_VarianceTerm]) -> C
 
 
 def _sum_terms(terms: Sequence[_VarianceTerm]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the variance and Satterthwaite's degrees; neither is below that of a single level."""
+    """Returns the variance and Satterthwaite's degrees of freedom.
+
+    The variance is at least the largest variance of a single level, and the degrees are at least
+    the fewest degrees of a single level.
+    """
     raw = sum(term.sign * term.variance for term in terms)
     single = [term for term in terms if term.single]
     variance = np.maximum(raw, np.max([term.variance for term in single], axis=0))
@@ -351,14 +371,15 @@ def _sum_terms(terms: Sequence[_VarianceTerm]) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class McNemar:
-    """McNemar's tests of two runs on the same examples; arrays have the batch axes.
+    """The results of McNemar's test of two runs on the same examples, for each batch.
 
     Attributes:
       first_only: the number of examples that only the first run gets right.
       second_only: the number of examples that only the second run gets right.
-      p_value: exact and two-sided; 1 without disagreements. It rejects too rarely.
-      mid_p_value: the exact p-value minus half the probability of the observed counts. Its
-        rejection rate is near the level, but may be above it.
+      p_value: the exact two-sided p-value; 1 if the runs never disagree. The exact test rejects too
+        rarely.
+      mid_p_value: the exact p-value minus half the probability of the observed counts. The
+        rejection rate of the mid-p test is near its level, but may exceed it.
     """
 
     first_only: np.ndarray
@@ -368,7 +389,12 @@ class McNemar:
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
-    """Computes McNemar's test for each batch of bool [..., E], whether each run is right."""
+    """Computes McNemar's test for each batch.
+
+    Args:
+      first: bool [..., E], whether the first run is right on each example.
+      second: the same for the second run.
+    """
     from scipy.special import bdtr, gammaln
 
     first_only = (first & ~second).sum(axis=-1)
@@ -400,7 +426,15 @@ def tied_sets(count: int, *, different: Collection[tuple[int, int]]) -> list[tup
 
 
 def correlation(first: np.ndarray, second: np.ndarray) -> float | None:
-    """Returns the correlation of two runs' means by example [E]; None if one is constant."""
+    """Returns the correlation of two runs' means by example.
+
+    Args:
+      first: [E], the mean of the first run on each example.
+      second: the same for the second run.
+
+    Returns:
+      None if one run has the same mean on all examples.
+    """
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
     return float(np.corrcoef(first, second)[0, 1])
@@ -412,7 +446,14 @@ def calibration_bins(confidence: np.ndarray, *, bins: int = BINS) -> np.ndarray:
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-    """Returns the mean distance of confidence [E] and accuracy over bins, weighted by examples."""
+    """Returns the mean over bins of the distance between confidence and accuracy, from 0 to 1.
+
+    Bins are weighted by their number of examples.
+
+    Args:
+      confidence: [E], from 0 to 1.
+      right: bool [E], whether the prediction is right.
+    """
     sums = np.bincount(calibration_bins(confidence), confidence - right, minlength=BINS)
     return float(np.abs(sums).sum() / len(confidence))
 
@@ -428,10 +469,10 @@ def calibration_interval(
     """Returns the interval of the calibration error of examples [E].
 
     Args:
-      confidence: from 0 to 1.
-      right: whether the prediction is right.
-      clusters: int [E] from 0, the group of examples that are drawn together, such as one row under
-        several prompts; None if all examples are independent.
+      confidence: [E], from 0 to 1.
+      right: bool [E], whether the prediction is right.
+      clusters: int [E] from 0, the group of each example. Examples of a group, such as one row
+        under several prompts, are drawn together. None if all examples are independent.
       resamples: the number of draws.
       seed: the seed of the draws.
     """

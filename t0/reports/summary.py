@@ -1,4 +1,4 @@
-"""Computes the numbers that every rendering of a report shows, from the evaluated runs.
+"""Computes the numbers of a report from the evaluated runs, for all of its output formats.
 
     summary = summarise(read_named_runs(["eval"])[0])
     summary.datasets[0]["mean"], summary.datasets[0]["interval_low"]
@@ -6,22 +6,22 @@
     rows[0]["sum"], rows[0]["characters"], rows[0]["decoded"]      # means over prompts, in percent
 
 Rows are mappings in which unknown values are None. `run` is a checkpoint's position in
-`summary.runs`, and `label` its name. Datasets are sorted by group (held-out, training, others) and
-name, tasks of mode `eval` as in their files, and runs as given.
+`summary.runs`, and `label` is its name. Datasets are sorted by group (held-out, training, others)
+and then by name. Tasks of mode `eval` have the order of their files, and runs have the given order.
 
-T0 ranks the choices by the plain sum of their log-probabilities. The report also has other
+T0 ranks the choices by the plain sum of their tokens' log-probabilities. The report also has other
 normalizations:
 
 | column | the prediction is |
 |---|---|
-| sum | the choice with the highest log-likelihood: T0's, the headline |
+| sum | the choice with the highest log-likelihood (as in T0; used for all headline results) |
 | tokens | the choice with the highest log-likelihood per token, including EOS |
 | characters | the choice with the highest log-likelihood per character |
 | decoded | the decoded text, which is right if it equals the gold choice after normalization |
 
 Assumptions: tasks with the same name have the same prompt and dataset in every run. All accuracies
-and differences are in percent. A dataset has an accuracy under a normalization if all its prompts
-have one.
+and differences are in percent. A dataset has an accuracy under a normalization only if each of its
+prompts has one.
 """
 
 import dataclasses
@@ -60,7 +60,8 @@ NORMALIZATIONS = {
     "decoded": "Decoded",
 }
 _DIAGNOSIS = ("majority", "most_predicted", "most_predicted_answer", "without_ties", "entropy")
-# Names of groups that are tasks of Super-NaturalInstructions; other groups are categories.
+# Matches the name of a group if it is a task of Super-NaturalInstructions. Other groups are
+# categories.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
 # (has rank evaluation, has mode `eval`) -> the report's title.
 _TITLES = {
@@ -77,8 +78,8 @@ class DecodedResults:
 
     Attributes:
       metrics: the metrics of the whole task, in the order of the files.
-      signatures: (metric, signature), without repetitions.
-      files: the files of predictions of each series' last checkpoint.
+      signatures: the distinct (metric, signature) of all runs.
+      files: the files with the predictions of each series' last checkpoint.
     """
 
     task: str
@@ -96,11 +97,13 @@ class Summary:
       runs: all evaluated checkpoints.
       named: the runs to which these checkpoints belong.
       comparison: the runs compared with the baseline; None for a single run.
-      datasets: a row for each dataset and run: accuracy over prompts, counts summed over prompts,
-        and the interval of the mean if every prompt has per-example scores.
+      datasets: a row for each dataset and run, with statistics of the accuracies over prompts,
+        counts summed over prompts, and the interval of the mean accuracy if every prompt has
+        per-example scores.
       prompts: a row for each prompt and run.
-      metrics: a row for each value of mode `eval`: for a task (`kind` is WHOLE), for one of its
-        categories, or for a subtask. An undefined value is None.
+      metrics: a row for each value of mode `eval`. The `kind` of a row is WHOLE for a task,
+        CATEGORY for one of its categories, and PART for one of its subtasks. An undefined value is
+        None.
       clean: a row for each dataset and run, see `clean_examples.clean_rows`; empty without overlap.
       overlap: the definition of an overlap as a sentence; None without overlap.
       normalizations: a row for each dataset and run, see `normalization_rows`.
@@ -132,20 +135,21 @@ def summarise(
     any_texts: bool = False,
     must_compare: bool = False,
 ) -> Summary:
-    """Summarizes runs; without runs all tables are empty.
+    """Computes the numbers of a report on runs.
 
     Args:
-      named: the runs.
+      named: the runs; without runs, all tables are empty.
       title: the report's title; None for a title that describes the content.
       notes: sentences that are shown first.
       overlap: the overlap with the training data, or None.
       baseline: the position of the run with which the others are compared.
       any_texts: whether to compare examples with different texts, see `comparison.compare`.
-      must_compare: whether runs that cannot be compared are an error; otherwise a note gives the
+      must_compare: whether runs that cannot be compared are an error. Otherwise a note gives the
         reason.
 
     Raises:
-      UserError: if the overlap is for other rows than the runs', or the runs cannot be compared.
+      UserError: if the overlap was computed for other rows than those of the runs, or if
+        `must_compare` is set and the runs cannot be compared.
     """
     runs = tuple(run for model in named for run in model.checkpoints)
     datasets, prompts = rank_rows(runs)
@@ -195,7 +199,7 @@ def _compare_runs(
     return comparison, comparison.notes
 
 
-# Rank evaluation.
+# The tables of rank evaluation.
 
 
 def rank_rows(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -267,7 +271,7 @@ _TOTALS = ("ties", "truncated_inputs", "truncated_targets")
 
 
 def _mean_accuracy(scores: Sequence[ExampleScores | None]) -> Accuracy | None:
-    """Returns the mean over prompts; None if a prompt has no scores."""
+    """Returns the mean accuracy over prompts; None if a prompt has no scores."""
     if not scores or any(
         prompt_scores is None or not len(prompt_scores) for prompt_scores in scores
     ):
@@ -286,12 +290,14 @@ def _sum_or_none(counts: Iterable[int | None]) -> int | None:
 
 
 def normalization_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
-    """Returns a row for each dataset and run, if all its prompts have scores.
+    """Returns the accuracies under each normalization.
 
     Returns:
-      `dataset`, `run` (its position), `label`, `prompts`; and for each of `NORMALIZATIONS` the mean
-      over prompts in percent with `<name>_low` and `<name>_high`, None if a prompt has no such
-      accuracy.
+      a row for each dataset and run in which all prompts have scores, with the keys:
+        `dataset`, `run` (the run's position), `label`, `prompts`;
+        `<name>`, for each name in `NORMALIZATIONS`: the mean accuracy over prompts in percent;
+        `<name>_low`, `<name>_high`: the ends of its interval.
+      The last three are None if a prompt has no accuracy under the normalization.
     """
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
@@ -315,7 +321,7 @@ def _normalized_accuracy(scores: Sequence[ExampleScores], name: str) -> Accuracy
     return _mean_accuracy([dataclasses.replace(s, correct=s.right_by[name]) for s in scores])
 
 
-# Mode `eval`.
+# The tables of mode `eval`.
 
 
 def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
@@ -377,12 +383,16 @@ def _classify_group(group: str) -> str:
 def group_values(
     metrics: Sequence[Row], task: str, kind: str
 ) -> list[tuple[str, int, tuple[float | None, ...]]]:
-    """Returns (group, run, values) for a task's groups of one kind, sorted by name, then run.
+    """Returns the values of a task's metrics for its categories or its subtasks.
 
     Args:
       metrics: the rows of the table `metrics`.
-      task: the task; the values are in the order of its metrics.
+      task: the name of the task.
       kind: CATEGORY or PART.
+
+    Returns:
+      (group, position of the run, values in the order of the task's metrics), sorted by group and
+      then by run.
     """
     values: dict[tuple[str, int], list[float | None]] = {}
     for row in metrics:
@@ -458,7 +468,7 @@ def _is_mostly_tied(task: RankedTask) -> bool:
 
 
 def _find_signature_warnings(metrics: Sequence[Row]) -> list[str]:
-    """Returns a warning for each metric whose values are not comparable between runs."""
+    """Returns a warning for each metric that runs computed in different ways."""
     signatures: dict[tuple[str, str], set[str]] = {}
     for row in metrics:
         if row["kind"] == WHOLE:

@@ -1,4 +1,4 @@
-r"""Renders one table in four formats: page, terminal, CSV and JSON.
+r"""Renders a table in four formats, for the page, the terminal, CSV and JSON.
 
     columns = (ReportColumn("dataset", "Dataset", "dataset"), ReportColumn("mean", "Mean", "mean"))
     table = ReportTable("datasets", "Datasets", columns, [{"dataset": "rte", "mean": 54.151}])
@@ -6,13 +6,13 @@ r"""Renders one table in four formats: page, terminal, CSV and JSON.
     table.records()            # [{"dataset": "rte", "mean": 54.151}], for JSON
     list(table.lines())        # ["dataset  mean", "rte      54.2"], for the terminal
 
-The page renders a table with `data_table` of macros.html.j2. `number`, `signed`, `interval` and
-similar functions format cells. CSV and JSON contain the values of the rows at full precision, under
-the names in `fields`; page and terminal show the formatted `columns`.
+The page renders a table with `data_table` of macros.html.j2. Page and terminal show `columns`,
+whose cells are formatted by functions such as `number`, `signed` and `interval`. CSV and JSON
+contain the values of the rows at full precision, under the names in `fields`.
 
-Texts are untrusted: in CSV, a text that a spreadsheet would interpret as a formula is prefixed with
-an apostrophe. An unknown value (None) is a dash on page and terminal, empty in CSV, and null in
-JSON.
+Texts are untrusted, so in CSV a text that a spreadsheet would interpret as a formula is prefixed
+with an apostrophe. An unknown value (None) is a dash on page and terminal, empty in CSV, and null
+in JSON.
 """
 
 import csv
@@ -24,8 +24,7 @@ from typing import Any
 from t0.text_tables import table_lines
 
 Row = Mapping[str, Any]
-# The key of a row's `Mark`, which is never written to files: JSON and CSV name runs by their
-# labels.
+# The key of a row's `Mark`. It is never written to JSON and CSV, which name runs by their labels.
 MARK = "mark"
 # Some spreadsheets interpret a cell that begins with one of these as a formula.
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n")
@@ -56,7 +55,7 @@ def signed(value: float, digits: int = 1) -> str:
 
 
 def span(low: float, high: float, digits: int = 0) -> str:
-    """Formats the smallest and the largest of some values; one number if they are equal.
+    """Formats a range as "low–high", or as one number if both ends are equal.
 
     >>> span(9, 1267), span(40.0, 62.54, 1)
     ('9–1,267', '40.0–62.5')
@@ -85,7 +84,7 @@ def p_value(p: float) -> str:
 
 
 def fact(value: Any) -> str:
-    """Formats a value of the results' `run` object; objects become "key value, ...".
+    """Formats a value of the `run` object in a results file; objects become "key value, ...".
 
     >>> fact({"inputs": 1024, "targets": 256})
     'inputs 1024, targets 256'
@@ -112,16 +111,16 @@ def value_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class ReportColumn:
-    """A column of page and terminal.
+    """A column of a table on the page or in the terminal.
 
     Attributes:
-      key: the key of its values in the rows.
-      heading: its heading on the page; empty if it is only in the terminal.
-      short: its heading in the terminal; empty if it is only on the page.
-      show: formats a value that is known.
-      text: formats a cell from the whole row, instead of `show`.
+      key: the key of the column's values in the rows.
+      heading: the heading on the page; empty if the column is only in the terminal.
+      short: the heading in the terminal; empty if the column is only on the page.
+      show: formats a value that is not None.
+      text: formats a cell from the whole row; used instead of `show`.
       detail: formats a second text from the whole row, which the page shows in small type.
-      css: the CSS classes of its cells, "t ..." for texts and "n ..." for numbers.
+      css: the CSS classes of the cells, "t ..." for texts and "n ..." for numbers.
       kind: "name" (bold), "run" (the run's letter and colour) or "prompt" (opens its examples).
     """
 
@@ -154,16 +153,16 @@ class ReportTable:
     """A table of the report.
 
     Attributes:
-      name: its key in JSON and its anchor on the page.
-      title: its heading.
+      name: the table's key in JSON and its anchor on the page.
+      title: the heading.
       columns: the columns on the page and in the terminal.
       rows: a mapping from key to value for each row.
-      note: a text that the page shows above it.
-      file: the name of its CSV file; empty if it has none.
-      fields: name in CSV and JSON -> key; by default all keys of the rows.
+      note: a text that the page shows above the table.
+      file: the name of the table's CSV file; empty if it has none.
+      fields: name in CSV and JSON -> key in the rows; by default all keys of the rows.
       nested: fields with structured values, which are only in JSON.
-      long: whether the page shows only the first rows, with a field to filter them.
-      shown: whether page and terminal show a row; by default all rows.
+      long: whether the page shows only the first rows, and a text field to filter all rows.
+      shown: returns whether page and terminal show a row; by default they show all rows.
     """
 
     name: str
@@ -201,7 +200,7 @@ class ReportTable:
         return text.getvalue()
 
     def lines(self, width: int | None = None) -> Iterator[str]:
-        """Yields the lines of the table for a terminal of the given width; None for no limit."""
+        """Yields the table's lines for a terminal of `width` characters; None for no limit."""
         columns = [column for column in self.columns if column.short]
         yield from table_lines(
             [column.short for column in columns],
@@ -215,11 +214,11 @@ class ReportTable:
 
 
 def _escape_csv(value: object) -> object:
-    """Returns numbers unchanged; escapes texts that a spreadsheet would run as a formula."""
+    """Escapes a text that a spreadsheet would run as a formula; returns other values unchanged."""
     if isinstance(value, Mapping):
         value = "; ".join(f"{key}: {item}" for key, item in value.items())
     if not isinstance(value, str):
         return value
-    # Python's writer does not quote carriage returns, at which spreadsheets end a row.
+    # Spreadsheets end a row at a carriage return, and Python's CSV writer does not quote it.
     text = value.replace("\r\n", "\n")
     return f"'{text}" if text.startswith(_FORMULA_SIGNS) else text

@@ -10,8 +10,9 @@
     panels = curve_panels(curves, ["#0072b2"])     # one for each quantity, see t0.reports.plots
     training_table(curves)[0]                      # ("steps", ["200"])
 
-Assumptions: a resumed training run repeats steps, so the last line of a step counts. While a run is
-still training, its last line may be incomplete; it is then ignored. The loss is in nats.
+Assumptions: a resumed training run may repeat steps; then the last value of a quantity at a step is
+used. While a run is still training, the last line of its file may be incomplete; an incomplete line
+is ignored. The loss is in nats.
 """
 
 import datetime
@@ -38,11 +39,11 @@ class Quantity:
     """A quantity that has its own panel.
 
     Attributes:
-      key: its name in metrics.jsonl, for the training batches.
+      key: the name in metrics.jsonl of the quantity on training batches.
       title: the panel's title.
-      label: the label of the axis.
-      held_out: the name of the same quantity on held-out examples, if any.
-      instead: another quantity; if that was recorded, this one needs no panel.
+      label: the label of the y axis.
+      held_out: the name in metrics.jsonl of the same quantity on held-out examples, if any.
+      instead: the key of another quantity. If that quantity was recorded, this one has no panel.
     """
 
     key: str
@@ -54,20 +55,20 @@ class Quantity:
 
 QUANTITIES = (
     Quantity("loss_per_token", "NLL", "nats per target token", "validation_loss_per_token"),
-    # Mesh TensorFlow's training loss is a mean over all positions, including padding: the same
-    # curve on another scale.
+    # Mesh TensorFlow's training loss is a mean over all positions, including padding. So it is the
+    # same curve as NLL on another scale.
     Quantity("loss", "Training loss", "loss (nats)", "validation_loss", "loss_per_token"),
     Quantity("learning_rate", "Learning rate", "learning rate"),
     Quantity("tokens_per_second", "Speed", "tokens per second"),
 )
 # Quantities that are drawn only if they change.
 _SETTINGS = {"learning_rate"}
-# Facts about a run, which are in its first record.
+# Names of facts about a run. They are in the first record of its metrics.
 _FACTS = ("parameters", "batch_sequences", "batch_tokens")
 # An axis of losses is logarithmic if the largest value is at least this many times the smallest.
 _LOG_FROM_RATIO = 3.0
 HELD_OUT_COLOUR = RUN_COLOURS[1]
-# The prefix of means over tasks, such as "eval/accuracy", and the maximum number of their panels.
+# Means over tasks, such as "eval/accuracy", have this prefix and at most this many panels.
 _OF_TASKS = "eval/"
 _MOST_TASK_PANELS = 6
 _SMOOTH_ABOVE_POINTS = 150
@@ -76,11 +77,13 @@ _NOISY = {"loss", "loss_per_token", "tokens_per_second"}
 
 @dataclass(frozen=True)
 class TrainingCurves:
-    """One training run, with the (step, value) points of each quantity in order of steps.
+    """The curves of one training run.
 
     Attributes:
-      not_finite: the number of NaN or infinite values, which are left out.
-      best: the metric that selected the best checkpoint, and its step; None without one.
+      points: quantity -> (step, value), in order of steps.
+      not_finite: the number of NaN or infinite values, which are left out of `points`.
+      best: the metric that selected the best checkpoint, and the step of this checkpoint; None if
+        no checkpoint was selected.
       stopped_early: the step of early stopping, or None.
       facts: the sizes of the model and of a batch, if recorded.
       configuration: gin's values as text, from `configuration.json` next to the metrics.
@@ -101,7 +104,7 @@ class TrainingCurves:
 
     @property
     def notes(self) -> list[str]:
-        """The report's notes about this run."""
+        """Sentences about this run that the report shows as notes."""
         notes = []
         if self.not_finite:
             notes.append(f"{self.not_finite} values were not finite and are not drawn.")
@@ -146,7 +149,8 @@ def _read_run(path: Path, *, label: str) -> TrainingCurves:
         best_step = record.pop("best_step", None)
         if is_integer(best_step) and isinstance(record.get("best_by"), str):
             best = record["best_by"], best_step
-            # If a run was resumed with more patience, later lines have no `stopped_early`.
+            # A run that stopped early may be resumed with more patience. Then its later lines have
+            # no `stopped_early`.
             stopped_early = step if record.get("stopped_early") else None
         for key, value in record.items():
             if key == "step" or isinstance(value, bool) or not isinstance(value, int | float):
@@ -171,7 +175,7 @@ def _read_run(path: Path, *, label: str) -> TrainingCurves:
 
 
 def _read_configuration(path: Path) -> dict[str, str]:
-    """Returns gin's values; an empty dict if the file is missing or not one of ours."""
+    """Returns the values of gin's parameters; {} if the file is missing or not one of ours."""
     try:
         content = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -193,7 +197,7 @@ def _read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             record = parsed_json(line)
         except ValueError as error:
-            if number == len(lines):  # no newline follows: the line is still being written
+            if number == len(lines):  # the run may still be writing the last line
                 continue
             raise UserError(f"{path}, line {number}: not valid JSON ({error}).") from error
         step = record.get("step") if isinstance(record, dict) else None
@@ -205,7 +209,10 @@ def _read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def curve_legend(
     curves: Sequence[TrainingCurves], runs: Sequence[EvaluatedRun]
 ) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each training run, with the colour of its checkpoints if known."""
+    """Returns (colour, text) for each training run.
+
+    If the report also has evaluated checkpoints of a training run, the colour is theirs.
+    """
     colours = {name: colour for colour, name in series_legend(runs).values()}
     spare = [colour for colour in RUN_COLOURS if colour not in colours.values()]
     legend = []
@@ -217,7 +224,7 @@ def curve_legend(
 
 
 def _find_colour(folder: Path, colours: Mapping[str, str]) -> str | None:
-    """Returns the colour of the model whose name is the end of the path of a run's folder."""
+    """Returns the colour of the model whose name equals the end of a folder's path, or None."""
     names = (name for name in colours if "/" in name and ends_alike(folder, PurePath(name)))
     return next((colours[name] for name in names), None)
 
@@ -226,8 +233,8 @@ def curve_panels(curves: Sequence[TrainingCurves], colours: Sequence[str]) -> li
     """Makes a panel for each known quantity that some training run recorded.
 
     Training values are a pale line. Held-out values are a dark line with a dot for each evaluation.
-    Both are named in the panel. A star marks the best evaluation, and a dotted line the step of
-    early stopping. If losses fall far, their axis is logarithmic.
+    Both lines are named in the panel. A star marks the best evaluation, and a dotted line marks the
+    step of early stopping. The axis of losses is logarithmic if their range is large.
     """
     drawn = list(zip(colours, curves, strict=True))
     recorded = {key for run in curves for key in run.points}
@@ -275,7 +282,10 @@ def _curve_panel(quantity: Quantity, curves: Sequence[tuple[str, TrainingCurves]
 
 
 def _scale_axis(axes: "Axes", *, logarithmic: bool) -> None:
-    """Starts the axis at 0, or makes it logarithmic if values are far apart."""
+    """Makes the y axis start at 0.
+
+    If `logarithmic` is set and the values are far apart, makes it logarithmic instead.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     formatter = FuncFormatter(lambda value, _: f"{value:,.6g}")
@@ -292,7 +302,11 @@ def _scale_axis(axes: "Axes", *, logarithmic: bool) -> None:
 def _draw_curve(
     axes: "Axes", run: TrainingCurves, key: str, colour: str, *, alone: bool
 ) -> list[tuple[float, str, str]]:
-    """Draws a run's values; returns (last value, name, colour) of the line."""
+    """Draws a line of a run's values.
+
+    Returns:
+      [(last value, name, colour)] of the line; [] if the run has no such values.
+    """
     if key not in run.points:
         return []
     steps, values = zip(*run.points[key], strict=True)
@@ -323,7 +337,7 @@ def _mark_best(
 
 
 def smoothed(values: Sequence[float], *, radius: int) -> list[float]:
-    """Returns a moving average over 2 x radius + 1 values, fewer near the ends.
+    """Returns a moving average over 2 x radius + 1 values, and over fewer values near the ends.
 
     The window stays centred, so a steeply falling curve is not shifted.
 
@@ -338,7 +352,11 @@ def smoothed(values: Sequence[float], *, radius: int) -> list[float]:
 
 
 def training_table(curves: Sequence[TrainingCurves]) -> list[tuple[str, list[str]]]:
-    """Returns rows (name, a text for each run) of sizes, final and best values, and time."""
+    """Returns a table of the runs' sizes, final and best values, and times.
+
+    Returns:
+      (name, a text for each run) for each row.
+    """
     columns = [_list_final_values(run) for run in curves]
     rows = [(name, [column[name] for column in columns]) for name in (columns or [{}])[0]]
     return [(name, [text or "–" for text in texts]) for name, texts in rows if any(texts)]
@@ -359,7 +377,7 @@ _SIZES = {
 
 
 def _list_final_values(run: TrainingCurves) -> dict[str, str]:
-    """Returns name -> text; empty if a value was not recorded."""
+    """Returns name of a row in `training_table` -> the run's text; "" if it was not recorded."""
     points, best_value = run.points, run.value(*run.best) if run.best else None
     held_out = points.get("validation_loss_per_token", ())
     least = min(((value, step) for step, value in held_out), default=None)
@@ -380,7 +398,10 @@ def _list_final_values(run: TrainingCurves) -> dict[str, str]:
 
 
 def _format_duration(run: TrainingCurves) -> str:
-    """Returns the time of the logged steps; each pace covers the steps since the line before."""
+    """Returns the total time of the logged steps as a text; "" if it is unknown.
+
+    The `seconds_per_step` of a line is the mean over the steps since the previous line.
+    """
     points = run.points.get("seconds_per_step", ())
     if len(points) < 2:
         return ""
