@@ -3,7 +3,7 @@
     training = TrainingTexts()
     add_cached(training, "/data/cache", "train")       # every task below the folder
     add_listed(training, read_listing(["/data/cache"]), "t0_train", "train")
-    for texts, records in text_batches(training.jobs[0], vocabulary=None):
+    for texts, sources, records in text_batches(training.jobs[0], vocabulary=None):
         ...                            # ["It rains. Is it wet? Yes", ...], int64 [texts]
 
 A text is an example as the model sees it: inputs, a space, targets. Caches of T0's tasks contain
