@@ -3,11 +3,11 @@
 The subpackages, in the order in which data flows (each imports only itself and those before it):
 `machine`, `errors`, `compat`, `files`, `config`, `prompts`, `sources`, `catalogue`, `tasks`,
 (`seqio_tasks`), `caching`, `feeding`, `checkpoints`, `mesh`, `training`, `scoring`, `inference`,
-`reports`, `run`, `cli`; and `testing`, for tests. docs/architecture.md describes the inputs and
-outputs of each.
+`reports`, `run` and `cli`. The subpackage `testing` is for tests. docs/architecture.md describes
+the inputs and outputs of each subpackage.
 
-Importing this package, `t0.files`, `t0.prompts`, `t0.sources`, `t0.catalogue`, `t0.checkpoints` or
-`t0.reports` does not import TensorFlow.
+None of `t0`, `t0.files`, `t0.prompts`, `t0.sources`, `t0.catalogue`, `t0.checkpoints` and
+`t0.reports` imports TensorFlow when it is imported.
 """
 
 __version__ = "0.1.0"
