@@ -47,7 +47,11 @@ class RegisteredListing:
             return {}
 
     def select(self, expression: str) -> list[str]:
-        """Returns sorted task names: those of a mixture, or those whose beginning matches."""
+        """Returns the names of tasks, sorted.
+
+        Args:
+          expression: a mixture, or a regular expression that the start of each name matches.
+        """
         if expression in self.mixtures:
             return [task.name for task in self.mixtures[expression].tasks]
         return listing.matching(expression, self.tasks, self.mixtures)

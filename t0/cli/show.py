@@ -93,7 +93,7 @@ def _rows(args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any) -> 
 def _select_names(listing: Any, args: argparse.Namespace) -> list[str]:
     """Returns the tasks to show: one or, with --all_prompts, all that match.
 
-    The name of a task with --all_prompts stands for all tasks of its dataset.
+    With --all_prompts, the name of a task stands for all tasks of its dataset.
     """
     from t0.catalogue import SCORE_EVAL
 
