@@ -24,8 +24,7 @@ def read(passed_arguments: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
       parameter of `run` -> value. Lengths are a mapping or None, and the batch is a number of
       sequences. `train_steps` is a number. Mesh and layout are Mesh TensorFlow's objects. A
-      schedule
-      is a number or a function that only takes `step`.
+      schedule is a number or a function that only takes `step`.
     """
     arguments = compat.bound_arguments(mesh_utils.run, **passed_arguments)
     lengths = arguments["sequence_length"]

@@ -3,7 +3,7 @@
     evaluate("/models/gpt2", "/models/gpt2", WholeEvaluation("out", names, join="lm-eval"))
 
 Inputs and choices are joined as in lm-evaluation-harness or as in T0's repository. Tasks are read
-from their caches, which contain the texts of inputs and choices. A task without a cache is rendered
+from their caches, which contain the texts of inputs and choices. Without caches, tasks are rendered
 during the evaluation. Neither way needs a vocabulary. The output files are the same as for every
 rank evaluation.
 """

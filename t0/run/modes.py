@@ -92,8 +92,8 @@ def carry_out(run: ConfiguredRun) -> None:
         carry(run)
 
 
-# Mode -> the message after Ctrl-C, which says which results are saved and how to resume. Training
-# prints its own message.
+# Mode -> the message after Ctrl-C about saved results and how to resume. Training prints its own
+# message.
 _SAVED_RANKS = "ranked tasks are saved, and the same command resumes with the next one"
 _SAVED_RESULTS = {
     "train": "the last checkpoint, if any, is saved, and the same command resumes from it",

@@ -424,7 +424,7 @@ def _constructor_names(kind: type) -> list[str]:
 
 
 def configured(parameter: str) -> ConfiguredSpec | float | None:
-    """Returns the value bound to a parameter of `run`; a function or class has its parameters."""
+    """Returns the value bound to a parameter of `run`, such as a class with its parameters."""
     value = bound(parameter, evaluate=False)
     if isinstance(value, gin_config.ConfigurableReference):
         scope, selector = value.config_key
