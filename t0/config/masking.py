@@ -120,10 +120,8 @@ def refuse_masked() -> None:
     """Checks that the mask is not the value of any binding.
 
     Raises:
-      UserError: it is. A run saved this configuration with the credential masked, and the
-        credential
-        has not been set again.
-        again.
+      UserError: it is the value of one. A run saved this configuration with the credential masked,
+        and the credential has not been set again.
     """
     from t0.compat import gin_config  # imported here: other engines mask values without gin
 

@@ -88,8 +88,7 @@ def parse(
         suggests similar ones).
     """
     # gin only appends to this list. Without the assignment, a second configuration would also
-    # search
-    # the folders of the first.
+    # search the folders of the first.
     gin_config._LOCATION_PREFIXES[:] = ["", *search_path(location_prefixes)]
     files = in_order(resolved_names(gin_files, location_prefixes))
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})

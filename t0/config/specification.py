@@ -327,8 +327,8 @@ class RunSpec:
       data: the data that the run reads; None if it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
       rank: the rank evaluation; None in other modes.
-      infer: the predictions, which in mode "eval" are those of tasks whose texts are decoded; None
-        in other modes.
+      infer: the predictions of mode "infer" or, in mode "eval", those for tasks whose texts are
+        decoded; None in other modes.
       judge: the words of the t5_mesh_transformer command that evaluates the decoded texts.
       records: the files that describe a training run in its model directory: name -> text.
       schema: the version of this record.
