@@ -609,7 +609,7 @@ class CompiledTemplate:
     def fixed_choices(self) -> list[str] | None:
         """The choices if they depend on no column (promptsource's `get_fixed_answer_choices_list`).
 
-        The value is also None if they are drawn at random; promptsource returns such choices.
+        The value is also None if they are drawn at random, although promptsource returns them.
 
         Raises:
           UserError: rendering them fails.

@@ -1,4 +1,4 @@
-"""Decides which rows of a split are dropped and which keep their target, and counts them.
+"""Decides which rows of a split are dropped and which keep their target, and counts both kinds.
 
     report = RowReport(hide_labels=True)
     for index, row in enumerate(rows):
