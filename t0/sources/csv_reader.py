@@ -5,10 +5,9 @@ r"""Reads csv and tsv files, plain or `.gz`, so that every cell prints exactly a
 
 In csv files, cells with separators, line breaks or quotes are enclosed in double quotes, and a
 quote inside them is doubled (RFC 4180). If semicolons or tabs separate the first line, they
-separate
-all lines. In tsv files each line is a row, and a quote is text unless quotes enclose a whole cell.
-In that case the quotes are removed, and the cell may contain tabs and line breaks. Files are in
-UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+separate all lines. In tsv files each line is a row, and a quote is text unless quotes enclose a
+whole cell. In that case the quotes are removed, and the cell may contain tabs and line breaks.
+Files are in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
 
 A stray quote must not join rows. Therefore the readers reject a quote that is never closed, text
 after a closing quote, and a cell whose lines look like rows. The error gives the line number in the
@@ -330,7 +329,8 @@ class _SwallowedRows:
         # Column -> its distinct values in rows of one line; only columns that have few, such as
         # labels.
         self._values: dict[int, set[str]] = {}
-        # Records of which every line splits like the first line: line number, cells of each line.
+        # Records in which every line has as many cells as the first line of the file: the number
+        # of the first line, and the cells of each line.
         self._suspects: list[tuple[int, list[list[str]]]] = []
 
     def add(self, at: int, lines: list[str], cells: list[str]) -> None:
@@ -362,7 +362,10 @@ class _SwallowedRows:
         return len(next(_split([line], self._delimiter, strict=False))) == self._width
 
     def check(self) -> None:
-        """Raises an error if some column of a record has, in each line, a value of other rows."""
+        """Raises an error if the lines of a record look like rows.
+
+        They do if one column has, in every line, a value that it also has in other rows.
+        """
         for at, rows in self._suspects:
             for column, values in self._values.items():
                 if all(row[column] in values for row in rows):

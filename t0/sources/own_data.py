@@ -6,9 +6,8 @@
 
 `templates.yaml` is in promptsource's format. It may be in a data folder itself, in `<dataset>/` or
 in `<dataset>/<subset>/`. The keys `dataset` and `subset` of the file name the dataset. Without
-these
-keys, the names of the folders do. This module lists folders, and the only files that it reads are
-these two kinds.
+these keys, the names of the folders do. This module lists folders, and the only files that it reads
+are these two kinds.
 """
 
 import dataclasses
@@ -40,8 +39,7 @@ class OwnDataset:
       folder: the folder of the templates.
       template_file: the content of the template file.
       splits: split -> its file or folder. The value is None if the split is one of T0's datasets
-        and
-        is not on this machine; `open_split` then opens it on the hub.
+        and is not on this machine; `open_split` then opens it on the hub.
     """
 
     name: str

@@ -16,8 +16,7 @@ under the key `data`. A document is held in memory.
 All rows have the columns of the first row; missing values are null. An extra or missing column is
 an error that names the line, because a template would silently render a misspelled column as
 nothing. A row that contains half of a surrogate pair, which no tokenizer can read, is also an
-error.
-After `skip_bad_rows` (`--skip_bad_rows`), such rows are skipped and counted instead.
+error. After `skip_bad_rows` (`--skip_bad_rows`), such rows are skipped and counted instead.
 """
 
 import contextlib

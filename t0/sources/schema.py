@@ -403,7 +403,7 @@ class OwnRow(dict[str, Any]):
 
 
 def hidden_label(dataset: str, row: dict[str, Any]) -> bool:
-    """Returns whether the label of a row is withheld: empty, None, or -1 where -1 is no class.
+    """Returns whether the label of a row is withheld: empty, None, or -1 if -1 is not a class.
 
     Args:
       dataset: the dataset's name in T0's tables. For other datasets the label is the column

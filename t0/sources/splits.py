@@ -77,8 +77,7 @@ class SplitRows:
         """Yields the rows of `list(rows)[start:stop]` as plain Python values.
 
         Memory use does not grow with the file. The rows before `start` are skipped as cheaply as
-        the
-        format allows: they are not read in parquet and Arrow, and not parsed in JSON Lines.
+        the format allows: they are not read in parquet and Arrow, and not parsed in JSON Lines.
 
         Raises:
           UserError: the file is malformed; the message names the line or row.
@@ -194,7 +193,7 @@ class SplitSource(Protocol):
 def without_absent(
     sources: Mapping[str, SplitSource | None], split: str, *, skip: bool
 ) -> list[str]:
-    """Returns the names of the tasks whose data is available, and prints which ones are left out.
+    """Returns the names of the tasks whose data is available, and prints the names of the others.
 
     Args:
       sources: task -> the object that opens its rows, or None to not check the task's data.

@@ -8,10 +8,9 @@
 Each line is a document. In `.txt` files it is the line itself, in `.jsonl` and `.json` files the
 field `text` of the line. A `.jsonl` or `.json` file may also be one JSON document whose rows have
 this field (`t0.sources.readers`). Files may be gzipped. Blank documents are skipped. The name of
-the
-file or the folder contains the split: `train`, `train-00000`, `c4-train.00000-of-01024`, `train/`.
-The names `val`, `valid` and `dev` mean validation. If no name contains `train`, the files without a
-split in their name form the train split.
+the file or the folder contains the split: `train`, `train-00000`, `c4-train.00000-of-01024`,
+`train/`. The names `val`, `valid` and `dev` mean validation. If no name contains `train`, the files
+without a split in their name form the train split.
 
 A shard has about 8 MB: a range of a large file, or several small files. Compressed files and JSON
 documents are not divided, because they can only be read from the start.
