@@ -6,8 +6,8 @@ The subpackages, in the order in which data flows (each imports only itself and 
 `reports`, `run` and `cli`. The subpackage `testing` is for tests. docs/architecture.md describes
 the inputs and outputs of each subpackage.
 
-None of `t0`, `t0.files`, `t0.prompts`, `t0.sources`, `t0.catalogue`, `t0.checkpoints` and
-`t0.reports` imports TensorFlow when it is imported.
+Importing this package, `t0.files`, `t0.prompts`, `t0.sources`, `t0.catalogue`, `t0.checkpoints` or
+`t0.reports` does not import TensorFlow.
 """
 
 __version__ = "0.1.0"

@@ -473,8 +473,8 @@ DOORS: dict[str, str] = {
     "transformer": "mesh_tensorflow.transformer.transformer",
     "transformer_layers": "mesh_tensorflow.transformer.transformer_layers",
 }
-# "attribute.function", a function of another package that `replaced` may replace during a call ->
-# the reason.
+# The functions of other packages that `replaced` may replace during a call: "attribute.function" ->
+# the reason. The attribute is a key of `DOORS`.
 REPLACEABLE: dict[str, str] = {
     "mesh_attention.attention": "einsums and chains of small operations are slow on CPUs and GPUs",
     "mesh_ops.gelu": "a chain of small operations is slow on CPUs and GPUs",
@@ -501,7 +501,7 @@ def __getattr__(name: str) -> types.ModuleType:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     path = DOORS[name]
     apply("seqio" if path.startswith(_WITHOUT_MESH) else path.partition(".")[0])
-    # Some values of DOORS are lazily loaded attributes instead of modules, such as
+    # Some modules in `DOORS` are lazily loaded attributes instead of files, such as
     # tensorflow.compat.v1.estimator.
     module = pkgutil.resolve_name(path)
     globals()[name] = module
