@@ -1,9 +1,9 @@
 """The catalogue: importing this package registers T0's tasks and mixtures with SeqIO.
 
-These are the 971 tasks and 8 mixtures of the original code, built from local tables and the
-templates of promptsource 0.1.0, and the tasks and mixtures of the user's data folders (`--data_dir`
-or `T0_DATA_DIR`). Importing makes no network call and opens no dataset. The published commands
-import this package as `t0.seqio_tasks`.
+The package registers the 971 tasks and 8 mixtures of the original code, and the tasks and mixtures
+of the user's data folders (`--data_dir` or `T0_DATA_DIR`). The former are built from local tables
+and the templates of promptsource 0.1.0. Importing makes no network call and opens no dataset. The
+published commands import this package as `t0.seqio_tasks`.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Registers tasks for the contents of the data folders when this module is imported.
+"""Registers tasks for the data folders when this module is imported.
 
     registered()    # {"text": ("text_span_corruption", "text_prefix_lm", "text_lm"), "hub": ...}
 
@@ -44,10 +44,10 @@ TaskDefinitions = Mapping[str, Mapping[str, Any]]
 
 
 def _dataset_folders(folder: Path) -> dict[str, Path]:
-    """Returns name -> folder that may hold a dataset: "" for `folder` itself, then its subfolders.
+    """Returns the folders that may hold a dataset: name -> folder.
 
-    Folders with prompt templates are skipped: they hold a prompted dataset whose name happens to be
-    that of a recipe.
+    The name is "" for `folder` itself; its subfolders have their own names. Folders with prompt
+    templates are skipped: they hold prompted datasets, which may have the name of a recipe.
     """
     inner = (
         path
@@ -70,7 +70,7 @@ def text_recipe(folder: Path) -> TaskDefinitions:
     """
     tasks = {}
     for name, path in text_folders(folder).items():
-        # A folder with templates is a prompted dataset that happens to be named "text".
+        # A folder with templates is a prompted dataset, whose name happens to be "text".
         if not (path / TEMPLATES).exists():
             prefix = task_name("text", name or None, None)
             tasks |= pretraining_definitions(prefix, FolderTexts(path))

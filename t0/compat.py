@@ -1,16 +1,17 @@
-"""Patches that make TensorFlow 2.15, Mesh TensorFlow 0.1.21 and T5 0.9.4 work together unmodified.
+"""Patches that let TensorFlow 2.15, Mesh TensorFlow 0.1.21 and T5 0.9.4 work together.
 
-Import these packages through this module, which applies the patches first:
+The packages stay as published: the patches change them in memory. Import them through this module,
+which applies the patches first:
 
     from t0.compat import mesh_utils, mtf
     from t0.compat import tf1 as tf
 
-Each row of `DOORS` maps an attribute of this module to a module of another package. The other
-module is imported when the attribute is first read, so importing `t0.compat` imports nothing.
+Each row of `DOORS` maps an attribute of this module to a module of another package. That module is
+imported when the attribute is first read, so importing `t0.compat` itself imports nothing.
 
-Each row of `PATCHES` is a permanent change to another package, with its reason; it is applied once.
-To replace a function for the length of one call, use `replaced`. Nothing else in this project
-changes another package.
+Each row of `PATCHES` is one change to another package, with its reason. It is applied once and
+stays until the process ends. To replace a function only for the length of one call, use `replaced`.
+Nothing else in this project changes another package.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ def _silence_start() -> None:
     # tensorflow_hub and mesh import pkg_resources; the lock file pins a setuptools that still has
     # it.
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
-    # If Google's API client is installed, TensorFlow imports it, and it warns about old Python
+    # If Google's API client is installed, TensorFlow imports it. The client warns about old Python
     # versions.
     warnings.filterwarnings("ignore", category=FutureWarning, module="google.api_core")
 
@@ -51,7 +52,7 @@ _GOOGLE_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "TPU_NAME")
 
 
 def on_googles_machine() -> bool:
-    """Returns whether this machine has a Google metadata server, without sending it a request."""
+    """Returns whether this machine has a Google metadata server. Sends no request to it."""
     if any(os.environ.get(name) for name in _GOOGLE_VARIABLES):
         return True
     try:
@@ -63,11 +64,11 @@ def on_googles_machine() -> bool:
 
 def _skip_metadata_server() -> None:
     # If no file holds credentials, TensorFlow asks a metadata server for them. Outside Google Cloud
-    # no server answers, and TensorFlow waits. On Google Cloud it must ask, or gs:// would be
-    # anonymous.
+    # no server answers, and TensorFlow waits. On Google Cloud it must ask, because otherwise it
+    # would read gs:// anonymously.
     if not on_googles_machine():
         os.environ.setdefault("NO_GCE_CHECK", "true")
-    # By default, ten connection attempts of 120 s each look like a hang instead of an error.
+    # By default there are ten connection attempts of 120 s each, which look like a hang.
     os.environ.setdefault("GCS_REQUEST_CONNECTION_TIMEOUT_SECS", "10")
     os.environ.setdefault("GCS_METADATA_REQUEST_TIMEOUT_SECS", "10")
 
@@ -186,7 +187,8 @@ def _report_absent_tfds_data() -> None:
                 "the dataset's name, and that this release has its version"
             ) from error
         if not builder.info.splits:
-            # A builder that was created before its data was prepared does not notice the new data.
+            # TensorFlow Datasets keeps builders. One that was created before its data was prepared
+            # would not notice the new data.
             Loader._MEMOIZED_BUILDERS.pop(self._get_builder_key(name, folder), None)
             data_dir_argument = f", data_dir={str(folder)!r}" if folder else ""
             raise AbsentData(
@@ -237,9 +239,9 @@ class _WithoutGraphText:
 
 
 def _keep_ids_for_scoring() -> None:
-    # Off TPU, the model detokenizes in the graph, and Mesh TensorFlow's scoring mistakes the text
-    # for ids: after minutes of scoring it raises "'bytes' object has no attribute 'tolist'" (or
-    # 'any'). An exported model still returns text.
+    # Without a TPU, the model detokenizes in the graph. Mesh TensorFlow's scoring takes the text
+    # for ids and, after minutes of scoring, raises "'bytes' object has no attribute 'tolist'" (or
+    # 'any'). Only an exported model must return text.
     from mesh_tensorflow.transformer import utils
 
     published = utils.get_estimator
@@ -282,7 +284,8 @@ def _write_lines_as_text() -> None:
 
 
 def _hide_loss_lines() -> None:
-    # Mesh's model function prints every step's loss with tf.Print; training has its own progress.
+    # Mesh TensorFlow's model function prints the loss of every step with tf.Print. Training has its
+    # own progress line.
     import tensorflow.compat.v1 as tf
 
     tf.Print = lambda input_, *args, **kwargs: input_
@@ -312,7 +315,7 @@ class Patch(NamedTuple):
       name: the name of the patched feature.
       why: the problem that the change solves.
       apply: the function that makes the change.
-      changes: the module attributes whose values the change replaces.
+      changes: the module attributes to which the change assigns new values.
     """
 
     needed_by: str
@@ -426,7 +429,7 @@ PATCHES: tuple[Patch, ...] = (
         ("tensorflow.compat.v1.Print",),
     ),
 )
-# Package -> the packages whose patches it needs: its own and those of the packages it imports.
+# Package -> the packages whose patches it needs: its own, and those of the packages it imports.
 _NEEDS = {
     "gin": ("gin",),
     "tensorflow": ("tensorflow",),
@@ -470,8 +473,8 @@ DOORS: dict[str, str] = {
     "transformer": "mesh_tensorflow.transformer.transformer",
     "transformer_layers": "mesh_tensorflow.transformer.transformer_layers",
 }
-# "attribute.function" of another package -> why `replaced` may replace this function for some
-# calls.
+# The functions of other packages that `replaced` may replace during a call: "attribute.function" ->
+# the reason. The attribute is a key of `DOORS`.
 REPLACEABLE: dict[str, str] = {
     "mesh_attention.attention": "einsums and chains of small operations are slow on CPUs and GPUs",
     "mesh_ops.gelu": "a chain of small operations is slow on CPUs and GPUs",
@@ -498,7 +501,8 @@ def __getattr__(name: str) -> types.ModuleType:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     path = DOORS[name]
     apply("seqio" if path.startswith(_WITHOUT_MESH) else path.partition(".")[0])
-    # Some are lazily loaded attributes instead of files, such as tensorflow.compat.v1.estimator.
+    # Some modules in `DOORS` are lazily loaded attributes instead of files, such as
+    # tensorflow.compat.v1.estimator.
     module = pkgutil.resolve_name(path)
     globals()[name] = module
     return module
@@ -508,7 +512,7 @@ def apply(package: str = "mesh_tensorflow") -> None:
     """Applies the rows of `PATCHES` that `package` and its imports need, once per process.
 
     Args:
-      package: "gin", "tensorflow", "seqio" or "mesh_tensorflow", which applies all rows.
+      package: "gin", "tensorflow", "seqio" or "mesh_tensorflow". The last one applies all rows.
     """
     for patch in PATCHES:
         if patch.needed_by in _NEEDS[package] and patch.name not in _applied:
@@ -528,7 +532,7 @@ def bound_arguments(
     Args:
       function: a function that is registered with gin, such as Mesh TensorFlow's `run`.
       *args: positional arguments.
-      **given: keyword arguments.
+      **keyword_arguments: keyword arguments.
 
     Returns:
       parameter -> value, including the defaults of `function`.
@@ -573,8 +577,8 @@ def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., 
     error.
 
     Args:
-      name: a key of `REPLACEABLE`: the attribute of this module, then the function's name in that
-        module.
+      name: a key of `REPLACEABLE`, which joins the attribute of this module and the function's name
+        in that module with a dot.
       function: the replacement, which takes the same arguments.
 
     Yields:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 USER_ERROR = 2
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 TERMINATED = 143  # 128 + SIGTERM
 # Control characters except tab and line feed, lone surrogates (not valid in UTF-8), and the two
@@ -84,7 +84,7 @@ def install_command(extra: str) -> str:
     """
     if is_checkout():
         return f"bin/setup --with {extra}"
-    # pip may reinstall SeqIO, which has a command of the same name as one of ours.
+    # pip may reinstall SeqIO, whose command has the same name as one of ours.
     again = "python -m pip install --no-deps --force-reinstall t0"
     return f"python -m pip install 't0[{extra}]' && {again}"
 
@@ -95,10 +95,10 @@ _raised_in_generators: list[UserError] = []
 
 @contextlib.contextmanager
 def remembered() -> Iterator[None]:
-    """Stores a UserError that passes through TensorFlow, which would wrap it.
+    """Stores a UserError before TensorFlow wraps it.
 
     If a `tf.data.Dataset.from_generator` generator raises an exception, TensorFlow turns it into a
-    runtime error with a page of text. `original` returns the stored UserError.
+    runtime error with a page of text. `original` then returns the stored UserError.
     """
     try:
         yield
@@ -108,7 +108,7 @@ def remembered() -> Iterator[None]:
 
 
 def original(error: BaseException) -> BaseException:
-    """Returns the UserError that caused TensorFlow's `error`; without one, `error` itself."""
+    """Returns the UserError that caused TensorFlow's `error`; if none did, `error` itself."""
     if isinstance(error, UserError):
         return error
     text = str(error)
@@ -127,7 +127,7 @@ def short_reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-# Substrings of messages about a full disk. os.strerror may return a translation.
+# Substrings of messages about a full disk. The text of os.strerror may be a translation.
 _FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "File too large")
 
 
@@ -164,7 +164,7 @@ def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
 
 ABSENT, FORBIDDEN, UNREACHABLE = "not found", "forbidden", "unreachable"
 # (pattern in the message of a failed request to gs://, http or the hub; kind; advice). The first
-# match counts. The hub also answers 401 for names that do not exist.
+# match counts. For names that do not exist, the hub may also answer 401.
 _REMOTE = (
     (r"GatedRepo", FORBIDDEN, "accept the terms on its page, then log in: hf auth login"),
     (
@@ -254,7 +254,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def remote_advice(error: BaseException) -> str | None:
-    """Returns advice about an error of `gs://`, or None if the only advice is to check the path."""
+    """Returns advice about an error of `gs://`; None if it would only be to check the path."""
     _, advice = classify_remote(error) or (None, None)
     return None if advice == "is the path right?" else advice
 
@@ -321,7 +321,7 @@ _PATH_AND_REASON = re.compile(rf"(.+); ({'|'.join(os.strerror(number) for number
 
 
 def describe_path_error(error: BaseException) -> str | None:
-    """Describes an error about an unusable or impossible path; returns None for other errors.
+    """Describes an error about a path that cannot be used; returns None for other errors.
 
     >>> describe_path_error(PermissionError(errno.EACCES, "Permission denied", "/data/x.jsonl"))
     '/data/x.jsonl: Permission denied. Use another path, or fix the problem there'
@@ -352,13 +352,13 @@ def reported(name: str) -> Iterator[None]:
       name: the command as the user typed it, such as `t0 doctor`. The message starts with it.
 
     Raises:
-      SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 if the reader of stdout has closed it.
+      SystemExit: 2 for a `UserError`, 130 for Ctrl-C, 141 if the reader of stdout closed the pipe.
     """
     _escape_unencodable_characters()
     try:
         with _note_interrupts():
             yield
-        # Notice a closed stdout here, and not when the interpreter exits.
+        # Flush now, so that a closed stdout is noticed here and not when the interpreter exits.
         sys.stdout.flush()
     except KeyboardInterrupt as error:
         saved = f": {error}" if str(error) else ""
@@ -424,7 +424,7 @@ def interruptible(message: str) -> Iterator[None]:
     If blocks are nested, the innermost one counts.
 
     Args:
-      message: a sentence without a full stop, which `reported` prints.
+      message: a sentence without a full stop, which `reported` prints after a Ctrl-C.
     """
     try:
         yield
@@ -438,10 +438,10 @@ def interruptible(message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Makes SIGTERM leave the block like Ctrl-C does, so that half-written files are removed.
+    """Makes SIGTERM leave the block as Ctrl-C does, so that half-written files are removed.
 
-    A second SIGTERM ends the process immediately. Only the main thread can receive signals: in
-    other threads the block has no effect.
+    A second SIGTERM ends the process immediately. In threads other than the main thread the block
+    has no effect, because only the main thread receives signals.
     """
 
     def leave(*_: object) -> None:

@@ -22,10 +22,10 @@ def available_memory_bytes() -> int:
 
 
 def multiplies_bfloat16(processor: str | None = None) -> bool:
-    """Returns whether a processor has instructions for bfloat16 products.
+    """Returns whether a processor has instructions for products of bfloat16 numbers.
 
     Args:
-      processor: its flags, as Linux names them; those of this machine by default.
+      processor: the processor's flags, as Linux names them; by default those of this machine.
     """
     flags = _processor_flags() if processor is None else processor
     return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))

@@ -83,13 +83,13 @@ class ProgressLine:
             self.show()
 
     def show(self) -> None:
-        """Prints a plain line now, unless there is a live line."""
+        """Prints a plain line now. Has no effect if there is a live line."""
         if self._bar.disable:
             self._shown = self._clock()
             print(self.plain(), file=self._file, flush=True)
 
     def count_before(self, number: int) -> None:
-        """Adds `number` units finished by an earlier run, which do not count for the rate."""
+        """Adds `number` units finished by an earlier run, which the rate does not include."""
         self.before += number
         self._bar.update(number)
         self._bar.initial = self.before

@@ -1,4 +1,4 @@
-"""Registers tasks for the contents of the data folders: `--module_import=t0.recipes`.
+"""Registers tasks for the data folders: `--module_import=t0.recipes`.
 
     D/text/train.jsonl.gz   ->  text_span_corruption, text_prefix_lm, text_lm
     D/sni/...  D/qa/...  D/mt/...

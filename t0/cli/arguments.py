@@ -17,7 +17,7 @@ class JoinedList(argparse.Action):
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
-        """Adds the value of one occurrence; the first one replaces the default."""
+        """Adds the value of one occurrence. The first occurrence replaces the default."""
         before = getattr(namespace, self.dest)
         first = not before or before is self.default
         setattr(namespace, self.dest, values if first else f"{before},{values}")
@@ -43,13 +43,13 @@ _SHARED: dict[str, dict[str, Any]] = {
 
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Adds shared arguments, which mean the same in every command, by their names."""
+    """Adds shared arguments by their names. Each one has the same meaning in every command."""
     for name in names:
         parser.add_argument(f"--{name}", **_SHARED[name])
 
 
 def apply_shared(args: argparse.Namespace) -> None:
-    """Sets the data folders that --data_dir names, and whether bad rows are skipped."""
+    """Sets the data folders from --data_dir, and whether bad rows are skipped."""
     if getattr(args, "data_dir", None):
         from t0.sources import set_data_dirs
 
@@ -61,7 +61,7 @@ def apply_shared(args: argparse.Namespace) -> None:
 
 
 def split_list(text: str | None) -> list[str]:
-    """Returns the values of a comma-separated list, without empty ones."""
+    """Returns the values of a comma-separated list; empty values are left out."""
     return [value.strip() for value in (text or "").split(",") if value.strip()]
 
 
@@ -69,8 +69,8 @@ def make_working_directory_importable() -> None:
     """Lets --module_import and gin's `import` find modules in the working directory.
 
     Python itself searches that folder for scripts and `python -m`, but not for installed commands.
-    It comes after all installed packages, because a folder there may have the name of a package,
-    such as gin or datasets.
+    The working directory comes after all installed packages, because a folder in it may have the
+    name of a package, such as gin or datasets.
     """
     working_directory = os.getcwd()  # noqa: PTH109 (as Python's own entries are written)
     if not {working_directory, ""} & set(sys.path):

@@ -69,7 +69,7 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the command line `argv`, whose first word is the command."""
+    """Runs the command line `argv`, whose first word is the command's name."""
     if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
         print(f"{__doc__}\nflags:\n{command_flags().get_help(include_special_flags=False)}")
         return

@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
     """Converts or compares; returns 1 if two compared checkpoints differ, else 0.
 
     Raises:
-      UserError: flags contradict each other, or `t0.checkpoints` raises it.
+      UserError: flags contradict each other, or the conversion or comparison fails.
     """
     unread = _explain_ignored_flag(args)
     if unread:
@@ -76,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
     return _check(args) if args.check else _convert(args)
 
 
-# The most differences that are printed without --table.
+# The maximum number of differences that are printed without --table.
 _MOST_DIFFERENCES = 20
 # Flags that --check does not read.
 _CONVERSION_FLAGS = ("to", "step", "dtype", "vocabulary_rows", "activation")
@@ -84,7 +84,7 @@ _CONVERSION_FLAGS += ("drop_slots", "scan_layers", "gzip_level")
 
 
 def _explain_ignored_flag(args: argparse.Namespace) -> str | None:
-    """Returns why a flag of the command line would have no effect; None if all have one."""
+    """Returns why a flag of the command line would have no effect; None if all flags have one."""
     if args.check:
         ignored = [
             name for name in _CONVERSION_FLAGS if getattr(args, name) not in (None, False, 0)
@@ -168,7 +168,7 @@ def _check(args: argparse.Namespace) -> int:
     """Compares two checkpoints and prints their differences; returns 1 if there are any, else 0.
 
     Raises:
-      UserError: a checkpoint cannot be read, or there is a text but no vocabulary.
+      UserError: a checkpoint cannot be read, or --text is given without a vocabulary.
     """
     from t0.checkpoints.compare import compare
 

@@ -28,7 +28,7 @@ from t0.cli import doctor_cloud
 from t0.cli.doctor_cloud import Problem, problem
 from t0.errors import UserError, is_checkout
 
-# Versions that are known or expected to work. A test checks that the lock files are in range.
+# Versions that are known or expected to work. A test checks that the lock files agree.
 PACKAGES = {
     "tensorflow": ">=2.15.1,<2.16",  # 2.16 removed tf.estimator
     "tensorflow-text": ">=2.15,<2.16",
@@ -48,7 +48,7 @@ PACKAGES = {
 }
 # Package -> another distribution with the same modules.
 INSTEAD = {"tensorflow": "tensorflow-cpu", "seqio": "seqio-nightly"}
-# Console command -> the module that it must run. SeqIO and T5 install two of the same names.
+# Console command -> the module that it must run. SeqIO and T5 also install two of these names.
 COMMANDS = {
     "seqio_cache_tasks": "t0.cli.cache_tasks",
     "t5_mesh_transformer": "t0.cli.mesh_transformer",
@@ -150,7 +150,7 @@ def _examine_vocabulary(wrong: list[Problem]) -> dict[str, Any]:
     path, pieces = path_from_variable or DEFAULT_VOCABULARY, None
     try:
         if "://" not in path:
-            # Imported here, because this command must also work without the packages it needs.
+            # Imported here, because this command must also work if packages are missing.
             sentence_pieces = importlib.import_module("t0.catalogue.sentence_pieces")
             model = sentence_pieces.checked_model(path, Path(path).read_bytes())
             pieces = len(model.pieces)
@@ -166,7 +166,7 @@ def _examine_vocabulary(wrong: list[Problem]) -> dict[str, Any]:
 
 def _examine_data(wrong: list[Problem]) -> list[dict[str, Any]]:
     try:
-        # Imported here: it needs yaml, and this command must work if packages are missing.
+        # Imported here: the module needs yaml, and this command must work if packages are missing.
         sources = importlib.import_module("t0.sources")
         folders = sources.data_dirs()
         rows = [{"path": str(path), "datasets": _dataset_names(path)} for path in folders]
@@ -187,7 +187,10 @@ def _examine_data(wrong: list[Problem]) -> list[dict[str, Any]]:
 
 
 def _dataset_names(folder: Path) -> list[str]:
-    """Returns `dataset` or `dataset/subset` for each folder of splits in a data folder."""
+    """Returns the datasets of a data folder, as `dataset` or `dataset/subset`.
+
+    A dataset is a folder that holds splits.
+    """
     from t0.sources.folders import folder_splits
 
     names = []
@@ -231,7 +234,7 @@ def command(name: str, path: str | None = None) -> dict[str, Any]:
 
 
 def _examine_commands(wrong: list[Problem]) -> list[dict[str, Any]]:
-    # SeqIO and T5 install commands with the same names. The package installed last wins.
+    # SeqIO and T5 install commands with the same names as ours. The last installed package wins.
     again = "pip install --no-deps --force-reinstall t0 (last, after seqio and t5)"
     remedy = "rm .venv/.t0-setup; bin/setup (and activate .venv)" if is_checkout() else again
     rows = [command(name) | {"wanted": module} for name, module in COMMANDS.items()]

@@ -3,9 +3,9 @@
     report = examine(args, wrong)      # problems are appended to `wrong`
     lines(report)
 
-Buckets are read through TensorFlow's client, as in a run. google-cloud-storage gives a bucket's
-region, and the sizes of a cache's objects in one request. If a check is impossible (no network, a
-missing package), the report says so, but does not count it as a problem.
+Buckets are read through TensorFlow's client, as in a run. A bucket's region, and the sizes of a
+cache's objects in one request, come from google-cloud-storage. If a check is impossible (no
+network, a missing package), the report says so, but this does not count as a problem.
 """
 
 import argparse
@@ -33,12 +33,12 @@ STORE = "https://storage.googleapis.com/"
 _LOG_IN = "gcloud auth application-default login; on a TPU VM, a service account for the VM"
 _ROLE = "grant the caller Storage Object Admin on the bucket (roles/storage.objectAdmin)"
 _OF_A_NETWORK = ("no answer", "response code 0")
-# The beginning of a multi-region's name -> that of its regions.
+# Prefix of a multi-region's name -> prefix of the names of its regions.
 _CONTINENTS = {"US": "us-", "NA": "us-", "EU": "europe-", "AS": "asia-"}
 
 
 def problem(fault: str, remedy: str) -> Problem:
-    """Returns a problem and its remedy."""
+    """Returns a problem and its remedy as a dict."""
     return {"what": fault, "do": remedy}
 
 
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Raises a `UserError` for a zone or project without a TPU or folder in it."""
+    """Raises a `UserError` if a zone or project is given without anything to look up in it."""
     if args.zone and not (args.tpu or args.model_dir or args.cache):
         raise UserError("--zone needs --tpu=NAME")
     if args.project and not args.tpu:
@@ -67,11 +67,11 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 
 def examine(args: argparse.Namespace, wrong: list[Problem]) -> dict[str, Any]:
-    """Returns the facts, and appends problems that would make a run fail to `wrong`.
+    """Returns the facts, and appends to `wrong` each problem that would make a run fail.
 
     Returns:
-      "caller", "tpu", "model_dir", "cache" and "locations", if the flags ask for them, and
-      "not_asked", the checks that were impossible, as text.
+      "caller", "tpu", "model_dir", "cache" and "locations", if the flags ask for them. "not_asked"
+      has the checks that were impossible, as text.
     """
     report: dict[str, Any] = {"not_asked": []}
     zone = _examine_tpu(args, report, wrong) if args.tpu else args.zone
@@ -82,7 +82,7 @@ def examine(args: argparse.Namespace, wrong: list[Problem]) -> dict[str, Any]:
         report["caller"] = caller()
         if report["caller"]["kind"] == "anonymous":
             wrong.append(problem("gs:// is anonymous: no credentials were found", _LOG_IN))
-        # TensorFlow tries ten times, for minutes.
+        # By default, TensorFlow tries ten times, which takes minutes.
         os.environ.setdefault("GCS_RETRY_CONFIG_MAX_RETRIES", "2")
         reason = "" if _is_reachable() else f"{STORE} does not answer"
         if not importlib.util.find_spec("tensorflow"):
@@ -105,7 +105,7 @@ def _reason(error: Exception) -> str:
 def _report_failure(
     action: str, error: OSError, report: dict[str, Any], wrong: list[Problem]
 ) -> None:
-    """Reports a failed request: as not asked if the network failed, else as a problem."""
+    """Reports a failed request: as "not_asked" if the network failed, otherwise as a problem."""
     reason = _reason(error)
     if any(words in reason for words in _OF_A_NETWORK):
         report["not_asked"].append(f"{action}: {reason}")
@@ -114,7 +114,7 @@ def _report_failure(
 
 
 def _examine_tpu(args: argparse.Namespace, report: dict[str, Any], wrong: list[Problem]) -> str:
-    """Examines the TPU and this machine; returns the zone."""
+    """Examines the TPU and this machine, and returns the TPU's zone."""
     machine = cloud.read_machine(args.tpu, zone=args.zone, project=args.project)
     if machine.on_google:
         os.environ.setdefault("NO_GCE_CHECK", "false")
@@ -146,8 +146,8 @@ def _examine_tpu(args: argparse.Namespace, report: dict[str, Any], wrong: list[P
 def caller() -> dict[str, str]:
     """Returns the credentials that `gs://` uses: their "kind", "name" and "source".
 
-    They are searched in the same places and order as TensorFlow does, which skips files without
-    credentials.
+    The search has the same places and order as TensorFlow's. Like TensorFlow, it skips files
+    without credentials.
     """
     if os.environ.get(object_facts.TOKEN_VARIABLE):
         return {"kind": "token", "name": "", "source": object_facts.TOKEN_VARIABLE}
@@ -171,7 +171,7 @@ def caller() -> dict[str, str]:
 
 
 def _is_reachable() -> bool:
-    """Returns whether Google's address for buckets answers."""
+    """Returns whether Google Cloud Storage answers."""
     try:
         # A new opener, which reads the current proxy settings of the environment.
         with urllib.request.build_opener().open(STORE, timeout=cloud.SECONDS_TO_ANSWER):
@@ -179,7 +179,7 @@ def _is_reachable() -> bool:
     except urllib.error.HTTPError:
         return True
     except (OSError, ValueError) as error:
-        # A certificate that only TensorFlow's client trusts also counts as an answer.
+        # Only TensorFlow's client may trust the certificate. The server has still answered.
         return isinstance(getattr(error, "reason", None), ssl.SSLError)
 
 
@@ -206,7 +206,7 @@ def _examine_regions(
 
 
 def is_near(location: str, region: str) -> bool:
-    """Returns whether a location is the region, or a multi-region of its continent."""
+    """Returns whether a location is the region itself, or a multi-region on its continent."""
     continent = "-" not in location and _CONTINENTS.get(location[:2])
     return region.startswith(continent) if continent else region == location.lower()
 
@@ -246,7 +246,7 @@ def _write_probe(path: str) -> None:
 
 
 def _examine_cache(folder: str, report: dict[str, Any], wrong: list[Problem]) -> None:
-    # Imported here, because this command must also work without the packages it needs.
+    # Imported here, because this command must also work if packages are missing.
     from t0.caching import verify
 
     try:

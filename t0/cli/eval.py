@@ -139,7 +139,7 @@ def _shard(args: argparse.Namespace) -> "BatchShard":
 
 
 def _choose_vocabulary(chosen: str | None, own: str | None) -> None:
-    """Sets the vocabulary of the tasks: the chosen one, or the checkpoint's own."""
+    """Sets the vocabulary of the tasks: the chosen one or, if it is None, the checkpoint's own."""
     from t0.checkpoints import tokenizer
     from t0.files.any_path import any_path
 

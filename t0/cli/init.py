@@ -1,11 +1,12 @@
-"""`t0 init NAME DATA`: writes a starter folder for your own data, and prints five commands to run.
+"""`t0 init NAME DATA`: writes a starter folder for your own data, and prints five commands.
 
 t0 init reviews reviews.csv
 t0 init reviews reviews.csv --text=review --label=stars --choices=bad,fair,good
 t0 init reviews folder_with_splits --vocab=spiece.model --output=/data/reviews
 
-DATA is a file (csv, tsv, jsonl, json, parquet, arrow; text formats also as .gz), or a folder with a
-file for each split. The prompts, mixtures and run files are plain text, for you to change.
+DATA is a file (csv, tsv, jsonl, json, parquet or arrow; text formats may be gzipped, .gz), or a
+folder with one file per split. The prompts, mixtures and run files are plain text that you can
+change.
 """
 
 import argparse

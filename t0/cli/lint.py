@@ -80,7 +80,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _select(args: argparse.Namespace) -> list[tuple[str, Any]]:
-    """Returns the names and row sources of plain tasks, so that each template is checked once."""
+    """Returns the names and row sources of the tasks to check.
+
+    These are plain tasks, without their rank-evaluation forms, so that each template is checked
+    once.
+    """
     from t0.catalogue import SCORE_EVAL
     from t0.cli.registered import read_listing
 
@@ -118,7 +122,7 @@ def _lint(
         facts = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
     except AbsentData:
         raise
-    except UserError as error:  # a missing column, a template that does not compile
+    except UserError as error:  # such as a missing column or a template that does not compile
         faults, facts = {"fails": str(error)}, {"rows": 0, "counts": {}, "draws": False}
     return {
         "task": name,

@@ -3,9 +3,9 @@
     t0 doctor --json
     t0 tasks 'super_glue_rte.*'
 
-A verb is a row of `VERBS`. Its module has `add_arguments(parser)` and `main(args) -> int` (the exit
-status), and may have `reworded(words)`, which rewrites words that argparse cannot parse. The module
-is imported only when its verb is chosen.
+A verb is a row of `VERBS`. Its module has `add_arguments(parser)` and `main(args) -> int`, which
+returns the exit status. It may also have `reworded(words)`, which rewrites words that argparse
+cannot parse. The module is imported only when its verb is chosen.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `t0` and returns its exit status.
 
     Args:
-      argv: the words after `t0`; by default those of the process.
+      argv: the words after `t0`; by default those of this process.
 
     Raises:
       SystemExit: for `--help`, `--version` and exceptions that `reported` turns into messages.

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Merges, prints the paths of the results files, and returns the exit status.
+    """Merges the shards, prints the paths of the results files, and returns the exit status.
 
     Raises:
       UserError: a shard is missing, unfinished, duplicated or from another run.

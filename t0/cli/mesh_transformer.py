@@ -23,7 +23,7 @@ COMMAND = "t5_mesh_transformer"
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the command line `argv`, whose first word is the command."""
+    """Runs the command line `argv`, whose first word is the command's name."""
     if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
         print(f"{__doc__}\nflags:\n{flags.command_flags().get_help(prefix='')}")
         return
@@ -50,9 +50,10 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _words_for_torch(words: Sequence[str]) -> list[str] | None:
-    """Returns the words for `python -m t0.torch`; None if another engine runs.
+    """Returns the command line for `python -m t0.torch`; None if Mesh TensorFlow runs.
 
-    For both engines, Mesh TensorFlow's side writes specifications and lists configurations.
+    Specifications are written, and configurations listed, by Mesh TensorFlow's side for both
+    engines.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--engine", nargs="?")

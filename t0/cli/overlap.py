@@ -4,8 +4,9 @@ t0 overlap --train /data/cache --eval t0_eval_score_eval --output overlap
 t0 overlap --train t0_train --eval 'super_glue_rte_.*' --data_dir data --output overlap
 t0 overlap --train 'reviews_.*' --eval 'reviews_.*' --data_dir mine --output overlap   # own splits
 
-Training data is a folder of caches, or tasks. Tasks are rendered unless --cache_dirs has a cache of
-them. The outputs are overlap.txt, overlap.json and rows.jsonl; `t0 report --overlap` reads them.
+Training data is a folder of caches, or a list of tasks. A task is read from its cache if
+--cache_dirs has one, and rendered otherwise. The outputs are overlap.txt, overlap.json and
+rows.jsonl, which `t0 report --overlap` reads.
 """
 
 import argparse

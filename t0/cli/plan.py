@@ -25,7 +25,7 @@ _SWITCHES = {
     "exact": "lower the whole model instead of using formulas; may take minutes",
     "json": "print one JSON object",
 }
-# Deprecated; still accepted in one release.
+# Deprecated switches, which this release still accepts.
 _OLD_SWITCHES = {
     "fast": "is now the default",
     "every_block": "is now part of --exact",
@@ -130,7 +130,7 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     return 0
 
 
-# Flag that only one engine's plans read -> the engine. Plans of --sweep only use formulas.
+# Flag that only one engine's plans read -> the engine. Plans of --sweep use formulas only.
 _ENGINE_OF_FLAG = {
     **dict.fromkeys(
         ("sweep", "output", "exact", "every_slice", "every_block", "start_step"), "mesh"
@@ -141,7 +141,7 @@ _NOT_IN_SWEEPS = ("output", "exact", "every_slice", "every_block")
 
 
 def _check_engine_flags(args: argparse.Namespace, engine: str) -> None:
-    """Raises a UserError for a flag that the plan of an engine, or a sweep, does not read."""
+    """Raises a UserError for a flag that a plan of this engine, or a sweep, does not read."""
     engine_flags = {name for name in _ENGINE_OF_FLAG if getattr(args, name) not in (None, False)}
     for name in sorted(engine_flags):
         if _ENGINE_OF_FLAG[name] != engine:
@@ -152,7 +152,7 @@ def _check_engine_flags(args: argparse.Namespace, engine: str) -> None:
 
 
 def _bind_steps(flag_values: Any, start_step: int | None) -> int | None:
-    """Binds the initial checkpoint and the last step that flags set; returns the first step.
+    """Binds the initial checkpoint and the last step from the flags; returns the first step.
 
     Args:
       flag_values: the run's flags.
@@ -179,7 +179,7 @@ def _bind_steps(flag_values: Any, start_step: int | None) -> int | None:
 
 
 def _check_picture_path(path: str) -> None:
-    """Checks that a plot can be written to `path`, before lowering, which takes minutes."""
+    """Checks that a plot can be written to `path`. Lowering takes minutes, so this comes first."""
     target = Path(path)
     if target.suffix not in _PICTURES:
         raise UserError(f"--output {path}: expected a name that ends in {', '.join(_PICTURES)}")
@@ -210,7 +210,8 @@ def configure_run(flag_values: Any, *, reads_data: bool = False, slice_: bool = 
     Args:
       flag_values: the flags of `t5_mesh_transformer`.
       reads_data: whether the run reads data.
-      slice_: whether the run is for a TPU slice; the default slice is in the run file's header.
+      slice_: whether the run is for a TPU slice. The default slice is that in the run file's
+        header.
     """
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     from t0.config import gin_files, parse

@@ -1,9 +1,9 @@
 """`bin/quickstart`: trains and evaluates a toy model on real prompts, and writes a report.
 
-It runs the real commands, which train a T5.1.1 of a few million parameters on prompts of four
-datasets, and rank-evaluate it on rows of these datasets that it was not trained on, and on four
-held-out datasets. All rows are from validation splits, because no package on PyPI has others. The
-scores only show that the pipeline runs. They say nothing about T0.
+It runs the real commands. They train a T5.1.1 of a few million parameters on prompts of four
+datasets. Then they rank-evaluate it on other rows of these datasets, and on four held-out datasets.
+All rows are from validation splits, because no package on PyPI has others. The scores only show
+that the pipeline runs. They say nothing about T0.
 """
 
 import argparse
@@ -164,8 +164,9 @@ def _copy_lines(lines: Iterable[str], file: TextIO) -> Iterator[str]:
 def excerpt(lines: Iterable[str], *, clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
     """Yields the first eight lines of a command's output, then fewer and fewer, and the last one.
 
-    After the first eight, the next line is shown after a tenth of the elapsed time, and at least
-    ten seconds. A command that takes an hour shows about forty lines.
+    After the first eight lines, the next one is shown when a tenth of the elapsed time has passed
+    since the last one, and at least ten seconds. A command that takes an hour shows about forty
+    lines.
     """
     start = due = clock()
     last = ""

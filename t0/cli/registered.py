@@ -1,10 +1,10 @@
-"""Tasks for `t0 tasks`, `show` and `lint`: those of the catalogue, or of imported modules.
+"""Reads the tasks for `t0 tasks`, `show` and `lint`, from the catalogue or imported modules.
 
     listing = read_listing(["t0.recipes"], ["/data/cache"])
     listing.tasks["text_lm"].splits
 
-Importing modules needs TensorFlow, which takes seconds. `t0.catalogue` reads T0's tasks and the
-user's prompts without it.
+Importing modules needs TensorFlow, which takes seconds. Without modules, `t0.catalogue` reads T0's
+tasks and the user's prompts, which does not need TensorFlow.
 """
 
 import dataclasses
@@ -31,12 +31,12 @@ class RegisteredListing:
     mixtures: Mapping[str, Any]
 
     def members(self, mixture: str) -> list[tuple[str, float | None]]:
-        """Returns (task, rate as a number, None if unknown) for each member of a mixture."""
+        """Returns (task, rate) for each member of a mixture; the rate is None if unknown."""
         registered = self.mixtures[mixture]
         return [(task.name, _rate_if_known(registered, task)) for task in registered.tasks]
 
     def sizes(self, name: str) -> dict[str, int | None]:
-        """Returns split -> number of examples, None if unknown; nothing if the data is absent."""
+        """Returns split -> number of examples (None if unknown); empty if the data is absent."""
         from t0.feeding.opening import count_examples
 
         task = self.tasks[name]
@@ -47,7 +47,11 @@ class RegisteredListing:
             return {}
 
     def select(self, expression: str) -> list[str]:
-        """Returns the tasks of a mixture, or those whose names match from their start, sorted."""
+        """Returns the names of tasks, sorted.
+
+        Args:
+          expression: a mixture, or a regular expression that the start of each name matches.
+        """
         if expression in self.mixtures:
             return [task.name for task in self.mixtures[expression].tasks]
         return listing.matching(expression, self.tasks, self.mixtures)
@@ -55,7 +59,7 @@ class RegisteredListing:
 
 @functools.cache
 def _print_note_once(text: str) -> None:
-    """Prints a line to standard error, once."""
+    """Prints a line to standard error, unless it was printed before."""
     print(text, file=sys.stderr)
 
 
@@ -72,10 +76,10 @@ def _rate_if_known(mixture: Any, task: Any) -> float | None:
 def read_listing(
     modules: Sequence[str] | None, cache_dirs: Sequence[str] = ()
 ) -> listing.Listing | RegisteredListing:
-    """Returns the catalogue; if modules are named, imports them and returns SeqIO's registries.
+    """Returns the catalogue or, if modules are named, imports them and returns their tasks.
 
     Args:
-      modules: the names of the modules, None or empty for the catalogue.
+      modules: the names of the modules; None or empty for the catalogue.
       cache_dirs: folders with cached tasks.
 
     Raises:
@@ -97,7 +101,7 @@ def read_listing(
 def shown_examples(
     task: Any, split: str, first: int, number: int, lengths: Mapping[str, int]
 ) -> Iterator[RowPreview]:
-    """Yields examples of a SeqIO task, tokenised by its own preprocessors and cut at the lengths.
+    """Yields examples of a SeqIO task, as its preprocessors return them, truncated to the lengths.
 
     Args:
       task: the task.

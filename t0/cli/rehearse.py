@@ -1,11 +1,12 @@
-"""`t0 rehearse`: trains a few steps of a TPU run on virtual cores here, next to our own loop.
+"""`t0 rehearse`: trains a few steps of a TPU run on virtual cores, and checks the result.
 
     t0 rehearse --gin_file=runs/t0_3b.gin --gin_file=mesh/v3-8.gin
 
-It accepts the flags of `t5_mesh_transformer`, makes the model small, runs the program of each core
-of the slice, and compares the result with the same steps on one device. The exit status is 1 if
-they differ. It needs no TPU, no checkpoint, no data and no network. Both sides train on random
-tokens or, with `--data DIR`, on the run's own mixture, whose cache or sources are in that folder.
+It accepts the flags of `t5_mesh_transformer`, makes the model small, and runs the program of each
+core of the slice on this machine. It compares the result with the same steps of our own training
+loop on one device. The exit status is 1 if they differ. It needs no TPU, no checkpoint, no data and
+no network. Both sides train on random tokens. With `--data DIR`, they train on the run's own
+mixture, whose cache or sources are in that folder.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`t0 report` and `t0 compare`: tables, plots and a page of evaluation and training runs.
+"""`t0 report` and `t0 compare`: tables, plots and a page about evaluation and training runs.
 
 t0 report model/eval                                           # tables in the terminal
 t0 report model/eval --output report --metrics model           # also a page, CSV, JSON, pictures
@@ -92,5 +92,5 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Runs `t0 compare`, which requires that the runs can be compared."""
+    """Runs `t0 compare`, which ends with an error if the runs cannot be compared."""
     return main(args, must_compare=True)

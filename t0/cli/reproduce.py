@@ -1,4 +1,4 @@
-"""`t0 eval --reproduce`: runs T0's held-out evaluation, and compares it with published values.
+"""`t0 eval --reproduce`: runs T0's held-out evaluation next to the published values.
 
 t0 eval bigscience/T0_3B --reproduce --output=out            # rows and weights from the hub
 t0 eval /models/t0_3b --reproduce --data_dir=DATA --skip_absent
@@ -77,7 +77,7 @@ def _check_data(*, skip: bool) -> None:
 
 
 def download_lines(splits: Sequence[tuple[str, str | None, str]]) -> list[str]:
-    """Returns the number of rows, target folder and download command of each split."""
+    """Returns a line for each split: its number of rows, target folder and download command."""
     folder = next(map(str, data_dirs()), "DATA")
     lines = [
         "With a network they are read from the Hugging Face hub. Without, use another machine:"

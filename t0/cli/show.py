@@ -1,10 +1,11 @@
-"""`t0 show TASK`: shows rendered rows with inputs, target, choices, token counts and truncation.
+"""`t0 show TASK`: shows rendered rows: inputs, target, choices, token counts and truncation.
 
 t0 show super_glue_rte_GPT_3_style --data_dir=data --vocab=spiece.model
 t0 show reviews_positive --data_dir=mine --split=validation --row=17 --ids
 t0 show reviews_positive --data_dir=mine --all_prompts --lengths=inputs=512,targets=64
 
-Tasks that are not in T0's catalogue (--module_import) are shown as their preprocessors return them.
+Tasks from `--module_import`, which are not in T0's catalogue, are shown as their preprocessors
+return them.
 """
 
 import argparse
@@ -90,7 +91,10 @@ def _rows(args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any) -> 
 
 
 def _select_names(listing: Any, args: argparse.Namespace) -> list[str]:
-    """Returns the tasks to show: one, or with --all_prompts all of its dataset or expression."""
+    """Returns the tasks to show: one or, with --all_prompts, all that match.
+
+    With --all_prompts, the name of a task stands for all tasks of its dataset.
+    """
     from t0.catalogue import SCORE_EVAL
 
     name = args.task.removesuffix(SCORE_EVAL) if not args.module_import else args.task
@@ -151,7 +155,7 @@ def _show_prompted(
 
 
 def _open_split(task: Any, requested: str | None) -> tuple[str, Any]:
-    """Opens the requested split; if it is None, the first one whose data exists."""
+    """Opens the requested split or, if it is None, the first one whose data exists."""
     if requested is not None:
         split = _choose_split(task.name, task.split_mapping, requested)
         return split, task.open(split)

@@ -11,7 +11,7 @@ import importlib.metadata
 import sys
 
 VERSION = "2.15.1"
-# Packages that were built or released with TensorFlow -> the prefix of the matching release.
+# Packages that were built or released with TensorFlow -> prefix of the version that matches.
 RELEASES = {
     "tensorflow": "2.15.",
     "tensorflow-text": "2.15.",
@@ -23,7 +23,7 @@ RELEASES = {
 
 
 def main() -> None:
-    """Prints the two lines, or exits with a message about the installed TensorFlow."""
+    """Prints the folder and the packages; exits with a message if TensorFlow does not fit."""
     distributions: dict[str, tuple[str, str]] = {}
     for distribution in importlib.metadata.distributions():
         name = (distribution.metadata["Name"] or "").lower().replace("_", "-")

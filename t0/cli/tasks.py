@@ -5,7 +5,7 @@ t0 tasks t0++_train              # a mixture's tasks with their rates
 t0 tasks 'super_glue_rte_.*'     # tasks by regular expression (matched at the name's start)
 t0 tasks --cache_dirs=/data/cache --json sciq_.*
 
-Without --module_import, it reads T0's catalogue, which does not need TensorFlow.
+Without --module_import, it reads T0's catalogue, for which it does not need TensorFlow.
 """
 
 import argparse

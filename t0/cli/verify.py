@@ -1,4 +1,4 @@
-"""`t0 verify CACHE_DIR`: re-checks the files of caches, and lists damaged and stale caches.
+"""`t0 verify CACHE_DIR`: checks the files of caches, and lists damaged and stale caches.
 
 t0 verify /data/cache                       # all tasks below the directory
 t0 verify /data/cache/super_glue_rte_should_assume --json
@@ -82,7 +82,7 @@ def _summary(
 def _compare(
     caches: Sequence[str], args: argparse.Namespace
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Returns cache -> its changes since it was written, and cache -> why they are unknown."""
+    """Returns cache -> its changes since it was written, and cache -> why these are unknown."""
     from t0.caching.cache_files import read_provenance
     from t0.caching.cache_plan import NO_RECORD
 

@@ -1,11 +1,11 @@
-"""The value that gin has bound to a parameter or macro, evaluated or not.
+"""Finds the value that gin has bound to a parameter or macro, evaluated or not.
 
     bound("run.mode", "train")                      # "score_eval"
     bound("%MIXTURE_NAME")                          # a macro
     bound("run.batch_size", evaluate=False)         # ("sequences_per_batch", 128), not %BATCH_SIZE
 
-Without evaluation, no reference is called and the operative config records nothing: macros are
-replaced by their values, and a value such as `@tpu_mesh_shape()` remains a reference.
+Without evaluation, no reference is called and the operative config records nothing. Macros are
+replaced by their values, but a value such as `@tpu_mesh_shape()` remains a reference.
 """
 
 import copy
@@ -23,11 +23,11 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
     Args:
       name: the name of the parameter or macro.
       default: the result if nothing is bound.
-      evaluate: whether to call references and record macros as used; if not, the result is that of
+      evaluate: whether to call references and record macros as used. If not, the result is that of
         `resolve_macros`.
 
     Raises:
-      UserError: the value is a macro that is not set.
+      UserError: the value is a macro that has no value.
     """
     try:
         value = gin.query_parameter(name)
@@ -45,9 +45,9 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
 
 
 def resolve_macros(value: Any) -> Any:
-    """Replaces the macros in a value by their values.
+    """Replaces the macros in a value with their values.
 
-    A required macro that is not set becomes `gin.REQUIRED`; an undefined macro remains a reference.
+    A required macro that is not set becomes `gin.REQUIRED`. An undefined macro remains a reference.
     """
     if isinstance(value, gin_config.ConfigurableReference):
         name, selector = value.config_key
@@ -64,7 +64,7 @@ def resolve_macros(value: Any) -> Any:
 
 
 def macro_defined(name: str) -> bool:
-    """Returns whether the macro is bound."""
+    """Returns whether a macro is bound."""
     return (name, "gin.macro") in gin_config._CONFIG
 
 

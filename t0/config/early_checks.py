@@ -2,9 +2,9 @@
 
     check(["runs/finetune.gin"], ["TRAIN_STEP = 5"])   # UserError: ... Did you mean TRAIN_STEPS?
 
-A misspelled file or macro, or text without quotes, is reported immediately. Function and parameter
-names are checked by `t0.config.parse`, after the modules that register them are imported. It also
-reads files on gs://.
+A misspelled file or macro, or text without quotes, is reported immediately. The names of functions
+and parameters are checked later by `t0.config.parse`, when the modules that register them have been
+imported. That module also reads files on gs://.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ from t0.errors import UserError, nearest
 
 # Macros that our code or T5's code reads from gin by name.
 READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
-# If an unread macro is this similar to one that is read, it is probably a misspelling.
+# An unread macro whose name is this similar to the name of a read macro is probably misspelled.
 _SIMILARITY = 0.8
 
 
@@ -37,8 +37,8 @@ def check(
       location_prefixes: folders to search before this project's.
 
     Raises:
-      UserError: a file is missing, there is a syntax error or a name of T5X's, or an unread macro
-        is similar to one that is read.
+      UserError: a file is missing, there is a syntax error or a name that only T5X has, or the name
+        of an unread macro is similar to that of a read one.
     """
     folders = search_path(location_prefixes)
     names = [defaults_file(), *in_order(resolved_names(gin_files, location_prefixes))]

@@ -28,7 +28,7 @@ from t0.errors import UserError, nearest, remote_mistake
 _UNKNOWN_FILE = re.compile(r"Unable to open file: (.+?)\. Searched")
 _UNKNOWN_NAME = re.compile(r"No configurable matching (?:reference )?'?@?([^'()]+)")
 _UNKNOWN_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'")
-# gin appends the location of the statement. A statement from --gin_param has no file.
+# gin appends the location of the statement to its messages. For --gin_param there is no file.
 _PLACE = re.compile(r'In (?:file "(?P<file>[^"]+)"|bindings string),? line (?P<line>\d+)')
 _REQUIRED = re.compile(r"Required bindings for `([^`]+)` not provided in config: \['([^']+)'")
 _BOUND = re.compile(r"(\w+)\s*=[^=]*@")
@@ -58,7 +58,7 @@ def explain_errors(folders: Sequence[str] = (), params: Sequence[str] = ()) -> I
 
 
 def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()) -> str:
-    """Explains an error that gin raised during parsing in a sentence or two.
+    """Explains an error that gin raised during parsing, in a sentence or two.
 
     Args:
       error: the error that `gin.parse_config_files_and_bindings` raised.
@@ -111,7 +111,7 @@ def _explain_unreadable(text: str, params: Sequence[str]) -> str:
         return f"the gin configuration cannot be read: {text}"
     line = lines[int(line_number[1]) - 1]
     name, _, value = (side.strip() for side in line.partition("="))
-    # The shell removes one pair of quotes.
+    # The shell has removed one pair of quotes.
     bare = value and value[0] not in "'\"([{@%"
     quoted = f" Text needs a second pair of quotes: --gin.{name}=\"'{value}'\"" if bare else ""
     reason = text[: line_number.start()].strip(" .")
@@ -152,8 +152,8 @@ def _suggest_similar(name: str, known: Iterable[str]) -> str:
 
 
 def _known_names() -> list[str]:
-    # Users may write any suffix of a name's module path that is unique, so all suffixes are known
-    # names.
+    # Users may write the end of a name's module path if it is unique. Therefore every end of every
+    # name is a known name.
     paths = (name.split(".") for name, _ in gin_config._REGISTRY.items())
     return list({".".join(p[-n:]): None for p in paths for n in range(1, min(3, len(p)) + 1)})
 
@@ -198,11 +198,11 @@ def _select_names(fits: Callable[[Any], bool]) -> list[str]:
 
 
 def list_choices(parameter: str) -> str:
-    """Returns a sentence that lists the choices for `run.optimizer` or
-    `run.learning_rate_schedule`.
+    """Returns a sentence that lists the values that a parameter of `run` can have.
 
     Args:
-      parameter: the name after the dot; for other parameters the sentence is empty.
+      parameter: "optimizer" or "learning_rate_schedule". For other parameters, the sentence is
+        empty.
     """
     if parameter not in KINDS:
         return ""
@@ -211,7 +211,7 @@ def list_choices(parameter: str) -> str:
 
 
 def check_not_text(parameter: str, value: Any) -> None:
-    """Checks that a parameter of `run` is an optimizer or a schedule, and not its name as text.
+    """Checks that a parameter of `run` is bound to an optimizer or a schedule, not to its name.
 
     Args:
       parameter: "optimizer" or "learning_rate_schedule".

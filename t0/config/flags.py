@@ -5,8 +5,8 @@
     gin_parameters(values, "train")       # {"t0.train_loop.seed": (3, "--seed")}
     check_mode(values, "export")          # UserError: --seed belongs to ...
 
-T5X's notation for a gin binding, --gin.NAME=VALUE, is read as a --gin_param. Importing this module
-is fast.
+In T5X's notation, --gin.NAME=VALUE is a gin binding. It is read like --gin_param. Importing this
+module is fast.
 """
 
 import importlib
@@ -94,7 +94,7 @@ _TABLE = (
 _TRACER = "tensorflow.python.tpu.tensor_tracer_flags"
 _TPU_CLIENT = "tensorflow.python.tpu.client.client"
 _HUB = "tensorflow_hub.resolver"
-# Flag that a library defines in absl's global set and reads itself -> the library's module.
+# Flag that a library defines in absl's global set, and reads from there -> the library's module.
 LIBRARY_FLAGS = {
     "logical_cores_per_chip": "mesh_tensorflow.simd_mesh_impl",
     "fold_xy": "mesh_tensorflow.simd_mesh_impl",
@@ -108,7 +108,7 @@ LIBRARY_FLAGS = {
     "tfhub_model_load_format": _HUB,
     "tfds_debug_list_dir": "tensorflow_datasets.core.community.register_path",
 }
-# The values of `run.mode`. Off TPU, "train", "score_eval" and "infer" run our own code.
+# The values of `run.mode`. Without a TPU, "train", "score_eval" and "infer" run our own code.
 GIN_MODES = (
     "train",
     "eval",
@@ -127,7 +127,7 @@ _EXPORTS = ("export", "export_infer", "export_score")
 MODEL_API_MODES = {mode: f"--mode={mode}" for mode in _MODES}
 _API_TRAINING = tuple(MODEL_API_MODES[mode] for mode in ("train", "finetune"))
 _API_READING = tuple(MODEL_API_MODES[mode] for mode in ("eval", "predict", "score"))
-# The activation type in the modes that Mesh TensorFlow's own code runs.
+# The gin parameter of the activation type, in the modes that Mesh TensorFlow's own code runs.
 _MESH_TYPE = "get_variable_dtype.activation_dtype"
 
 
@@ -137,8 +137,8 @@ def _ranking_and_inference(name: str) -> dict[str, str | None]:
     return {"infer": f"t0.infer.{name}", **ranked}
 
 
-# Flag of ours that only some modes read -> mode that reads it -> the gin parameter that it sets, or
-# None if the command reads the flag itself.
+# Flag of ours that only some modes read -> a mode that reads it -> the gin parameter that the flag
+# sets there, or None if the command itself reads the flag.
 MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "activation_dtype": {
         **dict.fromkeys((mode for mode in GIN_MODES if mode not in _EXPORTS), _MESH_TYPE),
@@ -164,8 +164,8 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
     },
     "shard_id": _ranking_and_inference("shard_id"),
 }
-# Flags of `MODE_FLAGS` that a run with --tpu also reads. The others are read by our own code only,
-# which runs without a TPU.
+# Flags of `MODE_FLAGS` that a run with --tpu also reads. Only our own code reads the others, and it
+# runs without a TPU.
 _STEPS = ("epochs", "finetune_steps")
 _ON_TPU = (*_STEPS, "allow_stale_cache", "max_hours")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
@@ -203,7 +203,7 @@ _GIN_WORD = re.compile(r"--?gin\.(?P<name>[^=\s]*)\s*(?P<value>=.*)?", re.S)
 
 
 class _RepeatableList(flags.Flag):
-    """A flag with comma-separated values; if it is repeated, the values of all are joined."""
+    """A flag with comma-separated values. If it is repeated, all values are joined."""
 
     def parse(self, argument: Any) -> None:
         """Adds the values of one occurrence."""
@@ -213,7 +213,7 @@ class _RepeatableList(flags.Flag):
 
 
 def define_flags(table: Iterable[Sequence[Any]]) -> flags.FlagValues:
-    """Returns the flags of a table, in a separate set, because other commands use the same names.
+    """Returns the flags of a table as a separate set, because other commands use the same names.
 
     Args:
       table: rows of (kind, name, default, help, choices of an enum).
@@ -257,12 +257,12 @@ def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:
 
 
 def gin_folders(flag_values: flags.FlagValues) -> list[str]:
-    """Returns the gin folders named by flags, in search order."""
+    """Returns the folders for gin files that the flags name, in search order."""
     return [*flag_values.gin_location_prefix, *flag_values.gin_search_paths]
 
 
 def macros_set_by_flags(flag_values: flags.FlagValues) -> set[str]:
-    """Returns the macros of run files that need no value, because a flag replaces them."""
+    """Returns the macros of run files that need no value, because a given flag replaces them."""
     return {m for m, names in _MACROS.items() if any(flag_values[name].present for name in names)}
 
 
@@ -281,7 +281,7 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
 
 
 def parse_words(flag_values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
-    """Parses a command line into a command's flags and absl's own flags; returns the other words.
+    """Parses a command line into a command's flags and absl's own; returns the remaining words.
 
     Raises:
       UserError: a flag is unknown (the message suggests similar ones), or a value is invalid.
@@ -303,7 +303,7 @@ def parse_words(flag_values: flags.FlagValues, argv: Sequence[str]) -> list[str]
 
 
 def activation_dtype(value: Any) -> str:
-    """Converts an activation type that gin binds to a value of --activation_dtype.
+    """Converts an activation type that is bound in gin to a value of --activation_dtype.
 
     Raises:
       UserError: the type is not supported.
@@ -317,17 +317,17 @@ def activation_dtype(value: Any) -> str:
 
 
 def check_mode(flag_values: flags.FlagValues, mode: str) -> list[str]:
-    """Checks that the mode reads all given flags of ours.
+    """Checks that the mode reads every flag of ours on the command line.
 
     Args:
       flag_values: the command's flags.
       mode: the value of `run.mode` or, with --use_model_api, of `MODEL_API_MODES`.
 
     Returns:
-      a line for each given flag of T5's that the run does not read.
+      a line for each flag of T5's on the command line that the run does not read.
 
     Raises:
-      UserError: the mode does not read a flag of ours; the message names the modes that do.
+      UserError: the mode does not read a flag of ours. The message names the modes that do.
     """
     model_api = mode in MODEL_API_MODES.values()
     for name, modes in MODE_FLAGS.items():
@@ -359,7 +359,7 @@ def check_mode(flag_values: flags.FlagValues, mode: str) -> list[str]:
 
 
 def _describe_readers(modes: Collection[str], model_api: bool) -> str:
-    """Describes the modes that read a flag, either modes of the Model API or of gin's run."""
+    """Describes the modes that read a flag: modes of the Model API, or values of `run.mode`."""
     same_kind = [mode for mode in modes if (mode in MODEL_API_MODES.values()) == model_api]
     words = [_IN_WORDS.get(mode, mode if model_api else f"mode '{mode}'") for mode in same_kind]
     return " and ".join(words) or "runs without --use_model_api"
@@ -386,7 +386,7 @@ _CONFIGURING += ("logical_cores_per_chip", "fold_xy")
 def check_planned(
     flag_values: flags.FlagValues, command: str, more: Collection[str] = ()
 ) -> list[str]:
-    """Checks that a command which only plans or rehearses a run can apply the run's flags.
+    """Checks that a command that only plans or rehearses a run can apply the run's flags.
 
     Args:
       flag_values: the flags of `t5_mesh_transformer`.
@@ -394,7 +394,7 @@ def check_planned(
       more: flags that this command reads, in addition to those that configure gin.
 
     Returns:
-      a line that names the given flags without effect on the result; empty if there are none.
+      a line that names the flags that have no effect on the result; empty if there are none.
 
     Raises:
       UserError: a flag would change the run, but the command does not read it.
@@ -412,7 +412,7 @@ def check_planned(
 
 
 def gin_parameters(flag_values: flags.FlagValues, mode: str) -> dict[str, tuple[Any, str]]:
-    """Returns the gin parameters that the flags set in a mode: name -> (value, the flag)."""
+    """Returns the gin parameters that the flags set in a mode: name -> (value, flag)."""
     return {
         modes[mode]: (flag_values[name].value, f"--{name}")
         for name, modes in MODE_FLAGS.items()
@@ -421,7 +421,7 @@ def gin_parameters(flag_values: flags.FlagValues, mode: str) -> dict[str, tuple[
 
 
 def set_library_flags(flag_values: flags.FlagValues) -> None:
-    """Imports the libraries that read flags from absl's global set, and sets these flags."""
+    """Imports the libraries that read their flags from absl's global set, and sets these flags."""
     for name, module in LIBRARY_FLAGS.items():
         if flag_values[name].present:
             importlib.import_module(module)

@@ -1,10 +1,10 @@
-"""Locations of gin files: the search path, and our names for T5X's files.
+"""Finds gin files: the search path, and our names for T5X's files.
 
     search_path(["/mine"])                       # /mine, this project's, T5's, Mesh's
     resolved_names(["t5_1_1/small.gin"], [])     # ["models/t5.1.1.small.gin"]
 
-The working directory comes before all of these folders. Nothing here imports TensorFlow, T5 or Mesh
-TensorFlow: their folders are found without importing them.
+The working directory comes before all of these folders. This module finds the folders of T5 and
+Mesh TensorFlow without importing these packages, and does not import TensorFlow.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ def defaults_file() -> str:
     return f"{_published_folders()[1]}/defaults.gin"
 
 
-# Files that configure a run's mode. Each is read after the file that configures the model.
+# Files that configure a run's mode. They are read after the file that configures the model.
 RUN_FILES = ("pretrain.gin", "finetune.gin", "eval.gin", "infer.gin")
 
 
-# T5X's name of a file, in any folder -> ours.
+# T5X's name for a file, in any folder -> our name.
 _T5X_FILES = (
     (re.compile(r"(?:.*/)?t5_1_1/(small|base|large|xl|xxl)\.gin"), r"models/t5.1.1.\1.gin"),
     (re.compile(r"(?:.*/)?mt5/(small|base|large|xl|xxl)\.gin"), r"models/mt5.\1.gin"),
@@ -65,7 +65,7 @@ def search_path(location_prefixes: Sequence[str] = ()) -> list[str]:
 
 
 def t5x_file(name: str) -> str | None:
-    """Returns our file for a T5X file name, or None.
+    """Returns the name of our file that replaces a T5X file, or None.
 
     >>> t5x_file("t5x/configs/runs/pretrain.gin"), t5x_file("t5x/examples/t5/t5_1_1/small.gin")
     ('runs/pretrain.gin', 'models/t5.1.1.small.gin')
@@ -75,10 +75,10 @@ def t5x_file(name: str) -> str | None:
 
 
 def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> list[str]:
-    """Returns the names of gin files, with missing T5X names replaced by ours.
+    """Returns the names of gin files. T5X names that do not exist are replaced by ours.
 
-    After each `operative_config.gin` comes the file next to it with this project's names, if it
-    exists and is not in the list already.
+    Each `operative_config.gin` is followed by the file next to it that has this project's names, if
+    that file exists and is not in the list already.
 
     Args:
       gin_files: paths, or names to search for.
@@ -90,7 +90,8 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
         ours = t5x_file(name)
         names.append(name if ours is None or _find_local_file(name, folders) else ours)
         companion_file = operative.companion(name)
-        # Look for the named file first: if it is forbidden or unreachable, the error names it.
+        # Look for the file itself first. If it is forbidden or unreachable, the error then names
+        # this file.
         is_new_companion = companion_file and companion_file not in gin_files
         if is_new_companion and _is_found(name, folders) and _is_found(companion_file, folders):
             names.append(companion_file)
@@ -102,7 +103,7 @@ def _find_local_file(name: str, folders: Sequence[str]) -> pathlib.Path | None:
 
 
 def _is_found(name: str, folders: Sequence[str]) -> bool:
-    """Returns whether gin can find a file; on gs:// only if TensorFlow is imported."""
+    """Returns whether gin can find a file. On gs:// this needs TensorFlow to be imported."""
     from t0.compat import gin_config
 
     prefixes = ["", *folders] if "://" not in name else [""]
@@ -112,10 +113,10 @@ def _is_found(name: str, folders: Sequence[str]) -> bool:
 
 
 def in_order(gin_files: Sequence[str]) -> list[str]:
-    """Returns the files in reading order: the model's file before the run's file.
+    """Returns the files in the order in which they are read: the model's before the run's.
 
-    This way the dropout rate of `runs/finetune.gin` takes effect even if a command line names
-    `models/t5.1.1.small.gin` after it. All other files keep their positions.
+    With this order, the dropout rate of `runs/finetune.gin` takes effect even if the command line
+    names `models/t5.1.1.small.gin` after it. All other files keep their positions.
 
     >>> in_order(["runs/finetune.gin", "models/t5.1.1.small.gin", "mine.gin"])
     ['models/t5.1.1.small.gin', 'runs/finetune.gin', 'mine.gin']
@@ -128,15 +129,15 @@ def in_order(gin_files: Sequence[str]) -> list[str]:
 
 
 def slice_of_header(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> str | None:
-    """Returns the mesh file of the TPU slice in the header of a run file, or None.
+    """Returns the mesh file that the header of a run file names, or None.
 
     Args:
       gin_files: the names of the files on a command line, on this machine.
       location_prefixes: folders to search before this project's.
 
     Returns:
-      a name such as "mesh/v3-512.gin"; None if no header has one, or if a file of the command line
-      sets the slice itself.
+      a name such as "mesh/v3-512.gin", which stands for a TPU slice; None if no header has one, or
+      if a file of the command line sets the slice itself.
     """
     mesh_file = None
     folders = ["", *search_path(location_prefixes)]
@@ -160,7 +161,7 @@ def _is_model(name: str) -> bool:
 
 @contextlib.contextmanager
 def quiet_search() -> Iterator[None]:
-    """Silences gin's warning about each folder of the search path that does not have the file."""
+    """Silences gin's warnings about the folders of the search path that do not have a file."""
     logger = logging.getLogger()
     search_filter = _SearchWarningFilter()
     logger.addFilter(search_filter)

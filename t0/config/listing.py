@@ -4,8 +4,8 @@
     # BATCH_SIZE = 8  # the command line
     # run.batch_size = ('sequences_per_batch', 8)  # runs/eval.gin:57; BATCH_SIZE: the command line
 
-The text is a valid gin file. Macros are replaced by their values; `@name()` remains, because
-nothing is called. The defaults of the run's own functions are also listed.
+The text is a valid gin file. Macros are replaced by their values. References such as `@name()`
+remain, because nothing is called. The defaults of the run's own functions are also listed.
 """
 
 import inspect
@@ -21,20 +21,21 @@ CommandBindings = Mapping[str, tuple[Any, str]]
 # (scope, function) -> parameter -> its value, and where it was set.
 _Rows = dict[tuple[str, str], dict[str, tuple[Any, Any]]]
 
-# Mode -> the functions with which a run starts. Their bindings refer to the run's other functions.
+# Mode -> the functions that start a run. Their bindings refer to the run's other functions.
 _RUN = "mesh_tensorflow.transformer.utils.run"
 _ROOTS = {"train": (_RUN, "t0.train_loop"), "infer": (_RUN, "t0.infer")}
-# Parameters that the callers of these functions always pass, so that gin's bindings have no effect.
+# Parameters that the callers of these functions always set, so that gin's bindings have no effect.
 _CALLERS = frozenset(("model_dir", "tpu", "tpu_job_name", "tpu_zone", "gcp_project", "vocabulary"))
 _CALLERS |= {"step", "total_train_steps", "learning_rate", "sequence_length", "dataset_split"}
 
 
 def text(parsed: Config, command_bindings: CommandBindings) -> str:
-    """Returns gin's configuration, plus the bindings in `command_bindings`, as a gin file.
+    """Returns gin's configuration, with the bindings in `command_bindings`, as a gin file.
 
     Args:
       parsed: the result of `parse.parse`.
-      command_bindings: parameters that the command binds after parsing; gin does not have them yet.
+      command_bindings: parameters that the command binds after parsing, and that gin does not have
+        yet.
     """
     locations = origins(parsed)
     overriding = {_parse_key(name): (value, why) for name, (value, why) in command_bindings.items()}
@@ -63,7 +64,7 @@ def _parse_key(name: str) -> Key:
 def _rows_by_function(
     locations: Origins, overriding: dict[Key, tuple[Any, str]]
 ) -> Iterator[tuple[tuple[str, str], dict[str, tuple[Any, Any]]]]:
-    """Yields each (scope, function) and its rows: parameter -> (value, origin).
+    """Yields each (scope, function) with its rows: parameter -> (value, origin).
 
     The run's own functions come first, with their defaults.
     """
@@ -93,10 +94,10 @@ def _rows_by_function(
 
 
 def _find_reached_functions(rows: _Rows) -> list[tuple[str, str]]:
-    """Returns the run's functions, then those that their bindings refer to."""
+    """Returns the run's own functions, then the functions that their bindings refer to."""
     roots = _ROOTS.get(bound("run.mode", "train", evaluate=False), (_RUN,))
     reached = [("", name) for name in roots]
-    for key in reached:  # the loop appends to the list
+    for key in reached:  # the loop appends to this list
         values = [resolve_macros(value) for value, _ in rows.get(key, {}).values()]
         for reference in gin_config.iterate_references(values):
             if reference.config_key not in reached:

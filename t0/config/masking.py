@@ -18,29 +18,30 @@ from t0.errors import UserError
 from t0.files import paths
 
 MASK = "***"
-# Names whose values are masked. tokens_per_batch, token_dropout_rate and stop_at_token must not
-# match.
+# Names whose values are masked. The names tokens_per_batch, token_dropout_rate and stop_at_token
+# must not match.
 _SECRET = (
     r"(?:(?:passwo?r?d|passphrase|secret|credential|(?:api|access|account|private)[_-]?key)\w*"
     r"|(?<!stop_at_)token|signature|authorization|\b(?:key|sig|auth|pwd))"
 )
 _SECRET_VALUE = re.compile(rf"({_SECRET}['\"]?\s*[=:]\s*)\S.*", re.I | re.S)
-# Tokens of hubs and cloud providers are recognised by their form, whatever their name is.
+# The tokens of hubs and cloud providers are recognised by their form, whatever name they have.
 _SECRET_FORM = re.compile(
     r"\b(?:hf_\w{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|xox[abprs]-[\w-]{8,}"
     r"|AKIA[0-9A-Z]{12,}|AIza[\w-]{16,}|ya29\.[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*)"
 )
 _SECRET_FLAG = re.compile(rf"--?[\w./-]*{_SECRET}$", re.I)
 _LOGIN = re.compile(r"(://)[^/@\s]+@")
-# A reference has its value in another binding; numbers, None and booleans reveal nothing.
+# Values that are never masked: a reference, because its value is in another binding, and numbers,
+# None and booleans, because they reveal nothing.
 _PLAIN = re.compile(r"[%@]|(?:[-+\d.][\w.+-]*|None|True|False)$")
 _BINDING = re.compile(r"(?P<name>[\w./-]+)(?P<equals> = )(?P<value>.+)")
-# gin breaks longer lines, but a value must be masked as a whole.
+# The line length for gin. gin breaks longer lines, but a value must be masked as a whole.
 _ONE_LINE = 1_000_000
 
 
 def mask_secrets(text: str) -> str:
-    """Masks a password or key in a binding, flag or address."""
+    """Masks the password or key in a binding, a flag or an address."""
     return _SECRET_FORM.sub(MASK, _LOGIN.sub(r"\1***@", _SECRET_VALUE.sub(r"\1***", text)))
 
 
@@ -59,7 +60,7 @@ def mask_command(argv: Sequence[str]) -> str:
 def save_command(model_dir: str, argv: Sequence[str]) -> None:
     """Writes a command line, masked, into the next free file of a model directory.
 
-    Only the owner can read the file, because not every secret can be recognised.
+    Only the owner can read the file, because masking cannot recognise every secret.
 
     Args:
       model_dir: the folder, local or gs://.
@@ -86,7 +87,7 @@ def save_command(model_dir: str, argv: Sequence[str]) -> None:
 
 
 def mask_value(name: str, value: str) -> str:
-    """Returns a binding's value in gin's notation, or the mask in quotes if it is a credential.
+    """Returns a binding's value in gin's notation; the quoted mask if the value is a credential.
 
     >>> mask_value("hub.api_key", "'abc'"), mask_value("run.batch_size", "('tokens', 8)")
     ("'***'", "('tokens', 8)")
@@ -116,13 +117,13 @@ def _mask_line(line: str) -> str:
 
 
 def refuse_masked() -> None:
-    """Checks that no binding has the mask as its value.
+    """Checks that the mask is not the value of any binding.
 
     Raises:
-      UserError: a binding has: the configuration was saved by a run, and the credential is not set
-        again.
+      UserError: it is the value of one. A run saved this configuration with the credential masked,
+        and the credential has not been set again.
     """
-    from t0.compat import gin_config  # other engines mask values without gin
+    from t0.compat import gin_config  # imported here: other engines mask values without gin
 
     masked = sorted(
         name if selector == "gin.macro" else f"{f'{name}/' if name else ''}{selector}.{parameter}"

@@ -1,15 +1,15 @@
-"""Splits the operative config into a file for stock T5 and one with this project's names.
+"""Splits the operative config into a file for stock T5 and a file with this project's names.
 
     stock, ours = split(gin.operative_config_str())
     save("/models/tiny", stock + ours)           # two files; the second has ours
     companion("/models/tiny/operative_config.gin")       # ".../operative_config.t0.gin"
 
 `operative_config.gin` contains the bindings that T5 0.9.4 and Mesh TensorFlow know, so that T5's
-own `t5_mesh_transformer` and its Model API can read it. Next to it, `operative_config.t0.gin`
-contains the bindings of functions that `t0` registers, and those whose value is such a function.
-Whenever this project reads a file named `operative_config.gin`, it then reads the file next to it
-(`t0.config.gin_files.resolved_names`). An `operative_config.gin` from before this split contains
-all bindings.
+own `t5_mesh_transformer` and its Model API can read it. `operative_config.t0.gin`, next to it,
+contains the bindings of functions that `t0` registers, and the bindings whose value is such a
+function. Whenever this project reads a file named `operative_config.gin`, it then also reads the
+file next to it (`t0.config.gin_files.resolved_names`). Before this split was introduced, all
+bindings were in `operative_config.gin`.
 """
 
 import posixpath
@@ -30,7 +30,7 @@ _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def companion(path: str) -> str | None:
-    """Returns the path of the file with this project's names, or None for any other file name.
+    """Returns the path of the file with our names; None unless `path` is an operative config.
 
     >>> companion("/models/tiny/operative_config.gin")
     '/models/tiny/operative_config.t0.gin'
@@ -40,7 +40,7 @@ def companion(path: str) -> str | None:
 
 
 def save(folder: str, text: str) -> None:
-    """Writes an operative config into a folder as two files, ours first.
+    """Writes an operative config into a folder as two files. The file with our names comes first.
 
     Args:
       folder: the model directory, local or gs://.
@@ -67,14 +67,14 @@ def split(text: str) -> tuple[str, str]:
             selected = [text for name, text in bindings if (name in names) == is_ours]
             if selected:
                 output_lines[index].append(head + "".join(selected) + "\n")
-        if not bindings:  # "None.": a function that was called without a binding
+        if not bindings:  # the text "None.": a function that was called without a binding
             output_lines[0].append(head)
     stock, ours = ("".join(lines).strip() + "\n" for lines in output_lines)
     return _NOTE + stock, ours
 
 
 def _parse_section(section: str) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the comment above a section's bindings, and each binding's name and text."""
+    """Returns the comment above a section's bindings, and the name and text of each binding."""
     head, bindings = "", []
     for line in section.splitlines(keepends=True):
         start = _BINDING.match(line)
@@ -93,7 +93,7 @@ def _imports_ours(line: str) -> bool:
 
 
 def _our_names(bindings: Sequence[tuple[str, str]]) -> set[str]:
-    """Returns the names that stock T5 cannot bind, and those of macros that need them."""
+    """Returns the names that stock T5 cannot bind, including macros that refer to such names."""
     ours = {name for name, text in bindings if _is_ours(name) or _refers_to_ours(text)}
     while True:
         more = {

@@ -1,22 +1,22 @@
-"""Reads gin files and `--gin_param`s strictly: unknown names are errors or are reported.
+"""Parses gin files and `--gin_param`s strictly: unknown names are errors or are reported.
 
-Files are searched in the working directory, then in the folders that the user names, then in the
-`gin/` folders of this project, T5 and Mesh TensorFlow; the first match is used. Mesh TensorFlow's
-`defaults.gin` is always parsed first, then the user's files in their order (except for `in_order`),
-then the parameters.
+gin searches files in the working directory, then in the folders that the user names, then in the
+`gin/` folders of this project, T5 and Mesh TensorFlow. The first match is used. Mesh TensorFlow's
+`defaults.gin` is always parsed first, then the user's files, and then the parameters. The user's
+files keep their order, except that `in_order` puts the model's file before the run's.
 
     parsed = parse(["dataset.gin", "models/t5.1.1.tiny.gin"], ["MIXTURE_NAME = 't0_train'"])
     parsed.unread_macros        # such as ('tokens_per_batch',): bound, but never read
     check_required(parsed)      # UserError: needs TRAIN_STEPS (runs/pretrain.gin:25) ...
     origins(parsed).of_macro("MIXTURE_NAME")        # the command line
 
-`DEPRECATED` lists names that exist only in older releases. Public operative configs bind them;
-these bindings are skipped and reported. A gin file marks a macro that its user must set with `NAME
-= %gin.REQUIRED`.
+`DEPRECATED` lists names that only exist in older releases, but that public operative configs bind.
+These bindings are skipped and reported. If the user must set a macro, the gin file says `NAME =
+%gin.REQUIRED`.
 
 gin stores values, but not where they were set. Therefore `origins` reads the files again with gin's
-own parser to find the locations of the statements. If several statements bind a parameter, the last
-one counts.
+own parser, to find the locations of the statements. If several statements bind the same parameter,
+the last one takes effect.
 """
 
 import contextlib
@@ -42,20 +42,20 @@ DEPRECATED: dict[str, str] = {
     "t5.data.get_default_vocabulary": "the vocabulary comes from the tasks; see --vocab",
 }
 
-# (scope, full name of the function, parameter) of a binding; (NAME, "gin.macro", "value") of a
-# macro.
+# The key of a binding is (scope, full name of the function, parameter). That of a macro is
+# (NAME, "gin.macro", "value").
 Key = tuple[str, str, str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A parsed configuration; gin stores the bindings.
+    """A parsed configuration, whose bindings are in gin.
 
     Attributes:
       deprecated: names in the files whose bindings were skipped.
-      unread_macros: given macros that no binding reads.
+      unread_macros: macros that the user set, but that no binding reads.
       files: the names of the gin files in reading order, Mesh TensorFlow's defaults first.
-      params: the --gin_param bindings, which were read after the files.
+      params: the --gin_param bindings, which are read after the files.
     """
 
     deprecated: tuple[str, ...]
@@ -74,21 +74,21 @@ def parse(
 ) -> Config:
     """Parses `defaults.gin`, the files and the parameters into gin's global configuration.
 
-    The configuration is not finalised, so that `gin.bind_parameter` can add to it.
+    The configuration is not finalised, so that `gin.bind_parameter` can still add bindings.
 
     Args:
       gin_files: paths, or names to search for.
       gin_params: bindings such as "run.train_steps = 100".
       location_prefixes: folders to search before this project's.
-      also_deprecated: further names whose bindings to skip.
+      also_deprecated: other names whose bindings are skipped.
       skip_all_unknown: whether to skip all bindings to unknown names.
 
     Raises:
       UserError: a file is missing, there is a syntax error, or a name is unknown (the message
         suggests similar ones).
     """
-    # gin only appends to its list. Without this, a second configuration would also search the
-    # folders of the first.
+    # gin only appends to this list. Without the assignment, a second configuration would also
+    # search the folders of the first.
     gin_config._LOCATION_PREFIXES[:] = ["", *search_path(location_prefixes)]
     files = in_order(resolved_names(gin_files, location_prefixes))
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
@@ -105,9 +105,9 @@ def parse(
 
 
 class _Deprecated(set):
-    """The deprecated names; `looked_up` collects those that gin looked up.
+    """The deprecated names. `looked_up` has those that gin looked up.
 
-    As a boolean it is false, so that gin still raises errors for failed imports.
+    In a condition the set is false, so that gin still raises errors for failed imports.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -125,10 +125,10 @@ class _Deprecated(set):
 
 
 def _is_alias(name: str) -> bool:
-    """Returns whether a macro is marked as required, or refers to another macro.
+    """Returns whether the value of a macro is a macro: another one, or `%gin.REQUIRED`.
 
-    The operative config of a fine-tuning run has INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which
-    an evaluation does not read.
+    Such a macro may be unread. For example, the operative config of a fine-tuning run has
+    INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which an evaluation does not read.
     """
     return repr(gin_config._CONFIG[name, "gin.macro"]["value"]).startswith("%")
 
@@ -147,7 +147,7 @@ class Origins:
     """The locations at which a configuration's bindings were set.
 
     Attributes:
-      locations: binding -> the location of the statement that counts.
+      locations: binding -> the location of the statement that takes effect.
       files: the path of each file, in reading order.
     """
 
@@ -155,7 +155,7 @@ class Origins:
     files: tuple[str, ...]
 
     def of_macro(self, name: str) -> Location:
-        """Returns where a macro was set; the command line if this program set it."""
+        """Returns where a macro was set: the command line, if this program set it."""
         return self.locations.get((name, "gin.macro", "value"), Location(COMMAND_LINE, 0))
 
 
@@ -169,8 +169,9 @@ def origins(parsed: Config) -> Origins:
 
 
 def command_line_bindings(parsed: Config) -> dict[Key, Location]:
-    """Returns the locations of the bindings that the command line made, which override those in
-    files.
+    """Returns the bindings that the command line made, with their locations.
+
+    These bindings override those in files.
     """
     return _locations_by_key(read_params(parsed.params))
 
@@ -184,7 +185,7 @@ def _locations_by_key(statements: Iterable[Statement]) -> dict[Key, Location]:
         if not parameter:
             locations["/".join(filter(None, (scope, selector))), "gin.macro", "value"] = location
             continue
-        # A binding to a deprecated name was skipped.
+        # Bindings to deprecated names were skipped.
         with contextlib.suppress(ValueError):
             key = gin_config.ParsedBindingKey.parse((scope, selector, parameter))
             locations[key.scope_selector_arg] = location
@@ -194,24 +195,24 @@ def _locations_by_key(statements: Iterable[Statement]) -> dict[Key, Location]:
 def check_required(
     parsed: Config, *, except_for: Collection[str] = (), undefined: bool = True
 ) -> None:
-    """Checks that every macro that a binding or this program reads has a value.
+    """Checks that every macro that is read by a binding or by this program has a value.
 
-    Required macros that are not read become None.
+    Required macros that nothing reads become None.
 
     Args:
       parsed: the result of `parse`.
-      except_for: macros that may be unset, because a flag replaces them or nothing reads them.
-      undefined: whether to also report macros that are read but not defined in any file.
+      except_for: macros that may have no value, because a flag replaces them or nothing reads them.
+      undefined: whether to also report macros that are read, but not defined in any file.
 
     Raises:
-      UserError: some macros have no value; the message names them, each with the file and line that
+      UserError: some macros have no value. The message names them, each with the file and line that
         reads it.
     """
     read = macros_read()
     required_macros = {
         name for name in macro_names() if bound(f"%{name}", evaluate=False) is gin.REQUIRED
     }
-    # In a chain of macros only the last one has to be set.
+    # In a chain of macros, only the last one has to have a value.
     unset_macros = {
         name for name in required_macros if not required_macros & {*_referenced_macros(name)}
     }
@@ -252,8 +253,8 @@ def _describe_reader(name: str, locations: dict[Key, Location]) -> str:
 
 _TRAINING = ("train",)
 _RANKING = ("score_eval", "eval")
-# Function of this project that gin configures -> the modes that call it. Functions without a row
-# are called in every mode, by the tasks or by the macros of run files.
+# Function of this project that gin configures -> the modes that call it. A function that is not in
+# this table is called in every mode, by the tasks or by the macros of run files.
 READ_IN = {
     "t0.apply_updates": _TRAINING,
     "t0.evaluation": _RANKING,
@@ -265,7 +266,7 @@ READ_IN = {
     "t0.train_dataset_fn": _TRAINING,
     "t0.train_loop": _TRAINING,
 }
-# Optimizers and schedules: called in training, if a parameter such as run.optimizer names them.
+# Optimizers and schedules. Training calls those that a parameter such as run.optimizer names.
 CHOSEN = (
     "t0.AdamWOptimizer",
     "t0.AdamWScaleOptimizer",
@@ -279,10 +280,10 @@ CHOSEN = (
 
 
 def find_unread_params(parsed: Config, mode: str) -> list[str]:
-    """Describes each command-line binding that a mode does not read, one line each.
+    """Describes the command-line bindings that a mode does not read, one line per binding.
 
-    Bindings in files are not checked, because a saved configuration includes those of other modes.
-    Names of Mesh TensorFlow and T5 are not checked either.
+    Bindings in files are not checked, because a saved configuration also has those of other modes.
+    Neither are names of Mesh TensorFlow and T5.
     """
     referenced = {
         reference.configurable.selector

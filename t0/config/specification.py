@@ -1,8 +1,8 @@
 """The run specification: everything that an engine needs for a run, as plain data.
 
 Gin and SeqIO's registries are read once, into a `RunSpec`, which contains only numbers, text, lists
-and mappings. It can be written as JSON, and read by another process or by an engine that imports
-neither gin nor TensorFlow:
+and mappings. It can be written as JSON. Then another process can read it, also one whose engine
+imports neither gin nor TensorFlow:
 
     text = to_json(spec)
     from_json(text, RunSpec) == spec
@@ -29,7 +29,7 @@ LARGEST = 2**63 - 1  # limit of numpy and PyTorch
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The smallest and the largest value of a number, in an `Annotated` type."""
+    """The smallest and the largest allowed value of a number, in an `Annotated` type."""
 
     least: float
     most: float = LARGEST
@@ -58,14 +58,14 @@ class ObjectiveSpec:
     """T5's pretraining objective of a task, which turns documents into examples during training.
 
     Attributes:
-      selector: T5's preprocessor: "t5.data.preprocessors.span_corruption", "...prefix_lm" or
-        "...full_lm".
-      parameters: the preprocessor's numbers, including defaults.
+      selector: gin's name of T5's preprocessor: "t5.data.preprocessors.span_corruption",
+        "...prefix_lm" or "...full_lm".
+      parameters: the preprocessor's parameters that are numbers, including defaults.
       segment_tokens: the length of the segments into which documents are split.
-      eos: feature -> the id that ends it, or None.
+      eos: feature -> the id of its EOS; None if it has no EOS.
       document_eos: the id that ends each document before documents are joined, or None.
-      first_sentinel: the id of a segment's first masked span, or None if no span is masked; the ids
-        of the following spans count down from it.
+      first_sentinel: the id that replaces the first masked span of a segment. The ids for the
+        following spans count down from it. None if no span is masked.
     """
 
     selector: str
@@ -98,12 +98,12 @@ class RankTaskSpec:
 
     Attributes:
       dataset: the dataset with its subset, as in results files.
-      prompt: the prompt's name, "" without one.
-      classes: the number of classes of each of its metrics, which are T5's rank classification;
-        None if the number varies from example to example.
-      other_metrics: the names of its metrics that are the user's own functions.
-      rows: dataset, subset and split of a prompted task's rows. Documents are read from these if
-        the cache does not have them.
+      prompt: the prompt's name; "" if the task has no prompt.
+      classes: the number of classes in each of the task's metrics of T5's rank classification; None
+        if the number varies from example to example.
+      other_metrics: the names of the metrics that are the user's own functions.
+      rows: dataset, subset and split of a prompted task's rows. The documents of the rows are read
+        from there if the cache does not have them.
     """
 
     dataset: str
@@ -121,16 +121,16 @@ class TaskSpec:
       name: the task's name in SeqIO's registry.
       rate: the mixing rate, relative to the mixture's other tasks.
       features: name -> feature, in the order of `DataSpec.lengths`.
-      examples: the number of examples in the split, None if unknown.
-      cache_files: the TFRecord files of the split, in order; empty if the examples are created
-        during reading, which needs SeqIO.
+      examples: the number of examples in the split; None if unknown.
+      cache_files: the TFRecord files of the split, in order. Empty if examples are created while
+        they are read, which needs SeqIO.
       objective: the objective of a pretraining task, whose cache stores documents as "targets";
         None for other tasks.
-      instructions: how to make the examples of an instruction task from its cache, whose records
-        `t0.tasks.instruction_steps` describes; None for other tasks.
+      instructions: the parameters that make the examples of an instruction task from its cache;
+        None for other tasks. `t0.tasks.instruction_steps` describes the records of the cache.
       rank: the facts that rank evaluation needs, if the records are answer choices; None for other
-        tasks. A record of such a cache is a choice: "idx" [2], "inputs", "targets", "is_correct",
-        and the texts "inputs_pretokenized" and "targets_pretokenized".
+        tasks. Each record of such a cache is one choice: "idx" [2], "inputs", "targets",
+        "is_correct", and the texts "inputs_pretokenized" and "targets_pretokenized".
     """
 
     name: str
@@ -151,11 +151,11 @@ class DataSpec:
       mixture: the name of the mixture or task in SeqIO's registry.
       split: the split to read.
       tasks: the tasks of the mixture that have the split.
-      lengths: feature -> tokens of a row, inputs first.
-      ends_in_eos: features whose full rows end in EOS.
+      lengths: feature -> the number of tokens of a row, inputs first.
+      ends_in_eos: the features in which a full row still ends in EOS.
       pack: whether several examples share a row.
       shuffle: whether to shuffle the examples.
-      seed: the seed of all random choices about the data.
+      seed: the seed of all random choices in the data.
       window_rows: the number of rows whose examples are packed together.
       use_cached: whether to read the tasks' caches.
     """
@@ -178,7 +178,8 @@ class ConfiguredSpec:
 
     Attributes:
       selector: gin's full name, such as "mesh_tensorflow.optimize.AdafactorOptimizer".
-      parameters: name -> value; a function or class as a value is a mapping of the same two fields.
+      parameters: name -> value. A value that is a function or class is a mapping with the same two
+        fields.
     """
 
     selector: str
@@ -206,8 +207,8 @@ class ModelSpec:
 
     Attributes:
       model_type: Mesh TensorFlow's name: "bitransformer", "lm", ...
-      encoder: the encoder's parameters; empty for a language model. Its layers are mappings with
-        the fields of `ConfiguredSpec`, in order.
+      encoder: the encoder's parameters; empty for a language model. The parameter for its layers
+        lists a mapping for each layer, with the fields of `ConfiguredSpec`.
       decoder: the decoder's parameters, in the same form.
       activations: the activation type.
       weights: the type of weights in checkpoints.
@@ -227,11 +228,11 @@ class RankSpec:
     Attributes:
       folder: the folder for results.
       checkpoint: the checkpoint to score; None for those in the model directory.
-      steps: which of these: a step, a list of steps, "all", or None for the latest.
+      steps: the steps to evaluate: a step, a list of steps, "all", or None for the latest.
       settings: the parameters of `score_eval`.
-      reading: the bound parameters of `mesh_eval_dataset_fn` that select a task's records.
-      vocabulary: the entry about the targets' vocabulary in results files.
-      given: further settings of mode "eval": "examples", the maximum for each task, and "source".
+      reading: the parameters bound to `mesh_eval_dataset_fn` that select the records of a task.
+      vocabulary: the entry for results files that describes the targets' vocabulary.
+      given: other settings of mode "eval": "examples", the maximum for each task, and "source".
     """
 
     folder: str
@@ -249,17 +250,17 @@ class JobSpec:
 
     Attributes:
       path: the file, with {step} for the checkpoint's step.
-      as_json: whether it is JSON Lines; if not, it has a text on each line.
+      as_json: whether the file is JSON Lines; if not, it has one text per line.
       settings: the parameters of `t0.infer`.
       limits: the parameters of `t0.inference.inputs.LengthLimits`, in tokens.
       split: the split of a task.
-      task: the task whose cache is read, or None.
-      input_file: the file of inputs to read if there is no task, or None.
-      add_eos: whether EOS ends the inputs of a file.
+      task: the task whose cache is read; None to read an input file.
+      input_file: the file of inputs, if there is no task; else None.
+      add_eos: whether the inputs of a file end in EOS.
       repeats: how many times to repeat each input of a file.
-      examples: the maximum number of examples, counted from the first; None for all.
-      hides_targets: whether the task's split has rows without labels. Targets in its cache may then
-        be invented, so they are omitted.
+      examples: the maximum number of examples, from the first on; None for all.
+      hides_targets: whether the task's split has rows without labels. The targets in its cache may
+        then be invented, so they are left out of the predictions.
       vocabulary: the SentencePiece model that tokenises the inputs of a file.
     """
 
@@ -283,8 +284,8 @@ class InferSpec:
 
     Attributes:
       checkpoint: the checkpoint to predict with; None for those in the model directory.
-      steps: which of these: a step, a list of steps, "all", or None for the latest.
-      vocabulary_sha256: the hash of the inputs' SentencePiece model.
+      steps: the steps to predict with: a step, a list of steps, "all", or None for the latest.
+      vocabulary_sha256: the hash of the SentencePiece model of the inputs.
       jobs: the sources of inputs.
     """
 
@@ -304,28 +305,31 @@ class RunSpec:
       model: the model.
       inputs_vocabulary: the vocabulary of the inputs.
       targets_vocabulary: the vocabulary of the targets.
-      lengths: feature -> tokens of a row; None if the data determines them.
+      lengths: feature -> the number of tokens of a row; None if the data determines the lengths.
       batch_sequences: the number of sequences in the global batch.
-      microbatches: the number of parts of a replica's batch that are computed one after the other.
+      microbatches: the number of parts into which a replica's batch is divided. They are computed
+        one after the other.
       train_steps: the step to stop at, counted from the start of pretraining.
       seed: the seed of initial weights and dropout.
       optimizer: the optimizer; None if the run does not train.
       schedule: the learning rate schedule, or a constant learning rate.
       schedule_steps: the number of steps that the schedule covers.
       clip_gradient_norm: the maximum global gradient norm, or None.
-      variable_filter: a regular expression of the variables to train, the name of a function that
+      variable_filter: the variables to train: a regular expression, the name of a function that
         selects them, or None for all.
       init_checkpoint: the checkpoint to start from, or None.
-      init_variable_filter: a regular expression of the variables to read from it; "" for all.
+      init_variable_filter: a regular expression of the variables to read from `init_checkpoint`; ""
+        for all.
       save_checkpoints_steps: the number of steps between checkpoints.
       keep_checkpoint_max: the number of checkpoints to keep.
-      keep_checkpoints: which other checkpoints to keep, with gin's parameter names.
+      keep_checkpoints: the rules for keeping other checkpoints, with gin's parameter names.
       training: the other parameters of the training loop, with gin's names.
       data: the data that the run reads; None if it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
-      rank: the rank evaluation, None in other modes.
-      infer: the predictions and, in mode "eval", the decoding of tasks; None in other modes.
-      judge: the command-line words of the t5_mesh_transformer that scores decoded tasks.
+      rank: the rank evaluation; None in other modes.
+      infer: the predictions of mode "infer" or, in mode "eval", those for tasks whose texts are
+        decoded; None in other modes.
+      judge: the words of the t5_mesh_transformer command that evaluates the decoded texts.
       records: the files that describe a training run in its model directory: name -> text.
       schema: the version of this record.
     """
@@ -388,7 +392,7 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
 
 
 def read_value(value: Any, kind: type[Spec], location: str) -> Spec:
-    """Converts a part of a specification to the type `kind`, like `read_plain`.
+    """Converts a part of a specification to the type `kind`. Calls `read_plain`.
 
     Args:
       value: plain data, as in JSON.
@@ -447,7 +451,7 @@ def read_plain(value: Any, kind: Any, location: str) -> Any:
 
 
 def _read_number(value: Any, kind: Any, allowed: Range, location: str) -> int | float:
-    # In Python, True and False are integers; JSON does not distinguish 4.0 from 4.
+    # In Python, True and False are integers. JSON does not distinguish 4.0 from 4.
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _misfit_error(value, location, kind.__name__)
     if isinstance(value, float) and not math.isfinite(value):
@@ -463,7 +467,7 @@ def _read_number(value: Any, kind: Any, allowed: Range, location: str) -> int | 
 def _misfit_error(value: Any, location: str, expected: str) -> ValueError:
     try:
         text = repr(value)
-    except ValueError:  # a number of more than 4,300 digits
+    except ValueError:  # Python does not convert a number of more than 4,300 digits
         text = "a number with thousands of digits"
     return ValueError(f"{location:.200} is {text:.80}; expected {expected}")
 
@@ -479,7 +483,7 @@ def _read_union(value: Any, kinds: tuple[Any, ...], location: str) -> Any:
     if value is None and types.NoneType in kinds:
         return None
     rest = [kind for kind in kinds if kind is not types.NoneType]
-    # A JSON object is a dataclass or a mapping; anything else is a plain value.
+    # A JSON object can be a dataclass or a mapping. Every other value is plain.
     composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
     plain = [kind for kind in rest if kind not in composed]
     fitting = composed if isinstance(value, Mapping) and composed else plain or composed

@@ -3,8 +3,8 @@
     for location, statement in read_files(["runs/finetune.gin"], search_path()):
         str(location), statement            # "runs/finetune.gin:5", BindingStatement(...)
 
-gin stores values, but not where they were set. Function names need not be registered, so that
-statements can be read before the modules that register them are imported.
+gin stores values, but not where they were set. Here the names of functions need not be registered,
+so statements can be read before the modules that register the functions are imported.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ Statement = tuple["Location", Any]
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """A line of a gin file, or line 0 of a source that is not a file.
+    """A line of a gin file. Line 0 means a source that is not a file, such as the command line.
 
     Attributes:
       file: the file's name, without the folder in which gin finds it.
@@ -45,12 +45,14 @@ class RemoteFileError(Exception):
 def read_files(
     names: Sequence[str], folders: Sequence[str], *, remote: bool = True
 ) -> Iterator[Statement]:
-    """Yields the statements of files and of the files they include; None at the start of a file.
+    """Yields the statements of files, and of the files that they include.
+
+    At the start of each file, None is yielded instead of a statement.
 
     Args:
       names: paths, or names to search for.
       folders: the folders to search after the working directory.
-      remote: whether to read files on remote file systems; TensorFlow must then be imported.
+      remote: whether to read files on remote file systems. If so, TensorFlow must be imported.
 
     Raises:
       UserError: there is no such file.
@@ -87,7 +89,7 @@ def _short(name: str, folders: Sequence[str]) -> str:
 
 
 def _find(name: str, folders: Sequence[str]) -> tuple[str, Any]:
-    """Returns the path at which gin finds a file, and the function that opens it."""
+    """Returns the path at which gin finds a file, and the function that opens the file."""
     for folder in [""] if os.path.isabs(name) else ["", *folders]:  # noqa: PTH117
         path = os.path.join(folder, name)  # noqa: PTH118
         for reader, readable in gin_config._FILE_READERS:

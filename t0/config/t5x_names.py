@@ -4,7 +4,7 @@
     # "utils.DatasetConfig.seed is T5X's: here it is RANDOM_SEED, or --seed"
 
 T5X's macros (MIXTURE_OR_TASK_NAME, TASK_FEATURE_LENGTHS, TRAIN_STEPS, MODEL_DIR ...) have the same
-names in our run files. Only bindings to its classes and functions need other names.
+names in our run files. Only the bindings to T5X's classes and functions need other names.
 """
 
 import re
@@ -45,7 +45,7 @@ T5X_NAMES = {
     "dynamic_registration": "nothing: names are registered here, so delete this line and the "
     "imports of t5x; modules of tasks are named by --module_import",
 }
-# Names that only T5X uses, in any gin file; the others may also be a user's own names.
+# Names that only T5X uses, in any gin file. The other names of T5X may also be a user's own.
 UNMISTAKABLE = (
     "DatasetConfig",
     "SaveCheckpointConfig",
@@ -61,6 +61,6 @@ _BINDING = re.compile(
 
 
 def ours_for(text: str) -> str | None:
-    """Returns a sentence for the first T5X name in a text, or None if there is none."""
+    """Returns a sentence about the first T5X name in a text, or None if the text has none."""
     match = _BINDING.search(text)
     return match and f"{match[0]} is T5X's: here it is {T5X_NAMES[match[1]]}"

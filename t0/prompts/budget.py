@@ -7,10 +7,10 @@
     T0_TEMPLATE_SECONDS=60 T0_TEMPLATE_CHARACTERS=100000000 seqio_cache_tasks ...
 
 Templates come with datasets from the internet, and one line of a template can count to ten billion
-or print a terabyte. Loop iterations and calls are counted (the Jinja variable `METER` holds the
-row's meter), so that a template stops soon after it exceeds its time limit. An operation or filter
-that would create one huge value (`"a" * 10**10`, `"%99999999999d"`) is rejected before it runs.
-Promptsource's own templates are not metered.
+or print a terabyte. Therefore loop iterations and calls are counted, so that a template stops soon
+after it exceeds its time limit. (The row's meter is the Jinja variable `METER`.) An operation or
+filter that would create one huge value (`"a" * 10**10`, `"%99999999999d"`) is rejected before it
+runs. Promptsource's own templates are not metered.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ from jinja2.visitor import NodeTransformer
 from t0.errors import UserError
 
 METER = "\0meter"
-"""The variable that holds the row's meter. No column can have this name."""
+"""The Jinja variable that holds the row's meter. No column can have this name."""
 
 SECONDS_VARIABLE = "T0_TEMPLATE_SECONDS"
 CHARACTERS_VARIABLE = "T0_TEMPLATE_CHARACTERS"
 LONGEST_TEMPLATE = 50_000
-"""Maximum characters of a user's template: compiling takes up to a second per thousand."""
+"""Maximum characters of a user's template. Compiling takes up to a second per thousand."""
 
 _STEPS_BETWEEN_LOOKS = 256
 _DIGITS = re.compile(r"\d+")
@@ -43,11 +43,12 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The limits of a template for one row.
+    """The limits on the resources that a template may use for one row.
 
     Attributes:
-      seconds: processor time.
-      characters: characters of texts, and items of lists, that are created or printed.
+      seconds: the maximum processor time.
+      characters: the maximum number of characters of texts, plus items of lists, that are created
+        or printed.
     """
 
     seconds: float = 10.0
@@ -100,10 +101,10 @@ class Meter:
             )
 
     def take(self, size: int) -> None:
-        """Counts characters or items that are about to be created, or were.
+        """Counts characters or items that were created, or are about to be.
 
         Raises:
-          UserError: there are too many.
+          UserError: the total exceeds the limit.
         """
         self._left -= size
         if self._left < 0:
@@ -158,7 +159,7 @@ class Meter:
             self.take(estimate(text, arguments))
 
     def filtered(self, name: str, value: Any, arguments: tuple[Any, ...]) -> None:
-        """Counts the result of a filter before it runs, if it may be larger than the input."""
+        """Counts the result of a filter before it runs, if the result may exceed the input."""
         if name == "format":
             self.take(_bound_widths(str(value)) + _sum_integers(arguments))
         elif name == "replace":
@@ -172,7 +173,7 @@ class Meter:
 
 
 def _measure(value: Any) -> int:
-    """Returns the number of characters or items of a value, 0 for other values."""
+    """Returns the number of characters or items of a value; 0 for a value without a size."""
     return len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
 
 
@@ -182,7 +183,7 @@ def _sum_integers(values: Any) -> int:
 
 
 def _bound_widths(text: str) -> int:
-    """Returns an upper bound for the characters that the widths in a format add."""
+    """Returns the length of a format plus the largest padding that the widths in it can add."""
     return len(text) + sum(min(int(digits[:12]), 10**12) for digits in _DIGITS.findall(text))
 
 
@@ -220,7 +221,7 @@ _TEXT_METHODS: dict[str, Callable[[str, tuple[Any, ...]], int]] = {
 GROWING_FILTERS = (
     "batch", "center", "format", "indent", "join", "replace", "round", "slice", "tojson", "wordwrap"
 )  # fmt: skip
-# Filters whose result is never larger than a value that was counted before.
+# Filters whose result is never larger than a value that has already been counted.
 _SMALL_FILTERS = frozenset(
     ("abs", "attr", "choice", "count", "d", "default", "first", "float", "int", "last", "length",
      "max", "min", "random", "round", "string", "sum", "truncate")
@@ -292,10 +293,10 @@ _UNBOUNDED = (
 
 
 def is_bounded(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template is so simple that nothing needs to be counted.
+    """Returns whether a parsed template is so simple that it needs no meter.
 
-    It has no loop, macro, call or operation, and no filter whose result is larger than its input or
-    that applies another filter.
+    Such a template has no loop, macro, call or operation. It has no filter whose result may be
+    larger than the input, and none that applies another filter.
     """
     filters = {node.name for node in tree.find_all(nodes.Filter)}
     return next(tree.find_all(_UNBOUNDED), None) is None and filters.isdisjoint(
@@ -304,12 +305,12 @@ def is_bounded(tree: nodes.Template) -> bool:
 
 
 def add_counting(tree: nodes.Template) -> None:
-    """Changes a parsed template so that it counts its work."""
+    """Changes a parsed template so that it counts its own iterations and results."""
     _Metering().visit(tree)
 
 
 def add_filters(filters: dict[str, Any]) -> None:
-    """Adds the filters of metered templates to Jinja's filters."""
+    """Adds the filters that metered templates need to Jinja's filters."""
     filters[_STEPS], filters[_RESULT] = _steps, _result
     for name in GROWING_FILTERS:
         filters[name] = count_filter(name, filters[name])
@@ -320,7 +321,7 @@ _running = threading.local()
 
 @contextlib.contextmanager
 def use_meter(meter: Meter) -> Iterator[None]:
-    """Makes `concat` count in this meter, in this thread."""
+    """Makes `concat` count in this meter. Other threads are not affected."""
     before = getattr(_running, "meter", None)
     _running.meter = meter
     try:
@@ -330,7 +331,7 @@ def use_meter(meter: Meter) -> Iterator[None]:
 
 
 def concat(pieces: Iterable[str]) -> str:
-    """Joins the output of a macro or block, which is counted before it is joined."""
+    """Counts the output of a macro or block, then joins it."""
     pieces = list(pieces)
     meter = getattr(_running, "meter", None)
     if meter is not None:

@@ -11,17 +11,19 @@ differs from promptsource as follows:
 
 * Jinja runs in its sandbox, so that a template cannot run arbitrary Python code.
 * Random draws are repeatable. The filters `choice` and `random` draw from one random stream for
-  each row, seeded by `seed_name` and the row's index. The answer choices draw first, then the body
-  from left to right, only in the branches that are taken. `choices` and `apply` agree on the same
-  row. Promptsource draws once, at compile time, if the sequence is a constant, otherwise in each
-  call. Jinja's `lipsum` is removed, because it can only draw from Python's shared random stream.
+  each row, seeded by `seed_name` and the row's index. The answer choices draw first. Then the body
+  draws from left to right, only in the branches that are taken. For the same row, `choices` and
+  `apply` agree. Promptsource draws once, at compile time, if the sequence is a constant, and
+  otherwise in each call. Jinja's `lipsum` is removed, because it can only draw from Python's shared
+  random stream.
 * Errors are UserErrors that name the template and the row.
 * In the user's own templates, a label `1.0` or `"1"` that selects a choice counts as the integer 1.
-  A label that selects no choice is an error; promptsource prints nothing (`_read_labels`).
+  A label that selects no choice is an error (`_read_labels`); promptsource prints nothing.
 * A column of bytes is an error; promptsource prints `b'...'`.
-* `|||` in a text inside a list or an object of the row, or in a choice that the body prints, is
-  text, like `|||` at the top level of the row. Promptsource splits at it, which drops the row or
-  creates more choices. None of the 199,774 rows of T0's datasets that we have contains `|||`.
+* `|||` in a text inside a list or an object of the row, or in a choice that the body prints, does
+  not separate inputs and targets. Promptsource splits at it, which drops the row or creates more
+  choices. (At a `|||` in a text at the top level of the row, promptsource does not split either.)
+  None of the 199,774 rows of T0's datasets that we have contains `|||`.
 * Text that is not valid Unicode (half of a surrogate pair) is an error.
 * A row is never changed. If a template changes a list inside its row (`{{ words.append("x") }}`),
   it changes a copy, which is created when the first such call is detected (`_Environment.call`).
@@ -51,7 +53,7 @@ STREAM = "\0stream"
 """The variable that holds the row's `random.Random`. No column can have this name."""
 
 _HIDES = "\0hides"
-"""The variable that holds `OwnRow.hides` of the row, if it has one."""
+"""The variable that holds the row's function `hides`, if it has one (see `PreparedRow`)."""
 
 _CHANGEABLE = "\0changeable"
 """The variable that holds the ids of the row's objects; empty if the template has its own copy."""
@@ -62,7 +64,10 @@ _METHODS = (types.BuiltinMethodType, types.MethodType, types.MethodDescriptorTyp
 _RANDOM_FILTERS = ("choice", "random")
 _INDEX_FILTER, _CUT_FILTER = "\0index", "\0cut"  # a template cannot write these names
 LONGEST_PRINTED = 2048
-"""Promptsource truncates printed texts at this many characters, if they have over 5 more."""
+"""The length, in characters, to which promptsource truncates the texts that a template prints.
+
+A text is truncated only if it is more than 5 characters longer.
+"""
 
 _CUTS = "\0cuts"
 """The variable that collects the lengths, in characters, of the truncated texts."""
@@ -78,7 +83,7 @@ def _choice(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
 
 @jinja2.pass_context
 def _random(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
-    """Draws one item; like Jinja's `random`, returns an undefined value for an empty sequence."""
+    """Draws one item; for an empty sequence returns an undefined value, like Jinja's `random`."""
     if not len(items):
         return context.environment.undefined("No random item, sequence was empty.")
     return context[STREAM].choice(items)
@@ -95,7 +100,7 @@ def _most_frequent(items: Sequence[Any]) -> list[Any] | None:
 
 @jinja2.pass_context
 def _truncate(context: jinja2.runtime.Context, text: str, length: int) -> str:
-    """Truncates a printed text like promptsource, and counts it."""
+    """Truncates a printed text as promptsource does, and records its length."""
     if len(text) <= length:
         return text
     cut = do_truncate(context.environment, text, length)
@@ -105,7 +110,7 @@ def _truncate(context: jinja2.runtime.Context, text: str, length: int) -> str:
 
 
 def _count_cuts(tree: nodes.Template) -> None:
-    """Changes a parsed template so that `_truncate` truncates its printed texts."""
+    """Changes a parsed template so that `_truncate` truncates the texts that it prints."""
     for node in tree.find_all(nodes.Filter):
         if node.name == "truncate" and node.args == [nodes.Const(LONGEST_PRINTED)]:
             node.name = _CUT_FILTER
@@ -152,14 +157,14 @@ def _index(
 
     Args:
       context: the template's variables.
-      value: the subscript's value in this row.
+      value: the value of the subscript in this row.
       items: the list or mapping.
-      column: the name of the value's column, for messages.
+      column: the name of the column that has the value, for messages.
       of_choices: whether `items` are answer choices, so that the label must select one of them.
-      calculated: whether the subscript is an arithmetic or conditional expression.
+      calculated: whether the subscript is an arithmetic or conditional expression, as in `1 - x`.
 
     Raises:
-      UserError: a label selects none of the choices.
+      UserError: the label selects none of the choices.
     """
     if isinstance(value, jinja2.Undefined) or is_missing(value):
         return value
@@ -169,8 +174,8 @@ def _index(
         return next((key for key in keys if key in items), value)
     if not isinstance(items, list | tuple):
         return value
-    # As in promptsource, a withheld label of -1 selects the last choice; `RowReport` counts it.
-    # Only in a user's own data can -1 be a class, and the rows tell whether it is.
+    # As in promptsource, a withheld label of -1 selects the last choice; `RowReport` counts it. In
+    # a user's own data -1 can also be a class. Then `hides` finds out from the rows which it is.
     hides = context.get(_HIDES)
     lowest = -1 if hides is None else 0
     checked = of_choices and not (calculated and hides is None)
@@ -193,9 +198,9 @@ def _index(
 def _read_labels(tree: nodes.Template) -> None:
     """Changes a parsed template so that subscripts accept all spellings of a label, and check it.
 
-    A float or a string that represents a whole number selects that item of a list. A value that
-    selects no answer choice, or no item of a list in the template, raises a UserError that names
-    its column.
+    A float or a string that represents a whole number selects the item with that index. A value
+    that selects no answer choice, or no item of a list in the template, raises a UserError that
+    names the value's column.
     """
     literals = (nodes.List, nodes.Tuple)
     for node in list(tree.find_all(nodes.Getitem)):
@@ -208,7 +213,7 @@ def _read_labels(tree: nodes.Template) -> None:
         choices = isinstance(node.node, literals) or (
             isinstance(node.node, nodes.Name) and node.node.name == "answer_choices"
         )
-        # For a withheld label (-1), the expression 1 - label in `answer_choices[1 - label]` is 2.
+        # If the label is -1 (withheld), the subscript of `answer_choices[1 - label]` is 2.
         calculated = isinstance(node.arg, nodes.BinExpr | nodes.UnaryExpr | nodes.CondExpr)
         arguments = [node.node, *map(nodes.Const, (column, choices, calculated))]
         node.arg = nodes.Filter(node.arg, _INDEX_FILTER, arguments, [], None, None)
@@ -239,10 +244,10 @@ def _find_changeable(values: Iterable[Any]) -> frozenset[int]:
 
 
 class _Environment(sandbox.SandboxedEnvironment):
-    """Jinja's sandbox, which calls nothing that could change a row that is shared with others.
+    """Jinja's sandbox, which also prevents templates from changing a row that others read.
 
-    Templates change objects by calling their methods. However a template obtained the method, the
-    call goes through `call`.
+    Templates change objects by calling their methods. Every call goes through `call`, however the
+    template obtained the method.
     """
 
     def call(
@@ -265,14 +270,14 @@ def _check_change(context: jinja2.runtime.Context, owner: Any, arguments: Sequen
         values = (value for name, value in variables.items() if name != "answer_choices")
         variables[_CHANGEABLE] = _find_changeable(values)
     ids = variables[_CHANGEABLE]
-    # `dict.clear(row)` has no owner; a method may call an argument: `[row].sort(key=dict.clear)`.
+    # `dict.clear(row)` has no owner. A method may call its argument: `[row].sort(key=dict.clear)`.
     touched = arguments if owner is None else (owner,)
     if ids and (any(id(value) in ids for value in touched) or any(map(callable, arguments))):
         raise _ChangesRow
 
 
 class _MeteredEnvironment(_Environment):
-    """The environment of the user's own templates, which a `budget.Meter` limits."""
+    """The environment of the user's own templates, whose resources a `budget.Meter` limits."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
     concat = staticmethod(budget.concat)
@@ -354,7 +359,7 @@ def _build(tree: nodes.Template, environment: _Environment) -> jinja2.Template:
 
 
 def _draws_at_random(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template needs a `STREAM`."""
+    """Returns whether a parsed template needs a random stream (`STREAM`)."""
     return any(node.name in _RANDOM_FILTERS for node in tree.find_all(nodes.Filter))
 
 
@@ -367,7 +372,7 @@ def _reads_names(tree: nodes.Template) -> bool:
 
 
 def _columns_read(source: str) -> frozenset[str]:
-    """Returns the names that the source reads from the row, that is, does not declare itself.
+    """Returns the names that the source reads from the row, that is, does not define itself.
 
     Raises:
       jinja2.TemplateSyntaxError: the source is not valid Jinja.
@@ -376,11 +381,11 @@ def _columns_read(source: str) -> frozenset[str]:
 
 
 NO_LABEL = "<NO LABEL>"
-"""T0's text for an empty target, so that rows without a label are not dropped."""
+"""The target that T0 uses instead of an empty one, so that rows without a label are kept."""
 
 _SEPARATOR = "|||"
 # While rendering, promptsource replaces the separator inside a row's text with this string. We use
-# the same string because its length counts in the truncation below.
+# the same string, because its length matters when printed texts are truncated.
 _PIPE_PROTECTOR = "3ed2dface8203c4c9dfb1a5dc58e41e0"
 # Promptsource truncates each printed expression by editing the template's source.
 _UNCUT = " | string }}"
@@ -434,10 +439,11 @@ def remove_hyphens(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class PreparedRow(dict[str, Any]):
-    """A row that is ready for `CompiledTemplate.example`; see `prepared`.
+    """A row that was prepared for `CompiledTemplate.example` (see `prepared`).
 
     Attributes:
-      hides: a function of the row that tells whether a column's labels are withheld, or None.
+      hides: a function: column -> whether a label of -1 in it is withheld; or None (see
+        `t0.sources.schema.OwnRow`).
     """
 
     hides: Callable[[str], bool] | None = None
@@ -451,7 +457,7 @@ def prepared(row: Mapping[str, Any]) -> PreparedRow:
 
 
 def _protect_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of the row with the separator replaced in all texts, including nested ones."""
+    """Returns a copy of the row with the separator replaced in all texts, also in nested ones."""
     return {
         name: value.replace(_SEPARATOR, _PIPE_PROTECTOR)
         if isinstance(value, str)
@@ -483,12 +489,13 @@ def _protect_nested(value: Any) -> Any:
 class CompiledTemplate:
     """A template that renders any number of rows.
 
-    The constructor is cheap: Jinja compiles on first use (about a millisecond), or when `compile`
-    is called. An instance can be pickled, is compiled again after unpickling, and is thread-safe.
+    The constructor is cheap: the template is compiled on first use (about a millisecond), or when
+    `compile` is called. An instance can be pickled; it is compiled again after unpickling. It is
+    thread-safe.
 
     Args:
       template: the template to render.
-      seed_name: the seed of the random stream; pass the task's name.
+      seed_name: the seed of the random stream. Pass the task's name.
     """
 
     def __init__(self, template: Template, seed_name: str = "") -> None:
@@ -557,7 +564,7 @@ class CompiledTemplate:
     def prints_nested(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
         """Returns whether the template prints a list or an object of a row that it can render.
 
-        The model would read its Python notation, such as `['red', 'blue']`.
+        The model would read the value in Python notation, such as `['red', 'blue']`.
         """
         if not any(isinstance(value, list | tuple | Mapping) for value in row.values()):
             return False
@@ -573,9 +580,9 @@ class CompiledTemplate:
         return False
 
     def keeps_separators(self, row: Mapping[str, Any]) -> bool:
-        """Returns whether `|||` is text in this row where promptsource would split.
+        """Returns whether promptsource would split this row's text at a `|||` that is kept here.
 
-        This concerns the lists and objects that the template reads, and the texts of the choices.
+        Such a `|||` is in a list or an object that the template reads, or in the text of a choice.
         """
         row = remove_hyphens(row)
         of_choices = self._columns_of("answer_choices") if self.template.answer_choices else ()
@@ -587,7 +594,7 @@ class CompiledTemplate:
 
     @cached_property
     def _checks(self) -> list[_Program]:
-        """The choices and the body, which raise `_PrintsNested` if they print a nested value."""
+        """The choices and the body as programs that raise `_PrintsNested` for a nested value."""
         sources = filter(None, (self.template.answer_choices, self.template.jinja))
         programs = []
         for tree in map(_CHECKING.parse, sources):
@@ -602,7 +609,7 @@ class CompiledTemplate:
     def fixed_choices(self) -> list[str] | None:
         """The choices if they depend on no column (promptsource's `get_fixed_answer_choices_list`).
 
-        Also None if they are drawn at random; promptsource returns them as fixed.
+        The value is also None if they are drawn at random, although promptsource returns them.
 
         Raises:
           UserError: rendering them fails.
@@ -631,7 +638,7 @@ class CompiledTemplate:
         return self._body.is_random or (self._choices is not None and self._choices.is_random)
 
     def missing_columns(self, columns_of_data: Iterable[str]) -> list[str]:
-        """Returns the columns that the template reads and the data does not have, sorted.
+        """Returns the columns that the template reads but the data does not have, sorted.
 
         Hyphens in the data's names count as underscores. Jinja renders a missing column as nothing,
         which is intended in `{% if x is defined %}` and usually a mistake elsewhere.
@@ -720,13 +727,13 @@ class CompiledTemplate:
                     return render(self._variables(row, row_index) | hides)
                 except _ChangesRow:
                     self._changes_rows = True
-            # Copy before the random stream is added, so that the stream starts again.
+            # Copy before the random stream is added, so that the stream starts from its beginning.
             return render(self._variables(copy.deepcopy(dict(row)), row_index) | _OWN | hides)
         except Exception as error:
             raise self._failure(row, row_index, error) from error
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
-        """Returns Jinja's variables: the row with protected pipes, and a random stream if used."""
+        """Returns Jinja's variables: the row with protected separators, and a stream if needed."""
         variables = dict(row) if isinstance(row, PreparedRow) else _protect_row(row)
         if bytes in map(type, variables.values()):
             self._refuse_bytes(variables)

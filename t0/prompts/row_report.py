@@ -1,4 +1,4 @@
-"""Decides which rows of a split are dropped and which keep their target, and counts both.
+"""Decides which rows of a split are dropped and which keep their target, and counts both kinds.
 
     report = RowReport(hide_labels=True)
     for index, row in enumerate(rows):
@@ -25,16 +25,16 @@ UNLABELLED, NO_CHOICE = "no label", "target is no choice"
 
 
 class RowReport:
-    """The targets of the rows of a split, or of a range of rows, with counts.
+    """Decides the targets of the rows of a split, or of a range of rows, and counts the rows.
 
     Args:
       hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`.
       ranked: whether to count the rows that do not have exactly one correct choice.
 
     Attributes:
-      counts: number of rows for each key (DROPPED, HIDDEN, ...); "rows" counts all.
-      labels: number of rows for UNLABELLED and NO_CHOICE, without rows with a withheld label.
-      first: for each key of `counts` and `labels`, the index of the first such row.
+      counts: key (DROPPED, HIDDEN, ...) -> number of rows; "rows" counts all.
+      labels: UNLABELLED and NO_CHOICE -> number of rows, not counting rows with a withheld label.
+      first: key of `counts` or `labels` -> the index of the first such row.
     """
 
     def __init__(self, *, hide_labels: bool, ranked: bool = False) -> None:

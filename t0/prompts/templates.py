@@ -20,9 +20,10 @@ A file looks like this:
         reference: ''
 
 Every deviation from the format raises a UserError with the file, the line and the template's name.
-`name` and `jinja` are required; the other keys have promptsource's defaults. One key is not in
-promptsource: `truncate: false` prints texts of more than 2,048 characters in full. To read T0's 65
-files quickly, Jinja syntax errors are found only when a template is compiled (`t0.prompts.render`).
+`name` and `jinja` are required; the other keys have promptsource's defaults. Promptsource does not
+have the key `truncate`: with `truncate: false`, texts of more than 2,048 characters are printed in
+full. Jinja syntax errors are found only when a template is compiled (`t0.prompts.render`), so that
+T0's 65 files are read quickly.
 
 Promptsource must be installed as a distribution (`bin/setup` installs it). It is used as a folder
 of data and never imported, because its modules need pandas and pkg_resources and take a second to
@@ -43,7 +44,7 @@ from t0.files.any_path import any_path
 from t0.files.untrusted import SAFE_LOADER, read_yaml
 
 PROMPTSOURCE_VERSION = "0.1.0"
-"""The version with whose templates T0 was trained and evaluated."""
+"""T0 was trained and evaluated with the templates of this version."""
 
 _INSTALL = f"pip install --no-deps --ignore-requires-python promptsource=={PROMPTSOURCE_VERSION}"
 
@@ -105,17 +106,19 @@ class Template:
     Attributes:
       name: the name, unique among the dataset's templates.
       jinja: the Jinja source of the prompt, `inputs ||| targets`.
-      answer_choices: the Jinja source of the choices, separated by ` ||| `; None if open-ended.
+      answer_choices: the Jinja source of the choices, separated by ` ||| `; None for an open-ended
+        template.
       reference: the author or source.
-      original_task: whether the prompt is for the dataset's original task (null in the file counts
-        as False).
+      original_task: whether the prompt is for the task that the dataset was made for. The value
+        null in a file counts as False.
       choices_in_prompt: whether the inputs show the choices.
       metrics: names of metrics in promptsource's spelling, such as `Accuracy`.
       id: promptsource's identifier, a UUID.
-      where: the `file:line` that the template was read from, for messages; not compared.
+      where: the `file:line` that the template was read from, for messages. It is ignored when
+        templates are compared.
       published: whether promptsource published the template. A published template prints the same
-        text as in promptsource, even if a label selects no choice. Not compared.
-      truncate: whether each printed text is truncated at 2,048 characters, as in promptsource.
+        text as in promptsource, even if a label selects no choice. It is ignored when templates are
+        compared.
     """
 
     name: str
@@ -217,7 +220,7 @@ def read_template_file(path: str | Path, *, published: bool = False) -> Template
 
     Args:
       path: the file.
-      published: whether it is a file of promptsource; see `Template`.
+      published: whether the file is one of promptsource's; see `Template`.
 
     Raises:
       UserError: the file is missing, unreadable or not YAML; a tag or key is unknown; a required

@@ -2,7 +2,7 @@
 
     command      the steps of a run: configure, list or check, run
     configure    sets modules, data folders, vocabulary and gin of the process; `reset` undoes it
-    preflight    preflight checks of mode, data, batch and checkpoints, before the model is built
+    preflight    checks of mode, data, batch and checkpoints, before the model is built
     tpu_checks   checks of the machine, the TPU and the configured run before a run on a TPU
     host_pipeline   the input function of a run, and whether a TPU's hosts can run it
     weights      the initial checkpoint of a run, and the export at its end

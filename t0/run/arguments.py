@@ -3,8 +3,8 @@
     arguments = read({"model_dir": "/models/tiny", "mesh_shape": "", "mesh_devices": [""]})
     arguments["batch_size"]                     # sequences of the global batch
 
-`run` is Mesh TensorFlow's entry point, and gin files bind its parameters. They are read through gin
-as if `run` were called, so the operative config is the same as after a call of `run`.
+`run` is Mesh TensorFlow's entry point, and gin files bind its parameters. This module reads the
+arguments through gin as if `run` were called, so the operative config is the same as after a call.
 """
 
 import functools
@@ -19,12 +19,12 @@ def read(passed_arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of the configured run, processed as `run` itself does.
 
     Args:
-      passed_arguments: the arguments that the command passes to `run` by name; gin has the others.
+      passed_arguments: the arguments that the command passes to `run` by name; gin has the rest.
 
     Returns:
-      parameter of `run` -> value. Lengths are a mapping or None, the batch is a number of
-      sequences, `train_steps` is a number, mesh and layout are Mesh TensorFlow's objects, and a
-      schedule is a number or a function of `step` only.
+      parameter of `run` -> value. Lengths are a mapping or None, and the batch is a number of
+      sequences. `train_steps` is a number. Mesh and layout are Mesh TensorFlow's objects. A
+      schedule is a number or a function that only takes `step`.
     """
     arguments = compat.bound_arguments(mesh_utils.run, **passed_arguments)
     lengths = arguments["sequence_length"]

@@ -2,8 +2,8 @@
 
     run(config.flags.parse(argv), argv)
 
-The steps: configure the process and gin; for `--dry_run`, list the configuration and stop; do the
-preflight checks; then `modes` or `model_api` performs the run.
+It configures the process and gin. With `--dry_run` it then lists the configuration and stops.
+Otherwise it does the preflight checks, and `modes` or `model_api` performs the run.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from t0.config.masking import mask_secrets, save_command
 from t0.errors import UserError, original, say
 from t0.run import configure, tpu_checks
 
-# Flags that must be the same when the tasks are cached.
+# Flags that must have the same values when the tasks are cached.
 _TASK_FLAGS = ("module_import", "data_dir", "vocab")
 
 
@@ -72,7 +72,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
 
 
 def _check_specification(flags: Any) -> None:
-    """Raises a UserError for flags that a specification, for the PyTorch engine, cannot contain."""
+    """Raises a UserError for flags that the specification of a PyTorch run cannot contain."""
     if not (flags.save_spec or flags.engine == "torch") or flags.dry_run:
         if flags.dry_run and flags.save_spec:
             raise UserError(
@@ -88,15 +88,17 @@ def _check_specification(flags: Any) -> None:
         say(f"--export_hf is not saved: add it to python -m t0.torch {flags.save_spec}")
 
 
-# The function whose parameters are types of a run with --tpu; without it they become float32.
+# The function whose parameters are the types of a run with --tpu. Without --tpu, these parameters
+# are set to float32.
 _TYPE_FUNCTION = "mesh_tensorflow.transformer.utils.get_variable_dtype"
 
 
 def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
-    """Applies or rejects the command line's bindings of types; checks the flags and other bindings.
+    """Applies or rejects the types that the command line binds, and checks flags and bindings.
 
-    Without --tpu, `get_variable_dtype.activation_dtype` in a file is ignored, because the published
-    gin files are for TPUs. On the command line it has the same meaning as --activation_dtype.
+    Without --tpu, `get_variable_dtype.activation_dtype` in a gin file is ignored, because the
+    published gin files are for TPUs. On the command line it has the same meaning as
+    --activation_dtype.
 
     Returns:
       a line for each flag or binding that the run does not read.
@@ -131,7 +133,7 @@ def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
 
 
 def _describe_mesh(flags: Any) -> dict[str, Any]:
-    """Returns the size of the run's mesh and its initial checkpoint, for `tpu_checks.check_run`."""
+    """Returns the arguments for `tpu_checks.check_run`: the mesh's cores and the checkpoint."""
     from t0.config.bindings import bound
     from t0.mesh.topology import SLICES, topology
 
@@ -170,8 +172,9 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
     arguments, checkpoint = weights.find(flags, vocabulary)
     arguments["vocabulary"] = vocabulary
     arguments |= modes.engine_arguments(tpu=flags.tpu)
-    # They are bound, so that gin does not evaluate the values that they replace, and also passed as
-    # arguments, so that the saved operative config does not describe this machine.
+    # The arguments are bound, so that gin does not evaluate the values that they replace. They are
+    # also passed to the function, so that the saved operative config does not describe this
+    # machine.
     for name, value in arguments.items():
         gin.bind_parameter(f"run.{name}", value)
     _bind_flags(flags, mode)
@@ -211,7 +214,7 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
 
 
 def _bind_flags(flags: Any, mode: str) -> None:
-    """Binds the gin parameters that the flags set in a mode."""
+    """Binds the gin parameters that the flags set in this mode."""
     from t0.compat import gin
     from t0.inference.jobs import InferenceSettings
     from t0.mesh import devices
@@ -270,7 +273,7 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _ComputedLater:
-    """A value that the run will compute; the text describes it."""
+    """A value that only the run itself can compute; the text describes it."""
 
     text: str
 

@@ -4,8 +4,8 @@
     parsed = parse_gin(flags)       # gin now has the configuration
     reset()                         # restores the state of gin and the process
 
-gin only knows names whose modules have been imported, so `register` imports them before parsing. It
-also registers the learning rate schedules, whose module does not use gin.
+gin only knows names whose modules have been imported, so `register` imports them before gin parses
+files. `register` also registers the learning rate schedules, because their module does not use gin.
 """
 
 import importlib
@@ -36,7 +36,7 @@ _WITH_GIN_NAMES = (
     "t0.run.evaluation_dispatch",
     "t0.run.run_files",
 )
-# Old module that gin files and operative configs may import -> the module that now has its names.
+# Old module that gin files and operative configs may import -> the module that has its names now.
 MOVED = {"t0.training.run_files": "t0.run.run_files"}
 _KNOWN_MODULES = ("t0.seqio_tasks", "t0.recipes", "t5.data.mixtures")
 # Mesh TensorFlow's own modes write their results to event files, and to these log messages.
@@ -44,11 +44,11 @@ _RESULTS = ("Saving dict for global step", "%s at step %d: %.3f")
 
 
 def register() -> None:
-    """Registers this project's names with gin, and moved modules under their old names."""
+    """Registers this project's names with gin, and makes moved modules importable as before."""
     from t0.compat import gin
 
     for name, schedule in schedules.SCHEDULES.items():
-        # The caller passes both steps, so gin must not set them.
+        # The caller passes the current step and the number of steps, so gin must not set them.
         gin.external_configurable(
             schedule, name, module="t0", denylist=["step", "total_train_steps"]
         )
@@ -85,16 +85,16 @@ def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
 
 
 def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
-    """Registers this project's gin names, and parses the files and bindings of the flags.
+    """Registers this project's gin names, and parses the gin files and bindings of the flags.
 
-    Skipped bindings are printed.
+    Bindings that are skipped are printed.
 
     Args:
       flags: the parsed flags, see `t0.config.flags`.
       more_files: gin files to read after those of the flags.
 
     Returns:
-      a `config.parse.Config`; gin has the bindings, and more can be added.
+      a `config.parse.Config`. gin stores the bindings, and more can be added.
 
     Raises:
       UserError: a gin file or binding is invalid.
@@ -119,7 +119,7 @@ def import_modules(modules: Sequence[str]) -> None:
 
     Raises:
       UserError: a module does not exist.
-      ModuleNotFoundError: one of the modules imports a missing module.
+      ModuleNotFoundError: one of the modules exists, but imports a missing module.
     """
     for module in modules:
         try:
@@ -145,7 +145,7 @@ def quieten(*, verbose: bool) -> None:
 
 
 def _is_worth_showing(record: python_logging.LogRecord) -> bool:
-    """Returns whether a log message is an error or a result. Normal runs log hundreds of others."""
+    """Returns whether a log message is an error or a result. A run logs hundreds of others."""
     message = str(record.msg)
     if message.startswith(_RESULTS):
         return True
@@ -153,10 +153,10 @@ def _is_worth_showing(record: python_logging.LogRecord) -> bool:
 
 
 def reset() -> None:
-    """Undoes the changes of `configure` and a run to the process, so that another run can follow.
+    """Undoes the changes that `configure` and a run made to the process, before another run.
 
-    Registered tasks remain, because importing their modules again would not register them again.
-    `T0_DATA_DIR`, `T0_SKIP_BAD_ROWS` and `T0_VOCAB` are removed, even if the caller had set them.
+    Tasks remain registered, because importing their modules again would not register them again.
+    `T0_DATA_DIR`, `T0_SKIP_BAD_ROWS` and `T0_VOCAB` are removed, even if the caller has set them.
     """
     from t0.compat import gin, gin_config, seqio, tf
     from t0.tasks import set_vocabulary

@@ -2,9 +2,10 @@
 
     evaluate("/models/gpt2", "/models/gpt2", WholeEvaluation("out", names, join="lm-eval"))
 
-Inputs and choices are joined as lm-evaluation-harness or T0's repository does. Tasks are read from
-their caches, which contain the texts of inputs and choices, or rendered during evaluation. Neither
-needs a vocabulary. The output files are the same as for every rank evaluation.
+Inputs and choices are joined as in lm-evaluation-harness or as in T0's repository. Tasks are read
+from their caches, which contain the texts of inputs and choices. Without caches, tasks are rendered
+during the evaluation. Neither way needs a vocabulary. The output files are the same as for every
+rank evaluation.
 """
 
 import dataclasses
@@ -37,8 +38,8 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
       evaluation: the tasks and the settings.
 
     Raises:
-      UserError: the model or a task cannot be read, a task is not for rank evaluation, or a text is
-        longer than the context window.
+      UserError: the model or a task cannot be read, a task has no answer choices to rank, or a text
+        is longer than the context window.
     """
     tasks = [seqio.TaskRegistry.get(name) for name in evaluation.tasks]
     _open_caches(evaluation)
@@ -51,7 +52,7 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
     from t0.torch import tokenizer_check
 
     tokenizer_check.import_transformers()  # reports a missing package
-    tf.config.set_visible_devices([], "GPU")  # PyTorch uses them
+    tf.config.set_visible_devices([], "GPU")  # PyTorch uses the GPUs
 
     from t0.torch import decoder_only, world
 
@@ -102,7 +103,7 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
 
 @dataclasses.dataclass
 class TextJoiner:
-    """Converts a task's texts to records; `cut` counts truncated texts."""
+    """Converts a task's texts to token ids; `cut` counts truncated texts."""
 
     model: Any
     join: Any
@@ -111,7 +112,7 @@ class TextJoiner:
     cut: Truncation = dataclasses.field(default_factory=Truncation)
 
     def records(self, texts: Iterator[ChoiceRecord]) -> Iterator[ChoiceRecord]:
-        """Yields records of the joined texts, whose ids are one higher than the tokenizer's."""
+        """Yields records of the joined texts. Their ids are one higher than the tokenizer's."""
         example = None
         for record in texts:
             number = record.example

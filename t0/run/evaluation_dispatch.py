@@ -1,4 +1,4 @@
-"""Mode `eval` on this machine: ranks, decodes or measures each task, depending on its metrics.
+"""Mode `eval` on this machine ranks, decodes or measures each task, depending on its metrics.
 
     tasks = configured_tasks()
     kinds_of(tasks)                  # {"rank": [...], "decode": [...], "perplexity": [...]}
@@ -43,9 +43,9 @@ class EvaluationSettings:
       examples: the maximum number of examples per task, from the start of the split; None for all.
       tasks: the tasks to evaluate, instead of the mixture's.
       source: the checkpoint's origin for the results file, such as a hub name with its revision.
-      decoded: a folder of texts that another engine has decoded, `<task>_<step>.jsonl`. The run
-        then only computes their metrics.
-      engine: "tensorflow" or "torch", which computes scores, texts and losses.
+      decoded: a folder with the texts that another engine has decoded, `<task>_<step>.jsonl`. The
+        run then only computes their metrics.
+      engine: the engine that computes scores, texts and losses: "tensorflow" or "torch".
       device: the device of the engine "torch": "cuda", "cpu", or "auto" for CUDA if there is a GPU.
     """
 
@@ -85,7 +85,7 @@ def configured_tasks() -> list[seqio.Task] | None:
 
 
 def kinds_of(tasks: Sequence[seqio.Task]) -> dict[str, list[seqio.Task]]:
-    """Returns kind -> its tasks; tasks that cannot be evaluated have the kind ""."""
+    """Returns the tasks by kind; the kind "" has the tasks that cannot be evaluated."""
     tasks_by_kind: dict[str, list[seqio.Task]] = collections.defaultdict(list)
     for task in tasks:
         tasks_by_kind[_find_kind(task)].append(task)
@@ -93,7 +93,7 @@ def kinds_of(tasks: Sequence[seqio.Task]) -> dict[str, list[seqio.Task]]:
 
 
 def is_ranked(task: seqio.Task) -> bool:
-    """Returns whether a task is for rank evaluation."""
+    """Returns whether a task is evaluated by ranking its answer choices."""
     return _find_kind(task) == RANK
 
 
@@ -102,7 +102,7 @@ def _find_kind(task: seqio.Task) -> str:
         return DECODE
     if task.score_metric_fns:
         return RANK
-    if task.metric_fns:  # of a kind that only SeqIO's own evaluator computes
+    if task.metric_fns:  # metrics of a kind that only SeqIO's own evaluator computes
         return ""
     return PERPLEXITY if "targets" in task.output_features else ""
 
@@ -110,12 +110,15 @@ def _find_kind(task: seqio.Task) -> str:
 def check(
     tasks: Sequence[seqio.Task], lengths: Mapping[str, int] | None, *, on_tpu: bool
 ) -> list[str]:
-    """Checks that every task can be evaluated, and returns a line that describes how.
+    """Checks that every task can be evaluated, and describes how.
 
     Args:
       tasks: the tasks of the mixture that have the split.
-      lengths: feature -> maximum tokens, or None.
+      lengths: feature -> maximum number of tokens, or None.
       on_tpu: whether the run is on a TPU, where Mesh TensorFlow's mode `eval` only decodes.
+
+    Returns:
+      lines to print.
 
     Raises:
       UserError: a task cannot be evaluated; the message includes the fix.
@@ -147,7 +150,7 @@ def check(
 
 
 def check_shards(kinds: Mapping[str, Sequence[seqio.Task]]) -> None:
-    """Raises a UserError if the run is a shard, but a task is not ranked."""
+    """Raises a UserError if the run is a shard and some task is not ranked."""
     shards = bound("score_eval.num_shards", 1)
     others = [task for kind, members in kinds.items() if kind != RANK for task in members]
     if shards != 1 and others:
@@ -175,10 +178,10 @@ def _check_lengths(task: seqio.Task, lengths: Mapping[str, int] | None) -> None:
 
 
 def refuse_settings(reason: str) -> None:
-    """Raises a UserError if `t0.evaluation` is set in a run that only Mesh TensorFlow evaluates.
+    """Raises a UserError if `t0.evaluation` is set in a run that Mesh TensorFlow evaluates.
 
     Args:
-      reason: a clause that describes the run.
+      reason: a clause for the message, which says why Mesh TensorFlow evaluates.
     """
     settings = dataclasses.asdict(EvaluationSettings())
     defaults = {field.name: field.default for field in dataclasses.fields(EvaluationSettings)}
@@ -193,7 +196,7 @@ def refuse_settings(reason: str) -> None:
 def select_examples(
     dataset_fn: Callable[..., Sequence[Any]], names: Collection[str] | None = None
 ) -> Callable[..., list[Any]]:
-    """Returns a dataset function with only some tasks and the configured number of examples.
+    """Returns a dataset function that only has some tasks and the configured number of examples.
 
     Args:
       dataset_fn: T5's dataset function of an evaluation.
@@ -218,7 +221,7 @@ def select_examples(
 
 
 def _take_first_examples(dataset: Any, max_examples: int) -> Any:
-    """Returns a task's dataset with its first examples, each with all of its choices."""
+    """Returns a task's dataset with only its first examples, each with all of its choices."""
 
     def records(**keyword_arguments: Any) -> Any:
         dataset_of_task = dataset.dataset_fn(**keyword_arguments)
@@ -232,7 +235,7 @@ def _take_first_examples(dataset: Any, max_examples: int) -> Any:
 
 
 def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
-    """Ranks answer choices with our rank evaluation.
+    """Ranks answer choices with our own rank evaluation.
 
     Args:
       arguments: the arguments of the run, as `arguments.read` returns them.
@@ -264,7 +267,7 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
 
 
 def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
-    """Measures nats per target token. The arguments are the same as for `rank`."""
+    """Measures nats per target token. The arguments are those of `rank`."""
     split, model_dir = arguments["dataset_split"], arguments["model_dir"]
     folder = arguments["eval_summary_dir"] or os.path.join(model_dir, f"{split}_eval")  # noqa: PTH118
     suffix = arguments["eval_dir_suffix"]
@@ -300,13 +303,13 @@ def torch_evaluation(arguments: Mapping[str, Any]) -> Any:
     settings = EvaluationSettings()
     if settings.engine != "torch":
         return None
-    from t0.run.torch_evaluation import TorchEvaluation  # which imports this module
+    from t0.run.torch_evaluation import TorchEvaluation  # that module imports this one
 
     return TorchEvaluation(arguments, settings.device)
 
 
 def given_facts() -> dict[str, Any]:
-    """Returns the settings that differ from their defaults, for the results file."""
+    """Returns those settings of the evaluation that differ from the defaults, for its results."""
     settings = EvaluationSettings()
     engine = settings.engine if settings.engine != "tensorflow" else None
     facts = {"examples": settings.examples, "source": settings.source, "engine": engine}

@@ -4,8 +4,9 @@
     plan["verdict"]["word"]                                  # "fits"
     print(plan_text(plan))
 
-The plan uses the same formulas as the engine at its start (`t0.torch.memory`), and does not import
-PyTorch. It ignores communication: NVLink hides most of it, but other links may not.
+The plan uses the formulas with which the engine itself chooses its options (`t0.torch.memory`), and
+does not import PyTorch. It ignores communication between GPUs: NVLink hides most of it, but other
+links may not.
 """
 
 import dataclasses
@@ -148,7 +149,7 @@ class _Case:
 def _make_verdict(
     case: _Case, microbatches: int, required: memory.Needed, usable: int, name: str
 ) -> dict[str, str]:
-    """Returns whether the run fits: a word, and a reason that suggests a change if it does not."""
+    """Returns whether the run fits: a word and a reason. The reason may suggest a change."""
     numbers = f"{gib(required.total)} of {gib(usable)} usable on {name}"
     if required.total <= usable:
         return {"word": FITS, "reason": f"{numbers}, {gib(usable - required.total)} to spare"}
@@ -175,7 +176,7 @@ def _estimate_time(
     """Returns the step time at a share of the GPU's peak FLOP/s; empty if the peak is unknown."""
     if card.teraflops is None:
         return {}
-    # Recomputing repeats the forward pass, a third of a step; MFU does not count it.
+    # Recomputing repeats the forward pass, which is a third of a step. MFU does not count it.
     seconds = flops * (4 / 3 if recompute else 1) / (gpus * utilisation * card.teraflops * 1e12)
     return {
         "step_seconds": seconds,

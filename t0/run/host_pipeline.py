@@ -4,9 +4,9 @@
     host_graphs.foreign_operations(host_graphs.pipeline_graph(input_fn))    # {}
     check("train", arguments)                           # UserError if there are any
 
-Mesh TensorFlow's own `run` creates it. Instead of training, evaluating or predicting, our estimator
-captures the input function. Nothing is written, and only data that creating the function needs is
-read.
+Mesh TensorFlow's own `run` creates the input function. Our estimator captures it instead of
+training, evaluating or predicting. Nothing is written, and data is read only if creating the
+function needs it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from t0.feeding import host_graphs
 from t0.mesh.cloud import LOCAL, Machine
 
 InputFunction = Callable[[dict[str, Any]], Any]
-# The modes that read data with an input function; the others export.
+# The modes that read data with an input function. The other modes export.
 MODES = (
     "train",
     "eval",
@@ -30,7 +30,7 @@ MODES = (
     "score_from_dataset",
     "score_from_strings",
 )
-# For runs whose lengths depend on the data; the operations do not depend on the lengths.
+# Lengths for runs whose lengths depend on the data. The operations are the same for all lengths.
 _ANY_LENGTHS = {"inputs": 512, "targets": 512}
 
 
@@ -66,7 +66,7 @@ def _capture_evaluation(  # noqa: PLR0913 (the signature of Mesh TensorFlow's ev
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Replaces Mesh TensorFlow's `eval_model`, which first reads all data and writes files."""
+    """Replaces Mesh TensorFlow's `eval_model`, which would read all data and write files first."""
     del estimator, model_dir, args, kwargs
     datasets = eval_dataset_fn(
         sequence_length=sequence_length, vocabulary=vocabulary, dataset_split=dataset_split
@@ -80,7 +80,7 @@ def _capture_evaluation(  # noqa: PLR0913 (the signature of Mesh TensorFlow's ev
 
 
 def input_function(mode: str, arguments: Mapping[str, Any]) -> InputFunction | None:
-    """Returns the first input function of a run; None if it has none, or the run is finished.
+    """Returns the first input function of a run; None if it has none or the run is finished.
 
     Args:
       mode: the value of `run.mode`.
@@ -91,7 +91,7 @@ def input_function(mode: str, arguments: Mapping[str, Any]) -> InputFunction | N
     replacements = {
         "mesh_utils.get_estimator": _CapturingEstimator,
         "mesh_utils.eval_model": _capture_evaluation,
-        # A run opens its data before it reads checkpoints.
+        # The real function reads checkpoints. A run opens its data before it reads them.
         "mesh_utils.get_checkpoint_iterator": lambda *args, **kwargs: ["model.ckpt-0"],
     }
     with contextlib.ExitStack() as replaced:
@@ -105,7 +105,7 @@ def input_function(mode: str, arguments: Mapping[str, Any]) -> InputFunction | N
 
 
 def check(mode: str, arguments: Mapping[str, Any]) -> None:
-    """Checks that a TPU's TensorFlow servers have all operations that the run's data needs.
+    """Checks that the TensorFlow servers of a TPU have all operations that the run's data needs.
 
     Args:
       mode: the value of `run.mode`.
@@ -134,8 +134,8 @@ def dry_run_line(flags: Any) -> str:
       flags: the parsed flags of the command; gin has been parsed.
 
     Returns:
-      a description of the result. Errors are also described instead of raised: the TPU's hosts
-      cannot read the data, or a task does not exist or is not cached.
+      a description of the result. Errors are described instead of raised, for example that the
+      TPU's hosts cannot read the data, or that a task does not exist or is not cached.
     """
     try:
         return _check_dry_run(flags)

@@ -29,11 +29,11 @@ _TRAINING = ("train", "finetune")
 
 
 def operative_config(flags: Any) -> list[str]:
-    """Returns the model's operative config as a list of one path; an empty list for a new model.
+    """Returns a list with the path of the model's operative config; an empty list for a new model.
 
     Raises:
-      UserError: there is no such file next to the checkpoints; or it imports an unknown module that
-        is not in --module_import, and the file is not in --gin_file.
+      UserError: there is no operative config next to the checkpoints; or it is not in --gin_file,
+        and imports an unknown module that is not in --module_import.
     """
     if flags.mode in (None, "train"):
         return []
@@ -56,7 +56,7 @@ def run(flags: Any) -> None:
 
     Raises:
       UserError: the mode is missing, checkpoint flags contradict each other, or a mixture,
-        checkpoint or vocabulary is missing or does not fit.
+        checkpoint or vocabulary is missing or does not fit the run.
     """
     if not flags.mode:
         raise UserError("--use_model_api needs --mode")
@@ -84,7 +84,7 @@ def run(flags: Any) -> None:
         with compat.replaced("mesh_utils.train_model", estimator.train_model):
             types = _flag_parameters(flags)
             types = {name: devices.activation_dtype(value).name for name, value in types.items()}
-            # The model parses them after its own float32 for machines without a TPU.
+            # Without a TPU, the model binds float32. It parses these bindings after that.
             bindings = [f"{name} = '{value}'" for name, value in types.items()]
             model = _model(flags, total_steps, extra_gin_bindings=bindings)
             _carry_out(model, flags, steps)
@@ -122,7 +122,7 @@ def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
     *,
     dataset_split: str,
 ) -> None:
-    """Trains with our own loop, whose settings already include the arguments ignored here."""
+    """Trains with our own loop. The ignored arguments are already in its settings."""
     del vocabulary, sequence_length, batch_size, ensemble_inputs
     modes.train_here(spec, dataset_fn, train_steps=steps, dataset_split=dataset_split)
 
@@ -149,7 +149,7 @@ def _model(flags: Any, total_steps: int, **more: Any) -> Any:
         model_dir=flags.model_dir,
         batch_size=flags.batch_size,
         sequence_length=_lengths(flags),
-        # T5's model does not pass the total steps to its default schedule, which needs them.
+        # The default schedule needs the total number of steps, which T5's model does not pass.
         learning_rate_schedule=run_arguments.schedule(
             bound("run.learning_rate_schedule"), total_steps
         ),

@@ -2,9 +2,9 @@
 
     carry_out(ConfiguredRun("train", arguments))
 
-On a TPU that function is Mesh TensorFlow's `run` with TensorFlow's estimator. On this machine it is
-our own code. If our code does not cover a mode, it is also Mesh TensorFlow's `run`, and functions
-in it that do not work here are replaced during the call.
+On a TPU, that function is Mesh TensorFlow's `run`, which uses TensorFlow's estimator. On this
+machine it is our own code, if that supports the run. Otherwise it is also Mesh TensorFlow's `run`,
+in which functions that do not work on this machine are replaced during the call.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ ENCODER_DECODER = "bitransformer"
 
 @dataclasses.dataclass(frozen=True)
 class ConfiguredRun:
-    """A run that was configured and checked.
+    """A run that has been configured and checked.
 
     Attributes:
       mode: one of `MODES`.
@@ -58,8 +58,8 @@ class ConfiguredRun:
 def engine_arguments(*, tpu: str | None) -> dict[str, Any]:
     """Returns the arguments of `run` that depend on the engine, and prints a note about it.
 
-    Without a TPU they describe this machine's mesh, unless the configuration sets a mesh shape.
-    Without a TPU this function also binds the types of variables.
+    Without a TPU, they describe this machine's mesh, unless the configuration sets a mesh shape.
+    This function then also binds the types of variables.
     """
     ours = bound("run.train_model_fn") in (None, estimator.train_model)
     arguments = {"train_model_fn": estimator.train_model} if ours else {}
@@ -73,7 +73,7 @@ def engine_arguments(*, tpu: str | None) -> dict[str, Any]:
 
 
 def local_parameters() -> dict[str, tuple[Any, str]]:
-    """Returns the gin parameters that a run without a TPU sets: name -> value and the reason."""
+    """Returns name -> (value, reason) for the gin parameters that a run without a TPU sets."""
     mesh, _ = devices.local_arguments()
     values = devices.LOCAL_TYPES | {f"run.{name}": value for name, value in mesh.items()}
     return {name: (value, "this machine, without --tpu") for name, value in values.items()}
@@ -92,7 +92,8 @@ def carry_out(run: ConfiguredRun) -> None:
         carry(run)
 
 
-# Mode -> the message after Ctrl-C about saved results and how to resume. Training prints its own.
+# Mode -> the message after Ctrl-C about saved results and how to resume. Training prints its own
+# message.
 _SAVED_RANKS = "ranked tasks are saved, and the same command resumes with the next one"
 _SAVED_RESULTS = {
     "train": "the last checkpoint, if any, is saved, and the same command resumes from it",
@@ -104,10 +105,10 @@ _NOTHING_SAVED = "nothing is saved, and the same command starts again"
 
 
 def reading_only(checkpoint: str) -> dict[str, Callable[..., Any]]:
-    """Returns replacements that make Mesh TensorFlow's modes read only `checkpoint`.
+    """Returns functions with which Mesh TensorFlow's modes only read `checkpoint`.
 
     Returns:
-      name in `compat.REPLACEABLE` -> function.
+      key of `compat.REPLACEABLE` -> the function that replaces it.
     """
     return {
         "mesh_utils.get_checkpoint_iterator": lambda *args, **kwargs: [checkpoint],
@@ -120,7 +121,7 @@ def _mesh_run(run: ConfiguredRun) -> None:
     mesh_utils.run(**run.arguments)
 
 
-# TensorFlow's error about a TPU -> the explanation for the user.
+# Substring of a TensorFlow error about a TPU -> the explanation for the user.
 _TPU_FAULTS = {
     "Cannot find any TPU": "TensorFlow found no TPU cores. Does another process on the TPU VM use "
     "them (sudo lsof -w /dev/accel*)? Is the image a -se one?",
@@ -141,7 +142,8 @@ def _tpu_run(run: ConfiguredRun) -> None:
     try:
         _mesh_run(run)
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-        # This exit status means that the run can be resumed; bin/tpu_train then restarts it.
+        # The exit status says that the run can be resumed. On this status, bin/tpu_train starts it
+        # again.
         message = (str(error).strip().splitlines() or [""])[0][:300]
         print(f"the TPU was lost; the last checkpoint is saved ({message})", file=sys.stderr)
         raise SystemExit(PREEMPTED) from None
@@ -155,7 +157,7 @@ def _tpu_run(run: ConfiguredRun) -> None:
 
 
 def _train(run: ConfiguredRun) -> None:
-    """Trains with our own loop, or with the training function that the user has bound."""
+    """Trains with our own loop, or with the training function that the user bound."""
     if "train_model_fn" not in run.arguments:
         _mesh_run(run)
         return
@@ -183,7 +185,7 @@ def train_here(
 
     Args:
       spec: the model, batch and optimizer.
-      train_dataset_fn: T5's dataset function or the user's, as bound in gin.
+      train_dataset_fn: the dataset function that gin binds: T5's, or the user's own.
       train_steps: the step to stop at, counted from the start of pretraining.
       dataset_split: the split to read.
     """
@@ -210,7 +212,7 @@ def _train_in_directory(
 
 
 def _rank(run: ConfiguredRun) -> None:
-    """Scores every answer choice with our code, or with Mesh TensorFlow's for language models."""
+    """Scores every answer choice; uses Mesh TensorFlow's code for language models, else ours."""
     if bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
         if bound("score_eval.num_shards", 1) != 1:
             raise UserError(
@@ -255,7 +257,7 @@ def _evaluate(run: ConfiguredRun) -> None:
 
 
 def _select_tasks(run: ConfiguredRun, names: Collection[str]) -> ConfiguredRun:
-    """Returns the run with only some of the mixture's tasks."""
+    """Returns the same run for only some of the mixture's tasks."""
     dataset_fn = run.read()["eval_dataset_fn"]
     selected = {"eval_dataset_fn": evaluation_dispatch.select_examples(dataset_fn, names)}
     return dataclasses.replace(run, arguments={**run.arguments, **selected})
@@ -277,7 +279,7 @@ def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
 
 
 def _decode(run: ConfiguredRun, decode: decoded.Decode | None) -> None:
-    """Evaluates decoded texts, and writes the metrics to a results file."""
+    """Computes the metrics of decoded texts, and writes them to a results file."""
     eval_model = decoded.with_results(mesh_utils.eval_model, decode)
     with compat.replaced("mesh_utils.eval_model", eval_model):
         _mesh_run(run)
@@ -294,7 +296,7 @@ def _perplexity(run: ConfiguredRun) -> None:
 
 
 def _infer(run: ConfiguredRun) -> None:
-    """Predicts with our inference, or with Mesh TensorFlow's if ours does not cover the run."""
+    """Predicts with our inference; uses Mesh TensorFlow's if ours does not support the run."""
     model_type = bound("run.model_type", ENCODER_DECODER)
     if not jobs.uses_own_inference(model_type):
         decode = bound("infer_model.decode_fn")
@@ -320,7 +322,7 @@ def _infer(run: ConfiguredRun) -> None:
 
 
 def _with_latest_step(infer_model: Callable[..., None]) -> Callable[..., None]:
-    """Returns Mesh's `infer_model`, but reads the latest checkpoint instead of waiting for more."""
+    """Returns Mesh's `infer_model`, changed to read the latest checkpoint and not wait for more."""
 
     def infer(*args: Any) -> None:
         *others, step = args

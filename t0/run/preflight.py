@@ -4,8 +4,8 @@
     check_mixtures({"vocab": ["/v/spiece.model"]})                    # UserError, or notes
     check_run("/models/tiny", vocabulary=vocabulary, mesh_shape="")   # UserError, or notes
 
-The values are those bound in gin. Without these checks, Mesh TensorFlow would fail with a traceback
-minutes later, or not notice the error.
+The values are those bound in gin. Without these checks, Mesh TensorFlow would fail minutes later
+with a traceback, or would not notice the error.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from t0.mesh.batch import check_batch
 from t0.run import evaluation_dispatch
 from t0.training.estimator import train_model
 
-# run.mode -> the dataset function whose mixture the mode reads.
+# run.mode -> the dataset function whose mixture is read in this mode.
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
 DATASET_FUNCTIONS = {"train": "mesh_train_dataset_fn"}
 DATASET_FUNCTIONS |= dict.fromkeys(_EVALUATES, "mesh_eval_dataset_fn")
-# run.mode -> the parameter that names the function that reads its data.
+# run.mode -> the parameter of `run` that holds the function which reads the data.
 _READS = {"train": "run.train_dataset_fn"} | dict.fromkeys(_EVALUATES, "run.eval_dataset_fn")
 _READS["score_from_dataset"] = "score_from_dataset.score_dataset_fn"
 # Modes in which Mesh TensorFlow waits for new checkpoints if eval_checkpoint_step is None.
@@ -59,7 +59,8 @@ def check_mixtures(
     """Checks that the mixtures of the configured mode exist, and are cached if they must be.
 
     Args:
-      settings: flag -> values; the caching command needs the same flags.
+      settings: flag -> values, for the flags that the caching command also needs. Messages repeat
+        them.
       on_tpu: whether Mesh TensorFlow runs on a TPU.
       hosts_read: whether TensorFlow servers, which cannot run Python, read the data.
       allow_stale: whether to read caches whose prompts, data, vocabulary or modules have changed.
@@ -105,7 +106,7 @@ def check_mixtures(
     if tasks is not None:
         lengths = lengths_of_run()
         notes += evaluation_dispatch.check(tasks, lengths, on_tpu=on_tpu)
-        # Ranking reads everything before it scores, and prints this itself.
+        # Ranking reads all data before it scores, and then prints these notes itself.
         others = [task for task in tasks if not evaluation_dispatch.is_ranked(task)]
         use_cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
         split = bound("run.dataset_split", "train")
@@ -116,11 +117,11 @@ def check_mixtures(
 
 
 def _mixture_functions(mode: str) -> list[str]:
-    """Returns the dataset functions that read a mixture in a mode: one or none.
+    """Returns the dataset functions that read a mixture in a mode (one or none).
 
-    A function that reads files (T5's for TSV files, Mesh TensorFlow's) does not read a mixture,
-    even if one is set for the vocabulary. A user's own function may call T5's function, whose
-    mixture is then set.
+    A function that reads files, such as T5's for TSV files or one of Mesh TensorFlow's, reads no
+    mixture, even if a mixture is set for the sake of its vocabulary. A user's own function may call
+    T5's function; in that case a mixture is set.
     """
     function = DATASET_FUNCTIONS.get(mode)
     reader = bound(_READS[mode]) if function else None
@@ -138,7 +139,7 @@ def _mixture_functions(mode: str) -> list[str]:
 
 @contextlib.contextmanager
 def _hint_if_absent(hint: str | None) -> Iterator[None]:
-    """Adds a hint to the error about absent data."""
+    """Adds a hint to the error if the data is absent."""
     try:
         yield
     except AbsentData as error:
@@ -148,9 +149,9 @@ def _hint_if_absent(hint: str | None) -> Iterator[None]:
 
 
 def _describe_truncation(name: str, split: str, mode: str, *, use_cached: bool) -> list[str]:
-    """Returns notes about the share of the mixture `name` that the run's lengths truncate."""
+    """Returns notes about how much of the mixture `name` the run's lengths truncate."""
     lengths = lengths_of_run()
-    # Only training loses truncated tokens of targets.
+    # Truncated tokens of targets are only lost in training.
     notes = [*opening.notes(name, split, lengths if mode == "train" else None)]
     if lengths and mode in ("train", "perplexity_eval"):
         tasks = seqio.get_subtasks(opening.known_mixture(name))
@@ -174,13 +175,13 @@ def _check_features(name: str) -> None:
 
 
 def lengths_of_run() -> dict[str, int] | None:
-    """Returns feature -> maximum tokens, from `run.sequence_length`; None if there is no limit."""
+    """Returns feature -> maximum number of tokens (`run.sequence_length`); None without a limit."""
     lengths = bound("run.sequence_length")
     return dict.fromkeys(("inputs", "targets"), lengths) if isinstance(lengths, int) else lengths
 
 
 def check_caches(mode: str) -> None:
-    """Checks all bytes of the caches of the configured mode, after reading them has failed.
+    """Checks all bytes of the caches that the configured mode reads. Call it after a read failed.
 
     Raises:
       UserError: a cache is damaged.
@@ -205,10 +206,10 @@ def check_run(
       model_dir: the folder of its checkpoints.
       vocabulary: one vocabulary, or (inputs, targets).
       mesh_shape: the run's mesh.
-      checkpoint: the checkpoint that a mode other than training reads; None for those in
+      checkpoint: the checkpoint to read in a mode other than training; None for those in
         `model_dir`.
-      any_format: whether the engine of the run reads checkpoints in every format, and those of the
-        PyTorch engine in `model_dir`.
+      any_format: whether the engine of the run reads checkpoints in every format, and the PyTorch
+        engine's own checkpoints in `model_dir`.
 
     Returns:
       notes, one per line.
@@ -260,7 +261,7 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     if split != "train":
         raise UserError(f"training reads the split 'train', but run.dataset_split is '{split}'")
     latest = checkpoint_files.latest(model_dir)
-    if latest:  # Training resumes from it and does not read init_checkpoint.
+    if latest:  # Training resumes from this checkpoint and does not read init_checkpoint.
         check_vocabulary(latest, vocabulary)
         check_sizes(latest)
         return []
@@ -281,7 +282,7 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
 def _check_checkpoints(
     model_dir: str, vocabulary: Any, torch_checkpoints: Mapping[int, Path]
 ) -> list[str]:
-    """Checks the checkpoints of a folder; `torch_checkpoints` is step -> path for PyTorch's."""
+    """Checks the checkpoints of a folder. `torch_checkpoints` has those of PyTorch, by step."""
     mode = run_mode()
     name = "export_checkpoint_step" if mode.startswith("export") else "eval_checkpoint_step"
     requested_steps = bound(f"run.{name}")
@@ -323,10 +324,10 @@ _SIZES = {
 
 
 def check_sizes(path: str) -> None:
-    """Checks that the gin files configure the sizes of a checkpoint's model, without building it.
+    """Checks that gin configures the sizes of a checkpoint's model. Does not build the model.
 
     Args:
-      path: a checkpoint in any format; only those of T5 encoder-decoders are checked.
+      path: a checkpoint in any format. Models other than T5 encoder-decoders are not checked.
 
     Raises:
       UserError: sizes differ; the message lists them and suggests a fix.
@@ -336,7 +337,7 @@ def check_sizes(path: str) -> None:
     try:
         with contextlib.closing(open_source(path, keep_slots=False)) as source:
             model, folder = source.model, source.path
-    except UserError:  # reading it later reports the error
+    except UserError:  # the code that reads the checkpoint later reports the error
         return
     differences, fixes = [], []
     for size, (parameter, macro) in _SIZES.items():
@@ -360,14 +361,14 @@ def check_sizes(path: str) -> None:
 
 
 def check_vocabulary(checkpoint: str, vocabulary: Any) -> None:
-    """Checks that a vocabulary has as many ids as a checkpoint's embedding.
+    """Checks that a vocabulary has as many ids as the embedding of a checkpoint.
 
     Args:
       checkpoint: a checkpoint in any format.
       vocabulary: one vocabulary, or (inputs, targets).
 
     Raises:
-      UserError: it does not; the message has both sizes.
+      UserError: the numbers differ; the message contains both.
     """
     rows = None
     if not paths.exists(f"{checkpoint}.index"):

@@ -4,8 +4,9 @@
     folder_of_checkpoint("/models/t5/model.ckpt-100")       # "/models/t5"
     step_of_checkpoint("/models/t5/model.ckpt-100")         # 100
 
-In `runs/eval.gin` and `runs/infer.gin`, one macro names the checkpoint: `CHECKPOINT_PATH`. Mesh
-TensorFlow needs its folder and its step, which the last two functions return. The files bind them.
+In `runs/eval.gin` and `runs/infer.gin`, the macro `CHECKPOINT_PATH` names the checkpoint. Mesh
+TensorFlow needs the folder and the step of a checkpoint, so these files call the last two
+functions.
 """
 
 import os
@@ -21,15 +22,16 @@ _OUTPUTS = ("EVAL_OUTPUT_DIR", "INFER_OUTPUT_DIR")
 
 
 def model_dir(flag: str | None) -> str | None:
-    """Returns the model directory in the flag or the macro MODEL_DIR; None if neither is set.
+    """Returns the model directory from the flag or the macro MODEL_DIR; None if neither is set.
 
     Args:
       flag: the value of --model_dir, or None.
 
     Raises:
-      UserError: they are different folders, or the macro is not text.
+      UserError: flag and macro name different folders, or the macro is not text.
     """
-    # An evaluated macro is written to the operative config, which must not contain this folder.
+    # gin writes macros that it evaluates to the operative config, which must not contain this
+    # folder.
     macro = bound("%MODEL_DIR", evaluate=False)
     if isinstance(macro, gin_config.ConfigurableReference):
         macro = bound("%MODEL_DIR")
@@ -47,7 +49,7 @@ def model_dir(flag: str | None) -> str | None:
 
 
 def output_dir() -> str | None:
-    """Returns the configured output folder of an evaluation or inference, or None."""
+    """Returns the output folder that is configured for an evaluation or inference, or None."""
     named = (bound(f"%{name}", evaluate=False) for name in _OUTPUTS)
     return next((name for name in named if isinstance(name, str)), None)
 
@@ -57,8 +59,8 @@ def folder_of_checkpoint(checkpoint: str) -> str:
     """Returns the folder of a checkpoint.
 
     Args:
-      checkpoint: the checkpoint's path up to the step, such as /models/t5/model.ckpt-100, or the
-        folder itself, which means its latest checkpoint.
+      checkpoint: the checkpoint's path up to the step, such as /models/t5/model.ckpt-100. A folder
+        means the latest checkpoint in it.
 
     Raises:
       UserError: `checkpoint` is not text.
@@ -78,7 +80,8 @@ def step_of_checkpoint(checkpoint: str) -> int:
     """Returns the step of a checkpoint, or the step of the latest checkpoint in a folder.
 
     Raises:
-      UserError: the checkpoint does not exist; Mesh TensorFlow would read the closest step.
+      UserError: the checkpoint does not exist. (Mesh TensorFlow would read the one with the closest
+        step.)
     """
     folder = folder_of_checkpoint(checkpoint)
     name_match, steps = _match_checkpoint_name(checkpoint), checkpoint_files.steps(folder)
@@ -94,7 +97,7 @@ def step_of_checkpoint(checkpoint: str) -> int:
 
 @gin.configurable(module="t0")
 def type_of_checkpoint(checkpoint: str) -> str:
-    """Returns the type of a checkpoint's weights, as `get_variable_dtype.master_dtype` takes it."""
+    """Returns the type of a checkpoint's weights, for `get_variable_dtype.master_dtype`."""
     folder, step = folder_of_checkpoint(checkpoint), step_of_checkpoint(checkpoint)
     path = checkpoint_files.checkpoint_path(folder, step)
     return checkpoint_files.weights_dtype(path) or "float32"

@@ -3,8 +3,8 @@
     records = training_records(arguments)      # after `arguments.read`
     records["operative_config.gin"]            # the text that our TensorFlow loop would write
 
-Gin's operative config only has the parameters of functions that were called. Therefore a training
-step is built, but not lowered or computed.
+Gin's operative config only has the parameters of functions that have been called. Therefore this
+module builds a training step, but does not lower or compute it.
 """
 
 from collections.abc import Mapping

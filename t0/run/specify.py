@@ -4,8 +4,9 @@
     specification.to_json(spec)
 
 The specification includes the defaults of parameters that gin does not bind, so that its reader
-needs neither gin nor Mesh TensorFlow. To read its layers, the model is built without a TensorFlow
-graph: a layer's parameters are the arguments of its constructor, read from its attributes.
+needs neither gin nor Mesh TensorFlow. To find the layers, the model is built, without a TensorFlow
+graph. The parameters of a layer are the arguments of its constructor, which are read from the
+layer's attributes.
 """
 
 import dataclasses
@@ -42,9 +43,9 @@ from t0.scoring.mesh_model import vocabulary_hash
 from t0.scoring.rank_metrics import classes_of
 from t0.scoring.ranking import results_folder
 
-# Arguments of a layer's or model's constructor that depend on the mesh, not on the model.
+# Constructor arguments of a layer or model that depend on the mesh and not on the model.
 _BUILDER_ARGUMENTS = ("self", "name", "layout", "mesh_shape", "layer_stack")
-# Argument of a constructor -> the attribute that holds it, if it has another name.
+# Argument of a constructor -> the attribute that holds it, if the attribute has another name.
 _ATTRIBUTES = {"d_model": "model_dim"}
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 
@@ -58,11 +59,11 @@ def run_spec(
       mode: the run's mode.
       passed_arguments: the arguments that the command passes to Mesh TensorFlow's `run` by name,
         including the vocabulary.
-      checkpoint: the checkpoint that a mode other than training reads; None for those in the model
+      checkpoint: the checkpoint to read in a mode other than training; None for those in the model
         directory.
 
     Raises:
-      UserError: the run reads its data with another function than T5's dataset functions.
+      UserError: the run does not read its data with one of T5's dataset functions.
     """
     arguments = run_arguments.read(passed_arguments)
     trains = mode == "train"
@@ -103,7 +104,7 @@ def run_spec(
 def _evaluation_fields(
     mode: str, arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> dict[str, Any]:
-    """Returns the fields that only the specifications of modes other than training have."""
+    """Returns the fields that a specification only has in modes other than training."""
     if mode == "score_eval":
         return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
     if mode == "infer":
@@ -124,11 +125,11 @@ def _evaluation_fields(
 
 
 def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
-    """Returns the command line of the run that evaluates the texts decoded by a specification.
+    """Returns the command line that computes the metrics of texts decoded by another engine.
 
     Args:
       spec: a run of mode "eval" that decodes tasks.
-      argv: the command line that wrote the specification; secrets in it are masked.
+      argv: the command line that wrote the specification. Secrets in it are masked.
     """
     words = iter(shlex.split(masking.mask_command(argv))[1:])
     words_of_run = []
@@ -174,7 +175,7 @@ def _vocabulary_spec(vocabulary: Any) -> VocabularySpec:
 
 
 def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
-    """Returns the data that the mode reads; None if it reads no mixture."""
+    """Returns the specification of the data that a mode reads; None if it reads no mixture."""
     function = DATASET_FUNCTIONS.get(mode)
     if function is None:
         return None
@@ -217,7 +218,7 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
 
 
 def _rank_task(name: str, split: str) -> RankTaskSpec | None:
-    """Returns the facts about a task for rank evaluation; None if the task is not for it."""
+    """Returns the facts about a task that ranking needs; None if the task is not ranked."""
     task = seqio.TaskRegistry.get(name)
     if not evaluation_dispatch.is_ranked(task):
         return None
@@ -256,7 +257,7 @@ def _results_folder(arguments: Mapping[str, Any]) -> str:
 def _infer_spec(
     arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> InferSpec:
-    """Returns the predictions of mode "infer"."""
+    """Returns the predictions to make in mode "infer"."""
     if not jobs.uses_own_inference(arguments["model_type"]):
         raise UserError(
             "a specification only supports predictions of encoder-decoders, with "
@@ -273,7 +274,7 @@ def _infer_spec(
         steps=_to_plain(arguments["eval_checkpoint_step"]),
         vocabulary_sha256=vocabulary_hash(vocabularies[0]),
         jobs=tuple(
-            # On another machine "auto" may be another type.
+            # Write the resolved type, because "auto" may be another type on another machine.
             _job_spec(job, settings.activation_dtype, vocabulary, run.sequence_length)
             for job in predictions
         ),
@@ -286,7 +287,7 @@ def _decoding_spec(
     checkpoint: str | None,
     vocabularies: tuple[Any, Any],
 ) -> InferSpec:
-    """Returns the decoding of tasks in mode "eval"."""
+    """Returns the predictions to make in mode "eval" for tasks whose texts are decoded."""
     lengths = arguments["sequence_length"]
     if not lengths:
         raise UserError(
@@ -364,10 +365,12 @@ def model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: int
 
 
 def _describe_stack(stack: Any) -> dict[str, Any]:
-    """Returns a transformer's parameters.
+    """Returns the parameters of a transformer's stack.
 
-    "layers" has its layers in order. "sublayers" has the functions before, around and after them:
-    "initial", "per_layer" and "final". "input_vocab" is the number of embeddings with padding.
+    Returns:
+      parameter -> value. "layers" has the layers in order. "sublayers" has the functions before,
+      around and after the layers: "initial", "per_layer" and "final". "input_vocab" is the number
+      of embeddings, including padding.
     """
     parameters = _constructor_arguments(stack)
     parameters["input_vocab"] = stack.input_vocab_dim.size
@@ -392,7 +395,7 @@ def _describe_stack(stack: Any) -> dict[str, Any]:
 def _describe_sublayer(function: Callable[..., Any], layer_stack: Any) -> dict[str, Any]:
     selector = _selector(function)
     parameters = _parameters(selector)
-    if "legacy" in selector:  # these functions read parameters of their stack
+    if "legacy" in selector:  # these functions read their parameters from the stack
         legacy = {"dropout_rate": layer_stack.dropout_rate, "epsilon": layer_stack.norm_epsilon}
         name = "dropout_rate" if "dropout" in selector else "epsilon"
         parameters[name] = legacy[name]
@@ -412,7 +415,7 @@ def _constructor_arguments(instance: Any) -> dict[str, Any]:
 
 
 def _constructor_names(kind: type) -> list[str]:
-    """Returns the names of a constructor's parameters, and those it passes to its base class."""
+    """Returns the parameter names of a constructor, and of the base class that it calls."""
     parameters = inspect.signature(inspect.unwrap(kind.__init__)).parameters
     names = [name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
     if len(names) < len(parameters) and kind.__base__ is not object:
@@ -421,7 +424,7 @@ def _constructor_names(kind: type) -> list[str]:
 
 
 def configured(parameter: str) -> ConfiguredSpec | float | None:
-    """Returns the value bound to a parameter of `run`; functions and classes with parameters."""
+    """Returns the value bound to a parameter of `run`, such as a class with its parameters."""
     value = bound(parameter, evaluate=False)
     if isinstance(value, gin_config.ConfigurableReference):
         scope, selector = value.config_key
@@ -439,7 +442,7 @@ def configured(parameter: str) -> ConfiguredSpec | float | None:
 
 
 def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
-    """Returns a configurable's parameters: its defaults, overridden by gin's bindings."""
+    """Returns the parameters of a configurable: its defaults, overridden by gin's bindings."""
     scopes = scope.split("/") if scope else []
     configurable = gin_config._REGISTRY[selector]
     parameters = {
@@ -455,7 +458,7 @@ def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
 def _to_plain(value: Any, name: str = "") -> Any:
     """Converts the value of a parameter to JSON types; a function or class becomes its selector.
 
-    Credentials are masked, as in the other files that a run writes.
+    Credentials are masked, as in all files that a run writes.
     """
     if isinstance(value, str):
         written = repr(value)

@@ -1,4 +1,4 @@
-"""Evaluates with PyTorch what `t0 eval` and mode `eval` otherwise evaluate with TensorFlow.
+"""PyTorch instead of TensorFlow as the engine of `t0 eval` and mode `eval`.
 
     choose_engine("auto", "auto")           # "torch" if PyTorch sees a GPU, else "tensorflow"
     engine = TorchEvaluation(arguments, "auto")         # gin's model; arguments of Mesh's `run`
@@ -6,7 +6,7 @@
     engine.make_generator(dtype="float32", method=method)
     engine.make_held_out_model("float32")               # a `perplexity.HeldOutModel`
 
-Records, batches, metrics and files do not depend on the engine: only these three objects do.
+Only these three objects depend on the engine. Records, batches, metrics and files do not.
 """
 
 import functools
@@ -24,14 +24,14 @@ DEVICES = ("auto", "cuda", "cpu")
 
 
 def choose_engine(engine: str, device: str) -> str:
-    """Returns "tensorflow" or "torch"; hides the GPUs from TensorFlow if PyTorch computes.
+    """Returns "tensorflow" or "torch"; if PyTorch computes, hides the GPUs from TensorFlow.
 
     Args:
-      engine: one of `ENGINES`; "auto" is PyTorch if it is installed and sees a GPU.
-      device: one of `DEVICES`, which is PyTorch's.
+      engine: one of `ENGINES`; "auto" means PyTorch if it is installed and sees a GPU.
+      device: one of `DEVICES`, for PyTorch.
 
     Raises:
-      UserError: PyTorch is not installed, or has no such device, or TensorFlow is given a device.
+      UserError: PyTorch is not installed, it has no such device, or a device is set for TensorFlow.
     """
     if engine == "tensorflow":
         if device != "auto":
@@ -52,12 +52,12 @@ def choose_engine(engine: str, device: str) -> str:
     if engine == "auto" and device == "auto" and not torch.cuda.is_available():
         return "tensorflow"
     world.find_device(device)
-    tf.config.set_visible_devices([], "GPU")  # they are PyTorch's
+    tf.config.set_visible_devices([], "GPU")  # PyTorch uses the GPUs
     return "torch"
 
 
 def uses_gpu(device: str) -> bool:
-    """Returns whether the engine "torch" computes on a GPU."""
+    """Returns whether the engine "torch" would compute on a GPU."""
     from t0.torch import world
 
     return world.find_device(device).type == "cuda"
@@ -99,7 +99,7 @@ class TorchEvaluation:
         return TorchGenerator(self._spec, device, self._activations(dtype), method)
 
     def make_held_out_model(self, dtype: str) -> Any:
-        """Builds the model that sums losses."""
+        """Builds the model that sums the losses of held-out examples."""
         from t0.torch.held_out import TorchHeldOutModel
 
         return TorchHeldOutModel(self._spec, self._world.device, self._activations(dtype))

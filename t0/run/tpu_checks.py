@@ -1,11 +1,12 @@
-"""Checks before a run on a TPU: of this machine, of the TPU, and of the configured run.
+"""Checks this machine, the TPU and the configured run before a run on a TPU.
 
     facts = check_machine("my-slice", zone="europe-west4-a", project="mine")
     facts.accelerator_type, facts.is_remote              # "v3-32", True
     check_run(facts, model_dir="gs://mine/model", cores=mesh_cores())     # after gin was parsed
 
 `check_machine` does not import TensorFlow. Without these checks, TensorFlow would fail with a
-traceback, or wait a day for a server that does not exist. An error lists all faults with fixes.
+traceback, or would wait a day for a server that does not exist. The error lists all faults and how
+to fix them.
 """
 
 import dataclasses
@@ -19,18 +20,18 @@ from t0.mesh import cloud
 from t0.mesh.cloud import ADDRESS, IMAGES, LOCAL, NAMED, Machine, Node, pjrt_variables
 from t0.mesh.topology import GENERATIONS, SLICES, topology
 
-# The last release of TensorFlow with Estimator, which this project's lock files use.
+# The last release of TensorFlow that has Estimator. This project's lock files pin it.
 TENSORFLOW = "2.15."
 INSTALL = f"Install them: {install_command('tpu')}"
 
 
 @dataclasses.dataclass(frozen=True)
 class TpuFacts:
-    """The TPU of a run: facts about this machine and, from the API, about the TPU.
+    """Facts about this machine and, if the TPU API was asked, about the TPU.
 
     Attributes:
       machine: the facts about this machine.
-      node: the answer of the TPU API; None without a request.
+      node: the answer of the TPU API; None if it was not asked.
     """
 
     machine: Machine
@@ -38,7 +39,7 @@ class TpuFacts:
 
     @property
     def accelerator_type(self) -> str:
-        """The slice, such as "v3-32"; "" if unknown."""
+        """The type of the slice, such as "v3-32"; "" if unknown."""
         named = self.node.accelerator_type if self.node else ""
         return named or self.machine.accelerator_type
 
@@ -50,12 +51,12 @@ class TpuFacts:
 
 @dataclasses.dataclass(frozen=True)
 class TpuRun(TpuFacts):
-    """The TPU of a run, and the settings of the run in gin and in flags.
+    """Facts about the TPU of a run, with the run's settings from gin and flags.
 
     Attributes:
       model_dir: the folder of its checkpoints; None if neither a flag nor gin sets it.
       cache_dirs: the folders with cached tasks.
-      cores: the cores of the configured mesh; None if it is not a mesh of TPU cores.
+      cores: the number of cores of the configured mesh; None if it is not a mesh of TPU cores.
       checkpoint: the checkpoint to start from.
       vocabulary: the path of the SentencePiece model.
     """
@@ -68,13 +69,13 @@ class TpuRun(TpuFacts):
 
     @property
     def hosts(self) -> int:
-        """The number of hosts, if known from the machine, the API or the configuration."""
+        """The number of hosts, if the machine, the API or the configuration tells it."""
         named = cloud.hosts_of(self.accelerator_type)
         return named or max(1, (self.cores or 0) // topology("v3-8").cores)
 
 
 def machine_faults(facts: TpuFacts) -> Iterator[str]:
-    """Yields the faults of this machine, with fixes."""
+    """Yields the faults of this machine and how to fix them."""
     machine = facts.machine
     yield from _local_faults(machine) if machine.kind == LOCAL else _remote_faults(machine)
     if machine.tensorflow and not machine.tensorflow.startswith(TENSORFLOW):
@@ -86,7 +87,7 @@ def machine_faults(facts: TpuFacts) -> Iterator[str]:
 
 
 def _local_faults(machine: Machine) -> Iterator[str]:
-    """Yields the faults of a machine whose own TPU is used (--tpu=local)."""
+    """Yields the faults of a machine that uses its own TPU (--tpu=local)."""
     if not machine.chips:
         yield (
             "this machine has no TPU (no /dev/accel0). --tpu=local is for the TPU VM of a single "
@@ -113,7 +114,7 @@ def _local_faults(machine: Machine) -> Iterator[str]:
 
 
 def _remote_faults(machine: Machine) -> Iterator[str]:
-    """Yields the faults of a machine that uses the TensorFlow servers of a TPU's hosts."""
+    """Yields the faults of a machine that uses the TensorFlow servers on a TPU's hosts."""
     library = machine.environment.get("TPU_LOAD_LIBRARY")
     if machine.on_tpu_vm and library != "0":
         yield (
@@ -142,7 +143,7 @@ def _remote_faults(machine: Machine) -> Iterator[str]:
 
 
 def _slice_faults(facts: TpuFacts) -> Iterator[str]:
-    """Yields the faults of images and TPU generations that Estimator does not support."""
+    """Yields a fault if Estimator does not support the TPU's image or generation."""
     variables = pjrt_variables(facts.machine.environment)
     images = (facts.machine.image, facts.node.runtime if facts.node else "")
     image = next((image for image in images if "pjrt" in image), "")
@@ -166,7 +167,7 @@ def _slice_faults(facts: TpuFacts) -> Iterator[str]:
 
 
 def node_faults(facts: TpuFacts) -> Iterator[str]:
-    """Yields the faults of the TPU. Requests to its servers take seconds if none answers."""
+    """Yields the faults of the TPU. If none of its servers answers, this takes seconds."""
     machine, node = facts.machine, facts.node
     endpoints = cloud.addresses(machine.tpu) if machine.kind == ADDRESS else ()
     if node and node.trouble:
@@ -233,7 +234,7 @@ def _mesh_faults(run: TpuRun) -> Iterator[str]:
     if run.cores is None or kind not in SLICES:
         return
     cores = topology(kind).cores
-    # A v4 chip may appear as one core ("megacore") or as two.
+    # A v4 chip appears either as one core ("megacore") or as two.
     if run.cores == cores or (kind.startswith("v4-") and run.cores == cores // 2):
         return
     from t0.config.bindings import bound
@@ -259,7 +260,7 @@ def refuse_faults(facts: TpuFacts, faults: Iterable[str]) -> None:
 
 
 def check_machine(tpu: str, *, zone: str | None = None, project: str | None = None) -> TpuFacts:
-    """Checks that this machine can use the TPU in --tpu. Does not import TensorFlow.
+    """Checks that this machine can use the TPU that --tpu names. Does not import TensorFlow.
 
     Args:
       tpu: the value of --tpu.
@@ -270,12 +271,13 @@ def check_machine(tpu: str, *, zone: str | None = None, project: str | None = No
       the facts, for `check_run`.
 
     Raises:
-      UserError: there are faults; the message lists them with fixes.
+      UserError: there are faults; the message lists them and how to fix them.
     """
     facts = TpuFacts(cloud.read_machine(tpu, zone=zone, project=project))
     refuse_faults(facts, machine_faults(facts))
     if facts.machine.on_google:
-        # On other machines, `compat` stops TensorFlow from asking for credentials there.
+        # Let TensorFlow ask Google's metadata server for credentials. On other machines, `compat`
+        # prevents this.
         os.environ.setdefault("NO_GCE_CHECK", "false")
     if facts.machine.kind == NAMED:
         facts = dataclasses.replace(facts, node=cloud.read_node(facts.machine))
@@ -291,11 +293,11 @@ def check_run(
     Args:
       facts: the result of `check_machine`.
       model_dir: the folder of the run's checkpoints; None if it is not set.
-      cores: the cores of the configured mesh.
-      checkpoint: the checkpoint that the run starts from or reads, if not one in `model_dir`.
+      cores: the number of cores of the configured mesh.
+      checkpoint: the checkpoint that the run starts from or reads; None if it is in `model_dir`.
 
     Raises:
-      UserError: there are faults; the message lists them with fixes.
+      UserError: there are faults; the message lists them and how to fix them.
     """
     from t0.compat import seqio
     from t0.tasks.vocabulary import vocabulary_path

@@ -1,4 +1,4 @@
-"""Computes the last step of a run, from a number of further steps or of epochs.
+"""Computes the last step of a run, from a number of additional steps or of epochs.
 
     plan_steps("/models/t0", finetune_steps=12_200, epochs=None).last       # 1_112_200
 
@@ -18,7 +18,7 @@ from t0.training import resume_file
 
 @dataclasses.dataclass(frozen=True)
 class PlannedSteps:
-    """The step to stop at, and a sentence about it."""
+    """The step to stop at, and a sentence that explains it."""
 
     last: int
     explanation: str
@@ -29,11 +29,11 @@ def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | No
 
     Args:
       model_dir: the run's model directory; a resumed run counts from its first step.
-      finetune_steps: steps beyond the initial checkpoint, or None.
-      epochs: passes over the mixture's examples, or None.
+      finetune_steps: the number of steps after the initial checkpoint, or None.
+      epochs: the number of passes over the mixture's examples, or None.
 
     Raises:
-      UserError: both are given, one is not positive, or the examples cannot be counted.
+      UserError: both are set, one of them is not positive, or the examples cannot be counted.
     """
     if finetune_steps is not None and epochs is not None:
         raise UserError("--finetune_steps and --epochs both set the last step: use one of them")

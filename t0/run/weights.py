@@ -1,9 +1,9 @@
-"""The initial weights and the export of `t5_mesh_transformer`, in any checkpoint format.
+"""The initial checkpoint of `t5_mesh_transformer` and its export, in any checkpoint format.
 
     arguments, checkpoint = find(flags)         # --checkpoint, run.init_checkpoint
     export(flags, vocabulary)                   # --export_hf
 
-`--checkpoint` sets the weights. Training starts from them, and every other mode reads them instead
+`--checkpoint` names the weights: training starts from them, and every other mode reads them instead
 of a checkpoint in the model directory. `run.init_checkpoint` may also have any format. A checkpoint
 that is not in Mesh TensorFlow's format is converted once, to `converted/` in the model directory.
 """
@@ -26,13 +26,15 @@ _STEPS = ("eval_checkpoint_step", "export_checkpoint_step")
 
 
 def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None]:
-    """Returns arguments for Mesh TensorFlow's `run`, and the checkpoint that its mode reads.
-
-    The checkpoint is None if the mode reads one from the model directory.
+    """Finds the checkpoint that the run reads, and converts it if necessary.
 
     Args:
       flags: the parsed flags.
       vocabulary: the run's vocabulary or (inputs, targets), to compare with the checkpoint's.
+
+    Returns:
+      arguments for Mesh TensorFlow's `run`, and the checkpoint that its mode reads. The checkpoint
+      is None if the mode reads one from the model directory.
 
     Raises:
       UserError: the checkpoint does not exist, cannot be converted, or has another tokenizer.
@@ -56,7 +58,8 @@ def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None
 def read_elsewhere(flags: Any) -> bool:
     """Returns whether another engine, which reads every format, reads the checkpoints.
 
-    This is the engine that reads the specification, or that has decoded the texts to evaluate.
+    This is the case if the run only writes a specification for another engine, or if another engine
+    has already decoded the texts to evaluate.
     """
     return bool(flags.save_spec or bound("t0.evaluation.decoded"))
 
@@ -65,7 +68,7 @@ def check_export(flags: Any, vocabulary: Any, *, trains: bool) -> None:
     """Checks that the model can be exported at the end of the run.
 
     Raises:
-      UserError: it cannot.
+      UserError: it cannot be exported.
     """
     if not trains:
         raise UserError(
@@ -85,13 +88,13 @@ def export(flags: Any, vocabulary: Any) -> None:
 
 
 def _initial_checkpoint(flags: Any, vocabulary: Any) -> dict[str, Any]:
-    """Returns the argument of `run` that sets the weights to start training from."""
+    """Returns the argument of `run` that names the weights from which training starts."""
     checkpoint = flags.checkpoint or next(filter(None, map(bound, _INITIAL_PARAMETERS)), None)
     if not checkpoint or checkpoint_files.latest(flags.model_dir):
         return {}  # training resumes from its own latest checkpoint
     _check_tokenizer(checkpoint, flags, vocabulary)
     converted = _convert_to_mesh(checkpoint, flags.model_dir, slots=True)
-    # Not needed if the configuration has the same value: gin records its own bindings.
+    # If gin already binds the same value, no argument is needed: the operative config has it.
     return {} if converted in map(bound, _INITIAL_PARAMETERS) else {"init_checkpoint": converted}
 
 
@@ -99,7 +102,7 @@ def _check_tokenizer(path: str, flags: Any, vocabulary: Any) -> None:
     """Checks that a Hugging Face folder's own tokenizer gives the ids of the run's vocabulary.
 
     Raises:
-      UserError: it does not, and --vocab is not set.
+      UserError: the ids differ, and --vocab is not set.
     """
     model = vocabulary and getattr(
         mesh_utils.inputs_vocabulary(vocabulary), "sentencepiece_model_file", None
@@ -115,18 +118,18 @@ def _check_tokenizer(path: str, flags: Any, vocabulary: Any) -> None:
 
 
 def _foreign_checkpoint_of_run_file() -> str | None:
-    """Returns the run file's CHECKPOINT_PATH if its format is not Mesh TensorFlow's, else None."""
+    """Returns the run file's CHECKPOINT_PATH; None if it has Mesh TensorFlow's format."""
     checkpoint = bound("%CHECKPOINT_PATH", evaluate=False)
     if not isinstance(checkpoint, str) or "://" in checkpoint:
         return None
     try:
         return checkpoint if recognise(checkpoint)[0] != "mtf" else None
-    except UserError:  # the run file's own check reports the problem
+    except UserError:  # the run file's own check reports this error
         return None
 
 
 def _read_only_arguments(checkpoint: str) -> dict[str, Any]:
-    """Returns the arguments of `run` with which every mode only reads `checkpoint`."""
+    """Returns the arguments of `run` that make every mode only read `checkpoint`."""
     dtype = checkpoint_files.weights_dtype(checkpoint)
     if dtype:
         gin.bind_parameter("get_variable_dtype.master_dtype", dtype)

@@ -4,7 +4,8 @@
     words = command_line(described, WholeEvaluation("out", names))     # of t5_mesh_transformer
     command.run(flags.parse(words), argv)
 
-The evaluation is a run of `runs/eval.gin`, with its checks and results, and can be resumed.
+The evaluation is a run of `runs/eval.gin`. It has that run's checks and results, and it can be
+resumed.
 """
 
 import dataclasses
@@ -37,9 +38,9 @@ class WholeEvaluation:
       output: the folder for results.
       tasks: the names of the tasks.
       split: the split.
-      lengths: feature -> maximum tokens; None for the defaults: T0's, or T5's pretraining lengths
-        for perplexity. For a decoder-only model, None means no truncation, and too long texts are
-        errors.
+      lengths: feature -> maximum number of tokens. With None, the lengths are T0's or, for
+        perplexity, those of T5's pretraining. For a decoder-only model, None means that nothing is
+        truncated and that texts which are too long are errors.
       examples: the maximum number of examples per task; None for all.
       batch_tokens: the maximum number of tokens per batch; None for this machine's default.
       cache_dirs: folders with cached tasks; empty to render and tokenise during evaluation.
@@ -79,7 +80,7 @@ def choose_tasks(expression: str, split: str) -> list[str]:
     is evaluated by ranking.
 
     Raises:
-      UserError: there are none, or none has the split.
+      UserError: no task matches, or none of them has the split.
     """
     mixtures = {*seqio.MixtureRegistry.names()}
     registered = [*seqio.TaskRegistry.names()]
@@ -111,15 +112,15 @@ def choose_tasks(expression: str, split: str) -> list[str]:
 
 
 def drop_absent(names: Sequence[str], split: str, *, skip: bool) -> list[str]:
-    """Returns the tasks whose data exists here. Only the data of prompted tasks is checked.
+    """Returns the tasks whose data is on this machine. Only prompted tasks are checked.
 
     Args:
       names: the tasks.
       split: their split.
-      skip: whether to skip tasks without data; if not, they are errors.
+      skip: whether to skip tasks without data instead of raising an error.
 
     Raises:
-      UserError: data is missing and `skip` is not set, or no task has data.
+      UserError: data is missing and `skip` is False, or no task has data.
     """
     sources_by_task = {name: seqio.TaskRegistry.get(name).source for name in names}
     prompted = {
@@ -170,7 +171,7 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
 
 
 def _choose_batch_size(evaluation: WholeEvaluation, tokens: int) -> int:
-    """Returns the sequences per batch, a multiple of the number of GPUs that compute."""
+    """Returns the number of sequences per batch, a multiple of the number of GPUs in use."""
     if evaluation.engine == "torch":
         gpus = int(torch_evaluation.uses_gpu(evaluation.device))
     else:

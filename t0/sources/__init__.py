@@ -1,4 +1,4 @@
-"""Reads dataset rows, split sizes and columns. No other subpackage reads datasets.
+"""Reads the rows, split sizes and columns of datasets. No other subpackage reads datasets.
 
     set_data_dirs("/data/t0")
     split = open_split("super_glue", "cb", "validation")
@@ -15,7 +15,7 @@
 | `texts`, `instructions`, `questions`, `translations` | the data of the recipes |
 
 Importing this package does not import TensorFlow. pyarrow is imported when a file needs it, and the
-`datasets` library when the hub is needed.
+`datasets` library when data on the hub is needed.
 """
 
 from t0.sources.documents import document_column, document_key, documents_in_rows

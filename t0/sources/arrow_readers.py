@@ -3,12 +3,12 @@
     Parquet(Path("train.parquet")).count()          # from the file's metadata
     Arrow((Path("data-00000-of-00001.arrow"),)).rows(0, 10)
 
-Arrow files, in the stream format of the `datasets` library or in the file format, are memory-mapped
-(files in an object store are read in ranges), so only the rows that are read use memory. Values are
-converted to Python a few hundred rows at a time.
+Arrow files are in the stream format of the `datasets` library or in the file format. They are
+memory-mapped (in an object store, ranges of them are read), so only the rows that are read use
+memory. Values are converted to Python a few hundred rows at a time.
 
 Some programs write text as a column of bytes. Bytes that are valid UTF-8 are read as text. Other
-bytes stay bytes, and a template that uses them raises an error (`t0.prompts.render`).
+values remain bytes, and a template that uses them raises an error (`t0.prompts.render`).
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from t0.files.untrusted import parsed_json
 
 
 def _open_file(path: Path) -> pa.NativeFile:
-    """Opens a file for reading in ranges; a local file is memory-mapped."""
+    """Opens a file from which ranges can be read. A local file is memory-mapped."""
     return pa.PythonFile(binary(path)) if is_remote(path) else pa.memory_map(str(path))
 
 
@@ -48,7 +48,7 @@ class Parquet:
             return file.metadata.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Yields the rows, without reading row groups that end before `start`."""
+        """Yields the rows. Row groups that end before `start` are not read."""
         with reading(self.path, *_FAULTS):
             file = self._open()
         with file:
@@ -85,7 +85,7 @@ class Arrow:
         return ()
 
     def count(self) -> int:
-        """Returns the number of rows, without reading their values."""
+        """Returns the number of rows. Does not read their values."""
         return sum(batch.num_rows for batch in self._batches())
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
@@ -104,7 +104,7 @@ class Arrow:
 
 
 def stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
-    """Returns the schema metadata of a parquet or Arrow file, or of a saved dataset."""
+    """Returns the metadata in the schema of a parquet or Arrow file, or of a saved dataset."""
     paths = saved_shards(path) if kind == "saved" else (path,)
     for shard in paths[:1]:
         with reading(shard, *_FAULTS):
@@ -117,10 +117,10 @@ def stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
 
 
 def saved_shards(folder: Path) -> tuple[Path, ...]:
-    """Returns the Arrow files listed in the `state.json` of a saved dataset.
+    """Returns the Arrow files that `state.json` of a saved dataset lists.
 
     Raises:
-      UserError: the list cannot be read, or one of the files is missing or in another folder.
+      UserError: the list cannot be read, or a file in it is missing or in another folder.
     """
     state = folder / "state.json"
     try:
@@ -142,7 +142,7 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
 
 
 def _open_ipc(source: pa.NativeFile) -> pa.ipc.RecordBatchFileReader | pa.RecordBatchReader:
-    """Opens the file format if the first bytes are its signature, otherwise the stream format."""
+    """Opens the file format if the file starts with its signature, otherwise the stream format."""
     magic = source.read(6)
     source.seek(0)
     return pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)
@@ -156,20 +156,20 @@ def _ipc_batches(
     return iter(opened)
 
 
-# Errors of Arrow, and of Python for values that Arrow does not check (names, dates).
+# The errors of Arrow, and the errors of Python for values that Arrow does not check (names, dates).
 _FAULTS = (pa.ArrowException, ValueError, OverflowError, LookupError)
 
-# Rows to convert to Python values in one call: large enough for speed, small enough for memory.
+# The number of rows to convert to Python in one call: many for speed, but not too many for memory.
 ROWS_AT_ONCE = 512
 
 
 def guarded(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields the batches; turns an error in reading one into a UserError that names the file."""
+    """Yields the batches. If reading one fails, raises a UserError that names the file."""
     while True:
         with reading(path, *_FAULTS):
             batch = next(batches, None)
             if batch is not None:
-                # Otherwise a damaged offset would read memory that does not belong to the batch.
+                # Without this check, a damaged offset would read memory outside of the batch.
                 batch.validate(full=True)
         if batch is None:
             return
@@ -179,7 +179,7 @@ def guarded(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 def rows_between(
     where: Path | str, batches: Iterator[pa.RecordBatch], start: int, stop: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Yields rows `start` to `stop` (None: the end), without reading batches after `stop`."""
+    """Yields the rows from `start` up to `stop` (None: the end). Stops reading at `stop`."""
     first = 0
     for batch in batches:
         begin = max(start - first, 0)

@@ -4,17 +4,18 @@ r"""Reads csv and tsv files, plain or `.gz`, so that every cell prints exactly a
     Csv(Path("train.tsv"), delimiter="\t").rows(0, 10) # dicts, typed for the whole file
 
 In csv files, cells with separators, line breaks or quotes are enclosed in double quotes, and a
-quote inside them is doubled (RFC 4180). If the first line is separated by semicolons or tabs, these
-are the separators. In tsv files each line is a row, and a quote is text unless it encloses a whole
-cell: then the quotes are removed, and the cell may contain tabs and line breaks. Files are in
-UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+quote inside them is doubled (RFC 4180). If semicolons or tabs separate the first line, they
+separate all lines. In tsv files each line is a row, and a quote is text unless quotes enclose a
+whole cell. In that case the quotes are removed, and the cell may contain tabs and line breaks.
+Files are in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
 
-A stray quote must not join rows. The readers reject a quote that is never closed, text after a
-closing quote, and a cell whose lines look like rows. The error gives the line number in the file.
+A stray quote must not join rows. Therefore the readers reject a quote that is never closed, text
+after a closing quote, and a cell whose lines look like rows. The error gives the line number in the
+file.
 
-T0's own datasets get the column types recorded in the schema. In other data, a column becomes
-numeric only if every cell prints the same as a number (an empty cell is None): 01000, 1.10 and 1e1
-stay text.
+The columns of T0's own datasets have the types in the schema. In other data, a column only becomes
+numeric if every number prints exactly as its cell. So 01000, 1.10 and 1e1 stay text. In a numeric
+column, an empty cell is None.
 """
 
 import codecs
@@ -38,7 +39,7 @@ from t0.sources.schema import Features
 TAB = "\t"
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",  # starts with the mark of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this one
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
@@ -47,16 +48,16 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"(?!")')
 # The first line of some Excel files names the separator.
 _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
-# Columns with at most this many distinct values are compared with lines inside quoted cells.
+# If a column has at most this many distinct values, they are compared with lines in quoted cells.
 _FEW_VALUES = 100
 _MOST_SUSPECTS = 1000
 _REMEDY = 'Put "" for each quote inside a quoted cell, or write the file as JSON Lines.'
 
-Record = tuple[int, list[str]]  # the number of its first line, and its cells
+Record = tuple[int, list[str]]  # the number of the record's first line, and its cells
 
 
 class MalformedLineError(ValueError):
-    """A line that cannot be read, with its number (the first is 1)."""
+    """A line that cannot be read, with its number (that of the first line is 1)."""
 
     def __init__(self, number: int, fault: str) -> None:
         super().__init__(fault)
@@ -64,7 +65,7 @@ class MalformedLineError(ValueError):
 
 
 class _Start(NamedTuple):
-    """The encoding, the separator, the number of lines before the column names, and the names."""
+    """The start of a file: encoding, separator, number of lines before the names, and names."""
 
     encoding: str
     delimiter: str
@@ -83,13 +84,13 @@ class _Scan(NamedTuple):
 class Csv:
     """One csv or tsv file.
 
-    Reading a range that starts where the previous one ended continues there, as in `JsonLines`.
+    A range that starts where the previous one ended is read from there, as in `JsonLines`.
 
     Attributes:
       path: the file.
       delimiter: a tab for tsv rules, a comma for csv rules.
       features: T0's columns of the dataset, whose cells `t0.sources.schema` converts.
-      numbers: whether other columns may be numeric.
+      numbers: whether the other columns may be numeric.
     """
 
     path: Path
@@ -104,7 +105,7 @@ class Csv:
         return self.__dict__ | {"_rest": []}
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the column names, from the first line."""
+        """Returns the names of the columns, which are in the first line."""
         return self._start.names
 
     def count(self) -> int:
@@ -112,12 +113,12 @@ class Csv:
         return self._scan.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Yields the rows; the types do not change within the file.
+        """Yields the rows; a column has the same type in the whole file.
 
         Raises:
           UserError: a row has too many or too few cells, or a quote is misplaced.
         """
-        # The scan checks the whole file before the first row is returned.
+        # The scan checks the whole file before the first row is yielded.
         names, numeric = self.columns(), [self.columns()[i] for i in self._scan.numeric]
         if stop is not None and stop <= start:
             return
@@ -154,7 +155,7 @@ class Csv:
         if named := _SEPARATOR_LINE.fullmatch(line):
             skipped, delimiter = skipped + 1, named[1]
         elif delimiter == ",":
-            # A quoted name may contain any of these separators.
+            # Remove quoted names, because they may contain any of these separators.
             bare = _QUOTED.sub("", line)
             delimiter = next((mark for mark in (",", ";", TAB) if mark in bare), ",")
         start = _Start(encoding, delimiter, skipped, ())
@@ -186,7 +187,7 @@ class Csv:
         return itertools.islice(self._all_records(self._start), 1, None)
 
     def _all_records(self, start: _Start) -> Iterator[Record]:
-        """Yields the records; the first one holds the column names."""
+        """Yields the records. The first one has the names of the columns."""
         lines = itertools.islice(self._lines(start.encoding), start.skipped, None)
         first = start.skipped + 1
         try:
@@ -232,7 +233,7 @@ def not_utf8(name: str, before: str, byte: int, likely: str = "WINDOWS-1252") ->
 
     Args:
       name: the file's name.
-      before: the text of the line before the byte.
+      before: the text of the line up to the byte.
       byte: the first byte that is not UTF-8.
       likely: the likely encoding of the file.
     """
@@ -244,7 +245,7 @@ def not_utf8(name: str, before: str, byte: int, likely: str = "WINDOWS-1252") ->
 
 @functools.lru_cache(maxsize=4096)  # most numeric columns have few distinct values
 def number(cell: str) -> int | float | None:
-    """Returns the number that prints exactly as the cell, or None.
+    """Returns the number that prints exactly as the cell does, or None.
 
     >>> [number(cell) for cell in ("7", "-0.5", "1e+16", "01", "1.10", "1e1", " 1", "nan")]
     [7, -0.5, 1e+16, None, None, None, None, None]
@@ -265,7 +266,7 @@ def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterato
       first: the number of the first line.
 
     Raises:
-      MalformedLineError: a record and the first record differ in the number of cells, a quote is
+      MalformedLineError: the number of cells differs from that of the first record, a quote is
         misplaced, or lines inside a quoted cell look like rows.
     """
     taken: list[str] = []
@@ -304,7 +305,7 @@ def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterato
 
 
 def _split(lines: Iterable[str], delimiter: str, *, strict: bool) -> Iterator[list[str]]:
-    # The limit applies to the whole process. Longer rows have been rejected before.
+    # This limit applies to the whole process. Longer rows have already been rejected.
     csv.field_size_limit(max(csv.field_size_limit(), 2 * LARGEST_LINE))
     return csv.reader(lines, delimiter=delimiter, strict=strict)
 
@@ -320,18 +321,20 @@ def _check_width(at: int, cells: list[str], width: int) -> None:
 
 
 class _SwallowedRows:
-    """Finds quoted cells whose lines look like rows, because a stray quote may have joined rows."""
+    """Finds quoted cells whose lines look like rows: a stray quote may have joined these rows."""
 
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         self._width = 0
-        # Column -> its distinct values in single-line rows, if there are few (mostly labels).
+        # Column -> its distinct values in rows of one line; only columns that have few, such as
+        # labels.
         self._values: dict[int, set[str]] = {}
-        # Records in which each line splits like the first line: line number, cells of each line.
+        # Records in which every line has as many cells as the first line of the file: the number
+        # of the first line, and the cells of each line.
         self._suspects: list[tuple[int, list[list[str]]]] = []
 
     def add(self, at: int, lines: list[str], cells: list[str]) -> None:
-        """Checks a record; the first one holds the column names."""
+        """Checks a record. The first record has the names of the columns."""
         if not self._width:
             self._width = len(cells)
             self._values = {column: set() for column in range(len(cells))}
@@ -359,7 +362,10 @@ class _SwallowedRows:
         return len(next(_split([line], self._delimiter, strict=False))) == self._width
 
     def check(self) -> None:
-        """Raises an error if each line of a record contains a label that other rows have."""
+        """Raises an error if the lines of a record look like rows.
+
+        They do if one column has, in every line, a value that it also has in other rows.
+        """
         for at, rows in self._suspects:
             for column, values in self._values.items():
                 if all(row[column] in values for row in rows):
@@ -402,7 +408,7 @@ def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> Ma
 
 
 class _Lines:
-    """An iterator over numbered lines to which lines can be returned."""
+    """An iterator over numbered lines. Lines can be put back."""
 
     def __init__(self, lines: Iterable[str], first: int) -> None:
         self._numbered = enumerate(lines, first)
@@ -415,22 +421,22 @@ class _Lines:
         return self._returned.popleft() if self._returned else next(self._numbered)
 
     def put_back(self, lines: list[tuple[int, str]]) -> None:
-        """Puts these lines back, so that they come next, in this order."""
+        """Puts lines back, so that they come next, in the given order."""
         self._returned.extendleft(reversed(lines))
 
 
 def tsv_records(lines: Iterable[str], first: int = 1) -> Iterator[Record]:
     r"""Yields the records of a tsv file, skipping empty lines.
 
-    A line that splits like the first one is a row, as in T5. Otherwise, quoted cells may contain
-    tabs and line breaks, unless lines inside them look like rows.
+    A line with as many cells as the first line is a row, as in T5. In other lines, quoted cells may
+    contain tabs and line breaks, unless lines inside the cells look like rows.
 
     Args:
       lines: the lines with their line endings.
       first: the number of the first line.
 
     Raises:
-      MalformedLineError: a record and the first record differ in the number of cells.
+      MalformedLineError: the number of cells differs from that of the first record.
     """
     numbered = _Lines(lines, first)
     width = 0
@@ -449,7 +455,7 @@ def tsv_records(lines: Iterable[str], first: int = 1) -> Iterator[Record]:
 
 
 def _quoted_row(line: str, width: int, following: _Lines) -> list[str] | None:
-    """Returns the cells of a row with quoted tabs or line breaks, or None for any other line."""
+    """Returns the cells of a row that has quoted tabs or line breaks; None for other lines."""
 
     def is_row(text: str) -> bool:
         return text.count(TAB) == width - 1

@@ -1,12 +1,12 @@
-"""The document of a row: the column whose text several rows of a dataset share.
+"""Finds the document of a row: the text of a column, which several rows of a dataset may share.
 
     column = document_column("super_glue", "boolq", rows.columns)     # "passage"
     document_key(row[column])                                         # "c0ffee0123456789"
     documents_in_rows("super_glue", "boolq", "validation", 3270)      # a key for each row
 
-Statistics treat all rows of one document as one observation. Records of rank evaluation store the
-key as the feature `document`. The document is the column in `COLUMNS`, or the column `document_id`
-in the user's own data.
+Statistics treat all rows with the same document as one observation. Records of rank evaluation
+store the key of the document as the feature `document`. `COLUMNS` lists the columns that hold
+documents; in the user's own data it is the column `document_id`.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from t0.errors import AbsentData
 from t0.sources.splits import available_splits, open_split
 
 OWN_COLUMN = "document_id"
-# Dataset, with or without its subset -> the column whose text several rows share.
+# Dataset, with or without its subset -> the column whose text several rows may share.
 COLUMNS = {
     "adversarial_qa": "context",
     "anli": "premise",
@@ -53,7 +53,7 @@ def document_key(value: Any) -> str:
 def documents_in_rows(
     dataset: str, subset: str | None, split: str, examples: int
 ) -> list[str] | None:
-    """Returns the document key of each row of a split that is on this machine.
+    """Returns the document key of each row of a split. The split must be on this machine.
 
     Args:
       dataset: the dataset.
@@ -62,8 +62,8 @@ def documents_in_rows(
       examples: the number of examples made from the rows.
 
     Returns:
-      the keys, or None if there are no rows, they have no document column, or their number is not
-      `examples`.
+      the keys; None if there are no rows, if they have no column with documents, or if the number
+      of rows is not `examples`.
     """
     if split not in available_splits(dataset, subset):
         return None

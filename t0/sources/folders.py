@@ -6,10 +6,11 @@
     # {'validation': SplitFile('jsonl', Path('/data/t0/super_glue/cb/validation.jsonl.gz'))}
 
 This module lists folders and opens no data. There are no data folders by default. In a data folder,
-the splits of a dataset are in `<dataset>/<subset or "default">/` or, for a dataset without subsets,
-also in `<dataset>/`. A split is a file `<split>.<ending>` (jsonl, json, csv, tsv, with or without
-.gz; parquet, arrow) or a folder `<split>/` written by `Dataset.save_to_disk`. A folder written by
-`DatasetDict.save_to_disk` holds all splits. If several places have a split, the first one is used.
+the splits of a dataset are in `<dataset>/<subset or "default">/`. If a dataset has no subsets, they
+can also be in `<dataset>/`. A split is a file `<split>.<extension>` or a folder `<split>/` written
+by `Dataset.save_to_disk`. The extensions are jsonl, json, csv and tsv (all of them also with .gz),
+parquet and arrow. A folder written by `DatasetDict.save_to_disk` holds all splits. If a split is in
+several places, the first one is used.
 """
 
 import os
@@ -27,15 +28,15 @@ from t0.sources.readers import FORMATS, TEXT_FORMATS
 from t0.sources.schema import DEFAULT_SUBSET
 
 DATA_DIR_VARIABLE = "T0_DATA_DIR"
-# Do not split at the colon of gs://.
+# The separator of folders, except at the colon of gs://.
 _SEPARATOR = re.compile(re.escape(os.pathsep) + "(?!//)")
 
 
 def data_dirs() -> list[Path]:
     """Returns the data folders as absolute paths, in search order.
 
-    They are read from the environment variable `T0_DATA_DIR`, separated by the system's path
-    separator (`:`) or by commas.
+    They are read from the environment variable `T0_DATA_DIR`, in which the system's path separator
+    (`:`) or commas separate them.
 
     Raises:
       UserError: a named folder does not exist.
@@ -44,7 +45,7 @@ def data_dirs() -> list[Path]:
 
 
 def set_data_dirs(paths: str | Path | Iterable[str | Path]) -> None:
-    """Sets the data folders of this process and of processes started by it (`--data_dir`).
+    """Sets the data folders (`--data_dir`) of this process and of the processes that it starts.
 
     Args:
       paths: one folder or several; a string may hold several, as in `T0_DATA_DIR`.
@@ -54,12 +55,12 @@ def set_data_dirs(paths: str | Path | Iterable[str | Path]) -> None:
     """
     several = [paths] if isinstance(paths, str | Path) else paths
     names = [name for path in several for name in _names(str(path))]
-    # Absolute, because a child process may run in a different folder.
+    # Absolute paths, because a child process may run in a different folder.
     os.environ[DATA_DIR_VARIABLE] = os.pathsep.join(map(str, _existing(names)))
 
 
 def _names(text: str) -> list[str]:
-    """Splits at separators and commas, except within the name of an existing folder."""
+    """Splits a text at separators and commas, except within the name of an existing folder."""
     if not text.strip():
         return []
     if "://" not in text and Path(text.strip()).expanduser().is_dir():
@@ -112,7 +113,10 @@ def files_of(split: SplitFile) -> list[Path]:
 
 
 def folders_for(dirs: list[Path], dataset: str, subset: str | None) -> list[Path]:
-    """Returns the folders, existing or not, that may hold the dataset's splits, in search order."""
+    """Returns the folders that may hold the dataset's splits, in search order.
+
+    The folders need not exist.
+    """
     folders = []
     for data_dir in dirs:
         folders.append(data_dir / dataset / (subset or DEFAULT_SUBSET))
@@ -125,7 +129,7 @@ def local_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str
     """Returns the splits that the data folders hold for a dataset.
 
     Raises:
-      UserError: two files of one folder are the same split.
+      UserError: two files in one folder are the same split.
     """
     splits: dict[str, SplitFile] = {}
     for folder in folders_for(dirs, dataset, subset):
@@ -137,7 +141,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
     """Returns the splits in one folder; none if the folder does not exist.
 
     Raises:
-      UserError: two files are the same split, or a split has a name that is invalid for files.
+      UserError: two files are the same split, or a split has a name that files cannot have.
     """
     if not folder.is_dir():
         return {}
@@ -149,7 +153,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
         names = [checked_name(name, "split", path) for name in names]
         return {name: SplitFile("saved", folder / name) for name in names}
     if (folder / "state.json").is_file():
-        # `datasets` writes null for a dataset that was not loaded as a split.
+        # `datasets` writes null as the split of a dataset that was not loaded as a split.
         path = folder / "state.json"
         name = _saved(path).get("_split") or "train"
         return {checked_name(name, "split", path): SplitFile("saved", folder)}
@@ -174,9 +178,9 @@ def split_file(path: Path) -> SplitFile | None:
 
 
 def _split_of(path: Path) -> tuple[str, SplitFile | None]:
-    """Returns the name and location of the split in a file or folder.
+    """Returns the name that a file or folder gives to a split, and the split's location.
 
-    The location is None if there is no split.
+    The location is None if the file or folder is not a split.
     """
     if path.name.startswith("."):
         return path.name, None

@@ -1,4 +1,4 @@
-"""The Hugging Face hub: names of T0's datasets on it, their rows, and streamed documents.
+"""Reads the Hugging Face hub: names of T0's datasets on it, their rows, and streamed documents.
 
     rows, faults = open_on_hub("glue", "mrpc", "validation")     # nyu-mll/glue, config mrpc
     texts = HubTexts("allenai/c4", "en", splits=("train", "validation"))
@@ -8,12 +8,12 @@
 Dataset scripts are never run (`datasets` rejects them since 4.0). If the main revision of a
 repository is a script, its parquet export (revision refs/convert/parquet) is read instead. The
 library downloads a split once into its own cache and memory-maps it. If HF_HUB_OFFLINE or
-HF_DATASETS_OFFLINE is set, or the hub is unreachable, no request is made and the reason is returned
-immediately; the library itself would retry for 23 seconds.
+HF_DATASETS_OFFLINE is set, or the hub is unreachable, no data is requested and the reason is
+returned immediately. (The library itself would retry for 23 seconds.)
 
 For streaming, a shard is one of the dataset's files. Only `shards` and `documents` use the network,
 so tasks can be registered offline. To resume in the middle of a file, the stream reads that file
-again from the start.
+from its start.
 """
 
 import csv
@@ -35,10 +35,10 @@ class HubRow(NamedTuple):
     """The location of one of T0's datasets on the hub.
 
     Attributes:
-      repos: the repository, then copies to try after it. The first repository of samsum was
-        withdrawn. The copy of social_i_qa equals the original in all rows and columns
+      repos: the repository, followed by copies that are tried after it. The first repository of
+        samsum was withdrawn. The copy of social_i_qa equals the original in all rows and columns
         (EleutherAI/lm-evaluation-harness#3943).
-      by_hand: how to get a dataset that only its owners distribute; empty for others.
+      by_hand: how to get a dataset that only its owners distribute; empty for other datasets.
     """
 
     repos: tuple[str, ...]
@@ -48,9 +48,9 @@ class HubRow(NamedTuple):
 def _read_table() -> dict[str, HubRow]:
     """Reads `facts/hub.csv`: dataset -> its location on the hub.
 
-    The column `checked` says how the first name was checked. The hub was unreachable when the table
-    was written, so the names come from the code of other projects, from 2024 to 2026: "parquet" or
-    "script" if that code reads the dataset in this form, "name" if it only contains the name.
+    The hub was unreachable when this table was written, so the names come from the code of other
+    projects, from 2024 to 2026. The column `checked` says what that code does with the first name:
+    "parquet" or "script" if it reads the dataset in this form, "name" if it only contains the name.
     """
     file = importlib.resources.files("t0.sources").joinpath("facts", "hub.csv")
     rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
@@ -79,7 +79,7 @@ class HubRows:
         return self.dataset.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Returns the rows in Arrow's form, in which a sequence of records is a dict of lists."""
+        """Returns the rows in Arrow's form: a sequence of records is a dict of lists."""
         from t0.sources.arrow_readers import rows_between
 
         end = self.count() if stop is None else min(stop, self.count())
@@ -92,7 +92,7 @@ class HubRows:
 
 
 def why_not_tried(dataset: str) -> str | None:
-    """Returns why the hub is not tried for this dataset, or None if it is."""
+    """Returns why the hub is not asked for this dataset, or None if it is."""
     for variable in _OFFLINE_VARIABLES:
         if os.environ.get(variable, "").upper() in ("1", "TRUE", "YES", "ON"):
             return f"not tried, since {variable} is set"
@@ -108,12 +108,12 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
     """Opens a split on the hub.
 
     Returns:
-      the rows, or None if they cannot be opened; and a reason for each repository that failed.
+      the rows, or None if no repository has them; and a reason for each repository that failed.
     """
     repos = HUB[dataset].repos if dataset in HUB else (dataset,)
     faults = []
     for i, repo in enumerate(repos):
-        # A copy holds one dataset; the name of its config varies.
+        # A copy holds only one dataset, and its config may have any name.
         config = subset if i == 0 else None
         try:
             rows = _load(repo, config, split)
@@ -145,7 +145,7 @@ def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN4
 
 
 def streamed(where: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the rows; turns a connection error into a UserError that starts with `where`."""
+    """Yields the rows. Turns a connection error into a UserError that starts with `where`."""
     while True:
         try:
             row = next(rows, None)
@@ -162,15 +162,15 @@ def streamed(where: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, A
 def _load(repo: str, config: str | None, split: str, **how: bool) -> Any:  # noqa: ANN401
     import datasets
 
-    # With this prefix, the library ignores a folder of the same name in the working directory.
+    # Without this prefix, the library would prefer a folder of this name in the working directory.
     path = f"hf://datasets/{repo}"
     try:
         return datasets.load_dataset(path, config, split=split, **how)
     except RuntimeError as error:
         if "scripts are no longer supported" not in str(error):
             raise
-    # The export has a folder for each config. A dataset without subsets has one folder, of any
-    # name.
+    # The export has a folder for each config. If the dataset has no subsets, there is one folder,
+    # which may have any name.
     files = {split: f"{config or '*'}/{split}/*.parquet"}
     return datasets.load_dataset(
         path, revision=PARQUET_REVISION, data_files=files, split=split, **how
@@ -178,7 +178,7 @@ def _load(repo: str, config: str | None, split: str, **how: bool) -> Any:  # noq
 
 
 def _faults() -> tuple[type[Exception], ...]:
-    """Returns the library's errors for missing datasets, configs and splits, or no connection."""
+    """Returns the library's errors: missing datasets, configs and splits, and no connection."""
     import datasets.exceptions
     import httpx
 
@@ -198,7 +198,7 @@ def unreachable() -> str | None:
 
 
 class HubShard(NamedTuple):
-    """File `index` of the `count` files of a split."""
+    """One file of a split: number `index` (from 0) of `count` files."""
 
     split: str
     index: int
@@ -215,7 +215,7 @@ class HubTexts:
       repo: the repository, with its owner.
       config: the configuration, or None.
       splits: the names of its splits.
-      column: the text column.
+      column: the name of the column with the text.
     """
 
     def __init__(

@@ -9,8 +9,8 @@
     chosen.left_out                  # {"not in tasks/": ["task547_...", ...]}
 
 Tasks are in `tasks/<name>.json`, gzipped or not. Lists of tasks are in `splits/default/` or
-`splits/`. Instances are chosen as in Tk-Instruct: the first 100 of a test task, which its authors
-balanced, and a random sample of a training task.
+`splits/`. Instances are chosen as in Tk-Instruct: from a test task, whose instances its authors
+balanced, the first 100; from a training task, a random sample.
 """
 
 import dataclasses
@@ -29,18 +29,18 @@ from t0.files.any_path import unpacked
 from t0.files.untrusted import parsed_json
 from t0.sources.readers import check_unicode, without_bad_rows
 
-# SeqIO's name of a split -> the name of its list. There is a development list only if the user adds
-# one.
+# SeqIO's name of a split -> the file that lists its tasks. The development list only exists if the
+# user adds it.
 _LISTS = {"train": "train_tasks.txt", "validation": "dev_tasks.txt", "test": "test_tasks.txt"}
 _FOLDERS = ("splits/default", "splits")
 _LANGUAGES = ("Input_language", "Output_language", "Instruction_language")
-# Number of instances that Tk-Instruct evaluates in each test task.
+# The number of instances of each test task that Tk-Instruct evaluates.
 TEST_INSTANCES = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class Demonstration:
-    """An example in a task's instruction."""
+    """An example in the instruction of a task."""
 
     input: str
     output: str
@@ -49,7 +49,7 @@ class Demonstration:
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """One input of a task with all accepted outputs."""
+    """One input of a task, with all accepted outputs."""
 
     id: str
     input: str
@@ -61,8 +61,8 @@ class Task:
     """A task: its instruction and its instances.
 
     Attributes:
-      name: the name of its file without the extension.
-      category: the first category in its file.
+      name: the name of the task's file, without the extension.
+      category: the first category that the file lists.
       definition: the instruction.
       positives: examples of correct outputs.
       negatives: examples of wrong outputs.
@@ -84,9 +84,9 @@ class Chosen:
     """The instances of a split.
 
     Attributes:
-      instances: (task, instance) pairs; shuffled for training, otherwise round-robin over the
-        tasks.
-      left_out: reason -> names of the listed tasks that are excluded.
+      instances: pairs of task and instance. For training they are shuffled; otherwise they take
+        turns by task.
+      left_out: reason -> names of the listed tasks that are left out.
     """
 
     instances: tuple[tuple[Task, Instance], ...]
@@ -114,7 +114,7 @@ def split_files(folder: Path) -> dict[str, Path]:
 
 
 def listed_files(folder: Path, split: str) -> list[Path]:
-    """Returns a split's list of tasks, and the task files that exist."""
+    """Returns the file that lists the tasks of a split, and those task files that exist."""
     listing = split_files(folder)[split]
     tasks = [_path(folder, name) for name in _names(listing)]
     return [listing, *filter(None, tasks)]
@@ -137,7 +137,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a JSON object, got a {type(content).__name__}.")
     for key, value in content.items():
-        if key != "Instances":  # `_read_instance` checks these one by one
+        if key != "Instances":  # `_read_instance` checks the instances one by one
             check_unicode(f"{path}: '{key}'", value)
     return content
 
@@ -150,7 +150,7 @@ def read_task(folder: Path, name: str) -> Task:
     """
     content, where = read_json(folder, name), _path(folder, name)
     definition = content.get("Definition")
-    # Older versions of the collection use a string, newer ones a list of one string.
+    # In older versions of the collection the value is a string, in newer ones a list of one string.
     if isinstance(definition, list):
         definition = definition[0] if definition else None
     if not isinstance(definition, str):
@@ -180,8 +180,8 @@ def read_task(folder: Path, name: str) -> Task:
     )
 
 
-# Cached for the three splits of a run; otherwise each epoch would read the gigabytes of the
-# published folder again. The chosen instances take some tens of megabytes.
+# The cache is for the three splits of a run. Without it, each epoch would read the gigabytes of the
+# published folder again. The chosen instances need some tens of megabytes.
 @functools.lru_cache(maxsize=3)
 def choose(
     folder: Path, split: str, *, per_task: int | None, languages: tuple[str, ...], seed: int
@@ -191,13 +191,13 @@ def choose(
     Args:
       folder: the folder with `tasks` and `splits`.
       split: train, validation or test.
-      per_task: the maximum number of instances of a task; None for all (for a test task: the first
-        100).
-      languages: tasks in other languages are excluded.
-      seed: the seed of the sample and of the order of the training split.
+      per_task: the maximum number of instances of a task. None means all; for a test task it means
+        the first 100.
+      languages: the languages to use. Tasks in other languages are left out.
+      seed: the seed for the random sample, and for the order of the training split.
 
     Raises:
-      UserError: a task is malformed, or no task remains.
+      UserError: a task is malformed, or all tasks are left out.
     """
     lists = split_files(folder)
     if split not in lists:
@@ -215,12 +215,12 @@ def choose(
             left_out.setdefault(f"in {', '.join(others)}", []).append(name)
             continue
         selected = _choose_instances(task, split, per_task, seed)
-        # Drop the instances from the task, so that the thousands of unused ones can be freed.
+        # The task keeps no instances, so that the thousands of unused ones can be freed.
         bare = dataclasses.replace(task, instances=())
         chosen.append([(bare, instance) for instance in selected])
     if not chosen:
         raise UserError(_explain_no_tasks(lists[split], names, left_out, languages))
-    # Round-robin, so that the first instances of a split belong to many tasks.
+    # The tasks take turns, so that the first instances of a split come from many tasks.
     turns = itertools.zip_longest(*chosen)
     instances = [item for turn in turns for item in turn if item is not None]
     if split == "train":

@@ -1,9 +1,9 @@
-"""Reads the label names that the `datasets` library stores with the rows it writes.
+"""Reads the names of labels that the `datasets` library stores with the rows it writes.
 
     read_label_names(SplitFile("parquet", Path("train.parquet")))   # {"label": ("bad", "good")}
 
-The first name belongs to label 0. The names are in the metadata of Parquet and Arrow files, or in a
-`dataset_info.json` in the folder of the rows.
+The first name is that of label 0. The names are in the metadata of Parquet and Arrow files, or in
+`dataset_info.json` next to the files.
 """
 
 from pathlib import Path

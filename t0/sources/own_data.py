@@ -5,9 +5,9 @@
     /data/mine/mixtures.yaml                   find_own_mixtures([Path("/data/mine")])
 
 `templates.yaml` is in promptsource's format. It may be in a data folder itself, in `<dataset>/` or
-in `<dataset>/<subset>/`. The dataset's name comes from the keys `dataset` and `subset` of the file
-or, without these keys, from the folder names. This module lists folders and reads only these two
-kinds of file.
+in `<dataset>/<subset>/`. The keys `dataset` and `subset` of the file name the dataset. Without
+these keys, the names of the folders do. This module lists folders, and the only files that it reads
+are these two kinds.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ class OwnDataset:
       name: the dataset's name.
       subset: the subset's name, or None.
       folder: the folder of the templates.
-      template_file: the templates.
-      splits: the file or folder of each split. None if the split belongs to one of T0's datasets
+      template_file: the content of the template file.
+      splits: split -> its file or folder. The value is None if the split is one of T0's datasets
         and is not on this machine; `open_split` then opens it on the hub.
     """
 
@@ -55,8 +55,9 @@ class OwnMixture:
 
     Attributes:
       name: the mixture's name.
-      tasks: regular expressions; a task is a member if one of them matches its whole name.
-      rate: the mixing rate of each member: a number, or "examples" for its number of examples.
+      tasks: regular expressions. A task is a member if one of them matches the task's whole name.
+      rate: the mixing rate of each member: a number, or "examples" for the member's number of
+        examples.
       path: the file that defines the mixture.
     """
 
@@ -70,7 +71,7 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
     """Returns the datasets that have templates in the data folders, in the order of the folders.
 
     Raises:
-      UserError: a template file is malformed, two files are for one dataset and subset, or a
+      UserError: a template file is malformed, two files are for the same dataset and subset, or a
         dataset has no rows anywhere.
     """
     datasets: dict[tuple[str, str | None], OwnDataset] = {}
@@ -88,7 +89,7 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
 
 
 def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
-    """Returns the splits next to the templates of a dataset, whatever the folder's name."""
+    """Returns the splits in the folder that has the dataset's templates, whatever its name."""
     splits: dict[str, SplitFile] = {}
     for folder, name, own_subset, _ in _template_folders(dirs):
         if (name, own_subset) == (dataset, subset):
@@ -104,7 +105,7 @@ def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
           rate: examples        # or a number; examples is the default
 
     Raises:
-      UserError: a file is malformed, or two mixtures have one name.
+      UserError: a file is malformed, or two mixtures have the same name.
     """
     mixtures: dict[str, OwnMixture] = {}
     for path in (data_dir / MIXTURES for data_dir in dirs):
@@ -118,7 +119,7 @@ def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
 
 
 def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, TemplateFile]]:
-    """Returns each folder that has templates: the folder, dataset, subset and templates."""
+    """Returns each folder that has templates, with its dataset, subset and templates."""
     folders = []
     for data_dir in dirs:
         if (data_dir / TEMPLATES).is_file():
@@ -135,7 +136,7 @@ def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, Tem
 
 
 def _list_folders(folder: Path) -> list[Path]:
-    """Returns the readable subfolders. A disk's lost+found, for example, is not readable."""
+    """Returns the readable subfolders. For example, a disk's lost+found is not readable."""
     inner = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     return sorted(p for p in inner if is_readable(p))
 
@@ -155,7 +156,7 @@ def _resolve_names(
         name, subset = templates.dataset, templates.subset
     else:
         subset = templates.subset or subset
-    # On the hub, names have an owner: owner/name.
+    # A name on the hub includes the owner: owner/name.
     for name_part in name.split("/", maxsplit=1):
         checked_name(name_part, "dataset", path)
     if subset is not None:
@@ -175,7 +176,7 @@ def _print_other_name(path: Path, folder: str, name: str, subset: str | None) ->
 
 @functools.lru_cache(maxsize=256)
 def _read_templates(path: Path, mtime_ns: int, size_bytes: int) -> TemplateFile:
-    """Reads a template file, again only if its modification time or size (cache keys) changed."""
+    """Reads a template file. Reads it again only if its time or size, the cache keys, changed."""
     return read_template_file(path)
 
 

@@ -6,15 +6,15 @@
 
 A file contains rows (JSON Lines, csv, tsv, parquet, arrow) or one JSON document. A document is a
 list of rows, an object of columns, either of these under the key `data`, or SQuAD's articles with
-paragraphs. A row has
+paragraphs. A row has these columns:
 
     question    a string
     context     a string, a list of strings, or nothing for a question without a context
     answers     SQuAD's {"text": [...], "answer_start": [...]}, or `answer`: a string or a list
 
-and optionally `id`. If a column has a variant with the suffix `_processed`, such as
-`question_processed` in collections of causal questions, the variant is used. A question without
-answers cannot be answered from its context (SQuAD 2.0).
+and optionally `id`. Some collections, such as those of causal questions, also have columns with the
+suffix `_processed`. If there is such a column, for example `question_processed`, it is used instead
+of `question`. A question without answers cannot be answered from its context (SQuAD 2.0).
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from t0.sources.readers import (
     without_bad_rows,
 )
 
-# The folder may also contain other files, such as predictions and metrics.
+# The names of splits. The folder may also contain other files, such as predictions and metrics.
 _SPLITS = (
     (re.compile(r"train(?![A-Za-z]).*"), "train"),
     (re.compile(r"(validation|valid|val|dev)(?![A-Za-z]).*"), "validation"),
@@ -52,8 +52,8 @@ class Question:
       id: the id in the file, or the row's number.
       question: the question's text.
       context: the text that contains the answer; empty if there is none.
-      answers: all accepted answers; the first is the training target. Empty if the question cannot
-        be answered.
+      answers: all accepted answers, of which the first one is the training target. Empty if the
+        question cannot be answered.
     """
 
     id: str
@@ -63,7 +63,7 @@ class Question:
 
 
 def question_splits(folder: Path) -> dict[str, SplitFile]:
-    """Returns split -> file for names such as train.jsonl.gz and dev-v1.1.json; opens no file.
+    """Returns split -> file, for names such as train.jsonl.gz and dev-v1.1.json. Opens no file.
 
     Raises:
       UserError: two files are the same split.
@@ -86,7 +86,7 @@ def read_questions(split_file: SplitFile) -> Iterator[Question]:
     """Yields the questions of a file in order.
 
     Raises:
-      UserError: the file cannot be read, or a row has missing columns; the message names the row.
+      UserError: the file cannot be read, or a row has missing columns. The message names the row.
     """
     columns: tuple[str | None, ...] | None = None
     for number, row in enumerate(_read_rows(split_file)):

@@ -6,15 +6,17 @@
     list(reader.rows(10, 12))   # two dicts, in the file's order
 
 A reader holds only paths, so it can be pickled and sent to another process. It opens the file again
-at each call, so memory use does not grow with the file. In ranges, `start` is at least 0, and
-`stop` is None for the end.
+in each call, so memory use does not grow with the file. A range of rows has a `start`, which is at
+least 0, and a `stop`, which is None for the end.
 
-JSON: either each line is one object (JSON Lines; blank lines are skipped), or the whole file is one
-JSON document: a list of objects, an object of columns, or either of these under the key `data`. A
-document is held in memory. All rows have the columns of the first row (missing values are null). An
-extra or missing column is an error that names the line; otherwise a misspelled column would be
-rendered as nothing. No tokenizer can read half of a surrogate pair: a row that contains one is an
-error or, after `skip_bad_rows` (`--skip_bad_rows`), is skipped and counted.
+JSON comes in two forms. In JSON Lines, each line is one object, and blank lines are skipped. Else
+the whole file is one JSON document: a list of objects, an object of columns, or either of these
+under the key `data`. A document is held in memory.
+
+All rows have the columns of the first row; missing values are null. An extra or missing column is
+an error that names the line, because a template would silently render a misspelled column as
+nothing. A row that contains half of a surrogate pair, which no tokenizer can read, is also an
+error. After `skip_bad_rows` (`--skip_bad_rows`), such rows are skipped and counted instead.
 """
 
 import contextlib
@@ -45,15 +47,15 @@ FORMATS = {
 LARGEST_LINE = 64 * 2**20
 LARGEST_DOCUMENT = 512 * 2**20
 SKIP_VARIABLE = "T0_SKIP_BAD_ROWS"
-# Half of a surrogate pair can only be written as an escape, since files are UTF-8. This also
-# matches such a text after an escaped backslash.
+# Files are UTF-8, so half of a surrogate pair can only be written as an escape. These patterns also
+# match such a text after an escaped backslash, where it is no escape.
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F]"
 _HALF_ESCAPED = re.compile(rb"%s(?!%s)|(?<!%s)%s" % (_HIGH, _LOW, _HIGH, _LOW))
 TEXT_FORMATS = ("jsonl", "csv", "tsv")
 
 
 class Reader(Protocol):
-    """The methods of the readers of all formats."""
+    """The methods that the readers of all formats have."""
 
     def columns(self) -> tuple[str, ...]:
         """Returns the columns as stored."""
@@ -73,7 +75,7 @@ def reader_for(
     Args:
       kind: a value of FORMATS, or `saved` for a folder written by `Dataset.save_to_disk`.
       paths: one file or folder, or the shards of one split in order.
-      known: T0's columns of the dataset, which give the types of csv and tsv cells.
+      known: T0's columns of the dataset, which determine the types of cells in csv and tsv files.
       numbers: whether columns of csv and tsv files may be numeric; if not, all cells are text.
     """
     if kind == "jsonl":
@@ -82,7 +84,7 @@ def reader_for(
         from t0.sources.csv_reader import Csv
 
         return Csv(paths[0], "\t" if kind == "tsv" else ",", features=known, numbers=numbers)
-    # A lazy import: pyarrow takes 0.2 s to load, and text files do not need it.
+    # Imported here, because pyarrow takes 0.2 s to load and text files do not need it.
     from t0.sources import arrow_readers
 
     if kind == "parquet":
@@ -92,15 +94,15 @@ def reader_for(
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """A file of JSON Lines, or one JSON document with rows; plain or `.gz`.
+    """A file of JSON Lines, or one JSON document with rows. Either may be gzipped.
 
-    Reading a range that starts where the previous one ended continues there, so reading a file
-    range by range takes no longer than reading it in one call.
+    A range that starts where the previous one ended is read from there. So reading a file range by
+    range takes no longer than reading it in one call.
     """
 
     path: Path
-    # The state after a range: the next row's number, the remaining items, the number of the first
-    # item and its object.
+    # The state after a range: the number of the next row, the remaining items, the number of the
+    # first item of the file, and the object in that item.
     _rest: list[tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]] = dataclasses.field(
         default_factory=list, compare=False, repr=False
     )
@@ -115,7 +117,7 @@ class JsonLines:
         return ()
 
     def count(self) -> int:
-        """Returns the number of rows, without parsing lines."""
+        """Returns the number of rows. Does not parse lines."""
         return sum(1 for _ in self._items())
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
@@ -140,7 +142,7 @@ class JsonLines:
             self._rest[:] = [(stop, items, first_number, first)]
 
     def check(self) -> None:
-        """Checks the texts of all rows, without parsing most lines.
+        """Checks the texts of all rows. Does not parse most lines.
 
         Raises:
           UserError: a row contains half of a surrogate pair.
@@ -150,7 +152,7 @@ class JsonLines:
                 self._parse(number, item)
 
     def _start(self) -> tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]:
-        """Returns 0, the numbered lines or rows, the number of the first one, and its object."""
+        """Returns the state of `_rest` before the first row."""
         items = self._items()
         first = next(items, None)
         if first is None:
@@ -163,7 +165,7 @@ class JsonLines:
         return None if document is None else list(rows_of_document(document, str(self.path)))
 
     def _items(self) -> Iterator[tuple[int, Any]]:
-        """Yields the non-blank lines, numbered from 1, or the rows of a document, from 0."""
+        """Yields numbered items: the non-blank lines (from 1), or a document's rows (from 0)."""
         if self._document_rows is None:
             yield from without_bad_rows(self._lines(), self.path)
         else:
@@ -218,7 +220,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_document(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)
-    """Returns the content of a file that is one JSON document, or None for JSON Lines.
+    """Returns the content of a file that is one JSON document; None for JSON Lines.
 
     A file with a single object on one line is a document if its name ends in `.json`, or if the
     object has a list of objects under the key `data`. Otherwise the object is a row.
@@ -251,7 +253,8 @@ def read_document(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)
         return parsed_json(text)
     except ValueError as error:
         line = getattr(error, "lineno", 1)
-        # This is JSON Lines. If the first line is malformed, the reader reports its number.
+        # In these cases the file is JSON Lines. If its first line is malformed, the reader reports
+        # that line.
         if "Extra data" in str(error) or (line == 1 and not is_list):
             return None
         raise UserError(
@@ -274,7 +277,7 @@ def _is_wrapped(document: Any) -> bool:  # noqa: ANN401
 
 
 def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN401
-    """Yields the rows of a document; they may not all be objects.
+    """Yields the rows of a document. They may include values that are not objects.
 
     Raises:
       UserError: the document has no rows, or its columns differ in length.
@@ -287,11 +290,11 @@ def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN40
     if not isinstance(document, Mapping):
         raise UserError(f"{where}: expected a list of rows, got a {type(document).__name__}.")
     columns = list(document.values())
-    # pandas writes {"text": {"0": ...}}, with the same keys in all columns; others write lists.
+    # pandas writes {"text": {"0": ...}}, with the same keys in all columns. Others write lists.
     if columns and all(isinstance(c, Mapping) and c.keys() == columns[0].keys() for c in columns):
         columns = [list(column.values()) for column in columns]
     if not columns or not all(isinstance(column, list) for column in columns):
-        yield document  # a single row
+        yield document  # the object is a single row
         return
     lengths = {name: len(values) for name, values in zip(document, columns, strict=True)}
     if len(set(lengths.values())) > 1:
@@ -301,7 +304,10 @@ def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN40
 
 
 def skip_bad_rows() -> None:
-    """Makes this process, and those it starts, skip rows that contain half of a surrogate pair."""
+    """Makes this process skip rows that contain half of a surrogate pair.
+
+    Processes that it starts also skip them.
+    """
     os.environ[SKIP_VARIABLE] = "1"
 
 
@@ -311,10 +317,10 @@ def skips_bad_rows() -> bool:
 
 
 def without_bad_rows(items: Iterable[tuple[int, Any]], where: object) -> Iterator[tuple[int, Any]]:
-    """Yields numbered lines or JSON values, without bad rows if these are to be skipped.
+    """Yields numbered items, except bad rows if these are to be skipped.
 
     Args:
-      items: (number, line in bytes or value).
+      items: pairs of a number and either a line in bytes or a JSON value.
       where: the file, for the note that says how many rows were skipped.
     """
     if not skips_bad_rows():
@@ -337,7 +343,7 @@ def _is_bad(item: Any) -> bool:  # noqa: ANN401
         try:
             item = parsed_json(item)
         except ValueError:
-            return False  # an error with its own message
+            return False  # not JSON, an error that is reported with its own message
     return find_lone_surrogate(item) is not None
 
 
@@ -372,7 +378,7 @@ def parsed_line(where: str, line: bytes) -> dict[str, Any]:
 
 
 def checked_row(where: str, row: Any, *, may_be_bad: bool = True) -> dict[str, Any]:  # noqa: ANN401
-    """Returns a row of JSON if it is an object of Unicode text.
+    """Checks that a value from JSON is an object whose texts are Unicode, and returns it.
 
     Raises:
       UserError: the row is not an object or, if `may_be_bad`, contains half of a surrogate pair.

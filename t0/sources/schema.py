@@ -1,4 +1,4 @@
-"""Split sizes and columns of T0's datasets, conversion of copies to them, and withheld labels.
+"""The split sizes and columns of T0's datasets, and withheld labels; converts later copies.
 
     split_sizes("super_glue", "cb")   # {'test': 250, 'train': 250, 'validation': 56}
     features("super_glue", "cb")["label"]["names"]
@@ -13,13 +13,13 @@
     hidden_label("super_glue", {"premise": "...", "label": -1})   # True
     # In a user's own data -1 is a class, unless it is the only label of the split (`OwnRow`).
 
-`facts/` records the number of raw rows of each split and the columns, in the notation of the
+`facts/` records the number of raw rows in each split, and the columns in the notation of the
 `datasets` library, as of October 2021, when T0 was trained. Its files are read when they are first
-needed. A copy of a dataset may have different column names, label orders and spellings of values. A
-`RowView` converts its rows to the recorded columns:
+needed. A later copy of a dataset may have other column names, orders of labels and spellings of
+values. A `RowView` converts the copy's rows to the recorded columns:
 
 * Class labels (-1: withheld) and integer columns become integers, whether the copy has 1, 1.0 or
-  "1"; "true" and "False" become booleans; numbers in a text column become text; NaN, which pandas
+  "1". "true" and "False" become booleans. Numbers in a text column become text. NaN, which pandas
   writes for missing values, becomes None in all of these columns.
 * A sequence of records becomes one dict of lists, as in rows of the `datasets` library. A nested
   value in a text file is parsed as JSON.
@@ -49,7 +49,7 @@ def split_sizes(dataset: str, subset: str | None = None) -> dict[str, int]:
     """Returns the number of raw rows in each split of one of T0's datasets.
 
     Raises:
-      UserError: the dataset or the subset is not recorded.
+      UserError: the dataset or the subset is not one of T0's.
     """
     sizes = _facts("splits")
     if dataset not in sizes:
@@ -87,9 +87,9 @@ Converter = Callable[[Any], Any]
 
 
 def converter(feature: Any) -> Converter | None:  # noqa: ANN401
-    """Returns the function that converts a column's values, or None if no conversion is needed.
+    """Returns the function that converts the values of a column; None if they need no conversion.
 
-    For an invalid value, the function raises ValueError with a message for the user.
+    For an invalid value, that function raises ValueError with a message for the user.
     """
     kind = _kind(feature)
     if kind == "ClassLabel":
@@ -105,7 +105,10 @@ def converter(feature: Any) -> Converter | None:  # noqa: ANN401
 
 
 def _kind(feature: Any) -> str:  # noqa: ANN401
-    """Returns Value, ClassLabel, Sequence, dict or list; a nested column may be named `_type`."""
+    """Returns Value, ClassLabel, Sequence, dict or list.
+
+    A dict may have a nested column named `_type`, which is then not the name of a type.
+    """
     if isinstance(feature, list):
         return "list"
     kind = feature.get("_type")
@@ -115,7 +118,7 @@ def _kind(feature: Any) -> str:  # noqa: ANN401
 
 
 def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
-    """Returns the function that converts a possibly nested value; never None for a nested one."""
+    """Returns the function that converts a value; never None if the value is nested."""
     kind = _kind(feature)
     if kind == "ClassLabel":
         return converter(feature)
@@ -134,7 +137,8 @@ def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
 def _class_label(value: Any, *, names: tuple[str, ...]) -> int | None:  # noqa: ANN401
     if is_missing(value):
         return None
-    # Try the names first: for the names "0" and "1" both readings agree. boolq has the name "True".
+    # Look for a name first: boolq has the name "True". If the names are "0" and "1", the label is
+    # the same with both readings.
     if isinstance(value, str | bool) and str(value) in names:
         return names.index(str(value))
     number = whole_number(value)
@@ -226,10 +230,10 @@ class Drift:
     Attributes:
       dataset: the dataset that T0 used.
       subset: its subset.
-      found_as: dataset and subset of the copy.
-      columns: the copy's column name -> T0's; the names that differ identify a copy.
-      label_names: T0's name of a column whose labels have a different order -> the copy's label
-        names.
+      found_as: the dataset and subset of the copy.
+      columns: the copy's name of a column -> T0's name. The names that differ identify a copy.
+      label_names: T0's name of a column in which the copy orders the labels differently -> the
+        copy's label names.
       why: the origin and the effects of the difference.
     """
 
@@ -270,9 +274,9 @@ class RowView:
 
     Attributes:
       columns: the columns of the converted rows, in order.
-      stored: the name of each of these columns in the stored rows.
-      converters: functions for the columns whose values need a conversion, applied in order.
-      needed: T0's columns of this dataset; empty for the user's own datasets.
+      stored: the names that these columns have in the stored rows.
+      converters: column whose values need a conversion -> the functions to apply, in order.
+      needed: T0's columns of the dataset; empty for the user's own datasets.
     """
 
     columns: tuple[str, ...]
@@ -282,7 +286,7 @@ class RowView:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """T0's columns that are missing in the stored rows."""
+        """T0's columns that the stored rows do not have."""
         return tuple(name for name in self.needed if name not in self.columns)
 
     def row(self, stored_row: dict[str, Any]) -> dict[str, Any]:
@@ -305,7 +309,7 @@ class RowView:
 
 
 def row_view(dataset: str, subset: str | None, stored: tuple[str, ...]) -> RowView:
-    """Returns the view that converts rows with the columns `stored` to T0's columns."""
+    """Returns the view that converts rows with the columns `stored` to rows with T0's columns."""
     t0_features = features(dataset, subset) or {}
     drift = next(
         (d for d in _drifts(dataset, subset) if set(d.columns) - set(t0_features) <= set(stored)),
@@ -328,7 +332,7 @@ def row_view(dataset: str, subset: str | None, stored: tuple[str, ...]) -> RowVi
 
 
 def other_names(dataset: str, subset: str | None) -> list[tuple[str, str | None]]:
-    """Returns other datasets and subsets with the same rows, best first."""
+    """Returns other datasets and subsets that have the same rows, best first."""
     return [d.found_as for d in _drifts(dataset, subset) if d.found_as != (dataset, subset)]
 
 
@@ -337,7 +341,7 @@ def _drifts(dataset: str, subset: str | None) -> list[Drift]:
 
 
 def _name_of(value: Any, *, names: tuple[str, ...]) -> Any:  # noqa: ANN401
-    """Returns T0's name of a copy's label, which is a number or a name such as NUM:dist."""
+    """Returns T0's name of a label in a copy, which may be a number or a name such as NUM:dist."""
     if isinstance(value, int) and 0 <= value < len(names):
         value = names[value]
     elif isinstance(value, int) and value != -1:
@@ -349,12 +353,12 @@ WITHHELD = (-1, "-1", "-1.0", "", None)
 
 
 def is_withheld(value: object) -> bool:
-    """Returns whether a label is withheld in T0's datasets: -1, empty or None."""
+    """Returns whether a label of one of T0's datasets is withheld: -1, empty or None."""
     return not isinstance(value, list | dict) and (value in WITHHELD or is_missing(value))
 
 
 def _no_text(value: Any) -> bool:  # noqa: ANN401
-    """Returns whether all answers are missing or empty; in a dict of lists, only `text` counts."""
+    """Returns whether all answers are missing or empty. In a dict of lists, only `text` counts."""
     texts = value.get("text", []) if isinstance(value, dict) else value
     return not any(texts or [])
 
@@ -367,9 +371,9 @@ def _no_value(value: Any) -> bool:  # noqa: ANN401
     return (value or {}).get("value") in ("<unk>", "", None)
 
 
-# Dataset -> the label's column, if it is not `label`, and the test for a withheld label. Use
-# `_no_text` only for datasets in which every row of a labelled split has an answer: in squad_v2 and
-# duorc an empty answer is an answer.
+# Dataset -> the column of the label, if it is not `label`, and the test for a withheld label.
+# `_no_text` is only for datasets in which every row of a labelled split has an answer. In squad_v2
+# and duorc an empty answer is a valid answer.
 _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "winogrande": ("answer", is_withheld),
     "common_gen": ("target", is_withheld),
@@ -391,18 +395,19 @@ class OwnRow(dict[str, Any]):
     """A row of a dataset that is not one of T0's.
 
     Attributes:
-      hides: a function: column -> whether -1 is its only label in the row's split, which means that
-        the labels of the split are withheld. Otherwise -1 is a class.
+      hides: a function: column -> whether -1 is the only label of this column in the row's split.
+        If so, -1 means that the label is withheld. Otherwise -1 is a class.
     """
 
     hides: Callable[[str], bool]
 
 
 def hidden_label(dataset: str, row: dict[str, Any]) -> bool:
-    """Returns whether a row's label is withheld: empty, None, or -1 if -1 is not a class.
+    """Returns whether the label of a row is withheld: empty, None, or -1 if -1 is not a class.
 
     Args:
-      dataset: the dataset's name in T0's tables. In other datasets the label is the column `label`.
+      dataset: the dataset's name in T0's tables. For other datasets the label is the column
+        `label`.
       row: a raw row, as yielded by `SplitRows.rows`.
     """
     if isinstance(row, OwnRow):

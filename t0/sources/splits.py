@@ -4,9 +4,9 @@
     split.num_rows, split.columns    # (277, ('premise', 'hypothesis', 'idx', 'label'))
     list(split.rows(0, 2))           # two dicts
 
-The search order is: the data folders (`t0.sources.folders`), data next to the user's templates
-(`t0.sources.own_data`), both again under the dataset's other names (`t0.sources.schema`), and the
-Hugging Face hub (`t0.sources.hub`).
+It searches the data folders (`t0.sources.folders`), then the folders of the user's templates
+(`t0.sources.own_data`), then both again under the dataset's other names (`t0.sources.schema`), and
+finally the Hugging Face hub (`t0.sources.hub`).
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ _SHOWN = 6
 
 @dataclasses.dataclass(frozen=True)
 class SplitRows:
-    """The rows of one split in their original order. Can be pickled if the data are local.
+    """The rows of one split, in their original order. Can be pickled if the data is local.
 
     Attributes:
       where: the file, folder or repository, for messages.
@@ -68,7 +68,7 @@ class SplitRows:
         """Checks that no row of a JSON file contains half of a surrogate pair.
 
         Raises:
-          UserError: a row does; the message names the file and the row.
+        UserError: a row contains one; the message names the file and the row.
         """
         if isinstance(self._reader, readers.JsonLines):
             self._reader.check()
@@ -76,8 +76,8 @@ class SplitRows:
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
         """Yields the rows of `list(rows)[start:stop]` as plain Python values.
 
-        Memory use does not grow with the file. Rows before `start` are skipped as cheaply as the
-        format allows (not read in parquet and Arrow, not parsed in JSON Lines).
+        Memory use does not grow with the file. The rows before `start` are skipped as cheaply as
+        the format allows: they are not read in parquet and Arrow, and not parsed in JSON Lines.
 
         Raises:
           UserError: the file is malformed; the message names the line or row.
@@ -97,12 +97,12 @@ class SplitRows:
             yield row
 
     def hides_labels(self, column: str) -> bool:
-        """Returns whether -1 is the only label of a column, and prints how -1 is interpreted.
+        """Returns whether -1 is the only label of a column, and prints what -1 means there.
 
         The first call for a column reads its values until it finds another label.
 
         Args:
-          column: the name that templates use. If there is no such column, `label` is read.
+          column: the column's name in templates. If there is no such column, `label` is read.
         """
         stored = {name.replace("-", "_"): name for name in self.columns}
         name = stored.get(column, "label")
@@ -130,7 +130,7 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
     Args:
       dataset: one of T0's datasets, one of the user's own, or a hub repository with its owner.
       subset: the subset; None or "default" for a dataset without subsets.
-      split: the split, such as validation. anli has dev_r1 and so on.
+      split: the split, such as validation. The splits of anli are dev_r1 and so on.
 
     Raises:
       AbsentData: the rows were not found; the message lists where we looked and how to fix it.
@@ -159,10 +159,10 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
 
 
 def local_files(dataset: str, subset: str | None, split: str) -> list[Path]:
-    """Returns the files in the data folders that `open_split` would read; [] for hub data.
+    """Returns the files in the data folders that `open_split` would read; [] for data on the hub.
 
     Raises:
-      UserError: two files of one folder are the same split.
+      UserError: two files in one folder are the same split.
     """
     subset = None if subset == DEFAULT_SUBSET else subset
     local = _find_local(data_dirs(), dataset, subset, split)
@@ -172,7 +172,7 @@ def local_files(dataset: str, subset: str | None, split: str) -> list[Path]:
 def _find_local(
     dirs: list[Path], dataset: str, subset: str | None, split: str
 ) -> tuple[SplitFile, Any] | None:
-    """Returns the first file or folder of a split in the data folders, and its column types."""
+    """Returns the first location of a split in the data folders, and the types of its columns."""
     for name, subset_name in [(dataset, subset), *other_names(dataset, subset)]:
         if file := _list_local(dirs, name, subset_name).get(split):
             return file, features(name, subset_name)
@@ -180,7 +180,7 @@ def _find_local(
 
 
 class SplitSource(Protocol):
-    """An object that opens the rows of a task: a prompted task, or its source in SeqIO."""
+    """An object that opens the rows of a task: a prompted task, or its data source in SeqIO."""
 
     dataset: str
     subset: str | None
@@ -193,11 +193,11 @@ class SplitSource(Protocol):
 def without_absent(
     sources: Mapping[str, SplitSource | None], split: str, *, skip: bool
 ) -> list[str]:
-    """Returns the names of the tasks whose data is available, and prints the others.
+    """Returns the names of the tasks whose data is available, and prints the names of the others.
 
     Args:
-      sources: task name -> the object that opens its rows, or None if its data is not checked.
-      split: their split.
+      sources: task -> the object that opens its rows, or None to not check the task's data.
+      split: the split of the tasks.
       skip: whether to skip tasks without data instead of raising an error.
 
     Raises:
@@ -244,10 +244,10 @@ def _join_names(names: list[str]) -> str:
 
 
 def available_splits(dataset: str, subset: str | None = None) -> dict[str, str]:
-    """Returns split -> its location, for the splits on this machine. Opens no data.
+    """Returns split -> location, for the splits on this machine. Opens no data.
 
     Raises:
-      UserError: two files of one folder are the same split.
+      UserError: two files in one folder are the same split.
     """
     subset = None if subset == DEFAULT_SUBSET else subset
     dirs = data_dirs()

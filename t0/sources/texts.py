@@ -5,12 +5,12 @@
     D/text/validation.jsonl         texts.shards("train")            # (TextShard, ...): sizes only
                                     next(texts.documents(texts.shards("train")[0]))
 
-Each line is a document: in `.txt` files the line itself, in `.jsonl` and `.json` files its field
-`text`. A `.jsonl` or `.json` file may also be one JSON document whose rows have this field
-(`t0.sources.readers`). Files may be gzipped. Blank documents are skipped. The split is part of the
-file's or the folder's name (`train`, `train-00000`, `c4-train.00000-of-01024`, `train/`; `val`,
-`valid` and `dev` mean validation). If no name contains `train`, the files without a split in their
-name form the train split.
+Each line is a document. In `.txt` files it is the line itself, in `.jsonl` and `.json` files the
+field `text` of the line. A `.jsonl` or `.json` file may also be one JSON document whose rows have
+this field (`t0.sources.readers`). Files may be gzipped. Blank documents are skipped. The name of
+the file or the folder contains the split: `train`, `train-00000`, `c4-train.00000-of-01024`,
+`train/`. The names `val`, `valid` and `dev` mean validation. If no name contains `train`, the files
+without a split in their name form the train split.
 
 A shard has about 8 MB: a range of a large file, or several small files. Compressed files and JSON
 documents are not divided, because they can only be read from the start.
@@ -33,7 +33,7 @@ from t0.sources.readers import (
 )
 
 SHARD_BYTES = 8 * 2**20
-# Approximate ratio of the size of a text to its compressed size.
+# The approximate ratio of a text's size to its compressed size.
 _EXPANSION = 3
 _ENDINGS = (".jsonl", ".json", ".txt")
 _SPLITS = {
@@ -49,7 +49,7 @@ FILE_PATTERN = "train.jsonl, train-00000.txt.gz, train/*.txt or validation.jsonl
 
 
 class Piece(NamedTuple):
-    """A range of a file: the lines that start at bytes `start` to `stop` (None: the end)."""
+    """A range of a file: the lines that start at bytes from `start` to `stop` (None: the end)."""
 
     path: Path
     start: int
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
 
 
 class TextShard(NamedTuple):
-    """A unit of reading: pieces of files, in order."""
+    """A unit of reading: an ordered list of pieces of files."""
 
     pieces: tuple[Piece, ...]
 
@@ -75,7 +75,7 @@ class Texts(Protocol):
         """The names of the splits."""
 
     def shards(self, split: str) -> Sequence[object]:
-        """Returns the shards of a split in order; `str(shard)` is unique."""
+        """Returns the shards of a split in order. The text `str(shard)` of each one is unique."""
 
     def documents(self, shard: object) -> Iterator[str]:
         """Yields the documents of a shard in order, without blank ones."""
@@ -85,8 +85,8 @@ class FolderTexts:
     """The text files of one folder.
 
     Args:
-      folder: the folder; the module's header describes its layout.
-      shard_bytes: the size of a shard.
+      folder: the folder. The header of this module describes its layout.
+      shard_bytes: the approximate size of a shard in bytes.
 
     Raises:
       UserError: the folder has no text files, or cannot be listed.
@@ -112,7 +112,7 @@ class FolderTexts:
         return self._files[split]
 
     def shards(self, split: str) -> tuple[TextShard, ...]:
-        """Returns the shards of a split; each byte of its files is in exactly one shard."""
+        """Returns the shards of a split. Each byte of its files is in exactly one shard."""
         shards: list[TextShard] = []
         together: list[Piece] = []
         size = 0
@@ -144,7 +144,10 @@ class FolderTexts:
 
 
 def text_folders(folder: Path) -> dict[str, Path]:
-    """Returns name -> folder of texts: "" for `folder` itself, then its subfolders."""
+    """Returns name -> folder with texts.
+
+    The name is "" for `folder` itself. Subfolders have their own names.
+    """
     inner = (p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith("."))
     folders = {path.name: path for path in inner if not _split_of(path)}
     if split_files(folder) or not folders:
@@ -153,7 +156,7 @@ def text_folders(folder: Path) -> dict[str, Path]:
 
 
 def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Returns split -> its files, sorted by name; train is the first split."""
+    """Returns split -> its files, sorted by name. The first split is train."""
     files: dict[str, list[Path]] = {name: [] for name in dict.fromkeys(_SPLITS.values())}
     unnamed: list[Path] = []
     for path in sorted(folder.iterdir()):
@@ -211,7 +214,7 @@ def _texts_of_lines(piece: Piece) -> Iterator[str]:
         try:
             text = text_of(str(piece.path), line)
         except UserError:
-            # Raise it again with the line's number, which is counted only in case of an error.
+            # Raise the error again with the number of the line, which is counted only now.
             number = 1 + sum(1 for at, _ in _lines(Piece(piece.path, 0, None)) if at < start)
             text_of(f"{piece.path}, line {number}", line)
             raise
@@ -250,7 +253,7 @@ def _lines(piece: Piece) -> Iterator[tuple[int, bytes]]:
         with reading(path):
             file: IO[bytes] = stack.enter_context(unpacked(path))
             if start:
-                # Skip the line that started in the piece before this one.
+                # Skip the line that started in the previous piece.
                 file.seek(start - 1)
                 start += len(file.readline()) - 1
         while stop is None or start < stop:

@@ -4,8 +4,8 @@
     languages(splits["train"])                       # ("en", "de"): reads the first row
     next(read_pairs(splits["train"], "en", "de"))    # ("Good morning.", "Guten Morgen.")
 
-A row is `{"translation": {"en": "...", "de": "..."}}`, as on the Hugging Face hub, or has a column
-for each language (also in csv and tsv). Columns are named by language codes.
+A row is `{"translation": {"en": "...", "de": "..."}}`, as on the Hugging Face hub, or it has a
+column for each language (also in csv and tsv). The names of columns are language codes.
 """
 
 import re
@@ -17,7 +17,7 @@ from t0.sources.folders import SplitFile
 from t0.sources.readers import reader_for
 
 _NESTED = "translation"
-# ISO 639, optionally with a region or a script: en, pt-BR, zh_Hans.
+# ISO 639 codes, optionally with a region or a script: en, pt-BR, zh_Hans.
 _CODE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,4})?")
 
 
@@ -50,7 +50,7 @@ def read_pairs(split_file: SplitFile, source: str, target: str) -> Iterator[tupl
       target: the code of the second language.
 
     Raises:
-      UserError: a row has no text for one of the languages; the message names the row and the
+      UserError: a row has no text in one of the languages. The message names the row and the
         language.
     """
     for number, row in enumerate(
