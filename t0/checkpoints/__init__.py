@@ -11,18 +11,18 @@
 |---|---|
 | `names` | the table of tensor names in Mesh TensorFlow, Hugging Face and T5X |
 | `shape` | a model's dimensions, inferred from its tensors, and the expected shape of each tensor |
-| `formats` | the interface of a format: `CheckpointSource`, `CheckpointTarget`, and their data |
+| `formats` | the base classes of all formats: `CheckpointSource` and `CheckpointTarget` |
 | `mtf` | Mesh TensorFlow's model directories |
-| `bundle`, `saver_messages` | TensorFlow's checkpoint files, and the messages in them |
+| `bundle`, `saver_messages` | TensorFlow's checkpoint files, and the protocol buffers in them |
 | `operative_config` | reads, writes and checks the gin file next to a checkpoint |
 | `hugging_face` | Hugging Face's folders and their config.json |
 | `weight_files` | safetensors, and PyTorch's pickles if they can be read safely |
 | `look_alikes` | reports adapters, and lists the checkpoints in subfolders |
-| `tokenizer`, `tokenizer_json` | the SentencePiece model of a checkpoint, or `tokenizer.json` |
+| `tokenizer`, `tokenizer_json` | a checkpoint's SentencePiece model or `tokenizer.json` |
 | `t5x`, `t5x_files` | T5X's checkpoints; its msgpack index and zarr arrays |
 | `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |
-| `compare` | `compare` and `compare_forward`: two checkpoints' tensors, and their logits |
-| `checkpoint_files` | a model directory's steps, variables and vocabulary |
+| `compare` | `compare` compares the tensors of two checkpoints, `compare_forward` their logits |
+| `checkpoint_files` | the steps, variables and vocabulary size of a model directory |
 
 TensorFlow is imported only when `compare` computes logits with Mesh TensorFlow.
 """

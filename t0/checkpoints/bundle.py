@@ -8,18 +8,19 @@
     writer.add("shared/embedding", array)
     writer.finish()                          # writes the index, which completes the checkpoint
 
-The data files hold the tensors' bytes; the index says where each tensor is. `PREFIX.index` is a
-sorted table in LevelDB's format: blocks of key-value entries with shared key prefixes, each
-followed by its compression type and checksum, then an index block and a footer. The key "" holds a
-`BundleHeaderProto`. Every other key is a tensor's name and holds a `BundleEntryProto`.
+The data files hold the tensors' bytes. The index, `PREFIX.index`, says where each tensor is. It is
+a sorted table in LevelDB's format: blocks of key-value entries, then an index block and a footer.
+Each block is followed by its compression type and its checksum. Within a block, a key is stored
+without the prefix that it shares with the key before it. The value of the key "" is a
+`BundleHeaderProto`. Every other key is a tensor's name, and its value is a `BundleEntryProto`.
 
-TensorFlow itself copies whole tensors several times and is a library of 500 MB. This module streams
-checkpoints larger than memory, with one tensor in memory at a time. It reads the files that
-TensorFlow's C++ classes BundleReader and table::Table read. Like TensorFlow, it writes blocks
-uncompressed; checkpoints written within Google have blocks compressed with Snappy, which it can
-read.
+TensorFlow itself is a library of 500 MB and copies whole tensors several times. This module holds
+one tensor in memory at a time, so a checkpoint may be larger than memory. It reads the same files
+as TensorFlow's C++ classes BundleReader and table::Table. Checkpoints written within Google have
+blocks compressed with Snappy, which this module can read. Like TensorFlow, it writes uncompressed
+blocks.
 
-Files are little-endian, as TensorFlow writes them except on big-endian machines.
+Files are little-endian. TensorFlow writes other files only on big-endian machines.
 """
 
 import os
@@ -77,7 +78,7 @@ def shape_of(entry: BundleEntry) -> tuple[int, ...]:
 
 
 class BundleReader:
-    """An open checkpoint.
+    """Reads the tensors of a TensorFlow checkpoint by name.
 
     Args:
       prefix: the checkpoint's path without `.index`.
@@ -245,7 +246,7 @@ class BundleWriter:
 
 
 def prefixes(folder: Path) -> dict[int, str]:
-    """Returns step -> prefix of the checkpoints in a model directory, ascending."""
+    """Returns step -> prefix of each checkpoint in a model directory, in ascending order."""
     paths = {}
     for name in names_like(folder, "model.ckpt-*.index"):
         match = re.fullmatch(r"(model\.ckpt-(\d+))\.index", name)
@@ -274,7 +275,7 @@ def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
 
 
 def write_index(entries: Mapping[str, BundleEntry], *, shards: int) -> bytes:
-    """Encodes an index."""
+    """Encodes the index of a checkpoint that has these entries and `shards` data files."""
     header = BundleHeader(num_shards=shards, version={"producer": 1})
     rows = [(b"", header.SerializeToString())]
     rows += sorted((name.encode(), entry.SerializeToString()) for name, entry in entries.items())
@@ -291,7 +292,7 @@ def _read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
     for _, value in _read_block(data, index_handle):
         handle, _ = _read_handle(value, 0)
         read_bytes += handle[1]
-        if read_bytes > len(data):  # a block that is referenced repeatedly, which no writer does
+        if read_bytes > len(data):  # two references to one block, which no writer makes
             raise DamagedIndexError("its blocks are larger than the file")
         for key, proto in _read_block(data, handle):
             if key:
@@ -359,7 +360,7 @@ def _write_table(rows: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def _separator(last: bytes, following: bytes | None) -> bytes:
-    """Returns LevelDB's choice of a short key that is >= `last` and < `following`."""
+    """Returns a short key >= `last` and < `following` (None at the end), chosen as in LevelDB."""
     if following is None:
         for position, byte in enumerate(last):
             if byte != 0xFF:
@@ -395,7 +396,7 @@ def _append_block(out: bytearray, rows: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def typed_block(block: bytes) -> bytes:
-    """Returns a block of the index followed by its type, which is "not compressed"."""
+    """Returns a block of the index, followed by the byte that means "not compressed"."""
     return block + bytes([_PLAIN])
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from t0.compat import tf1 as tf
 
 _STEP = "global_step"
-_SHOWN = 3  # how many differing variables a message lists
-# The embedding's dimensions end in [vocabulary, d_model] in all three layouts of Mesh TensorFlow.
+_SHOWN = 3  # the number of differing variables that a message lists
+# The embedding's names in Mesh TensorFlow's layouts. The last dimensions are [vocabulary, d_model].
 _EMBEDDINGS = ("shared/embedding", "encoder/embedding", "decoder/embedding", "embedding")
 
 
@@ -40,10 +40,10 @@ def steps(model_dir: str) -> list[int]:
 def latest(model_dir: str) -> str | None:
     """Returns the checkpoint from which training resumes; None for a new model.
 
-    Usually it is the one named in the file `checkpoint`, as in TensorFlow. If that file is missing
-    or unreadable, or files of that checkpoint are missing, it is the newest checkpoint whose files
-    are complete according to its index. This happens if a run is killed before it writes
-    `checkpoint`, or if checkpoints are deleted by hand.
+    Usually the file `checkpoint` names it, as in TensorFlow. If a run was killed before it wrote
+    that file, or if checkpoints were deleted by hand, the file may be missing or unreadable, or may
+    name a checkpoint whose files are missing. Then the newest checkpoint that is complete according
+    to its index is returned.
 
     Raises:
       UserError: if there are checkpoints, but none is complete.
@@ -69,9 +69,10 @@ def latest(model_dir: str) -> str | None:
 
 
 def named(model_dir: str) -> str | None:
-    """Returns the checkpoint that the file `checkpoint` names; None if files of it are missing.
+    """Returns the checkpoint that the file `checkpoint` names; None if any of its files is missing.
 
-    The check uses only file names and reads no data.
+    It also returns None if the file `checkpoint` cannot be read. To find missing files, it looks
+    only at the names of files and reads no data.
     """
     try:
         state = paths.read_text(os.path.join(model_dir, "checkpoint"))  # noqa: PTH118
@@ -89,14 +90,20 @@ def named(model_dir: str) -> str | None:
 
 
 def latest_path(state: str) -> str:
-    """Returns the path of the latest checkpoint in a file `checkpoint`, relative or absolute.
+    """Returns the path of the latest checkpoint that the file `checkpoint` names.
+
+    Args:
+      state: the text of the file.
+
+    Returns:
+      the path as written in the file, relative or absolute.
 
     Raises:
-      ValueError: if the text is not such a file, or names no checkpoint.
+      ValueError: if the text is not that of such a file, or names no checkpoint.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # raised for an unknown escape in a text
+            warnings.simplefilter("error")  # an unknown escape in a text is an error
             path = text_format.Merge(state, CheckpointState()).model_checkpoint_path
     except (text_format.ParseError, DeprecationWarning) as error:
         raise ValueError(f"not the state of a saver: {error}") from error
@@ -218,7 +225,7 @@ def weights_dtype(checkpoint: str) -> str | None:
 def fingerprint(checkpoint: str) -> str:
     """Returns a hash that two checkpoints share only if all their values are equal.
 
-    The hash covers the index, which has a checksum of every tensor, so the values are not read.
+    It is the hash of the index. The index has a checksum of every tensor, so no tensor is read.
 
     Raises:
       UserError: if there is no such checkpoint.
@@ -248,7 +255,7 @@ def check_vocabulary(
       vocabulary: the number of ids in the SentencePiece model, including sentinels.
       divisor: the model pads the vocabulary to a multiple of this number (128 in T5).
       source: the vocabulary's path, for the message.
-      rows: the padded size in the checkpoint; None to read it.
+      rows: the padded vocabulary size of the checkpoint; None to read it from the checkpoint.
 
     Raises:
       UserError: if the sizes differ; the message has both.
@@ -294,7 +301,7 @@ def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...
 def _describe_difference(
     checkpoint: str, differing: list[str], missing: list[str], count: int
 ) -> str:
-    """Returns the message for a checkpoint of another model, with the differences and a fix."""
+    """Returns the message for a checkpoint of another model: the differences, and a fix."""
     folder = os.path.dirname(checkpoint)  # noqa: PTH120 (gs:// paths)
     lines = [f"  {line}" for line in differing[:_SHOWN]]
     if len(differing) > _SHOWN:

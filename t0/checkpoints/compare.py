@@ -6,9 +6,10 @@
     logits = hf_logits("/models/t0_3b", inputs, targets)                     # [B, T, V]
     logits = mesh_logits(source.model, "gelu", prefix, inputs, targets)      # needs no gin file
 
-Letters in shapes: B examples, L input tokens, T target tokens, V vocabulary rows. 0 is padding in
-inputs and targets; the decoder reads the targets shifted right. All computation is in float32.
-Comparing tensors needs memory for two tensors. TensorFlow is imported only to compute logits.
+Letters in shapes: B examples, L input tokens, T target tokens, V vocabulary rows. The id 0 is
+padding in inputs and targets. The decoder reads the targets shifted right. Logits are computed in
+float32. `compare` holds two tensors in memory at a time. TensorFlow is imported only to compute
+logits.
 """
 
 import contextlib
@@ -31,14 +32,14 @@ from t0.errors import UserError, install_command
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One tensor in two checkpoints.
+    """The result of comparing one tensor in two checkpoints.
 
     Attributes:
       name: the tensor's canonical name.
-      verdict: "same", "values", "dtype" (equal values of different dtypes), "shape", "only in A" or
-        "only in B".
-      largest: the largest absolute difference of two elements; infinite if a value is NaN. NaN if
-        the values were not compared.
+      verdict: "same", "only in A", "only in B", or the difference: "shape", "values", or "dtype" if
+        the values are equal but the dtypes differ.
+      largest: the largest absolute difference between elements at the same position. It is infinite
+        if a value is NaN, and NaN if the values were not compared.
       detail: the dtypes or shapes, if they differ.
     """
 
@@ -50,13 +51,14 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """All tensors of two checkpoints.
+    """The result of comparing all tensors and settings of two checkpoints.
 
     Attributes:
       rows: one row for each parameter or slot in either checkpoint.
       kinds: the two formats.
-      slots_ignored: whether slots are left out because only one checkpoint has them.
-      settings: one line for each difference outside the tensors: activation, tokenizer.
+      slots_ignored: whether the optimizer's slots are left out because only one checkpoint has
+        them.
+      settings: one line for each setting that differs: the activation or the tokenizer.
     """
 
     rows: list[Difference]
@@ -76,7 +78,8 @@ class Forward:
 
     Attributes:
       computed_by: the program that computed each checkpoint's logits.
-      largest: the largest difference of two logits, without padding rows and positions.
+      largest: the largest absolute difference between logits at the same position. Padding tokens,
+        and vocabulary rows that only one checkpoint has, are left out.
       nats: the log-likelihood of the targets under each checkpoint, summed over all tokens.
     """
 
@@ -120,8 +123,8 @@ def compare_forward(
 ) -> Forward:
     """Computes the logits of both checkpoints and compares them.
 
-    If `transformers` is installed, it computes the logits of Hugging Face folders. Mesh TensorFlow
-    computes all others, after a conversion if necessary.
+    If `transformers` and PyTorch are installed, they compute the logits of Hugging Face folders.
+    Mesh TensorFlow computes all other logits, after converting the checkpoint if necessary.
 
     Args:
       a: the path of the first checkpoint.
@@ -278,7 +281,8 @@ def bitransformer(model: ModelShape, activation: str) -> Any:
 def _compare_settings(a: CheckpointFacts, b: CheckpointFacts) -> list[str]:
     """Returns a line for each setting that both checkpoints have with different values.
 
-    Token ids and epsilons are not compared: folders whose values differ from T5's are never opened.
+    The ids of special tokens and the epsilons of norms need no comparison: a folder in which they
+    differ from T5's cannot be opened.
     """
     lines = []
     if a.activation and b.activation and a.activation != b.activation:
@@ -343,7 +347,7 @@ def _sum_nats(logits: np.ndarray, ids: np.ndarray) -> float:
 def _restore_all(prefix: str) -> list[Any]:
     """Returns operations that assign each variable its tensor, cast to float32.
 
-    The checkpoint has Mesh TensorFlow's names; its legacy names of norms also match.
+    The tensors have Mesh TensorFlow's names. Norms may also have their legacy names.
     """
     reader = compat.tf1.train.load_checkpoint(prefix)
     saved = {names.from_mtf(n) or n: n for n in reader.get_variable_to_shape_map()}

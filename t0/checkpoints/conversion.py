@@ -6,15 +6,16 @@
     as_mesh_checkpoint("/models/t0_3b", "/models/run/converted")
     # "/models/run/converted/t0_3b-5f3c.../model.ckpt-0"
 
-A format is an entry of `FORMATS`, with its title and its functions. Values change only if `dtype`
-is given. One tensor is in memory at a time. The destination appears when it is complete: until then
-its files are in a hidden folder next to it, which is removed if the conversion fails. A destination
-in a bucket is written locally and then uploaded.
+Each format is an entry of `FORMATS`, with its title and its functions. Values change only if
+`dtype` is given. One tensor is in memory at a time. A conversion writes its files into a hidden
+folder next to the destination. When the files are complete, this folder is renamed to the
+destination; if the conversion fails, it is removed. A destination in a bucket is written locally
+and then uploaded.
 
-`as_mesh_checkpoint` returns the checkpoint that training and scoring read. A Mesh TensorFlow
-checkpoint is used directly. Any other is converted without changing values: mixed dtypes become
-float32, the vocabulary is padded to the size that Mesh TensorFlow needs, and an unknown step
-becomes 0.
+`as_mesh_checkpoint` returns a checkpoint in Mesh TensorFlow's format, which training and scoring
+read. A source that already has this format is used directly. Any other source is converted, without
+rounding any value: mixed dtypes become float32, the vocabulary is padded to the size that Mesh
+TensorFlow needs, and an unknown step becomes 0.
 """
 
 import contextlib
@@ -60,7 +61,8 @@ from t0.files.any_path import any_path
 
 _UNFINISHED = ".unfinished"
 _SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
-# The files that a conversion reads. Other files may change, especially in a model directory.
+# The files that a conversion reads. `fingerprint` ignores all others, because they may change,
+# especially in a model directory.
 _READ = {
     "hf": (
         *("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
@@ -98,13 +100,14 @@ class ConversionOptions:
       tokenizer: the SentencePiece model to copy next to the tensors.
       usual_tokenizer: the SentencePiece model for a source without one; used only if it fits the
         model's number of embeddings.
-      vocabulary_rows: the target's number of embeddings. New rows are copies of the padding
-        token's.
+      vocabulary_rows: the target's number of embeddings. Rows that are added are copies of the
+        padding token's row.
       activation: the activation of the feed-forward layers, if the source does not name it.
       drop_slots: whether to leave out the optimizer's state.
-      scan_layers: T5X only: whether to stack layers.
-      gzip_level: T5X only: 0 stores without compression, 1 is T5X's own level.
-      shard_bytes: Hugging Face only: the maximum size of a file.
+      scan_layers: whether to stack layers in one array (only for T5X).
+      gzip_level: the level of compression (only for T5X). 0 stores without compression; T5X itself
+        uses 1.
+      shard_bytes: the maximum size of a file in bytes (only for Hugging Face).
     """
 
     step: int | None = None
@@ -121,15 +124,15 @@ class ConversionOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ConvertedTensor:
-    """One tensor of the summary.
+    """A tensor that was converted, for the summary.
 
     Attributes:
       name: the tensor's canonical name.
       source: its name in the source.
       shape: its shape in the target.
       dtype: its dtype in the target.
-      checksum: the checksum of its bytes in canonical orientation, which is equal in every format;
-        "" without checksums.
+      checksum: the checksum of its bytes in canonical orientation, which is the same in every
+        format; "" if checksums are not computed.
     """
 
     name: str
@@ -150,7 +153,7 @@ class ConversionReport:
       left_out: (name in the source, reason) of each tensor that was not written.
       notes: sentences that the user must read, for example about an assumption.
       nbytes: the size of the tensors in bytes.
-      seconds: the time that copying them took.
+      seconds: the time that copying the tensors took, in seconds.
     """
 
     kinds: tuple[str, str]
@@ -200,7 +203,11 @@ def open_source(
 
 
 def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
-    """Detects a checkpoint's format; returns it with the path of the checkpoint itself.
+    """Detects the format of a checkpoint and finds the checkpoint itself.
+
+    Returns:
+      the format ("mtf", "hf", "t5x" or "torch"), and the path of the checkpoint itself: its prefix
+      or its folder.
 
     Raises:
       UserError: if there is no checkpoint.
@@ -237,7 +244,10 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
 
 
 def _torch_folder(path: Path, step: int | None) -> Path | None:
-    """Returns the PyTorch engine's checkpoint; None if the other engine has a newer one."""
+    """Returns the folder of the PyTorch engine's checkpoint in `path`, or None.
+
+    It is None if there is no such checkpoint, or if Mesh TensorFlow has written a newer one.
+    """
     if not isinstance(path, Path):  # a bucket, to which the PyTorch engine does not write
         return None
     newest = torch_shards.find_folder(path, step)
@@ -261,7 +271,7 @@ def convert(
       destination: a folder that does not exist yet or is empty.
       to: the target's format: "mtf", "hf" or "t5x".
       options: the user's options.
-      checksums: whether to compute checksums for the rows.
+      checksums: whether to compute the checksum of each tensor.
       progress: whether to show bytes, rate and remaining time on stderr.
 
     Raises:
@@ -348,7 +358,10 @@ def as_mesh_checkpoint(
 def make_plan(
     source: CheckpointSource, to: str, options: ConversionOptions
 ) -> tuple[TargetPlan, list[str]]:
-    """Plans the target; also returns notes that the user must read.
+    """Plans the target of a conversion.
+
+    Returns:
+      the plan, and notes that the user must read.
 
     Raises:
       UserError: if the options do not fit the source.
@@ -400,7 +413,7 @@ def _choose_facts(
     if activation is None:
         activation = "gelu" if source.model.gated else "relu"
         kind = "T5 1.1, T0, mT5" if source.model.gated else "T5 1.0"
-        if to != "t5x":  # T5X checkpoints do not store it
+        if to != "t5x":  # T5X does not store the activation
             notes.append(
                 f"the source does not name its feed-forward activation: using {activation}, as in "
                 f"{kind} (set another with --activation)"
@@ -485,8 +498,8 @@ def _fit_array(name: str, array: np.ndarray, entry: TensorEntry) -> np.ndarray:
         return array
     axis = names.row_of(name).dims.index("V")
     rows = np.arange(entry.shape[axis])
-    # The padding token is never a target, so a trained model gives copies of it almost no
-    # probability.
+    # Added rows are copies of the padding token's row. That token is never a target, so a trained
+    # model gives these rows almost no probability.
     return np.take(array, np.where(rows < array.shape[axis], rows, 0), axis=axis)
 
 
@@ -523,7 +536,7 @@ def check_destination(destination: Path, nbytes: int) -> None:
       UserError: if the folder is not empty, or the disk has too little space.
     """
     if paths.is_remote(destination):
-        # A permission check that was killed leaves its probe file.
+        # If a permission check was killed, its probe file is still there.
         names = [n for n in paths.list_names(destination) if not publishing.is_unfinished(n)]
         occupied = names and _UNFINISHED not in names
         folder = Path(tempfile.gettempdir())
@@ -570,8 +583,8 @@ def _stage(destination: Path, last: str) -> Iterator[Path]:
 def _upload(folder: Path, destination: Path, last: str) -> None:
     """Uploads a checkpoint's files; the file that completes it comes last.
 
-    A marker file in the destination shows that it is unfinished, so the next conversion starts
-    over.
+    Until then, a marker file shows that the destination is unfinished. If the upload is
+    interrupted, the next conversion replaces the files.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     files.sort(key=lambda path: path.match(last))
@@ -589,7 +602,7 @@ def _remove_unfinished(parent: Path) -> None:
     """Removes the hidden folders that killed conversions left in `parent`."""
     if paths.is_remote(parent):
         return
-    with contextlib.suppress(OSError):  # no such folder, or another user's
+    with contextlib.suppress(OSError):  # the folder is missing, or belongs to another user
         dead, _ = publishing.leftovers([str(parent)])
         for path in dead:
             if Path(path).name.startswith("."):
@@ -655,7 +668,7 @@ def _convert_once(
 
 
 def fingerprint(kind: str, folder: Path, settings: str) -> str:
-    """Returns a short name for a source: a hash of its path and its files' sizes and times."""
+    """Returns a hash of a source's path, of its files' sizes and times, and of the settings."""
     files = sorted({path for pattern in _READ[kind] for path in folder.glob(pattern)})
     file_states = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in files if p.is_file()]
     text = "\n".join([str(folder.absolute()), settings, *file_states])

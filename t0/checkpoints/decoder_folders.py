@@ -1,4 +1,4 @@
-"""Detects folders of decoder-only models by their config.json, with light imports only.
+"""Detects folders of decoder-only models by their config.json, without importing PyTorch.
 
     is_decoder_only("/models/gpt2")       # True
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from t0.errors import UserError, reading
 from t0.files.untrusted import parsed_json
 
-# The published ways to join an input and a choice; `t0.torch.decoder_only.JOINS` defines them.
+# The published ways to join an input and an answer choice; see `t0.torch.decoder_only.JOINS`.
 JOINS = ("lm-eval", "t-zero")
 _T5 = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _CONFIG = "config.json"

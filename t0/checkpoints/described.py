@@ -1,4 +1,4 @@
-"""Prepares a checkpoint of any format for a run: the model's gin file, the vocabulary.
+"""Prepares a checkpoint of any format for a run, with its gin file and its vocabulary.
 
     path, source = locate("/models/t0_3b")
     ready = describe(path, source, Path("out"))
@@ -6,8 +6,8 @@
     ready.gin_file          # "out/converted/t0_3b-5f3c.../operative_config.gin"
     ready.vocabulary        # "/models/t0_3b/spiece.model"
 
-The model's shape is inferred from the tensors. If a Mesh TensorFlow checkpoint is not a T5
-encoder-decoder, it needs its operative config in the same folder.
+The shape of a T5 encoder-decoder is inferred from its tensors. A Mesh TensorFlow checkpoint of any
+other model needs its operative config in the same folder.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ class Described:
     """A checkpoint that is ready for a run.
 
     Attributes:
-      name: the name to show.
-      source: the path, or the hub name with its revision, for the results.
+      name: the checkpoint's name in messages and tables.
+      source: the path, or the hub name with its revision, to be written into the results.
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
       gin_file: the gin file of its model.
-      vocabulary: the SentencePiece model next to it, or None.
-      model: its shape; None if it is not a T5 encoder-decoder.
+      vocabulary: the path of the checkpoint's SentencePiece model, or None.
+      model: the model's shape; None if it is not a T5 encoder-decoder.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Described:
 
 
 def locate(path: str) -> tuple[str, str]:
-    """Returns the path of a checkpoint and its origin; downloads it if it is a hub name.
+    """Returns a checkpoint's path and its origin; if `path` is a hub name, downloads it first.
 
     Raises:
       UserError: if there is no such checkpoint.
@@ -62,17 +62,17 @@ def locate(path: str) -> tuple[str, str]:
 
 
 def describe(path: str, source: str, output: Path, *, vocabulary: str | None = None) -> Described:
-    """Prepares a checkpoint with its model's gin file, and converts it if it has another format.
+    """Prepares a checkpoint for a run: converts it if necessary, and finds or writes its gin file.
 
     Args:
       path: a checkpoint in any format.
-      source: the checkpoint's origin.
+      source: the checkpoint's origin, as `locate` returns it.
       output: the folder for the gin file and for a converted checkpoint.
       vocabulary: the SentencePiece model to use instead of the checkpoint's.
 
     Raises:
-      UserError: if there is no checkpoint, it is not a T5, its tokenizer cannot be read and no
-        other is named, or the folder cannot be written.
+      UserError: if there is no checkpoint, or it is not a T5; if its tokenizer cannot be read and
+        `vocabulary` is None; or if `output` cannot be written.
     """
     kind, prefix_or_folder = conversion.recognise(path)
     name = Path(source.partition("@")[0]).name
@@ -88,7 +88,7 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
         )
         config = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
         pieces = facts.tokenizer
-        if pieces and pieces.suffix == ".json":  # the conversion contains the model
+        if pieces and pieces.suffix == ".json":  # the converted folder has the model
             pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
         return Described(name, source, prefix, config, pieces and str(pieces), model)
     config = Path(prefix_or_folder).parent / operative_config.FILE

@@ -1,4 +1,4 @@
-"""Defines the interface of a checkpoint format: tensors by canonical name, and model settings.
+"""Defines the interface that each checkpoint format implements to read and write checkpoints.
 
 A `CheckpointSource` reads a checkpoint in any format, a `CheckpointTarget` writes one:
 
@@ -8,7 +8,8 @@ A `CheckpointSource` reads a checkpoint in any format, a `CheckpointTarget` writ
         target.write(name, source.load(name))
     target.finish()
 
-Arrays have Mesh TensorFlow's orientation; each format transposes and splits them itself.
+Both classes know tensors by their canonical names, and have them in Mesh TensorFlow's orientation.
+Each format transposes and splits arrays itself.
 """
 
 import abc
@@ -31,8 +32,8 @@ from t0.files.untrusted import parsed_json
 FLOAT32 = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16}
-# The dtypes that can be read. Only some formats can hold the last two, and float16 becomes float32
-# only if the user asks for it.
+# The dtypes that can be read. Some formats cannot store float16 and float64. `convert` changes them
+# to float32 only if the user asks for it.
 _READABLE = {FLOAT32, BFLOAT16, np.dtype(np.float16), np.dtype(np.float64)}
 ACTIVATIONS = ("relu", "gelu", "silu")
 _LARGEST_JSON_BYTES = 100_000_000
@@ -42,7 +43,7 @@ _PIECE_BYTES = 16 << 20
 
 @dataclasses.dataclass(frozen=True)
 class TensorEntry:
-    """A tensor that can be loaded or will be written.
+    """The shape, dtype and name of a tensor that can be loaded or will be written.
 
     Attributes:
       shape: its shape in canonical orientation.
@@ -152,7 +153,8 @@ class CheckpointSource(abc.ABC):
     Attributes:
       kind: "mtf", "hf", "t5x" or "torch".
       path: the path that was opened, for messages.
-      entries: canonical name -> entry; parameters come before slots, in the fastest order to read.
+      entries: canonical name -> entry, in the order in which reading is fastest. Parameters come
+        before slots.
       facts: the checkpoint's settings.
       unused: (name in the file, reason) of each tensor that is left out, such as tied copies.
       model: the model's shape.
@@ -184,10 +186,10 @@ class CheckpointSource(abc.ABC):
         """Infers the model's shape, and checks that every tensor is known and fits.
 
         Args:
-          unknown: names in the file that match no row of the table.
+          unknown: names in the file that match no row of the table `names.ROWS`.
 
         Raises:
-          UserError: naming the tensors that are unknown or do not fit.
+          UserError: if tensors are unknown or do not fit; the message names them.
         """
         if unknown:
             raise UserError(
@@ -212,7 +214,7 @@ class CheckpointSource(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class TargetPlan:
-    """The plan of a target.
+    """The plan of a checkpoint that will be written.
 
     Attributes:
       model: the model's shape.
@@ -256,7 +258,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            # read(LARGEST + 1) would make Python allocate a buffer of that size first.
+            # For read(LARGEST + 1), Python would first allocate a buffer of that size.
             if path.stat().st_size > _LARGEST_JSON_BYTES:
                 raise ValueError(f"it has more than {_LARGEST_JSON_BYTES:,} bytes")
             value = parsed_json(file.read())

@@ -1,11 +1,12 @@
-"""Downloads models from the Hugging Face hub: bigscience/T0_3B becomes a local folder.
+"""Downloads models from the Hugging Face hub into local folders.
 
     is_hub_name("google/t5-base-lm-adapt")             # True, unless a local folder has this name
     fetch("bigscience/T0_3B@main")
     # ("/root/.cache/huggingface/.../snapshots/8f3a...", "bigscience/T0_3B@8f3a...")
 
-The library downloads each file once into its own cache. Safetensors are preferred to PyTorch's
-pickles. Without a network, or with HF_HUB_OFFLINE, earlier downloads are used.
+The library `huggingface_hub` downloads each file once, into its own cache. Safetensors are
+preferred to PyTorch's pickles. If there is no network, or if HF_HUB_OFFLINE is set, earlier
+downloads are used.
 """
 
 import os
@@ -38,8 +39,8 @@ def fetch(name: str) -> tuple[str, str]:
       name: owner/name, or owner/name@revision.
 
     Raises:
-      UserError: if it is neither on the hub nor downloaded before, or has no weights in a supported
-        format.
+      UserError: if the model is neither on the hub nor among earlier downloads, or has no weights
+        in a supported format.
     """
     from huggingface_hub import HfApi, snapshot_download
 

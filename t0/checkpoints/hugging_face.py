@@ -47,7 +47,7 @@ _CLASSES = {
     "mt5": "MT5ForConditionalGeneration",
     "umt5": "UMT5ForConditionalGeneration",
 }
-_MT5_ROWS = 250_112  # the embedding of every public mT5
+_MT5_ROWS = 250_112  # the number of embeddings of every public mT5
 _ACTIVATIONS = {
     "relu": (False, "relu"),
     "gated-gelu": (True, "gelu"),
@@ -55,11 +55,11 @@ _ACTIVATIONS = {
     "gated-relu": (True, "relu"),
 }
 _PROJECTIONS = {pair: name for name, pair in _ACTIVATIONS.items()}
-_DENSE_FUNCTIONS = {"gelu": "gelu_new"}  # names in a config's optional fields
+_DENSE_FUNCTIONS = {"gelu": "gelu_new"}  # activation -> "dense_act_fn" in a config, if that differs
 _BUCKET_DISTANCE_TOKENS = 128  # fixed in Mesh TensorFlow
 _SHARD_BYTES = 5 * 10**9
-# Copies of the embedding in the state dict of a tied model. One of T5's first releases also had a
-# bias that no layer uses.
+# `_EMBEDDING_COPIES` are copies of the embedding in the state dict of a tied model. `_NEVER_USED`
+# is a bias that no layer uses, in one of T5's first releases.
 _EMBEDDING_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _NEVER_USED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 _EMBEDDING, _HEAD = "shared/embedding", "decoder/logits/kernel"
@@ -67,7 +67,7 @@ _SHARED = "shared.weight"
 
 
 def is_folder(path: Path) -> bool:
-    """Returns whether a folder looks like Hugging Face's."""
+    """Returns whether a path is a folder with a config or weights of Hugging Face."""
     return path.is_dir() and any((path / n).is_file() for n in (SINGLE, INDEX, *PICKLES, CONFIG))
 
 
@@ -131,7 +131,9 @@ class HfSource(CheckpointSource):
         self.entries[name] = TensorEntry(turned, tensor.dtype, key)
 
     def _find_embedding_key(self, config: dict) -> str:
-        """Returns the key of the embedding; if tensors share memory, files keep any of their keys.
+        """Returns the key under which the files have the embedding.
+
+        Tensors that share memory are stored once, under any one of their keys.
 
         Raises:
           UserError: if there is no embedding; the message lists the existing keys.
@@ -149,7 +151,10 @@ class HfSource(CheckpointSource):
         return present[0]
 
     def _find_copies(self, embedding: str, scaled: bool) -> dict[str, str]:
-        """Returns key -> reason for repeated tensors, whose values were compared."""
+        """Returns key -> reason for tensors to leave out, such as copies of the embedding.
+
+        A tensor counts as a copy only if its values are equal.
+        """
         others = {_SHARED, *_EMBEDDING_COPIES} - {embedding}
         present = sorted(others & self._weights.tensors.keys())
         head = names.hf_name(_HEAD)
@@ -265,7 +270,7 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
 def _read_step(metadata: dict[str, str], where: str) -> int | None:
     """Returns the step in a header's metadata; None if it is missing or not an integer.
 
-    Other writers may use "step" for something else.
+    Other programs may write something else as "step", so any other text is ignored.
     """
     step = metadata.get("step", "")
     if not re.fullmatch(r"[0-9]{1,4000}", step):
@@ -322,7 +327,10 @@ def _scales_outputs(config: dict[str, Any]) -> bool:
 
 
 def _is_tied_unscaled(config: dict[str, Any]) -> bool:
-    """Returns whether the output matrix is the unscaled embedding, as in new releases' T5 1.1."""
+    """Returns whether the model ties its embedding but does not scale its outputs.
+
+    In new releases of `transformers`, a T5 1.1 can be such a model.
+    """
     return config.get("tie_word_embeddings") is not False and not _scales_outputs(config)
 
 
@@ -348,7 +356,7 @@ def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> No
     """Checks that the config describes the tensors next to it.
 
     Raises:
-      UserError: naming every difference.
+      UserError: if it does not; the message names every difference.
     """
     layers = config.get("num_layers", model.encoder_layers)
     claims = {
@@ -376,10 +384,10 @@ def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> No
 
 
 def _check_fixed(folder: Path, config: dict[str, Any], activation: str, gated: bool) -> None:
-    """Checks that settings which the engines fix to T5's values have these values in the configs.
+    """Checks that the configs have T5's values for settings that our engines cannot change.
 
     Raises:
-      UserError: naming each setting with another value.
+      UserError: if a setting has another value; the message names each of them.
     """
     dense = _DENSE_FUNCTIONS.get(activation, activation)
     expected = {**_TOKENS, **_NORMS, "dense_act_fn": dense, "is_gated_act": gated}

@@ -1,10 +1,11 @@
-"""Detects folders that look like checkpoints: adapters, Trainer outputs, shards, the hub's cache.
+"""Detects folders that only look like checkpoints, such as adapters and outputs of a Trainer.
 
     check(Path("/models/t5_with_lora"))        # raises: an adapter lies next to the model
     hint(Path("/runs/trainer_output"))
     # ". Its subfolders with a checkpoint: ..."
 
-No weights are read: files are recognized by their names.
+Other such folders are the hub's cache, and shards that another program must merge first. No weights
+are read: files are recognized by their names.
 """
 
 import re
@@ -21,7 +22,7 @@ _WEIGHTS = (
 )
 # The subfolders in which a Trainer, the hub's cache or a folder of models keeps checkpoints.
 _SUBFOLDERS = ("*", "snapshots/*", "*/snapshots/*")
-# Files of other programs' shards -> how to turn them into a checkpoint.
+# Patterns of shards that other programs write -> how to turn the shards into a checkpoint.
 _SHARDS = {
     ("*.distcp", "*/*.distcp", "*/*/*.distcp"): (
         ". {shards} holds shards of FSDP: merge them with accelerate merge-weights {shards} NEW, "
@@ -38,7 +39,7 @@ def check(folder: Path) -> None:
     """Checks that a folder has no adapter, which `transformers` would add to the model.
 
     Raises:
-      UserError: naming the adapter, and how to merge it.
+      UserError: if there is an adapter; the message names it, and says how to merge it.
     """
     if not (folder / ADAPTER).is_file():
         return

@@ -7,8 +7,9 @@
     >>> t5x_name("encoder/block_003/layer_000/SelfAttention/q")
     'encoder/layers_3/attention/query/kernel'
 
-Mesh TensorFlow's names and orientation are canonical; the modules of the other formats translate
-theirs. A tensor that matches no row is an error; it is never skipped.
+Mesh TensorFlow's names and orientation are the canonical ones. The modules of the other formats
+translate to and from them. A tensor that matches no row of the table is an error and is never
+skipped.
 
 Letters in shapes: V vocabulary rows, D model, I inner (heads times key size), F feed-forward, H
 heads, B relative position buckets.
@@ -21,7 +22,7 @@ import re
 
 @dataclasses.dataclass(frozen=True)
 class TensorNames:
-    """One kind of tensor; `{b}` is the block's number.
+    """The names of one kind of tensor in all formats; `{b}` stands for the block's number.
 
     Attributes:
       mtf: Mesh TensorFlow's name, which is canonical.
@@ -100,10 +101,11 @@ ROWS: tuple[TensorNames, ...] = (
 )
 BY_MTF = {row.mtf: row for row in ROWS}
 
-# Slots have Mesh TensorFlow's names. Adafactor's are `<parameter>_slot_<kind>`. vr and vc are the
-# factors of the second moment: vr drops the largest dimension (of equal ones the first), vc the
-# second largest. v is the unfactored second moment, m the momentum. The two moments of
-# `t0.AdamWOptimizer` are `<parameter>/<kind>`.
+# The kinds of optimizer slots. Adafactor's slots are called `<parameter>_slot_<kind>`, as in Mesh
+# TensorFlow. Their kinds are vr and vc (the two factors of the second moment), v (the second moment
+# without factoring) and m (the momentum). vr has the parameter's dimensions except the largest, vc
+# has them except the second largest. If two dimensions are equal, the first counts as larger. The
+# slots of `t0.AdamWOptimizer` are called `<parameter>/<kind>`, and hold the two moments.
 SLOTS = ("vr", "vc", "v", "m")
 ADAM_SLOTS = ("adam_m", "adam_v")
 _SLOT = re.compile(r"(.+)(?:_slot_(vr|vc|v|m)|/(adam_m|adam_v))")
@@ -131,7 +133,7 @@ def slot_name(parameter: str, slot: str | None) -> str:
 
 
 def find(name: str) -> tuple[str, int] | None:
-    """Returns the key in `BY_MTF` and the block's number (0 without blocks); None if unknown."""
+    """Returns a name's key in `BY_MTF` and its block's number (0 if none); None if unknown."""
     return _find("mtf", name)
 
 
@@ -153,7 +155,7 @@ def from_hf(key: str) -> str | None:
 
 
 def t5x_name(parameter: str) -> str:
-    """Returns the path below `target/` of a canonical parameter, for unstacked layers."""
+    """Returns a canonical parameter's path below `target/`, if layers are not stacked."""
     key, block = _find_known(parameter)
     return BY_MTF[key].t5x.format(b=block)
 
@@ -204,7 +206,7 @@ def _find(column: str, name: str) -> tuple[str, int] | None:
     for pattern, row in _patterns(column):
         if match := pattern.fullmatch(name):
             block = int(match[1]) if pattern.groups else 0
-            # A block number with other leading zeros is a different name.
+            # A block's number with other leading zeros makes the name a different one.
             return (row.mtf, block) if getattr(row, column).format(b=block) == name else None
     return None
 

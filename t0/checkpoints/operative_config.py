@@ -4,10 +4,10 @@
     facts = facts_of(folder, model)              # activation and dropout rate, checked
     check_imports("/models/tiny/operative_config.gin", folders=[""], also=["my_tasks"])
 
-Such a file may come with a downloaded model, and gin executes the modules that it imports. So
-`read_operative` reads only plain bindings (`scope/name = literal` and `%macro`), without gin and
-without imports. Before gin parses such a file that the user has not named, `check_imports` checks
-that it imports only known modules.
+An operative config may come with a downloaded model, and gin executes the modules that it imports.
+So `read_operative` reads only plain bindings (`scope/name = literal` and `%macro`), without gin and
+without imports. If the user has not named the file, `check_imports` must be called before gin
+parses it: it checks that the file imports only known modules.
 """
 
 import ast
@@ -29,11 +29,11 @@ from t0.files import paths
 FILE = "operative_config.gin"
 _BINDING = re.compile(r"^([\w./]+)\s*=\s*(.+)$")
 _LONGEST_BYTES = 1 << 20
-_LONGEST_CHAIN = 100  # each macro's value is the next macro
-# The packages whose modules public operative configs and ours import.
+_LONGEST_CHAIN = 100  # the most macros in a row whose value is another macro
+# The packages from which public operative configs, and those written here, import modules.
 KNOWN_PACKAGES = ("mesh_tensorflow", "t5", "seqio", "t0", "seqio_tasks", "gin")
 _UNREADABLE = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
-# Mesh TensorFlow's names of the functions that Hugging Face and T5X also have.
+# Mesh TensorFlow's name of an activation -> the name that this package uses.
 _FROM_MESH = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
 TO_MESH = {ours: mesh for mesh, ours in _FROM_MESH.items()}
 
@@ -51,7 +51,7 @@ def find_operative(checkpoint: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Macro:
-    """A gin macro used as a value."""
+    """A reference to a gin macro as the value of a binding."""
 
     name: str
 
@@ -60,15 +60,16 @@ class Macro:
 
 
 EPSILON = "sublayer_rms_norm.epsilon"
-# Mesh TensorFlow accepts these two settings only together. It then names the norms as the first T5
-# models did.
+# Mesh TensorFlow accepts these two settings only together. With them, norms have the same names as
+# in the first T5 models.
 _LEGACY_STACK = {"LayerStack.dropout_rate": Macro("dropout_rate"), "LayerStack.norm_epsilon": 1e-6}
 
 
 def read_operative(path: Path) -> dict[str, Any]:
-    """Returns all bindings with literal values, after resolving macros; the last binding wins.
+    """Returns all bindings with literal values, after resolving macros.
 
-    The keys are names without scope and module: "SelfAttention.num_heads".
+    If a name is bound several times, the last binding counts. The keys are names without scope and
+    module: "SelfAttention.num_heads".
     """
     with path.open("rb") as file:
         data = file.read(_LONGEST_BYTES + 1)
@@ -174,12 +175,13 @@ def write_operative(
 def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()) -> None:
     """Checks that a gin file that the user has not named imports only known modules.
 
-    Included files are searched as gin does, and also checked. Nothing is imported.
+    Files that it includes are searched for as in gin, and are checked in the same way. Nothing is
+    imported.
 
     Args:
-      path: the file's path; gs:// if gin can read it.
+      path: the file's path, local or, if gin can read such paths, gs://.
       folders: the folders in which gin looks for files; "" for the working directory.
-      also: modules that the user has named.
+      also: further modules that are allowed, because the user has named them.
 
     Raises:
       UserError: for any other module, and for dynamic registration, which lets a gin file call any

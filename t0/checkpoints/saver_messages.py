@@ -5,7 +5,7 @@
 
 `BundleHeader` and `BundleEntry` are the values in a checkpoint's index. `CheckpointState` is the
 text file `checkpoint` of a model directory. Fields that we never read or write are left out. Sizes
-and offsets are unsigned here, so that damaged values are not negative.
+and offsets are defined as unsigned, so that a damaged value cannot be negative.
 """
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -15,7 +15,7 @@ _ONE, _MANY = _FIELD.LABEL_OPTIONAL, _FIELD.LABEL_REPEATED
 _UINT, _FIXED32, _DOUBLE = _FIELD.TYPE_UINT64, _FIELD.TYPE_FIXED32, _FIELD.TYPE_DOUBLE
 _BYTES, _TEXT = _FIELD.TYPE_BYTES, _FIELD.TYPE_STRING
 
-# Message -> its fields: name, number, optional or repeated, and a type or another message's name.
+# Message -> its fields: name, number, optional or repeated, and type (or the name of a message).
 _MESSAGES = {
     "Dim": [("size", 1, _ONE, _UINT)],
     "Shape": [("dim", 2, _MANY, "Dim")],

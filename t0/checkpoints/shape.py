@@ -4,8 +4,8 @@
     model.d_kv, model.gated, model.tied
     expected_shapes(model)          # every parameter, in Mesh TensorFlow's order
 
-Everything except the activation function follows from the tensors: the relative attention bias has
-one row per head, the layers are counted, and a tied model has no logits kernel.
+Everything except the activation function can be inferred. For example, the relative attention bias
+has one row per head, and a tied model has no logits kernel.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from t0.checkpoints import names
 from t0.errors import UserError
 
 Shape = tuple[int, ...]
-SHOWN = 8  # how many names an error lists; the others are counted
+SHOWN = 8  # the number of names that an error lists; the others are counted
 _LONGEST_SHOWN = 80  # the most characters shown of a value from a file
 _LARGEST_SIZE = 2**31 - 1
 
@@ -69,7 +69,7 @@ class ModelShape:
 
 
 def listed(items: list[str]) -> str:
-    """Formats items one per line, shortened; after `SHOWN` items the others are only counted."""
+    """Formats items one per line; cuts long ones, and only counts those after the first `SHOWN`."""
     more = [f"... and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
     cut = [item if len(item) < 200 else f"{item[:200]}..." for item in items[:SHOWN]]
     return "\n  ".join(["", *cut, *more])
@@ -149,7 +149,7 @@ def expected_shapes(model: ModelShape) -> dict[str, Shape]:
 
 
 def same_size(shape: Shape) -> bool:
-    """Returns whether a matrix is square, so that its "largest dimension" is a convention."""
+    """Returns whether a matrix is square, so that neither of its dimensions is the larger one."""
     return len(shape) == 2 and shape[0] == shape[1]
 
 
@@ -166,7 +166,7 @@ def check_slots(shapes: Mapping[str, Shape], slots: Mapping[str, Shape], where: 
     """Checks that every slot belongs to a parameter and has the right shape.
 
     Raises:
-      UserError: naming the slots that do not.
+      UserError: if a slot does not; the message names all such slots.
     """
     wrong = []
     for name, shape in slots.items():
@@ -185,7 +185,8 @@ def check_slots(shapes: Mapping[str, Shape], slots: Mapping[str, Shape], where: 
 def combined(name: str, shape: Shape) -> Shape:
     """Returns an attention matrix's shape after combining heads and keys into one dimension.
 
-    Mesh TensorFlow with `combine_dims = False`, and older T5X, store [D, H, K] and [H, K, D].
+    Older releases of T5X, and Mesh TensorFlow with `combine_dims = False`, store these matrices as
+    [D, H, K] or [H, K, D] (K is the key size of a head).
     """
     row, slot = names.row_of(name), names.split_slot(name)[1]
     if len(shape) != 3 or slot not in (None, "v", "m", *names.ADAM_SLOTS):
@@ -196,8 +197,8 @@ def combined(name: str, shape: Shape) -> Shape:
 
 
 def factored_axes(shape: Shape) -> tuple[int, int]:
-    """Returns the axes that Mesh TensorFlow's Adafactor factors: the largest, then the second."""
-    # The sort is stable: of equal dimensions the first counts as the largest, as in Mesh
+    """Returns the two largest axes, which Mesh TensorFlow's Adafactor factors, largest first."""
+    # The sort is stable: if two dimensions are equal, the first counts as larger, as in Mesh
     # TensorFlow.
     first, second = sorted(range(len(shape)), key=lambda axis: -shape[axis])[:2]
     return first, second

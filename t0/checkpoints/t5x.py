@@ -1,15 +1,16 @@
-"""Reads and writes T5X's native checkpoints: a msgpack index, with arrays inside it or as zarr.
+"""Reads and writes T5X's native checkpoints, which have a msgpack index and zarr arrays.
 
     source = T5xSource(Path("/models/t5x/checkpoint_1000"))
     target = T5xTarget(folder, plan)          # folder/checkpoint_STEP/
 
-`t5x_files` reads and writes the index and the arrays. Layers are stored one by one
-(`encoder/layers_3/...`). In T5X's "scalable" models they are stacked on axis 1 of one array instead
-(`encoder/encoder/...`), and every layer has its own relative bias.
+`t5x_files` reads and writes the index and the arrays. Arrays that it reads may also be inside the
+index. Usually each layer has its own arrays (`encoder/layers_3/...`). In T5X's "scalable" models,
+all layers are stacked on axis 1 of one array instead (`encoder/encoder/...`), and every layer has
+its own relative bias.
 
-For square matrices, T5X's Adafactor and Mesh TensorFlow's factor the axes in opposite orders: T5X's
-row factor averages over the last dimension, Mesh TensorFlow's over the first. So the two slots are
-swapped. For stacked layers, T5X's row factor is always the one that keeps d_model
+Adafactor stores two factors for a matrix. If the matrix is square, T5X's row factor averages over
+the last dimension, but Mesh TensorFlow's averages over the first. So the two slots are swapped. If
+layers are stacked, T5X's row factor is always the one that keeps the dimension d_model
 (`standard_logical_factor_rules` of its Adafactor), while Mesh TensorFlow chooses by size.
 """
 
@@ -108,7 +109,8 @@ class T5xSource(CheckpointSource):
     def __init__(self, folder: Path, *, keep_slots: bool = True) -> None:
         super().__init__(str(folder))
         self._folder = folder
-        # For a layer of a stacked array also (axis of the layers, the layer's number).
+        # Canonical name -> its array, and None or, if the array stacks layers, (the axis of the
+        # layers, the layer's number).
         self._places: dict[str, tuple[InlineArray | ZarrArray, tuple[int, int] | None]] = {}
         self._stacks: dict[str, int] = {}  # stacked parameter -> layers in it
         self._recent: tuple[Any, np.ndarray] | None = None
@@ -168,7 +170,7 @@ class T5xSource(CheckpointSource):
         return array
 
     def _add(self, path: str, leaf: InlineArray | ZarrArray) -> list[str]:
-        """Adds a parameter's entry; returns its path if it is unknown."""
+        """Adds a parameter's entry; returns [path] if the parameter is unknown, otherwise []."""
         scanned = _SCANNED.fullmatch(path)
         if not scanned:
             name = names.from_t5x(_unshare_bias(path))
@@ -209,7 +211,11 @@ class T5xSource(CheckpointSource):
     def _add_stacked_slot(
         self, parameter: str, slot: str, path: str, leaf: InlineArray | ZarrArray
     ) -> list[str]:
-        """Adds an entry for each layer's slot; returns its path if the number of layers differs."""
+        """Adds an entry for the slot of each layer.
+
+        Returns:
+          [path] if the slot does not have the parameter's number of layers, otherwise [].
+        """
         side, rest = _SCANNED.fullmatch(parameter).groups()
         for layer in range(self._stacks[parameter]):
             name = names.from_t5x(f"{side}/layers_{layer}/{rest}")
@@ -282,8 +288,8 @@ class T5xTarget(CheckpointTarget):
 
     def finish(self) -> None:
         """Writes the index, which completes the checkpoint."""
-        # T5X's loader reads the dtype of the step, so it is an array. T5X itself has also written
-        # plain integers.
+        # The step is written as an array, because T5X's loader reads its dtype. T5X itself has also
+        # written plain integers.
         step = pack_array(np.asarray(self._plan.facts.step, np.int32))
         tree: dict[str, Any] = {"state": {"step": step}, "target": {}}
         slots = any(names.split_slot(name)[1] for name in self._plan.entries)
@@ -324,7 +330,10 @@ class T5xTarget(CheckpointTarget):
         return self._writers[path]
 
     def _add_placeholders(self, tree: dict[str, Any]) -> None:
-        """Adds the unused slots: T5X's Adafactor has every kind of slot for every parameter."""
+        """Adds placeholders for slots that the plan does not have.
+
+        T5X's Adafactor has every kind of slot for every parameter.
+        """
         for path in [p for p in self._writers if p.startswith("target/")]:
             parameter = path.removeprefix("target/")
             for kind in _SLOTS:
@@ -337,7 +346,7 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
     """Adjusts a plan to T5X's format, which holds Adafactor's slots but not AdamW's.
 
     Raises:
-      UserError: if the options combine stacked layers with optimizer slots.
+      UserError: if layers are to be stacked, but there are optimizer slots or no layers.
     """
     entries = {
         name: entry
@@ -358,7 +367,7 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
 
 
 def _find_native_path(parameter: str, slot: str | None, plan: TargetPlan) -> str:
-    """Returns the path of a parameter or slot, for unstacked layers."""
+    """Returns the path of a parameter or slot in an index without stacked layers."""
     path = names.t5x_name(parameter)
     if plan.model.shared_bias:
         path = path.replace(f"/layers_0/{_BIAS}", f"/{_BIAS}")
@@ -383,7 +392,7 @@ def _sort_tree(tree: Any) -> Any:
 
 
 def _unshare_bias(path: str) -> str:
-    """Returns the path of the first layer's bias if given the bias that a stack shares."""
+    """Replaces the path of a shared bias by that of the first layer's bias; keeps other paths."""
     match = re.fullmatch(rf"(encoder|decoder)/{_BIAS}", path)
     return f"{match[1]}/layers_0/{_BIAS}" if match else path
 
@@ -406,6 +415,6 @@ def _translate_stacked_slot(slot: str, name: str, shape: tuple[int, ...]) -> tup
 
 
 def _split_layer(path: str) -> tuple[str, int | None, str]:
-    """Returns (stack, layer, path within the layer); the layer is None outside of layers."""
+    """Returns ("encoder" or "decoder", layer, path in the layer); ("", None, path) if no layer."""
     match = re.fullmatch(r"(encoder|decoder)/layers_(\d{1,9})/(.+)", path)
     return (match[1], int(match[2]), match[3]) if match else ("", None, path)

@@ -1,4 +1,4 @@
-"""Reads and writes the files of a T5X checkpoint: a msgpack index, with arrays inside or as zarr.
+"""Reads and writes the files of a T5X checkpoint: the msgpack index, and zarr arrays.
 
     tree = read_index(path)          # nested dicts of InlineArray, ZarrArray or plain values
     array = tree["target"]["encoder"]["encoder_norm"]["scale"].load()
@@ -8,13 +8,14 @@
         shape=(512, 32128), dtype=dtype, gzip_level=0, one_layer_chunks=False,
     )
 
-The index is read without loading the arrays inside it. Flax writes such files as nested maps. An
-array is an extension (code 1) with (shape, dtype name, bytes) in msgpack; an array above 1 GiB is
-split into chunks. For a parameter in its own folder, the index has TensorStore's JSON
-specification. msgpack cannot contain code, and nothing is unpickled.
+Flax writes the index as nested maps. An array is either inside the index or in its own folder.
+Inside the index, it is an extension (code 1) with (shape, dtype name, bytes) in msgpack; an array
+above 1 GiB is split into chunks. For an array in its own folder, the index has TensorStore's JSON
+specification. The index is read without loading the arrays inside it. This is safe for files from
+others: msgpack cannot contain code, and nothing is unpickled.
 
-gzip level 0 stores without compression. Level 1 makes weights 8% smaller at a twentieth of the
-speed. Every reader accepts both.
+With gzip level 0, arrays are not compressed. Level 1 makes weights 8% smaller, at a twentieth of
+the speed. Every reader accepts both.
 """
 
 import contextlib
@@ -39,7 +40,8 @@ from t0.files.paths import copy, is_remote
 CHUNK_BYTES = 64 << 20
 _ARRAY, _SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
-# msgpack allocates a list before it reads the elements. Shapes are the only lists.
+# msgpack allocates a list before it reads the elements, so the length is limited. The only lists in
+# an index are shapes.
 _LONGEST_LIST = 1024
 
 
@@ -154,7 +156,7 @@ class _Reader:
 
     def __init__(self, data: mmap.mmap | bytes, path: Path) -> None:
         self._data, self._path = data, path
-        self._end = 0  # of the last extension
+        self._end = 0  # where the last extension ends
 
     def read_extension(self, code: int, content: bytes) -> Any:
         """Decodes the array or scalar of an extension; msgpack calls this in file order."""
@@ -170,7 +172,7 @@ class _Reader:
         return self._array(shape, _dtype(name), ((self._end - len(values), len(values)),))
 
     def join_chunks(self, value: dict[Any, Any]) -> Any:
-        """Returns a map unchanged, or the array whose chunks it holds."""
+        """Returns the array if the map holds the chunks of one, otherwise the map itself."""
         if _CHUNKED not in value:
             return value
         shape, chunks = (
@@ -269,9 +271,9 @@ class ZarrWriter:
       name: the folder's name, relative to the index.
       shape: the array's shape.
       dtype: the array's dtype.
-      gzip_level: 0 to 9; T5X's own is 1.
-      one_layer_chunks: whether each layer, stacked on axis 1, has its own chunks, so that layers
-        can be written one by one.
+      gzip_level: 0 to 9; T5X itself uses 1.
+      one_layer_chunks: whether each chunk has only one of the layers that are stacked on axis 1, so
+        that layers can be written one by one.
     """
 
     def __init__(
@@ -326,8 +328,8 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Returns T5X's choice of a chunk shape that divides an array's shape evenly.
 
-    The largest dimension (of equal ones the first) is reduced to its next smaller divisor until the
-    chunk is small enough.
+    While the chunk is too large, its largest dimension is reduced to the next smaller divisor. If
+    several dimensions are equal, the first is reduced.
 
     Args:
       shape: the array's shape.

@@ -30,7 +30,7 @@ _EXTRA_IDS = 100
 _PADDED_TO = 128
 _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
 _CONFIG = "tokenizer_config.json"
-# The files in which a folder can add tokens to its tokenizer -> the fields with their texts.
+# `_ADDING`: files that can add tokens to a folder's tokenizer -> the fields with these tokens.
 _ROLES = (
     "bos_token",
     "eos_token",
@@ -50,12 +50,12 @@ _ADDED = "added_tokens.json"  # its keys are the texts
 
 
 def find(folder: Path) -> tuple[Path | None, str]:
-    """Finds the tokenizer of a Hugging Face folder; also returns why it cannot be read.
+    """Finds the tokenizer of a Hugging Face folder, or the reason why it cannot be read.
 
     Returns:
-      (`spiece.model`, or `tokenizer.json` if that is missing, ""). Or (None, a message) if the two
-      files differ, tokens are added, or the folder only has another kind of tokenizer. Or (None,
-      "") if it has no tokenizer.
+      (path, "") for a readable tokenizer: `spiece.model` or, if that is missing, `tokenizer.json`;
+      (None, reason) if the two files differ, the folder adds tokens, or it only has another kind of
+      tokenizer; (None, "") if it has no tokenizer.
     """
     try:
         return _find(folder), ""
@@ -158,7 +158,8 @@ def check(path: Path, rows: int) -> None:
 def caution(path: Path) -> str:
     """Returns a warning about a vocabulary that came with a checkpoint; "" for T5's own.
 
-    It is for commands that load the file with SentencePiece; conversion only parses it.
+    Commands that load the file with SentencePiece print this warning. Conversion does not need it,
+    because it only parses the file.
 
     A crafted model file can make SentencePiece before 0.2.1 write outside its memory
     (CVE-2026-1260). Later versions need protobuf 5, but TensorFlow 2.15 needs protobuf 4.
@@ -225,7 +226,7 @@ def _check_added(folder: Path, path: Path) -> None:
     """Checks that a folder adds no tokens to its tokenizer except T5's sentinels.
 
     Raises:
-      UserError: naming the tokens.
+      UserError: if it adds others; the message names them.
     """
     added = sorted(
         {(f"{name}: {shown(text)}", text) for name, text in _list_added(folder) if _is_new(text)}
@@ -298,7 +299,7 @@ def _convert_json(path: Path) -> Any:
             f"{path} does not have T5's sentinels as the last ids, with <extra_id_0> at the end. "
             "Set the SentencePiece model that the model was trained with, with --vocab"
         )
-    if inside == _EXTRA_IDS:  # these are added on loading
+    if inside == _EXTRA_IDS:  # T5 adds these when it loads a model
         del model.pieces[count:]
         inside = 0
     for number in range(inside):
@@ -308,7 +309,7 @@ def _convert_json(path: Path) -> Any:
 
 
 def _count_sentinels(model: Any) -> int:
-    """Counts the sentinels at the model's end, whose numbers count down to 0."""
+    """Counts the sentinels at the end of a model; the number of the last one is 0."""
     count = 0
     for piece in reversed(model.pieces):
         match = _SENTINEL.fullmatch(piece.piece)

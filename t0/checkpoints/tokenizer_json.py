@@ -26,9 +26,9 @@ SPECIAL = ("<pad>", "</s>", "<unk>")  # T5's ids 0, 1 and 2
 _SPACE = "\u2581"
 _PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
 FIRST_KINDS = (_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN)
-_LARGEST_SCORE = 1e38  # of float32; the comparison is false for NaN
+_LARGEST_SCORE = 1e38  # fits float32; comparing it with NaN gives False
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-# Steps that treat spaces as SentencePiece does.
+# The processing steps that SentencePiece can also do.
 _NORMALIZERS = {"Precompiled", "Strip", "Replace"}
 _SPLITTERS = {"WhitespaceSplit", "Metaspace"}
 
@@ -36,8 +36,8 @@ _SPLITTERS = {"WhitespaceSplit", "Metaspace"}
 def read(path: Path) -> Any:
     """Reads a `tokenizer.json` as a SentencePiece model with equal pieces and scores.
 
-    The normalization is also equal. If the file has sentinels among its pieces, they are the
-    model's last pieces.
+    The normalization is also equal. If the file has sentinels, they are the last pieces of the
+    model.
 
     Raises:
       UserError: if SentencePiece cannot represent the file.
@@ -134,7 +134,7 @@ def _vocabulary(content: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def _charsmap(content: dict[str, Any]) -> bytes:
-    """Returns SentencePiece's character table; raises ValueError if there are other steps."""
+    """Returns SentencePiece's character table; raises ValueError for steps that it cannot do."""
     steps = _steps(content.get("normalizer"), "normalizers")
     splitters = _steps(content.get("pre_tokenizer"), "pretokenizers")
     for step in [*steps, *splitters]:

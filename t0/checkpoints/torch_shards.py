@@ -3,11 +3,12 @@
     source = TorchSource(find_folder(Path("/models/tiny"), step=None))
     source.load("encoder/rms_norm/scale_slot_v")
 
-A checkpoint is a folder `torch.ckpt-STEP` written by `torch.distributed.checkpoint`. Each process's
-file holds its rows of every weight ("weights/<canonical name>", in PyTorch's orientation) and of
-every slot ("slots/<Mesh TensorFlow's name>"). The file's header says which rows these are.
-`resume.json` lists the files with their checksums and the model's settings, and has its own
-checksum. Older checkpoints (schema 1) have no checksums and are read without them.
+A checkpoint is a folder `torch.ckpt-STEP` written by `torch.distributed.checkpoint`. Each process
+writes one file with its rows of every weight ("weights/<canonical name>", in PyTorch's orientation)
+and of every slot ("slots/<Mesh TensorFlow's name>"). The file's header says which rows these are.
+`resume.json` has the model's settings, and lists the files with their checksums. It also has a
+checksum of its own content. Older checkpoints (schema 1) have no checksums and are read without
+them.
 """
 
 import functools
@@ -83,7 +84,7 @@ class TorchSource(CheckpointSource):
     """A checkpoint of the PyTorch engine.
 
     Args:
-      folder: its folder.
+      folder: the checkpoint's folder.
       keep_slots: whether to read the optimizer's state.
     """
 
@@ -135,7 +136,7 @@ def record_text(record: Mapping[str, Any], checksums: Mapping[str, str]) -> str:
     """Returns the JSON text of a checkpoint's record.
 
     Args:
-      record: its fields, among them "step" and "files".
+      record: the fields of the record, among them "step" and "files".
       checksums: file name -> its SHA-256, from `file_checksum`.
     """
     content = {**record, "schema": _SCHEMAS[-1], "sha256": dict(checksums)}
@@ -170,7 +171,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def check_checksums(folder: Path, record: Mapping[str, Any]) -> None:
-    """Checks the bytes of a checkpoint's files; files of schema 1 have no checksums.
+    """Checks the sizes and checksums of a checkpoint's files; only the sizes in schema 1.
 
     Raises:
       UserError: if a file is missing, or its size or bytes differ from the written ones.

@@ -1,4 +1,4 @@
-"""Reads and writes Hugging Face's weights: safetensors, and `pytorch_model.bin` if that is safe.
+"""Reads and writes safetensors files, and reads a `pytorch_model.bin` if that is safe.
 
     weights = open_weights(Path("/models/t0_3b"))
     array = weights.load("shared.weight", transposed=False)
@@ -9,16 +9,16 @@ pickle. If a single file and a complete set of shards have different values, the
 Prefixes that wrappers add to keys (`module.` of data parallelism, `_orig_mod.` of `torch.compile`)
 are removed.
 
-A safetensors file is the length of its header (8 bytes), the header (JSON: dtype, shape and byte
-range of each tensor), and the tensors' bytes. This module reads and writes it tensor by tensor,
-because the library `safetensors` cannot read from buckets, and writes only whole files from memory.
-To transpose a matrix without a second copy in memory, it is read in blocks of rows.
+A safetensors file consists of the length of its header (8 bytes), the header (JSON: dtype, shape
+and byte range of each tensor), and the tensors' bytes. This module reads and writes it tensor by
+tensor, because the library `safetensors` cannot read from buckets, and writes only whole files from
+memory. To transpose a matrix without a second copy in memory, it is read in blocks of rows.
 
 A `pytorch_model.bin` is a pickle, which can run any code when it is opened. It is read only with
-the weights-only loader of PyTorch 2.6 or later. In older versions a crafted file could make that
-loader run code. With those versions, or without PyTorch, such a file is an error. The file is
-memory-mapped, and one tensor is in memory at a time; a file written before PyTorch 1.6 is read into
-memory as a whole.
+the weights-only loader of PyTorch 2.6 or later, because a crafted file could make the loader of
+older versions run code. If there is no such PyTorch, the file is refused. The file is
+memory-mapped, and one tensor is in memory at a time. Only a file written before PyTorch 1.6 is read
+into memory as a whole.
 
 TensorFlow is never imported, and PyTorch only for pickles.
 """
@@ -61,9 +61,9 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# A matrix is transposed in blocks, and within a block only as many rows at a time as fit in a cache
-# line. Rows at a power-of-two distance share cache lines, so more rows at a time would be five
-# times slower.
+# A matrix is transposed in blocks of `_BLOCK_ROWS` rows. Within a block, `_LINE_ROWS` rows are
+# copied at a time: a column of so many rows fits in a cache line. More rows at a time would be five
+# times slower, because rows at a power-of-two distance share cache lines.
 _BLOCK_ROWS = 1024
 _LINE_ROWS = 16
 SAFE_SINCE = (2, 6)
@@ -84,7 +84,7 @@ class StoredTensor:
       path: the file's path.
       shape: the tensor's shape in the file.
       dtype: the tensor's dtype in the file.
-      first: its first byte; 0 in a pickle.
+      first: the position of the tensor's first byte in the file; 0 in a pickle.
     """
 
     path: Path
@@ -105,8 +105,8 @@ class Weights:
     Attributes:
       tensors: key -> tensor, in the order of the files.
       metadata: texts from the files' headers.
-      load: a function of a key and the keyword `transposed`. It returns the tensor or, if a matrix
-        is to be transposed, its transpose.
+      load: a function of a key and the keyword `transposed`. It returns the tensor, or its
+        transpose if `transposed` is True.
     """
 
     tensors: dict[str, StoredTensor]
@@ -152,7 +152,7 @@ def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Wei
     """Checks that two sets of weights in one folder are equal; reads both.
 
     Raises:
-      UserError: naming both sets, and tensors that differ.
+      UserError: if they differ; the message names both sets, and tensors that differ.
     """
     (name, single), (other_name, sharded) = first, second
     wrong = sorted(single.tensors.keys() ^ sharded.tensors.keys())
@@ -243,7 +243,7 @@ class ShardWriter:
 
 
 def _open_safetensors(folder: Path, shard_of: Mapping[str, str]) -> Weights:
-    """Opens the files of an index or, without an index, the single file."""
+    """Opens the files that `shard_of` names or, if it is empty, the single file."""
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
     for shard in sorted(set(shard_of.values())) or [SINGLE]:
@@ -317,7 +317,8 @@ def _describe_tensor(
 
 
 def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
-    # The library would map the file, whose pages count as used memory until it is closed.
+    # The library would map the file, and the mapped pages would count as used memory until it is
+    # closed.
     try:
         with stored.path.open("rb") as file:
             file.seek(stored.first)
@@ -360,7 +361,7 @@ def _transpose(source: np.ndarray, target: np.ndarray) -> None:
 
 
 def _open_pickles(folder: Path, shard_of: Mapping[str, str]) -> Weights:
-    """Opens the files of an index or, without an index, the single file."""
+    """Opens the files that `shard_of` names or, if it is empty, the single file."""
     if is_remote(folder):
         raise UserError(f"{folder} has only a pytorch_model.bin: copy it to this machine first")
     torch = _import_safe_torch(folder)
@@ -393,7 +394,7 @@ def _open_pickles(folder: Path, shard_of: Mapping[str, str]) -> Weights:
 
 
 def _read_pickle(torch: Any, path: Path) -> dict[str, Any]:
-    """Loads the tensors of a file by key, without the gradients of parameters."""
+    """Returns key -> tensor for all tensors of a file; parameters without their gradients."""
     try:
         # A file written before PyTorch 1.6 is not a zip archive and cannot be memory-mapped.
         with path.open("rb") as file:

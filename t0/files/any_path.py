@@ -10,8 +10,8 @@
 path, the command calls `any_path` on the argument, and later code uses only the methods that both
 types share.
 
-A RemotePath from `iterdir` or `rglob` remembers whether it is a file. A folder then costs one
-listing instead of two requests per file.
+A RemotePath from `iterdir`, `glob` or `rglob` remembers whether it is a file or a folder. So
+reading a folder takes one listing, instead of two requests per file.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ class RemotePath(PurePosixPath):
                 yield self._child(name)
 
     def rglob(self, pattern: str) -> "Iterator[RemotePath]":
-        """Yields all matching files and folders below this one, each folder before its content."""
+        """Yields the matching files and folders below this one, each folder before its content."""
         for name in paths.list_marked(self):
             child = self._child(name)
             if fnmatch.fnmatchcase(child.name, pattern):
@@ -193,7 +193,7 @@ def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
         if not os.fspath(path).endswith(".gz"):
             yield file
             return
-        # gzip's own 8 kB buffer would be refilled through Python every few lines.
+        # The buffer of GzipFile has only 8 kB: Python would have to refill it every few lines.
         with io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES) as content:
             yield content
 
@@ -201,7 +201,7 @@ def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
 def is_readable(folder: "str | os.PathLike[str]") -> bool:
     """Returns whether this process may list a folder; always True for an object store.
 
-    An object store reports missing permissions only when it is asked.
+    An object store reports a missing permission only when a request fails.
     """
     return paths.is_remote(folder) or os.access(folder, os.R_OK | os.X_OK)
 
@@ -235,7 +235,7 @@ class RemoteFile(io.RawIOBase):
     seekable = readable
 
     def readinto(self, buffer: Any) -> int:
-        """Fills a buffer and returns the number of bytes read."""
+        """Reads bytes into a buffer and returns their number."""
         with paths.converted(self._path):
             content = self._file.read(len(buffer))
         buffer[: len(content)] = content

@@ -24,7 +24,7 @@ def checked_name(name: object, kind: str, where: object) -> str:
 
     Args:
       name: the name in the data.
-      kind: the kind of thing that has the name, for the message: split, file, dataset, subset.
+      kind: the word that the message uses for the named thing: split, file, dataset or subset.
       where: the file or folder that contains the name.
 
     Raises:

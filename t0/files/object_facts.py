@@ -1,12 +1,12 @@
-"""Reads checksums of objects and regions of buckets, which TensorFlow's `gs://` cannot return.
+"""Reads the checksums of objects and the regions of buckets from Google Cloud Storage.
 
     below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(310, "yZRlqg=="), ...}
     of_file("/tmp/part")             # the same facts for a local file
     locations("bucket")              # ["EUROPE-WEST4"]
 
-The requests go through google-cloud-storage, which retries failed ones. Credentials are looked up
-in the same places and order as in TensorFlow, so both act as the same user. Every failure is an
-`OSError`.
+TensorFlow's file system for `gs://` cannot return these, so the requests are sent with the package
+google-cloud-storage, which retries failed ones. It looks for credentials in the same places and
+order as TensorFlow, so both act as the same user. Every failure is an `OSError`.
 """
 
 import base64
@@ -33,7 +33,7 @@ _NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 429: errno.
 
 
 class Facts(NamedTuple):
-    """The size and checksum of an object or file; the checksum is in base 64, as Google has it."""
+    """The size of an object or file, and its checksum in base 64, as in Google's API."""
 
     size_bytes: int
     crc32c: str
@@ -90,10 +90,10 @@ def of_file(path: "str | os.PathLike[str]") -> Facts:
 
 
 def locations(bucket: str) -> list[str]:
-    """Returns a bucket's region, both regions of a pair, or the name of a multi-region.
+    """Returns a bucket's region, the two regions of a dual-region, or the name of a multi-region.
 
     Raises:
-      OSError: if there is no such bucket, or the caller may not get it (storage.buckets.get).
+      OSError: if there is no such bucket, or the permission storage.buckets.get is missing.
     """
     with _translate_errors(f"{SCHEME}{bucket}") as client:
         details = client.get_bucket(bucket)
@@ -120,7 +120,7 @@ def _make_client(pid: int, token: str | None, file: str | None) -> Any:
     from google.oauth2.credentials import Credentials
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # about the end of a Python's support
+        warnings.simplefilter("ignore", FutureWarning)  # warns that a Python version loses support
         from google.cloud import storage
     if token:
         chosen = Credentials(token)

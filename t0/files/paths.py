@@ -10,9 +10,9 @@ use. Other paths go through Python's. Both raise `OSError` and its subclasses, s
 `FileNotFoundError`: TensorFlow's errors about remote paths are converted.
 
 Why TensorFlow's client instead of google-cloud-storage? TensorFlow's saver and input pipeline read
-and write the same objects, on a pod even from servers without Python. With one client, our files
-get the same credentials, retries and errors, and schemes other than `gs://` work. TensorFlow cannot
-return an object's checksum or a bucket's region; `object_facts` requests those.
+and write the same objects with it. On a pod, they do so even on servers without Python. With one
+client, our files get the same credentials, retries and errors, and schemes other than `gs://` work.
+TensorFlow cannot return an object's checksum or a bucket's region, so `object_facts` requests them.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def converted(path: Path) -> Iterator[Any]:
         category = classify_remote(error)
         if (
             category and category[0] == UNREACHABLE
-        ):  # a name that is not resolved is a failed precondition
+        ):  # for a host name that is not found, TensorFlow raises FailedPrecondition
             number = errno.EIO
         why = (
             describe_remote(error) if os.fspath(path).startswith(_BUCKETS) else short_reason(error)
@@ -183,8 +183,8 @@ def size_and_time(path: Path) -> tuple[int, int]:
 def list_marked(folder: Path) -> list[str]:
     """Returns the sorted names in a remote folder; names of folders end in "/".
 
-    An object store returns this in one request. Other schemes do not mark folders, so each name
-    costs a request there.
+    For `gs://` this is one request. Other schemes do not mark folders, so there it is one more
+    request for each name.
 
     Raises:
       OSError: if the folder may not be read.
@@ -197,7 +197,7 @@ def list_marked(folder: Path) -> list[str]:
             marks = ("/" if gfile.isdir(posixpath.join(folder, name)) else "" for name in names)
             return [name.rstrip("/") + mark for name, mark in zip(names, marks, strict=True)]
     except (FileNotFoundError, NotADirectoryError):
-        is_remote_folder(folder)  # If the folder is forbidden, TensorFlow lists nothing
+        is_remote_folder(folder)  # raises if forbidden, since TensorFlow then lists nothing
         return []
 
 

@@ -4,7 +4,7 @@ r"""Reads and writes the wire format of protocol buffers directly: varints, tags
     field(2, 300)                                # b"\x10\xac\x02"
     dict(fields(field(1, b"x") + field(2, 300))) # {1: b"x", 2: 300}
 
-There are no message classes, so nothing is copied into objects: a nested message stays bytes until
+There are no message classes: a nested message is not copied into an object, but remains bytes until
 it is read. Integers must be 0 or more.
 """
 

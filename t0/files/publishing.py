@@ -45,7 +45,7 @@ _LEFTOVER = re.compile(r".+\.incomplete-(?P<host>.+)-(?P<pid>\d+)-(?P<start>\d+)
 
 
 class OutputError(UserError):
-    """The output cannot be written: disk full, permission lost. Stops the whole run."""
+    """Output cannot be written, such as to a full disk. This error stops the whole run."""
 
 
 @contextlib.contextmanager
@@ -63,17 +63,18 @@ def writing(path: str) -> Iterator[None]:
         raise OutputError(f"cannot write {path}: {why}") from error
 
 
-# A bucket accepts about one write per second to the same object; the clients retry refused ones.
+# The seconds between two writes of one object: a bucket accepts about one write per second. The
+# clients retry writes that are refused.
 OBJECT_SECONDS = 1.0
 _AT_ONCE = 16  # uploads wait for the object store, not for this machine's cores
 put = paths.copy
 
 
 class UnfinishedFile:
-    """A local file under a temporary name, until `publish` gives it its final name.
+    """A local file that has a temporary name until `publish` gives it its final name.
 
     Attributes:
-      path: the temporary path; next to the final path if that is local.
+      path: the temporary path. If the final path is local, it is in the same folder.
     """
 
     def __init__(self, final: str) -> None:
@@ -163,9 +164,9 @@ def publish_folder(
 
     A local folder is renamed in one step. An object store cannot rename atomically, so the files
     are uploaded, or moved within the store, several at a time. Then the size of each file is
-    checked, and its checksum if the store has one, and `last` is written. If a finished folder in a
-    store is replaced, the new files are uploaded next to it first, so that it is incomplete only
-    while files move within the store.
+    checked, and also its checksum if the store has one. Finally, `last` is written. To replace a
+    finished folder in a store, the new files are first uploaded next to it. So the folder is
+    incomplete only while files are moved within the store.
 
     Args:
       staging: the folder with the files. A local folder works for any `final`, a remote one only
@@ -195,7 +196,7 @@ def publish_folder(
 
 
 def into_store(staging: str, remote: str) -> str:
-    """Uploads a local folder and returns its remote path; a folder that is already remote stays.
+    """Uploads a local folder and returns its remote path; leaves a remote folder where it is.
 
     Raises:
       OSError: if that fails.
@@ -245,7 +246,10 @@ def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]
 
 
 def _list_files(folder: str) -> dict[str, Facts]:
-    """Returns the files directly in a folder; an unknown checksum is ""."""
+    """Returns name -> size and checksum of the files in a folder, without those in subfolders.
+
+    A checksum that the store does not have is "".
+    """
     if object_facts.applies(folder):
         below = object_facts.below(folder)
         return {name: facts for name, facts in below.items() if "/" not in name}
@@ -254,7 +258,7 @@ def _list_files(folder: str) -> dict[str, Facts]:
         return {name: object_facts.of_file(path_inside(folder, name)) for name in names}
     sizes = {}
     for name in paths.list_marked(folder):
-        with contextlib.suppress(FileNotFoundError):  # removed since, or not a file
+        with contextlib.suppress(FileNotFoundError):  # removed in the meantime, or not a file
             if not name.endswith("/"):
                 sizes[name] = Facts(paths.size_bytes(path_inside(folder, name)), "")
     return sizes
@@ -322,9 +326,9 @@ def _tag_of(pid: int) -> str:
 def _started(pid: int) -> int:
     """Returns the start time of a process.
 
-    On Linux it is in clock ticks since boot. Seconds would depend on the system clock: after a
-    change of the clock, a live process would seem to have another start time, and another process
-    would remove its files. Other systems only give seconds since the epoch.
+    On Linux, the unit is clock ticks since boot, which do not depend on the system clock. If the
+    time were in seconds since the epoch, a change of the clock would change the start times of live
+    processes, and other processes would remove their files. Other systems offer only these seconds.
     """
     try:
         status = pathlib.Path(f"/proc/{pid}/stat").read_text()
@@ -341,11 +345,11 @@ def _host() -> str:
 
 @contextlib.contextmanager
 def folder_of_run() -> Iterator[str]:
-    """Makes a private folder for temporary files of the block and of the processes it starts.
+    """Makes a private folder for the temporary files of the block and of the processes it starts.
 
-    Other users cannot read it or guess its name. It is removed when the block ends, also on
-    SIGTERM. If the process was killed, the next process of the same user removes the folder, with
-    the code that TensorFlow generated in it.
+    Other users can neither read the folder nor guess its name. It is removed when the block ends,
+    also on SIGTERM. If the process is killed, the next process of the same user removes the folder,
+    and with it the code that TensorFlow has generated there.
 
     Raises:
       UserError: if there is no writable folder for temporary files.
@@ -393,8 +397,8 @@ def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:
     """Finds the unfinished files and folders in `folders`.
 
     Returns:
-      the paths that dead processes of this host left, and the paths of other hosts' processes,
-      which may be alive.
+      the paths that dead processes of this host have left, and the paths that belong to processes
+      of other hosts, which may be alive.
     """
     dead, foreign = [], []
     for folder in sorted(set(folders)):
@@ -411,7 +415,7 @@ def remove_leftovers(folders: Iterable[str]) -> list[str]:
     """Removes the unfinished files and folders that dead processes of this host left in `folders`.
 
     Returns:
-      the unfinished paths of other hosts' processes, which are not removed.
+      the unfinished paths that belong to processes of other hosts; these are not removed.
     """
     dead, foreign = leftovers(folders)
     for path in dead:

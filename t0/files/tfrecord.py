@@ -1,12 +1,12 @@
-"""Reads and writes TFRecord files, with the masked CRC-32C of TFRecord files and TF checkpoints.
+"""Reads and writes TFRecord files, and computes the masked CRC-32C that TensorFlow's files have.
 
     file.write(framed(b"a record"))
     for record in unframed(file):
         ...                                # ValueError: "record 7 is damaged"
 
 A file is a sequence of frames. A frame is the record's length (8 bytes), the length's checksum (4),
-the record, and the record's checksum (4), all little-endian. Checksums are masked because the CRC
-of data that itself contains CRCs is weak.
+the record, and the record's checksum (4), all little-endian. Checksums are masked, because a CRC is
+weak if its data contains CRCs.
 """
 
 import os
@@ -33,7 +33,7 @@ def masked_crc(data: bytes) -> int:
     return masked(_CRC(data))
 
 
-# Only few lengths occur, and a header depends only on the length.
+# Length of a record -> header of its frame. A file's records have only a few different lengths.
 _headers: dict[int, bytes] = {}
 
 
@@ -63,7 +63,7 @@ def record_of(frame: bytes) -> bytes:
 
 
 def beginnings(file: BinaryIO) -> Iterator[int]:
-    """Yields the byte offset of each record's frame in a TFRecord file; skips the records' content.
+    """Yields the byte offset of each frame in a TFRecord file, without reading the records.
 
     Raises:
       ValueError: if the length of a record is damaged, or the file ends within a record.

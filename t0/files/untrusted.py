@@ -1,10 +1,10 @@
-"""Parses JSON and YAML from others, with limits on size and depth and one kind of error.
+"""Parses JSON and YAML that others have written, with limits on size and depth.
 
     parsed_json('{"text": "a"}')           # ValueError: not JSON, or nested too deep
     read_yaml("/data/mine/mixtures.yaml")  # UserError with the file, the line and the problem
 
-For files from elsewhere, `read_yaml` also counts values: with aliases of aliases, a YAML file of a
-few lines can stand for a billion values.
+With `count_values`, `read_yaml` also limits the number of values, because a YAML file of a few
+lines can stand for a billion values if it has aliases of aliases.
 """
 
 import json
@@ -52,7 +52,7 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 
 def find_lone_surrogate(value: object) -> str | None:
-    r"""Returns the first half of a surrogate pair in the texts and keys of a JSON value, or None.
+    r"""Returns a surrogate without its other half from a JSON value's texts and keys, or None.
 
     >>> find_lone_surrogate([{"a": "whole \U0001f600"}, {"b": ["half \ud83d"]}])
     '\ud83d'
@@ -103,8 +103,8 @@ def read_yaml(
         raise UserError(f"{where}: not a {kind}: {problem}.") from error
     except RecursionError:
         raise UserError(f"{path}: not a {kind}: it is nested too deep.") from None
-    # Raised for a number or date that Python cannot hold (`!!int x`, 2021-13-45), or a list as a
-    # key.
+    # PyYAML raises these for a number or date that Python cannot hold (`!!int x`, 2021-13-45), and
+    # for a list as a key.
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{path}: a value cannot be read: {error!s:.200}.") from error
 
@@ -112,7 +112,7 @@ def read_yaml(
 def _check_yaml(data: bytes) -> None:
     """Raises a YAMLError if values are nested too deep or there are too many."""
     sizes: dict[str, int] = {}
-    # The anchor and the number of values so far of each open list or mapping.
+    # For each open list or mapping: its anchor, and the number of its values so far.
     open_: list[tuple[str | None, int]] = [(None, 0)]
     for event in yaml.parse(data, Loader=SAFE_LOADER):
         size = 0

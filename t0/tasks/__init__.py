@@ -1,4 +1,4 @@
-"""Builds SeqIO tasks from the rows of a dataset and a template, ready to be registered.
+"""Builds SeqIO tasks, ready to be registered, from the rows of a dataset and a template.
 
     task = PromptedTask("super_glue", "rte", template, {"train": "train"}, {"train": 2490})
     task_definitions(task)      # name -> keyword arguments of seqio.TaskRegistry.add

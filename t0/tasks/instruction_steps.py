@@ -1,7 +1,7 @@
-"""Preprocessing of instruction tasks: tokenises the parts of an input, and joins those that fit.
+"""Preprocesses instruction tasks: tokenises the parts of an input, and joins those that fit.
 
-A record before the cache has `name`, `definition`, `positives`, `negatives` and `instance`, which
-are the parts of its input in this order, and `outputs`. A cached record holds them as tokens:
+Before the cache, a record has the parts of its input, which are `name`, `definition`, `positives`,
+`negatives` and `instance` in this order. It also has `outputs`. A cached record has these fields:
 
     inputs                [tokens]   the ids of the input with all of its examples
     inputs_pretokenized   []         its text
@@ -44,9 +44,9 @@ def encode_parts(
         texts = [name, definition, *tf.unstack(positives), *tf.unstack(negatives), instance]
         beginnings = [tf.strings.join(texts[: number + 1]) for number in range(len(texts))]
         ids = output_features["inputs"].vocabulary.encode_tf(tf.stack(beginnings))
-        # The ids of a prefix of the input are the first ids of the whole input, so the number of
-        # ids of the prefix is where its last part ends. The sorting is for vocabularies whose
-        # pieces cross white space.
+        # The ids of a prefix of the input are the first ids of the whole input. So the last part of
+        # a prefix ends at the prefix's number of ids. If a vocabulary has pieces that cross white
+        # space, sorting keeps these ends in order.
         ends = tf.sort(tf.minimum(ids.row_lengths(), tf.size(ids[-1], tf.int64)))
         targets = output_features["targets"].vocabulary.encode_tf(outputs)
         return {
@@ -84,9 +84,10 @@ def join_what_fits(
 ) -> tf.data.Dataset:
     """Drops the examples that do not fit in `sequence_length["inputs"]`, which includes EOS.
 
-    An example is kept if the definition, the instance, the earlier examples and the example itself
-    fit. The first example that does not fit is dropped, with all later ones of its kind, positive
-    or negative. The task's name does not count. (Tk-Instruct: `src/ni_collator.py`)
+    An example is kept if it fits together with the definition, the instance and the examples that
+    are kept before it. The first example that does not fit is dropped, and so are all later ones of
+    its kind (positive or negative). The tokens of the task's name are not counted. These are the
+    rules of Tk-Instruct (`src/ni_collator.py`).
 
     Args:
       dataset: records made by `encode_parts`.

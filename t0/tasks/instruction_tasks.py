@@ -1,4 +1,4 @@
-"""The SeqIO tasks of a folder of Super-NaturalInstructions, one for each encoding of Tk-Instruct.
+"""Builds SeqIO tasks of Super-NaturalInstructions, one for each encoding of Tk-Instruct.
 
     for name, arguments in instruction_tasks(Path("natural-instructions")).items():
         seqio.TaskRegistry.add(name, **arguments)       # sni_def_pos_2, sni_def, ...
@@ -18,16 +18,16 @@
     # Output:
 
 An input equals the output of Tk-Instruct's collator, including the spaces before "Positive" and
-after "Output:". An example is kept if the definition, the examples kept so far, the example and the
-instance, with EOS, are no longer than the limit for inputs. The first example that does not fit is
-dropped, with all later ones of its kind, positive or negative (`join_what_fits`). Inputs that are
-still too long are truncated at the end.
+after "Output:". An example is kept if it fits into the limit for inputs together with the
+definition, the instance, EOS and the examples that are kept before it. The first example that does
+not fit is dropped, and so are all later ones of its kind, positive or negative (`join_what_fits`).
+Inputs that are still too long are truncated at the end.
 
-A record is an instance: its input, one of its outputs as the target, and the fields that metrics
-and predictions need: `references`, `task`, `category`, `id` and `input`. Gin may bind
-`sni.instances_per_task` (100), `sni.languages` (("English",)) and `sni.seed` (0). The splits are
-those of Tk-Instruct: `test` and `train` have different tasks; `validation` exists only if there is
-a dev_tasks.txt.
+A record is an instance. It has an input, one of the instance's outputs as the target, and the
+fields that metrics and predictions need: `references`, `task`, `category`, `id` and `input`. Gin
+may bind `sni.instances_per_task` (default 100), `sni.languages` (default ("English",)) and
+`sni.seed` (default 0). The splits are those of Tk-Instruct: `test` and `train` have different
+tasks, and `validation` exists only if there is a dev_tasks.txt.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ MIXED = "sni_tk_instruct"
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """The parts of a task's instruction that come before an instance.
+    """An encoding: the parts of a task's instruction that an input has before its instance.
 
     Attributes:
       name: whether to include the task's name.
@@ -74,7 +74,7 @@ class Switches:
       positives: the maximum number of positive examples; fewer if the task has fewer or they do not
         fit.
       negatives: the maximum number of negative examples.
-      explanations: whether to follow each example by its explanation.
+      explanations: whether to include the explanation of each example.
     """
 
     name: bool = False
@@ -91,7 +91,7 @@ def switches_of(task: str) -> Switches:
         2
 
     Raises:
-      UserError: the name does not end in an encoding.
+      UserError: if the name is not that of an encoding.
     """
     match = _NAME.fullmatch(task)
     if task == NO_INSTRUCTION:
@@ -110,8 +110,8 @@ def switches_of(task: str) -> Switches:
     )
 
 
-# The encodings of Tk-Instruct's experiments; the paper's models use the first. A task with several
-# encodings draws one of them for each instance.
+# Task name -> the encodings of Tk-Instruct's experiments. The paper's models use the first task. A
+# task with several encodings draws one of them for each instance.
 VARIANTS: dict[str, tuple[Switches, ...]] = {
     **{
         name: (switches_of(name),)
@@ -149,7 +149,7 @@ class Parts:
 
     Attributes:
       name: the task's name. Tk-Instruct does not count its tokens when it selects examples.
-      definition: the task's definition, or empty.
+      definition: the task's definition, or "".
       positives: positive examples.
       negatives: negative examples.
       instance: the instance's input.
@@ -168,7 +168,7 @@ class Parts:
 
 
 def draw_switches(variants: Sequence[Switches], instance: Instance, seed: int) -> Switches:
-    """Returns the encoding of an instance; if there are several, the instance's id draws one."""
+    """Returns the encoding of an instance, drawn by its id and `seed` if there are several."""
     if len(variants) == 1:
         return variants[0]
     return random.Random(f"{instance.id} {seed}").choice(variants)
@@ -213,12 +213,12 @@ def _end_sentence(text: str) -> str:
 @gin.configurable("sni", module="t0")
 @dataclasses.dataclass(frozen=True)
 class InstructionSettings:
-    """The selection of instances from a folder.
+    """The settings that select instances from a folder.
 
     Attributes:
       instances_per_task: the maximum number of instances of a task, by default that of Tk-Instruct
         and nanoT5; None for all.
-      languages: tasks in other languages are excluded.
+      languages: the languages to include; tasks in other languages are excluded.
       seed: the seed for the instances, their order and their encodings.
     """
 
@@ -232,12 +232,12 @@ class InstructionSource(RecordSource):
 
     Args:
       folder: the folder with `tasks` and `splits`.
-      variants: the encodings, one of them drawn for each instance.
+      variants: the encodings, from which one is drawn for each instance.
 
     Attributes:
       folder: the folder.
-      places: "positives" and "negatives" -> the maximum number of examples in any encoding, since
-        TensorFlow needs a fixed number.
+      places: "positives" and "negatives" -> the maximum number of examples in any encoding. Every
+        record has so many, some of them empty, because TensorFlow needs a fixed number.
     """
 
     def __init__(self, folder: Path, variants: Sequence[Switches]) -> None:
@@ -341,8 +341,8 @@ def postprocess(
     )
 
 
-# Cached, since predictions alternate between all tasks. Each file has megabytes, of these only some
-# kilobytes are kept.
+# Cached, because consecutive predictions may belong to any tasks. Each file has megabytes, but only
+# some kilobytes of it are kept.
 @functools.lru_cache(maxsize=2048)
 def _read_facts(folder: Path, task: str) -> dict[str, Any]:
     return {k: v for k, v in read_json(folder, task).items() if k != "Instances"}
@@ -355,10 +355,10 @@ def instruction_task(folder: Path, variants: Sequence[Switches]) -> dict[str, An
 
     Args:
       folder: the folder with `tasks` and `splits`.
-      variants: the encodings, one of them drawn for each instance.
+      variants: the encodings, from which one is drawn for each instance.
 
     Raises:
-      UserError: the folder has no lists of tasks.
+      UserError: if the folder has no lists of tasks.
     """
     source = InstructionSource(folder, variants)
     return {
@@ -380,6 +380,6 @@ def instruction_tasks(folder: Path) -> dict[str, dict[str, Any]]:
     """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for each of `VARIANTS`.
 
     Raises:
-      UserError: the folder has no lists of tasks.
+      UserError: if the folder has no lists of tasks.
     """
     return {name: instruction_task(folder, variants) for name, variants in VARIANTS.items()}

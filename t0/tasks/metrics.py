@@ -1,4 +1,4 @@
-"""The metrics of all tasks: prompts, question answering, instructions and translation.
+"""Computes the metrics of all tasks: prompts, question answering, instructions and translation.
 
     [metric.__name__ for metric in plain_metrics("squad_v2", None, template)]   # ['squad']
     squad_metrics([["Denver Broncos", "the Broncos"]], ["denver broncos!"])
@@ -7,22 +7,22 @@
     # {"exact_match": 100.0, "rougeL": 100.0, "exact_match_for_misc.": 100.0, ...}
     Bleu()(["Guten Morgen."], ["Guten Tag."])                        # {"bleu": ...}, as t5's metric
 
-Prompts: the metrics are those of T5's tables for (super_)glue, otherwise those that the template
-names. A metric receives postprocessed targets and predictions: class ids if the template's choices
-are fixed, otherwise stripped text; always text if `reads_text(metrics)`. The original code passes
-values of a wrong type to some metrics, and its evaluation crashes (fault 2 of the design notes).
-Here, SQuAD-style metrics receive a list of answers, a generation prompt over a classification
-dataset has metrics of generated text, and no metric is listed twice (SeqIO's evaluator rejects a
-second `accuracy`).
+Prompts: GLUE and SuperGLUE have the metrics of T5's tables if the template has answer choices. All
+other prompts have the metrics that the template names. A metric receives postprocessed targets and
+predictions. These are class ids if the template's choices are fixed, otherwise stripped text. They
+are always text if `reads_text(metrics)`. The original code passes values of a wrong type to some
+metrics, and its evaluation crashes (fault 2 of the design notes). Here, SQuAD-style metrics receive
+a list of answers, a generation prompt over a classification dataset has metrics of generated text,
+and no metric is listed twice (SeqIO's evaluator rejects a second `accuracy`).
 
 Question answering: exact match and F1 as in SQuAD's official scripts. A target is the list of
-accepted answers; the best match counts. If any question has no answer, SQuAD 2.0's rules are used
-for all questions: the empty prediction is right for questions without an answer and wrong for all
-others.
+accepted answers; the answer with the highest score counts. If any question has no answer, SQuAD
+2.0's rules are used for all questions: the empty prediction is right for questions without an
+answer and wrong for all others.
 
-Instructions: ROUGE-L and exact match with Tk-Instruct's rules, over all instances and for each
-group. The best reference counts. ROUGE-L is the F measure of Google's `rouge-score` with its
-stemmer. Exact match ignores case, punctuation and spaces.
+Instructions: ROUGE-L and exact match with Tk-Instruct's rules, over all instances, for each
+category and for each task. The reference with the highest score counts. ROUGE-L is the F measure of
+Google's `rouge-score` with its stemmer. Exact match ignores case, punctuation and spaces.
 
 ROUGE: `rouge-score` reads only a-z and 0-9, so identical texts in Hindi or Chinese would score 0.
 If most letters and digits of a text are not ASCII, the text is split into the words of its script.
@@ -52,7 +52,7 @@ Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 
 
 def _answers(metric: Metric) -> Metric:
-    # SQuAD's metrics take a list of accepted answers: here a list of one, the target.
+    # These metrics take a list of accepted answers. Here, the list contains only the target.
     def over_answers(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
         return metric([[target] for target in targets], predictions)
 
@@ -75,7 +75,8 @@ def _numbers(metric: Metric) -> Metric:
 _PEARSON = _numbers(t5.pearson_corrcoef)
 _SPEARMAN = _numbers(t5.spearman_corrcoef)
 
-# A character of a script without spaces, with its marks; a word of any other script; a symbol.
+# A word is a character (with its marks) of a script without spaces, a run of letters and digits of
+# any other script, or a symbol.
 _NO_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 _WORDS = regex.compile(
     rf"[{_NO_SPACES}]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}\u200c\u200d]--[{_NO_SPACES}]]+|\p{{So}}",
@@ -85,7 +86,7 @@ _CHARACTERS = regex.compile(r"[\p{L}\p{M}\p{N}\p{So}]")
 
 
 class _RougeWords:
-    """Splits a text into words like `rouge-score`, or by its own script if it is mostly not ASCII.
+    """Splits a text into words: like `rouge-score` if it is mostly ASCII, else by its script.
 
     Args:
       use_stemmer: whether to reduce English words of more than three letters to their stems.
@@ -155,7 +156,7 @@ def plain_metrics(dataset: str, subset: str | None, template: Template) -> list[
     """Returns the metric functions of the plain task of `template`.
 
     Raises:
-      UserError: the template names a metric that is not in `METRICS`.
+      UserError: if the template names a metric that is not in `METRICS`.
     """
     by_dataset = _by_dataset(dataset, subset, template)
     if by_dataset is not None:
@@ -195,7 +196,7 @@ def answers_match(answer: str, prediction: str) -> float:
 
 
 def answer_f1(answer: str, prediction: str) -> float:
-    """Returns the harmonic mean of the precision and recall of words, 0 to 1; 0 without words."""
+    """Returns F1, the harmonic mean of the precision and recall of words, from 0 to 1."""
     expected, predicted = normalised_answer(answer).split(), normalised_answer(prediction).split()
     same = sum((collections.Counter(expected) & collections.Counter(predicted)).values())
     if not same:
@@ -216,7 +217,7 @@ _SQUAD_2: Measures = {"em": answers_match, "f1": _f1_or_both_empty}
 
 
 def squad_scores(answers: Sequence[str], prediction: str, *, may_be_none: bool) -> dict[str, float]:
-    """Returns exact match and F1 of one prediction, 0 to 1.
+    """Returns exact match and F1 of one prediction, from 0 to 1.
 
     Args:
       answers: all accepted answers.
@@ -240,7 +241,8 @@ def some_unanswerable(targets: Iterable[Sequence[str]]) -> bool:
 def squad_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
     """Returns `em` and `f1` in percent.
 
-    If any question has no answer, the result also has `em_answerable`, `em_unanswerable` and so on.
+    If any question has no answer, the result also has both values for the questions with an answer
+    (`em_answerable`, `f1_answerable`) and for the others (`em_unanswerable`, `f1_unanswerable`).
     """
     may_be_none = some_unanswerable(targets)
     groups: dict[str, list[dict[str, float]]] = {"": []}
@@ -266,7 +268,7 @@ class Expected(NamedTuple):
 
 
 def normalised_output(text: str) -> str:
-    """Normalizes a text for comparison: lower case, no punctuation, no superfluous spaces."""
+    """Normalizes a text for comparison: lower case, no punctuation, single spaces."""
     return " ".join(text.lower().translate(_WITHOUT_PUNCTUATION).split())
 
 
@@ -281,7 +283,7 @@ def _scorer() -> "rouge_scorer.RougeScorer":
 
 
 def rouge_l(reference: str, prediction: str) -> float:
-    """Returns the F measure of ROUGE-L, 0 to 1."""
+    """Returns the F measure of ROUGE-L, from 0 to 1."""
     return _scorer().score(target=reference, prediction=prediction)["rougeL"].fmeasure
 
 
@@ -292,7 +294,7 @@ INSTRUCTION_MEASURES: dict[str, Callable[[str, str], float]] = {
 
 
 def group_name(category: str) -> str:
-    """Returns the spelling of a category in a metric's name.
+    """Returns a category in the spelling that names of metrics use.
 
     >>> group_name("Data to Text")
     'data_to_text'
@@ -303,7 +305,7 @@ def group_name(category: str) -> str:
 def instruction_metrics(
     targets: Sequence[Expected], predictions: Sequence[str]
 ) -> dict[str, float]:
-    """Returns each metric in percent, over all instances, by category and by task."""
+    """Returns each metric in percent over all instances, for each category and for each task."""
     scores: dict[str, list[dict[str, float]]] = collections.defaultdict(list)
     for target, prediction in zip(targets, predictions, strict=True):
         example_scores = {
@@ -330,10 +332,12 @@ def _percent(values: Iterable[float]) -> float:
 
 @gin.configurable("bleu", module="t0")
 def bleu_tokenizer(tokenize: str = "intl") -> str:
-    """Returns sacreBLEU's tokenizer (gin: `bleu.tokenize`): that of T5, or 13a as in WMT's papers.
+    """Returns the name of sacreBLEU's tokenizer: `intl` as in T5, or that in gin's `bleu.tokenize`.
+
+    WMT's papers use `13a`.
 
     Raises:
-      UserError: sacreBLEU has no tokenizer of this name.
+      UserError: if sacreBLEU has no tokenizer of this name.
     """
     tokenizers = sacrebleu.BLEU.TOKENIZERS
     if tokenize not in tokenizers:

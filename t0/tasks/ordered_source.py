@@ -1,10 +1,10 @@
-"""The base class of our SeqIO data sources: records in a fixed order, from one generator.
+"""Defines the base class of SeqIO data sources whose records come from one generator, in order.
 
     source = QuestionSource(splits)      # a subclass, which creates the records
     source.list_shards("train")          # ["train"]
     source.get_dataset("train")          # a tf.data.Dataset of its records, in order
 
-A split is one shard, so the number of a record is unique (`idx` of rank evaluation).
+Each split is one shard, so a record's number, which rank evaluation uses as `idx`, is unique.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ class OrderedSource(seqio.DataSource):
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """False: one generator yields all records of a split."""
+        """Returns False, because one generator yields all records of a split."""
         return False
 
     def list_shards(self, split: str) -> Sequence[str]:
@@ -42,7 +42,7 @@ class OrderedSource(seqio.DataSource):
         raise NotImplementedError
 
     def check(self, split: str) -> None:
-        """Raises errors that are detectable without reading the records, such as missing data."""
+        """Raises the errors that can be found without reading the records, such as missing data."""
 
     def get_dataset(
         self,
@@ -54,8 +54,8 @@ class OrderedSource(seqio.DataSource):
     ) -> tf.data.Dataset:
         """Returns the records of a split as a dataset, in order.
 
-        `shuffle` and `seed` are ignored: they are for sources that shuffle files. SeqIO shuffles
-        cached records itself, and live records within a buffer.
+        `shuffle` and `seed` are ignored, because they are for sources that shuffle files. SeqIO
+        shuffles the records itself; if they are not cached, only within a buffer.
         """
         del shuffle, seed, unused
         if shard_info and shard_info.num_shards > 1:

@@ -13,7 +13,7 @@ The source renders each row to a record of strings:
 several rows of the dataset share a text (`t0.sources.documents`). As in the original code, targets
 get EOS and inputs do not, the caching point is after tokenisation, and a choice is correct if it
 equals the stripped target exactly. The source's `reports` count the rows that the template drops
-and the rows without a label, for the cache's record.
+and the rows without a label. The cache's record has these counts.
 """
 
 import functools
@@ -41,7 +41,7 @@ class PromptedSource(OrderedSource):
       template: the prompt.
       split_mapping: the task's split name -> the dataset's split name.
       num_rows: the task's split name -> number of raw rows, or a function that counts them.
-      seed_name: the seed of a template's random draws, together with the row's index.
+      seed_name: a text that seeds the template's random draws, together with the row's index.
       hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`, so that no
         answer choice is marked as correct. This is for rank evaluation; with most templates, the
         last choice would otherwise be correct.
@@ -77,7 +77,10 @@ class PromptedSource(OrderedSource):
         return CompiledTemplate(self.template, seed_name=self.seed_name)
 
     def num_input_examples(self, split: str) -> int:
-        """Returns the number of raw rows of `split`, recorded for T0's datasets or counted."""
+        """Returns the number of raw rows of `split`.
+
+        For T0's datasets, the number is recorded. For other datasets, the rows are counted.
+        """
         if callable(self._num_rows):
             return self._num_rows(split)
         return self._num_rows[split]
@@ -87,7 +90,7 @@ class PromptedSource(OrderedSource):
         return open_rows(self, split)
 
     def data_files(self, split: str) -> Sequence[Path]:
-        """Returns the files of the split in the data folders; none for hub data."""
+        """Returns the files of the split in the data folders; none if the data is from the hub."""
         return local_files(self.dataset, self.subset, self.split_mapping[split])
 
     def document_column(self, columns: Sequence[str]) -> str | None:
@@ -163,9 +166,10 @@ class _ClassIdPostprocessor:
 
 
 class _RankMetric:
-    """T5's `rank_classification` metric, which counts the classes when it is first called.
+    """T5's `rank_classification` metric; counts the answer choices only when it is called.
 
-    Compiling the choices of hundreds of templates during registration would take seconds.
+    Counting needs the compiled template. Compiling hundreds of templates would take seconds, so it
+    is not done when the tasks are registered.
     """
 
     def __init__(self, template: Template) -> None:

@@ -12,8 +12,8 @@ r"""Builds the SeqIO tasks of the recipes: documents, question answering and tra
     seqio.TaskRegistry.add("mt_en_de", **arguments)
     # {"inputs": "translate English to German: Good morning.", "targets": "Guten Morgen."}
 
-Documents: the steps are those of t5's `c4_v220_span_corruption`, `c4_v220_prefix_lm` and
-`c4_v220_full_lm`. Documents are tokenised before the caching point. The random steps of an
+Documents: the preprocessing steps are those of t5's `c4_v220_span_corruption`, `c4_v220_prefix_lm`
+and `c4_v220_full_lm`. Documents are tokenised before the caching point. The random steps of an
 objective come after it, so that they differ in each epoch. Training uses a different implementation
 (`t0.feeding.pretraining`), which produces the same tokens.
 
@@ -49,15 +49,15 @@ def _nothing(split: str) -> Sequence[Any]:
 
 
 class RecordSource(OrderedSource):
-    """The records of a recipe's data.
+    """A SeqIO data source that yields the records of a recipe.
 
     Args:
-      read: returns the records of a split, starting at the first one in each call.
-      count: returns the number of records of a split.
+      read: a function that returns the records of a split. Each call starts at the first record.
+      count: a function that returns the number of records of a split.
       splits: the names of the splits.
       signature: field of a record -> `TEXT` or `TEXTS`.
-      notes: returns notes about a split for the user, shown before a run.
-      files: returns the files of a split.
+      notes: a function that returns notes about a split, which the user sees before a run.
+      files: a function that returns the files of a split.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RecordSource(OrderedSource):
         """Yields the records of a split.
 
         Raises:
-          UserError: there is no such split, or its data is malformed.
+          UserError: if there is no such split, or its data is malformed.
         """
         if split not in self.splits:
             raise UserError(
@@ -101,7 +101,7 @@ def t5_features() -> dict[str, seqio.Feature]:
 
 
 def tokenised() -> list[Any]:
-    """Returns the preprocessors for records with inputs and targets; the result may be cached."""
+    """Returns preprocessors that tokenise inputs and targets; their result may be cached."""
     return [
         seqio.preprocessors.tokenize,
         seqio.preprocessors.append_eos,
@@ -110,7 +110,7 @@ def tokenised() -> list[Any]:
 
 
 class TextSource(seqio.DataSource):
-    """Documents as a SeqIO data source: records `{"text": str}`, in order.
+    """A SeqIO data source that yields documents in order, as records `{"text": str}`.
 
     Args:
       texts: the documents.
@@ -122,7 +122,7 @@ class TextSource(seqio.DataSource):
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """False: the shards are those of `list_shards`."""
+        """Returns False, because the shards are those of `list_shards`."""
         return False
 
     def list_shards(self, split: str) -> Sequence[str]:
@@ -130,7 +130,7 @@ class TextSource(seqio.DataSource):
         return [str(shard) for shard in self.texts.shards(split)]
 
     def data_files(self, split: str) -> Sequence[Path]:
-        """Returns the files with the documents of a split; none for hub data."""
+        """Returns the files with the documents of a split; none if the data is from the hub."""
         return self.texts.files(split) if isinstance(self.texts, FolderTexts) else ()
 
     def get_dataset(
@@ -175,8 +175,8 @@ class TextSource(seqio.DataSource):
         )
 
 
-# The objective, which is the suffix of a task's name -> T5's steps after the caching point, and
-# whether the task has inputs.
+# Objective -> T5's steps after the caching point, and whether the task has inputs. A task's name
+# ends in its objective.
 OBJECTIVES: dict[str, tuple[tuple[Callable[..., Any], ...], bool]] = {
     "span_corruption": (
         (t5_preprocessors.span_corruption, seqio.preprocessors.append_eos_after_trim),
@@ -251,7 +251,7 @@ def postprocess_answer(
 
 
 class QuestionSource(RecordSource):
-    """The questions in the files of a dataset."""
+    """A SeqIO data source of the questions in a dataset's files."""
 
     def __init__(self, splits: Mapping[str, SplitFile]) -> None:
         super().__init__(
@@ -281,7 +281,7 @@ def language_name(code: str) -> str:
     'Portuguese'
 
     Raises:
-      UserError: the code is not a language code.
+      UserError: if the code is not a language code.
     """
     try:
         name = babel.Locale.parse(re.split("[-_]", code)[0]).english_name
@@ -311,7 +311,7 @@ def _pair_records(
 
 
 class PairSource(RecordSource):
-    """The sentence pairs in the files of a dataset, in one direction."""
+    """A SeqIO data source of the sentence pairs in a dataset's files, for one direction."""
 
     def __init__(self, splits: Mapping[str, SplitFile], source: str, target: str) -> None:
         super().__init__(
@@ -327,7 +327,7 @@ def translation_task(splits: Mapping[str, SplitFile], source: str, target: str) 
     """Returns the arguments of `seqio.TaskRegistry.add` for one direction of a dataset.
 
     Raises:
-      UserError: a code is not a language code.
+      UserError: if a code is not a language code.
     """
     translation_prefix(source, target)
     return {

@@ -1,9 +1,9 @@
-"""The vocabulary that all tasks share. Its file is read when the first text is tokenised.
+"""Defines the vocabulary that all tasks share, and finds its file.
 
 The path is the first of these that is set: the `--vocab` flag, the gin binding `t0.vocabulary.path
-= '/path/to/spiece.model'`, the environment variable `T0_VOCAB`, and T5's public model on Google
-Cloud Storage. Registering 971 tasks must not read the file, so the path is looked up when the first
-text is tokenised.
+= '/path/to/spiece.model'`, and the environment variable `T0_VOCAB`. If none is set, it is the path
+of T5's public model on Google Cloud Storage. Registering 971 tasks must not read the file, so the
+path is looked up, and the file is read, when the first text is tokenised.
 
 `t0.catalogue.sentence_pieces` describes the two editions of T5's model, and reads them without
 TensorFlow.
@@ -32,14 +32,15 @@ def set_vocabulary(path: str | None) -> None:
     """Sets the vocabulary of this process and its children (the `--vocab` flag).
 
     Args:
-      path: a SentencePiece model, local or `gs://`; None to use the next source of the path.
+      path: a SentencePiece model, local or `gs://`. If it is None, the path is taken from gin,
+        `T0_VOCAB` or the default, in this order.
 
     Raises:
-      UserError: `path` is local and does not exist.
+      UserError: if `path` is local and does not exist.
     """
     global _times_set
     _chosen.clear()
-    # Reload a loaded model, so that gin records the source of its path again.
+    # A loaded model must be loaded again, so that gin records again where its path comes from.
     _times_set += 1
     if path:
         if "://" not in path and not os.path.isfile(path):  # noqa: PTH113
@@ -62,7 +63,7 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
     """The SentencePiece model at `vocabulary_path()`, with T5's 100 sentinels after its pieces.
 
     It is equal to every other `SharedVocabulary`, and to a `seqio.SentencePieceVocabulary` with the
-    same ids, since mixtures compare the vocabularies of their tasks.
+    same ids. This matters because a mixture compares the vocabularies of its tasks.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,8 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
 
     @property
     def _is_loaded(self) -> bool:
-        # This runs for each text that Python tokenises, so it must be fast: gin would take 7 us.
+        # This runs for each text that Python tokenises, so it must be fast. Asking gin for the path
+        # would take 7 us.
         return self._model is not None and self._chosen_by == _choice()
 
     def _model_context(self):  # noqa: ANN202 (a private type of SeqIO)
@@ -113,7 +115,7 @@ def _choice() -> tuple[int, str | None]:
 
 
 def _same_as_stock(path: str) -> seqio.SentencePieceVocabulary:
-    """Returns SeqIO's vocabulary class for the model at `path`, with the same ids as ours."""
+    """Returns a vocabulary of SeqIO's own class for the model at `path`, with the same ids."""
     model = checked_model(path, _read(path))
     added = 0 if holds_sentinels(model) else EXTRA_IDS
     return seqio.SentencePieceVocabulary(path, added)
@@ -127,7 +129,7 @@ def check_vocabularies(task: seqio.Task | seqio.Mixture) -> None:
     code that reads it.
 
     Raises:
-      UserError: a vocabulary has other ids for padding and end of text.
+      UserError: if a vocabulary has other ids for padding and end of text.
     """
     vocabularies = {id(f.vocabulary): f.vocabulary for f in task.output_features.values()}
     for vocabulary in vocabularies.values():
