@@ -103,7 +103,7 @@ class CachedSource:
     files: tuple[str, ...]
     examples: int
     features: tuple[str, ...]
-    # A task's only block is read once, and later epochs only reorder it. Empty if there are more.
+    # The block of a task that has only one. It is read once, and later epochs only reorder it.
     _whole: list[dict[str, Ragged]] = dataclasses.field(default_factory=list, compare=False)
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:

@@ -403,8 +403,8 @@ class BatchQueues:
         """Yields batches of the waiting groups; the last may not be full.
 
         Args:
-          tasks_before: stop when no group of a task before this one is waiting; None to empty the
-            queues.
+          tasks_before: the number of a task. Batches are yielded until no group of a task with a
+            smaller number is waiting. None to empty the queues.
         """
         for queue in range(len(self._waiting)):
             # Groups arrive in the order of their tasks, so the first one is the oldest.

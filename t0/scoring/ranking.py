@@ -89,8 +89,8 @@ class RankEvaluationSettings:
 
     Attributes:
       max_excluded_share: the maximum share of a task's examples that are excluded from the
-        accuracy, because they have no correct choice, several, or one with the same tokens as a
-        wrong choice.
+        accuracy, because they have no correct choice or several, or because the correct choice has
+        the same tokens as a wrong one.
       max_truncated_targets_share: the maximum share of a task's choices that exceed the length
         limit.
       max_shapes: the maximum number of batch shapes in Mesh TensorFlow. More shapes cost more

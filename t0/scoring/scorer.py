@@ -3,7 +3,7 @@
 Legend: B inputs of a batch, C choices of an input, L input tokens, T target tokens, V vocabulary; R
 packed rows, N input tokens of a row, M target tokens of a row.
 
-A T5 takes packed rows if the mesh splits neither its rows nor its vocabulary. Inputs [R, N] and all
+A T5 takes packed rows if the mesh does not split rows or the vocabulary. Inputs [R, N] and all
 of their choices [R, M] then follow each other almost without padding (`t0.scoring.packed_model`).
 Other models take padded inputs [B, L] and targets [B, C, T]. Their decoder has a `choices`
 dimension that the encoder's output does not have, so all choices of an input attend to one
