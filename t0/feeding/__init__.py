@@ -9,18 +9,18 @@
     next(data.batches(16, position))             # the batch after it
 
 opening         SeqIO's registries and gin -> a `DataSpec`; checks of a mixture before a run
-host_graphs     the graph with which a TPU's hosts read a task, and its unsupported operations
+host_graphs     the input graph that a TPU's hosts run, and the operations that they do not support
 objectives      recognizes T5's objectives and instruction tasks
 live            reads tasks without a cache, and users' own datasets, through SeqIO
 token_files     TFRecord files -> token ids
-random_access   any record of a cache by its number
-reading         a task's cache -> blocks of examples, shuffled
+random_access   reads any record of a cache by its number
+reading         a task's cache -> shuffled blocks of examples
 denoising       T5's objectives as arithmetic on arrays
 pretraining     documents -> blocks of examples
 instructed      cached instructions -> blocks of examples
 mixing          draws examples from tasks by their rates
 packing         examples -> rows
-training_data   the whole pipeline: batches, with a position that a checkpoint can hold
+training_data   the whole pipeline: makes batches, each with a position that a checkpoint can hold
 
 `opening`, `host_graphs`, `objectives` and `live` need SeqIO and TensorFlow; the other modules
 import neither.

@@ -1,12 +1,12 @@
-"""Measures which share of each task's inputs and targets is truncated, from its cache or a sample.
+"""Measures the share of each task's inputs and targets that is truncated.
 
     notes = cut_notes([task], "train", {"inputs": 512, "targets": 64}, use_cached=True)
     # data: 1 task(s) at inputs 512, targets 64: nothing is cut
     # WARNING: reviews_which: 12.0% of inputs are longer than 512 tokens and lose the end, ...
 
-A cache's statistics contain the length of its longest example. Many records are measured only if
-that exceeds the limit. Without a cache, the first rows of prompted tasks are rendered and
-tokenized.
+A cache's statistics contain the length of its longest example. Only if that length exceeds the
+limit, many records of the cache are measured. If a prompted task is not read from a cache, its
+first rows are rendered and tokenized.
 
 A warning also names the tasks whose sampled targets contain unknown tokens. If every target of a
 task is empty or `<NO LABEL>`, that is an error, because the model could not learn anything.
@@ -28,19 +28,20 @@ from t0.files.untrusted import parsed_json
 from t0.prompts.render import NO_LABEL
 from t0.tasks.prompted_tasks import PromptedSource
 
-# Number of measured records of a cache, of rendered rows, and of records if nothing is truncated.
+# The number of records to measure in a cache, of rows to render without a cache, and of records to
+# measure in a cache in which nothing is truncated.
 FROM_CACHE, RENDERED, LOOKED_AT = 1000, 100, 100
-# Number of rows to render before concluding that a task has no labels.
+# The number of rows to render before concluding that a task has no labels.
 _MOST_ROWS = 10_000
 _SHOWN = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class _Measured:
-    """The tokens of a task's first examples.
+    """The measured lengths of a task's first examples.
 
     Attributes:
-      sizes: feature -> tokens of each measured example, or only of the longest one.
+      sizes: feature -> the number of tokens of each measured example, or only of the longest one.
       unknown: the share of targets with unknown tokens.
     """
 
@@ -50,7 +51,7 @@ class _Measured:
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedShare:
-    """The share of a task's examples that are longer than a feature's length."""
+    """The share of a task's examples in which a feature is longer than its limit."""
 
     task: str
     feature: str
@@ -61,9 +62,10 @@ class TruncatedShare:
 def cut_notes(
     tasks: Sequence[seqio.Task], split: str, lengths: Mapping[str, int], *, use_cached: bool
 ) -> list[str]:
-    """Returns a line about truncation, and warnings.
+    """Returns a summary line about truncation, and warnings about tasks.
 
-    A task has a warning if more than 1% is truncated, or if targets have unknown tokens.
+    There is a warning if more than 1% of a task's inputs or targets are truncated, or if targets
+    have unknown tokens.
 
     Args:
       tasks: the tasks that have the split.
@@ -125,7 +127,10 @@ def _unknown_lines(shares: Mapping[str, float]) -> list[str]:
 def _measure(
     task: seqio.Task, split: str, lengths: Mapping[str, int], *, use_cached: bool
 ) -> _Measured | None:
-    """Measures the tokens of a task's first examples; returns None if that does not apply."""
+    """Measures the lengths of a task's first examples.
+
+    Returns None if later steps choose the lengths, or if there is nothing to measure without SeqIO.
+    """
     # Steps after the cache, such as span corruption, produce examples of the right length.
     if not task.supports_caching or task.preprocessors[task._cache_step_idx + 1 :]:
         return None
@@ -152,7 +157,7 @@ def _measure_cache(
         isinstance(tokens, int) and tokens < lengths[name] for name, tokens in longest.items()
     )
     file = f"{folder}/{split}.tfrecord-00000-of-{count:05d}"
-    # If nothing is truncated, few records are enough: T0++ has hundreds of tasks.
+    # If nothing is truncated, few records are enough. This saves time: T0++ has hundreds of tasks.
     read = token_files.first_ids(file, names, LOOKED_AT if fits else FROM_CACHE)
     if fits and _has_no_labels(task, read):
         read = token_files.first_ids(file, names, FROM_CACHE)

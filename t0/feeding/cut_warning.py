@@ -1,17 +1,17 @@
-"""The warning that a share of a task's inputs or targets is truncated, the same in all modes.
+"""Builds the warning that a share of a task's inputs or targets is truncated, for all modes.
 
     if share > LOUD:
         print(cut_warning("reviews_which", "inputs", share, 512))
 
-Scoring and training use it with their own limits.
+Scoring and training use it, each with its own length limits.
 """
 
-# The truncated share of inputs or targets above which there is a warning.
+# The truncated share of inputs or targets above which users are warned.
 LOUD = 0.01
 
 
 def cut_warning(name: str, feature: str, share: float, most: int) -> str:
-    """Returns the warning that a share of a task's inputs or targets is truncated."""
+    """Returns the warning that a share of inputs or targets is truncated to `most` tokens."""
     lost = "the end, where the question mostly stands" if feature == "inputs" else "their ends"
     return (
         f"WARNING: {name}: {share:.1%} of {feature} are longer than {most:,} tokens and lose "

@@ -17,7 +17,8 @@ import numpy as np
 
 from t0.feeding.token_files import Ragged, slices
 
-# t5's constants: a longer document is reduced to one chunk; this many documents are joined.
+# t5's constants: a longer document is reduced to one chunk of this length, and this many documents
+# are joined.
 LONGEST_DOCUMENT_TOKENS = 65_536
 JOINED_DOCUMENTS = 128
 
@@ -31,12 +32,13 @@ def chunks(
 ) -> Ragged:
     """Orders documents, drops empty ones, and reduces long ones to a random chunk.
 
-    A chunk begins at a multiple of `longest` (t5's `select_random_chunk`).
+    A chunk begins at a multiple of `longest`, as in t5's `select_random_chunk`.
 
     Args:
       documents: the documents' tokens.
       rng: draws the chunks.
-      order: the documents' numbers in the order to return them; None keeps their order.
+      order: the numbers of the documents in the order in which to return them; None keeps their
+        order.
       longest: the maximum number of tokens of a chunk.
     """
     order = np.arange(len(documents.ends) - 1) if order is None else order
@@ -56,7 +58,10 @@ def join_documents(documents: Ragged, count: int = JOINED_DOCUMENTS) -> Ragged:
 
 
 def split(sequences: Ragged, length: int) -> Ragged:
-    """Splits sequences into pieces of `length`; the last may be shorter (t5's `split_tokens`)."""
+    """Splits each sequence into pieces of `length` tokens (t5's `split_tokens`).
+
+    The last piece of a sequence may be shorter.
+    """
     pieces = -(-sequences.lengths // length)
     number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     starts = np.repeat(sequences.ends[:-1], pieces) + number * length
@@ -78,7 +83,7 @@ def spans(length: np.ndarray, density: float, mean_span: float) -> tuple[np.ndar
 def span_mask(
     lengths: np.ndarray, rng: np.random.Generator, *, density: float = 0.15, mean_span: float = 3.0
 ) -> np.ndarray:
-    """Masks random spans; all possible masks are equally likely.
+    """Masks random spans in such a way that all possible masks are equally likely.
 
     Unmasked and masked spans alternate, starting with an unmasked one (t5's
     `random_spans_noise_mask`).
@@ -93,7 +98,8 @@ def span_mask(
     mask = np.zeros(lengths.sum(), bool)
     if not density:
         return mask
-    # Nearly all sequences have the same length, so sequences of equal length are one matrix.
+    # Nearly all sequences have the same length, so all sequences of equal length are masked in one
+    # matrix.
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         noise, number = (int(n) for n in spans(np.array(length), density, mean_span))
@@ -108,7 +114,7 @@ def span_mask(
 
 
 def _partition(rows: int, items: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns int64 [rows, parts]: random positive numbers that add up to `items` in each row."""
+    """Draws `count` positive numbers that add up to `items`, for each row; int64 [rows, count]."""
     begins = np.zeros((rows, items - 1), bool)
     begins[:, : count - 1] = True
     rng.permuted(begins, axis=1, out=begins)
@@ -129,9 +135,10 @@ def prefix_mask(
 
 
 def with_sentinels(sequences: Ragged, mask: np.ndarray, top: int) -> Ragged:
-    """Replaces each masked span by a sentinel, with ids that descend from `top` in each sequence.
+    """Replaces each masked span by a sentinel (t5's `noise_span_to_unique_sentinel`).
 
-    This is t5's `noise_span_to_unique_sentinel`. The inverted mask makes the targets.
+    The sentinels' ids descend from `top` in each sequence. The targets are made with the inverted
+    mask.
     """
     before = np.zeros_like(mask)
     before[1:] = mask[:-1]
@@ -153,9 +160,9 @@ def select_masked(sequences: Ragged, mask: np.ndarray) -> Ragged:
 
 
 def append_eos(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
-    """Truncates sequences to `limit` tokens, and makes `eos` the last one if it is not None.
+    """Truncates sequences to `limit` tokens, and ends them with `eos` if it is not None.
 
-    This is SeqIO's `append_eos_after_trim`, including its truncation of features.
+    It does the same as SeqIO's `append_eos_after_trim`, including the truncation.
     """
     has_eos = eos is not None
     sizes = sequences.lengths

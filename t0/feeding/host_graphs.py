@@ -1,11 +1,11 @@
-"""The graph with which a TPU's hosts read data, and the operations that they do not support.
+"""Builds the graph with which a TPU's hosts read data, and finds operations that they do not have.
 
     foreign_operations(pipeline_graph(input_fn))        # {"PyFunc": "the task's generator"}
 
 With `--tpu=NAME` the input pipeline does not run in this process, but in the TensorFlow server of a
-host. That server has only TensorFlow's own operations: no Python functions, and no operations of
-other libraries (such as tensorflow_text's SentencePiece). Building the graph here shows problems
-without a TPU.
+host. That server has only TensorFlow's own operations. It has no Python functions, and no
+operations of other libraries (such as tensorflow_text's SentencePiece). If the graph is built here,
+problems are found without a TPU.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,10 +36,13 @@ def pipeline_graph(input_fn: Callable[[dict[str, Any]], Any]) -> tf.Graph:
 
 
 def foreign_operations(graph: tf.Graph) -> dict[str, str]:
-    """Returns operation type -> a name, for types that a bare TensorFlow server does not know.
+    """Finds the operations of a graph that a bare TensorFlow server does not know.
 
     Args:
-      graph: the graph; the functions that its datasets call are also checked.
+      graph: the graph. The functions that its datasets call are also checked.
+
+    Returns:
+      type of an unknown operation -> the name of one such operation.
     """
     definition = graph.as_graph_def()
     operations: dict[str, str] = {}
@@ -56,8 +59,8 @@ def _nodes(definition: Any) -> Iterator[Any]:
 
 
 def _is_everywhere(kind: str) -> bool:
-    # `raw_ops` is generated when TensorFlow is built, so libraries that are loaded later add
-    # nothing.
+    # `raw_ops` is generated when TensorFlow is built, so it does not have the operations of
+    # libraries that are loaded later.
     if kind in CALL_PYTHON:
         return False
     return kind.startswith("_") or hasattr(tf.raw_ops, kind)
@@ -78,11 +81,13 @@ def require_no_live_tasks(
     Args:
       name: a mixture's or task's name.
       split: the split.
-      function: the gin name of the dataset function that reads it, such as "mesh_train_dataset_fn".
+      function: gin's name of the dataset function that reads the mixture, such as
+        "mesh_train_dataset_fn".
       settings: flag -> values of this command that the caching command also needs.
 
     Raises:
-      UserError: if they cannot read a task; the message has the command that caches the mixture.
+      UserError: if the hosts cannot read a task. The message has the command that caches the
+        mixture.
     """
     mixture = opening.known_mixture(name)
     for task in seqio.get_subtasks(mixture):

@@ -5,9 +5,9 @@
         block[0]        # {"inputs": int32 [n], "targets": int32 [m]}
 
 A cached record has an input with all of its demonstrations, the sizes of the input's parts, and all
-of its outputs. `t0.tasks.instruction_steps` defines the steps after the cache; this module runs
-them without TensorFlow. Demonstrations that do not fit are left out, and each epoch draws one of
-the outputs. The draws depend only on (seed, task, epoch, block).
+possible outputs. `t0.tasks.instruction_steps` defines the steps after the cache, and this module
+runs the same steps without TensorFlow. Demonstrations that do not fit are left out, and each epoch
+draws one of the outputs. The draws depend only on (seed, task, epoch, block).
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from t0.feeding.token_files import Ragged, slices
 
 # The features of a cached record.
 FEATURES = ("inputs", "part_tokens", "outputs", "output_tokens")
-_DRAWS = 2  # key of a block's random generator; the generator of its order has no such key
+_DRAWS = 2  # distinguishes the generator of a block's draws from the generator of its order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class InstructedSource:
 
     Attributes:
       cached: the reader of the cache's `FEATURES`.
-      spec: how examples are made from records.
+      spec: the parameters that turn records into examples.
       lengths: feature -> maximum number of tokens.
     """
 
@@ -54,7 +54,7 @@ class InstructedSource:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None.
 
         Raises:
-          UserError: if a file cannot be read, or its records are not those of such a task.
+          UserError: if a file cannot be read, or its records are not those of an instruction task.
         """
         blocks = self.cached.blocks(epoch=epoch, first=first, seed=seed)
         for number, block in enumerate(blocks, start=first):
@@ -76,14 +76,14 @@ class InstructedSource:
 
 
 def join_parts(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[Ragged, np.ndarray]:
-    """Joins the input parts that fit; returns ids without EOS, and which parts remain.
+    """Joins the parts of each input that fit.
 
     Args:
       features: "inputs" and "part_tokens" of R records.
-      spec: how examples are made from records.
+      spec: the parameters that turn records into examples.
 
     Returns:
-      the ids of R inputs, and whether each part remains in its input, bool [R, parts].
+      the ids of R inputs without EOS, and whether each part remains in its input, bool [R, parts].
 
     Raises:
       ValueError: if the records are not those of an instruction task.
@@ -119,23 +119,23 @@ def part_sizes(parts: Ragged, spec: InstructionSpec) -> np.ndarray:
     """Returns the sizes of the records' parts, int64 [R, parts].
 
     Raises:
-      ValueError: if records have different numbers of parts, fewer than the task needs, or a
-        negative size.
+      ValueError: if records have different numbers of parts, if they have fewer parts than the task
+        needs, or if a size is negative.
     """
     numbers = np.unique(parts.lengths)
     if not numbers.size:
         return np.zeros((0, spec.positives + 3), np.int64)
-    # Name, definition and instance, in addition to the demonstrations.
+    # An input has three parts (name, definition and instance) in addition to the demonstrations.
     if numbers.size > 1 or numbers[0] < spec.positives + 3 or parts.values.min() < 0:
         raise ValueError("the parts of a record do not form an instruction")
     return parts.values.reshape(-1, numbers[0]).astype(np.int64)
 
 
 def _select_parts(sizes: np.ndarray, spec: InstructionSpec) -> np.ndarray:
-    """Returns which parts remain in the inputs, bool [R, parts].
+    """Returns whether each part remains in its input, bool [R, parts].
 
-    A demonstration remains if it fits next to the definition, the instance and the demonstrations
-    before it, and if all earlier ones of its kind remain.
+    A demonstration remains if there is room for it in addition to the definition, the instance and
+    the demonstrations before it, and if all earlier demonstrations of its kind remain.
     """
     most = spec.longest_inputs - (spec.eos["inputs"] is not None)
     fits = np.ones(sizes.shape, bool)

@@ -29,7 +29,7 @@ from t0.tasks.recipe_tasks import TextSource
 
 
 def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> ExampleSource:
-    """Returns a source that makes a task's examples while they are read.
+    """Returns a source that makes a task's examples at the time of reading.
 
     Args:
       task: SeqIO's task.
@@ -48,13 +48,13 @@ def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> ExampleSour
 
 @dataclasses.dataclass(frozen=True)
 class LiveSource:
-    """Reads examples through SeqIO; an epoch is always read from its start.
+    """Reads examples through SeqIO, which can read an epoch only from its start.
 
     Attributes:
       task: SeqIO's task.
       split: the split to read.
       features: the features to read.
-      use_cached: whether SeqIO reads the task's cache and applies the steps after it.
+      use_cached: whether SeqIO reads the task's cache, and applies only the steps after it.
       lengths: feature -> maximum number of tokens, for SeqIO's steps; None for no truncation.
       examples: the number of the split's examples; None if it is unknown.
     """
@@ -113,9 +113,10 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
       make: builds the dataset, in the caller's default graph.
 
     Raises:
-      UserError: raised by a generator of this project, or if records cannot be read.
+      UserError: if records cannot be read, or if a generator of this project raises it.
     """
-    # No graph or session may be entered while yielding: another context may close the generator.
+    # No graph or session may be active at a `yield`, because the generator may be closed in another
+    # context.
     try:
         with tf.Graph().as_default() as graph:
             iterator = tf.data.make_initializable_iterator(make())
@@ -140,7 +141,7 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
 
 
 def tokenises_text(task: seqio.Task) -> bool:
-    """Returns whether a task's steps before caching only tokenise the column `text`."""
+    """Returns whether a task's steps before the cache do nothing but tokenise the column `text`."""
     steps = task.preprocessors[: task._cache_step_idx]
     if len(steps) != 2 or steps[1] is not seqio.preprocessors.tokenize:
         return False
@@ -196,7 +197,10 @@ class DatasetBatches:
         return []
 
     def read_position(self, position: Any) -> Mapping[str, int] | None:
-        """Checks a position from a checkpoint and returns it for `batches`; None stays None.
+        """Checks a position from a checkpoint, and returns it for use with `batches`.
+
+        Args:
+          position: the position; None, which is also returned, for the start of the data.
 
         Raises:
           ValueError: if it is not a position from `batches`.
@@ -210,7 +214,7 @@ class DatasetBatches:
     def batches(
         self, rows: int, position: Mapping[str, int] | None = None
     ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, int]]]:
-        """Yields batches and positions; a position holds the number of batches so far."""
+        """Yields batches, each with a position, which holds the number of batches so far."""
         before = position["batches"] if position else 0
 
         def make() -> tf.data.Dataset:

@@ -1,11 +1,11 @@
-"""Draws examples from a mixture's tasks by their rates, endlessly, with a state that can be saved.
+"""Draws examples endlessly from a mixture's tasks, by their rates, with a state that can be saved.
 
     mixture = MixedStream(sources, rates, seed=7)
     examples = mixture.take()           # the next 256 examples
     state = mixture.state()             # four numbers for each task that was drawn from
     mixture.restore(state)              # continues from this state
 
-Restoring a state does not read the examples before it.
+After a state is restored, the examples before it are not read again.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from t0.config.specification import Count
 from t0.errors import UserError
 from t0.feeding.reading import ExampleBlock, ExampleSource
 
-# The number of tasks drawn together, each time with a new random generator.
+# The number of examples for which tasks are drawn together, with a new random generator each time.
 DRAWS = 256
 _MIXING = zlib.crc32(b"mixing")
 
@@ -29,8 +29,8 @@ class MixtureState:
     """A state of `MixedStream` in a checkpoint.
 
     Attributes:
-      drawn: how many times `DRAWS` tasks were drawn.
-      tasks: name -> the task's epoch, block, offset and number of examples so far.
+      drawn: how many times `DRAWS` examples were drawn.
+      tasks: task name -> [epoch, block, offset, number of examples so far].
     """
 
     drawn: Count
@@ -38,11 +38,11 @@ class MixtureState:
 
 
 class TaskStream:
-    """The examples of one task, epoch after epoch, in a different order each time.
+    """The examples of one task, epoch after epoch, in a different order in each epoch.
 
     Args:
       source: the source of the examples.
-      seed: the seed of the orders; None for the dataset's order.
+      seed: the seed of the orders; None for the dataset's own order.
     """
 
     def __init__(self, source: ExampleSource, seed: int | None) -> None:
@@ -62,7 +62,7 @@ class TaskStream:
         return [self._epoch, self._number, self._offset, self._served]
 
     def restore(self, state: Sequence[int]) -> None:
-        """Continues from a state."""
+        """Continues from a result of `state`."""
         self._epoch, self._number, self._offset, self._served = state
         self._blocks = self._block = None
 
@@ -108,13 +108,13 @@ class TaskStream:
 
 @dataclasses.dataclass(frozen=True)
 class TaskShare:
-    """One task of a mixture.
+    """The share of one task in a mixture.
 
     Attributes:
       name: the task's name.
-      rate: its share of the drawn examples.
-      examples: the number of examples of its split, None if unknown.
-      served: the number of its examples drawn so far.
+      rate: the task's share of the drawn examples.
+      examples: the number of examples of its split; None if it is unknown.
+      served: the number of its examples that were drawn so far.
     """
 
     name: str
@@ -124,12 +124,12 @@ class TaskShare:
 
     @property
     def passes(self) -> float | None:
-        """How often each of the task's examples was drawn, on average; None if unknown."""
+        """The average number of times that an example was drawn; None if it is unknown."""
         return self.served / self.examples if self.examples else None
 
 
 class MixedStream:
-    """Examples of several tasks, drawn by rates.
+    """An endless stream of examples of several tasks, drawn by rates.
 
     Args:
       sources: the tasks' sources.

@@ -5,10 +5,11 @@
     instructions_of(task, {"inputs": 1024, "targets": 128})
     # InstructionSpec(positives=2, longest_inputs=1024, eos={"inputs": 1, "targets": 1})
 
-An objective is recognized by the task's steps after its caching point: one of the preprocessors in
-`_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. Other tasks, and tasks whose
-preprocessors gin changes from their defaults, run their own preprocessors. `t0.feeding.pretraining`
-makes the examples of an objective, and `t0.feeding.instructed` those of instructions.
+An objective is recognized by the task's steps after its caching point. They must be one of the
+preprocessors in `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. All other
+tasks run their own preprocessors, and so do tasks for which gin changes a preprocessor's defaults.
+`t0.feeding.pretraining` makes the examples of an objective, and `t0.feeding.instructed` makes those
+of instructions.
 """
 
 import functools
@@ -62,7 +63,7 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
         function, keywords = function.func, function.keywords
     make, defaults, feature_names = _OBJECTIVES.get(function, (None, {}, ()))
     features = task.output_features
-    # A task with other features or arguments is built differently.
+    # A task with other features or arguments is not built like T5's tasks.
     if make is None or set(keywords) - set(defaults) or set(features) != set(feature_names):
         return None
     missing = [name for name in feature_names if name not in lengths]
@@ -86,12 +87,12 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
 
 
 def instructions_of(task: seqio.Task, lengths: Mapping[str, int]) -> InstructionSpec | None:
-    """Returns how a task's instructions are joined, or None if it is no instruction task.
+    """Returns the parameters that join a task's instructions; None for other kinds of tasks.
 
     Args:
       task: SeqIO's task.
-      lengths: feature -> maximum number of tokens, including EOS; without inputs, T5's default is
-        used.
+      lengths: feature -> maximum number of tokens, including EOS. If "inputs" is missing, T5's
+        default is used.
     """
     if not task.supports_caching:
         return None
@@ -165,8 +166,8 @@ def _full_lm(task: seqio.Task, lengths: Mapping[str, int]) -> dict[str, Any]:
     return {"segment_tokens": lengths["targets"], "document_eos": eos}
 
 
-# T5's preprocessor -> a function for the other fields of its specification, its possible arguments
-# with defaults, and its features.
+# T5's preprocessor -> (a function that computes the other fields of an `ObjectiveSpec`, the
+# preprocessor's possible arguments with their defaults, its features).
 _OBJECTIVES: dict[Any, tuple[Callable[..., dict[str, Any]], dict[str, float], tuple[str, ...]]] = {
     t5_preprocessors.span_corruption: (
         _span_corruption,

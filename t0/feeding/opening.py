@@ -5,9 +5,9 @@
     data = open_dataset_function(mesh_train_dataset_fn, 7, sequence_length=lengths)
     held_out = open_split(data, "validation")        # None if no task has it
 
-It also has the preflight checks of a mixture (it exists, has the split, and is cached if it must
-be), and notes for the user about its tasks. Reading the data needs SeqIO and TensorFlow only for
-tasks without a cache (`t0.feeding.live`).
+This module also checks a mixture before a run (it exists, has the split, and is cached if it must
+be), and makes notes for the user about its tasks. Reading the data needs SeqIO and TensorFlow only
+for tasks without a cache (`t0.feeding.live`).
 """
 
 import contextlib
@@ -43,10 +43,11 @@ from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.recipe_tasks import RecordSource
 from t0.tasks.vocabulary import check_vocabularies
 
-# The maximum number of a task's records whose targets are measured before a run: about a second.
+# The maximum number of records of a task whose targets are measured before a run. This takes about
+# a second.
 MEASURED = 10_000
 _REQUESTS_AT_ONCE = 16
-# The subfolders of a data folder that become tasks. Task names begin with the subfolder's name.
+# The subfolders of a data folder that become tasks. A task's name begins with its subfolder's name.
 RECIPES = ("text", "sni", "qa", "mt")
 
 
@@ -54,7 +55,8 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
     """Returns the mixture or task called `name`.
 
     Raises:
-      UserError: if there is none, with the closest names; or if its vocabulary does not fit T5.
+      UserError: if there is no such mixture or task (the message has the closest names), or if its
+        vocabulary does not fit T5.
     """
     if not name:
         raise UserError(
@@ -84,14 +86,14 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
 
 
 def _catalogue_names() -> set[str]:
-    """Returns the mixtures and tasks that importing t0.seqio_tasks registers."""
+    """Returns the names of the mixtures and tasks that importing t0.seqio_tasks registers."""
     listing = read_listing()
     return {*listing.mixtures, *listing.tasks}
 
 
 @gin.configurable("packing", module="t0")
 def window(rows: int = 512) -> int:
-    """Returns how many rows of examples are packed together (gin: `packing.rows`)."""
+    """Returns the number of rows whose examples are packed together (gin: `packing.rows`)."""
     return rows
 
 
@@ -106,11 +108,13 @@ def data_spec(
     pack: bool = True,
     default_seed: int = 0,
 ) -> DataSpec:
-    """Builds a mixture's specification; the arguments are those of T5's `mesh_train_dataset_fn`.
+    """Builds the specification of a mixture's data.
+
+    The arguments have the names that they have in T5's `mesh_train_dataset_fn`.
 
     Args:
       mixture_or_task_name: a mixture or task that is registered with SeqIO.
-      sequence_length: feature -> tokens of a row.
+      sequence_length: feature -> the number of tokens of a row.
       dataset_split: the split.
       shuffle: whether to shuffle examples.
       seed: the seed of all randomness in the data; None for `default_seed`.
@@ -177,13 +181,13 @@ def _has_count(task: seqio.Task) -> bool:
 
 
 def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) -> int | None:
-    """Returns the number of examples of a split, None if it is unknown.
+    """Returns the number of examples of a split; None if it is unknown.
 
     Args:
       task: SeqIO's task.
       split: the split.
-      use_cached: whether the cache is read, so that its number counts. Otherwise the source's
-        number is preferred, which is the number before preprocessing.
+      use_cached: whether the run reads the cache. If so, the number is that of the cache. If not,
+        the number of the source is preferred, which is the number before preprocessing.
 
     Raises:
       UserError: if the cache is read and its stats file is malformed.
@@ -210,12 +214,13 @@ def task_spec(
     Args:
       task: SeqIO's task.
       split: the split.
-      lengths: feature -> tokens of a row.
+      lengths: feature -> the number of tokens of a row.
       use_cached: whether to read the task's cache.
       rate: the task's mixing rate.
 
     Raises:
-      UserError: if the lengths or the vocabulary do not fit its objective, or there is no cache.
+      UserError: if the lengths or the vocabulary do not fit the task's objective, or if a cache is
+        to be read and there is none.
     """
     objective = objective_of(task, lengths)
     if not use_cached and objective is not None and not tokenises_text(task):
@@ -242,7 +247,7 @@ def task_spec(
 
 
 def is_all_cached(task: seqio.Task) -> bool:
-    """Returns whether the cache has final examples, without any steps after it."""
+    """Returns whether a task's cache has final examples, so that no steps come after it."""
     return task.supports_caching and not task.preprocessors[task._cache_step_idx + 1 :]
 
 
@@ -261,7 +266,7 @@ def cache_files(task: seqio.Task, split: str) -> tuple[tuple[str, ...], int]:
     return tuple(names), examples
 
 
-# A shard has five digits in its file's name.
+# Values must be below these limits. The names of cache files have five digits for the shard.
 _MOST = {"num_shards": 10**5, "examples": 10**12}
 
 
@@ -291,10 +296,10 @@ def open_data(data: DataSpec) -> TrainingData:
 
 
 def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData | None:
-    """Returns another split of the same mixture, unshuffled, or None if no task has it.
+    """Opens another split of a run's mixture, unshuffled; returns None if no task has it.
 
     Args:
-      data: a run's data. Data from a user's own dataset function has no other splits.
+      data: the run's data. Data from a user's own dataset function has no other splits.
       split: the split.
     """
     spec: DataSpec | None = data.spec
@@ -329,7 +334,7 @@ def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **argument
 
 
 class _RecordingMixture:
-    """Replaces a mixture and its dataset in T5's dataset function, and records the arguments."""
+    """Stands in for a mixture and its dataset in T5's dataset function; records the arguments."""
 
     output_features: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -352,12 +357,12 @@ def open_dataset_function(
 ) -> TrainingData | DatasetBatches:
     """Opens the data of a run's dataset function.
 
-    T5's function, and functions that return its result, are replaced by this package's own reader.
-    A function may also return a `TrainingData`, which is returned unchanged, or a
-    `tf.data.Dataset`.
+    For T5's function, and for functions that return its result, this package reads the data
+    itself. A function may also return a `tf.data.Dataset`, or a `TrainingData`, which is returned
+    unchanged.
 
     Args:
-      train_dataset_fn: the function that gin binds.
+      train_dataset_fn: the dataset function that gin binds.
       default_seed: the data's seed if gin binds none.
       **arguments: the arguments with which Mesh TensorFlow calls the function.
     """
@@ -375,10 +380,11 @@ def open_dataset_function(
 def _call_dataset_function(
     train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any
 ) -> Any:
-    """Calls a dataset function and returns its result, which is a `DataSpec` for T5's function.
+    """Calls a dataset function, and returns its result. T5's function gives a `DataSpec`.
 
-    T5's `mesh_train_dataset_fn` itself is called, so gin binds its arguments and lists them in the
-    operative config. The mixture that it reads is replaced by one that only records the arguments.
+    T5's `mesh_train_dataset_fn` itself is called, so that gin binds its arguments and lists them in
+    the operative config. The mixture that it reads is replaced by an object that only records the
+    arguments.
     """
 
     def build_spec(
@@ -419,12 +425,12 @@ def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[
 
     Args:
       name: a mixture's or task's name.
-      function: the gin name of the dataset function that reads it, such as
+      function: gin's name of the dataset function that reads the mixture, such as
         "mesh_train_dataset_fn".
       settings: flag -> values of this command that the caching command also needs.
 
     Raises:
-      UserError: if a task is not cached; the message has the command that caches it.
+      UserError: if a task is not cached. The message has the command that caches the mixture.
     """
     tasks = seqio.get_subtasks(known_mixture(name))
     missing = [task.name for task in tasks if not task.cache_dir]
@@ -446,13 +452,14 @@ def unread_caches(name: str, *, function: str) -> str | None:
 
     Args:
       name: a mixture's or task's name.
-      function: the gin name of the dataset function, whose `use_cached` is False.
+      function: gin's name of the dataset function, whose `use_cached` is False.
 
     Returns:
       the line; None if not all tasks are cached.
     """
     tasks = seqio.get_subtasks(known_mixture(name))
-    # Stops at the first task without a cache, since each lookup in a bucket takes a request.
+    # `all` stops at the first task without a cache. This matters because each lookup in a bucket
+    # takes a request.
     if not tasks or not all(task.supports_caching and task.cache_dir for task in tasks):
         return None
     return (
@@ -471,7 +478,7 @@ def require_whole(name: str, split: str, *, contents: bool = False) -> None:
         sizes of local files are checked.
 
     Raises:
-      UserError: if a file is damaged; the message has the task, the file, and a command.
+      UserError: if a file is damaged. The message has the task, the file, and a command to run.
     """
     for task in seqio.get_subtasks(known_mixture(name)):
         folder = task.cache_dir
@@ -488,18 +495,18 @@ def require_whole(name: str, split: str, *, contents: bool = False) -> None:
 def require_current(
     names: Sequence[str], *, settings: Mapping[str, Sequence[str]], allow_stale: bool = False
 ) -> list[str]:
-    """Checks that caches are up to date with prompts, data and vocabulary.
+    """Checks that caches are not older than the prompts, data and vocabulary of their tasks.
 
     Args:
       names: the names of mixtures or tasks.
       settings: flag -> values of this command that the caching command also needs.
-      allow_stale: whether a stale cache is only a note instead of an error.
+      allow_stale: whether a stale cache leads to a note instead of an error.
 
     Returns:
-      notes about caches that are stale, or have no record to compare with.
+      notes about caches that are stale, and about caches that do not record how they were made.
 
     Raises:
-      UserError: if a cache is stale; the message has the command that refreshes it.
+      UserError: if a cache is stale. The message has the command that refreshes it.
     """
     members = {name: seqio.get_subtasks(known_mixture(name)) for name in names}
     tasks = {task.name: task for of_name in members.values() for task in of_name}
@@ -550,10 +557,10 @@ def require_split(name: str, split: str, *, setting: str = "run.dataset_split") 
     Args:
       name: a mixture's or task's name.
       split: the split.
-      setting: gin's name of the setting that has the split, for the message.
+      setting: gin's name of the setting that selects the split, for the message.
 
     Raises:
-      UserError: if no task has it; the message has the existing splits.
+      UserError: if no task has the split. The message has the existing splits.
     """
     tasks = seqio.get_subtasks(known_mixture(name))
     splits = sorted({present for task in tasks for present in task.splits})
@@ -566,8 +573,8 @@ def require_split(name: str, split: str, *, setting: str = "run.dataset_split") 
 def notes(name: str, split: str, lengths: Mapping[str, int] | None) -> Iterator[str]:
     """Yields notes for the user about the recipe tasks in the mixture `name`.
 
-    They report rows that a source left out, and how many targets are longer than the limit, in
-    tokens including EOS: training sees only their beginnings.
+    The notes report the rows that a source left out, and the number of targets that are longer than
+    the limit (in tokens, including EOS). Training sees only the beginnings of such targets.
 
     Args:
       name: a mixture's or task's name.
@@ -589,7 +596,7 @@ def _long_targets(task: seqio.Task, split: str, most: int) -> Iterator[str]:
     feature = task.output_features["targets"]
     measured = long = 0
     for record in itertools.islice(task.source.records(split), MEASURED):
-        # Training draws one of several outputs, so all are measured.
+        # Training may draw any of an example's outputs, so all of them are measured.
         texts = record["outputs"] if "outputs" in record else [record["targets"]]
         room = most - int(feature.add_eos)
         measured += 1

@@ -1,8 +1,8 @@
 """Packs examples into rows of fixed length, by best fit over a window of examples.
 
-The window is sorted by length. Each example is put into the fullest row that has room for all of
-its features. Segments number the examples of a row from 1; positions count from 0 within an
-example:
+The examples of a window are sorted by length. Each one is put into the fullest row that has room
+for all of its features. The segmentation numbers the examples of a row from 1, and the position
+counts from 0 within an example:
 
     inputs               7 8 9 5 5 0      inputs_segmentation  1 1 1 2 2 0
     targets              3 1 4 1 0 0      inputs_position      0 1 2 0 1 0
@@ -21,7 +21,8 @@ import numpy as np
 Example = Mapping[str, np.ndarray]
 Rows = dict[str, np.ndarray]
 
-# For each amount of free room, how many rows are tried before rows with more room.
+# Of the rows with the same amount of free room, only this many are tried. Then rows with more room
+# are tried.
 _TRIES = 4
 
 
@@ -29,7 +30,8 @@ def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
     """Assigns examples to rows, each to the fullest row that has room for it.
 
     Args:
-      lengths: int [examples, features], none above its limit.
+      lengths: the number of tokens of each feature of each example, int [examples, features]. None
+        exceeds its limit.
       limits: the tokens that a row holds of each feature. The fullest row is the one with the
         least room for the first feature.
 
@@ -69,7 +71,11 @@ def _find_best_row(
     by_room: Sequence[list[int]],
     room: Sequence[Sequence[int]],
 ) -> tuple[int | None, int]:
-    """Returns the fullest row with room for an example, and its index in `by_room`'s list."""
+    """Finds the fullest row with room for an example.
+
+    Returns:
+      the row, and its index in its list in `by_room`; (None, 0) if no row was found.
+    """
     others = needed[1:]
     candidates = nonempty >> needed[0] << needed[0]
     while candidates:
@@ -93,10 +99,11 @@ def pack(
     """Packs examples, truncated to `lengths`, into rows by best fit.
 
     Args:
-      examples: the examples: feature -> ids.
-      lengths: feature -> tokens of a row; "fullest" refers to the first feature.
-      ends_in_eos: features whose full rows end in EOS (1), as in Mesh TensorFlow.
-      order: shuffles the rows; None to keep their order.
+      examples: the examples, each a mapping feature -> ids.
+      lengths: feature -> the number of tokens of a row. The fullest row is the one with the least
+        room for the first feature.
+      ends_in_eos: features of which a full row must end in EOS (1), as in Mesh TensorFlow.
+      order: the generator that shuffles the rows; None to keep their order.
 
     Returns:
       feature, feature_segmentation and feature_position -> int32 [rows, length].

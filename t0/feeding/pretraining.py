@@ -5,13 +5,13 @@
         block[0]        # {"inputs": int32 [512], "targets": int32 [114]}
 
 A block of examples is made from a block of documents (about 8 MB of text, or some files of a
-cache). The documents are shuffled, joined, split and corrupted by the task's objective. Random
-numbers depend only on (seed, task, epoch, block), so a stream can resume from (epoch, block,
-offset) without repeating earlier blocks. Each epoch has another order of shards. A thread
+cache). The task's objective shuffles, joins, splits and corrupts the documents. Random numbers
+depend only on (seed, task, epoch, block), so a stream can resume from (epoch, block, offset)
+without repeating earlier blocks. In each epoch, the shards have a different order. A thread
 prefetches one block.
 
-Documents come from a task's cache, already tokenized (`CachedDocuments`), or as text that is
-tokenized while it is read (`Documents`), which `t0.feeding.live` opens.
+The documents of a task's cache are already tokenized (`CachedDocuments`). Other documents are texts
+that are tokenized while they are read (`Documents`); `t0.feeding.live` opens them.
 """
 
 import dataclasses
@@ -25,9 +25,10 @@ from t0.feeding import denoising
 from t0.feeding.denoising import Ragged
 from t0.feeding.reading import CachedSource, ExampleBlock, ReadAhead, key_of, shuffled
 
-# Characters of a block of documents. Larger blocks shuffle better, but delay the first step.
+# The number of characters of a block of documents. With larger blocks, documents are shuffled
+# better, but the first step starts later.
 BLOCK_CHARACTERS = 8_000_000
-# The first block of each shard has a multiple of this number.
+# Block n of shard s has the number s * _BLOCKS_OF_SHARD + n. Both count from 0.
 _BLOCKS_OF_SHARD = 2**20
 _DOCUMENTS, _NOISE = 0, 1  # keys of a block's two random generators
 
@@ -39,8 +40,8 @@ class Documents:
     Attributes:
       name: the task's name.
       shards: the split's shards, in order.
-      read: yields the texts of a shard.
-      encode: returns the ids of a text.
+      read: a function that yields the texts of a shard.
+      encode: a function that returns the ids of a text.
       block_characters: the number of characters of a block.
     """
 
@@ -51,7 +52,7 @@ class Documents:
     block_characters: int = BLOCK_CHARACTERS
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[tuple[int, Ragged]]:
-        """Yields (number, block) from number `first` on; numbers may have gaps."""
+        """Yields (number, block) from number `first` on. Some numbers are not used."""
         order = np.arange(len(self.shards))
         if seed is not None:
             order = np.random.default_rng([seed, key_of(self.name), epoch]).permutation(order)
@@ -74,7 +75,8 @@ class Documents:
             yield batch
 
     def _tokens(self, texts: list[str | bytes]) -> Ragged:
-        # One at a time is as fast as in batches, because SentencePiece holds Python's global lock.
+        # Texts are encoded one at a time. Batches would not be faster, because SentencePiece holds
+        # Python's global lock.
         sequences = [
             np.array(self.encode(t if isinstance(t, str) else t.decode("utf-8")), np.int32)
             for t in texts
@@ -205,8 +207,8 @@ def _full_lm(
     return {"targets": pieces}
 
 
-# T5's preprocessor -> a function that makes features from pieces, and whether documents are joined
-# first.
+# T5's preprocessor -> (a function that makes features from pieces of documents, whether documents
+# are joined before they are split into pieces).
 _OBJECTIVES: dict[str, tuple[Callable[..., dict[str, Ragged]], bool]] = {
     "t5.data.preprocessors.span_corruption": (_span_corruption, True),
     "t5.data.preprocessors.prefix_lm": (_prefix_lm, False),

@@ -5,10 +5,10 @@
     records[17]["inputs"]                   # int64 [tokens]
     records[17]["inputs_pretokenized"]      # [b"Dana Reeve, the widow of ..."]
 
-It has the interface of a PyTorch dataset (`len` and integer indices), and can be pickled into the
-processes of a data loader. Records are numbered through the files of the split in order. The first
-access to a file finds the offsets of its records by reading only their lengths. After that, each
-record takes one read.
+`CachedRecords` has the interface of a PyTorch dataset (`len` and integer indices), and can be
+pickled into the processes of a data loader. The records of all files of the split are numbered in
+order. The first access to a file finds the offsets of its records, by reading only their lengths.
+After that, each record takes one read.
 """
 
 import bisect
@@ -30,7 +30,7 @@ from t0.files import paths, protobuf_wire, tfrecord
 from t0.files.any_path import binary
 
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
-# Field number of the list in a `tf.train.Feature`: bytes_list, float_list, int64_list.
+# The field numbers of bytes_list, float_list and int64_list in a `tf.train.Feature`.
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 
 Value = np.ndarray | list[bytes]
@@ -56,14 +56,14 @@ class CachedRecords(Sequence[dict[str, Value]]):
 
     @functools.cached_property
     def _ends(self) -> list[int]:
-        """For each file, the number of the record that follows it."""
+        """For each file, the number of the first record after it."""
         return [*itertools.accumulate(len(self._begin(n)) for n in range(len(self._files)))]
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def __getitem__(self, number: Any) -> Any:
-        """Returns name -> value of a record, or a list of records for a slice.
+        """Returns one record as name -> value; for a slice, a list of records.
 
         Integers are int64, floats are float32, and texts are a list of bytes.
 
@@ -111,7 +111,7 @@ def _files(folder: str, split: str) -> tuple[str, ...]:
 
 
 def _value(feature: bytes) -> Value:
-    """Returns the value of a `tf.train.Feature`; without a list it is an empty int64 array."""
+    """Returns the value of a `tf.train.Feature`; an empty int64 array if it has no list."""
     for kind, content in token_files.nested(feature, _BYTES, _FLOATS, _INTEGERS):
         if kind == _BYTES:
             return [text for _, text in token_files.nested(content, 1)]

@@ -1,8 +1,8 @@
 """Reads a task's examples in blocks from its cache.
 
 A block is a few thousand examples that are read and shuffled together. Each epoch shuffles the
-order of the cache's files and the examples within each block. So the position in a stream is three
-numbers: (epoch, block, offset).
+order of the cache's files, and the examples within each block. So the position in a stream consists
+of three numbers: (epoch, block, offset).
 
     source = CachedSource("toy", files, examples=60, features=("inputs", "targets"))
     for block in source.blocks(epoch=0, first=0, seed=7):
@@ -24,8 +24,8 @@ from t0.errors import UserError
 from t0.feeding.token_files import Ragged, read_ids
 from t0.files import paths
 
-# Examples of a block. Larger blocks shuffle better, but each task of a mixture holds a block in
-# memory.
+# The number of examples of a block. With larger blocks, examples are shuffled better, but memory
+# holds a block of each task of a mixture.
 BLOCK_EXAMPLES = 4096
 # The last file that SeqIO and our own commands write to a finished cache.
 _COMPLETED = "COMPLETED"
@@ -35,8 +35,8 @@ _END = object()
 def content_of(cache_files: Sequence[str]) -> str:
     """Returns a text that identifies the content of a task's cache, without reading the records.
 
-    It consists of the size of each file, and the hash of `COMPLETED`, in which our caches list the
-    checksums of their files.
+    The text consists of the size of each file, and the hash of the file `COMPLETED`, in which our
+    caches list the checksums of all files.
     """
     marks = {posixpath.join(posixpath.dirname(name), _COMPLETED) for name in cache_files}
     lines = []
@@ -50,12 +50,12 @@ def content_of(cache_files: Sequence[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleBlock:
-    """Examples of a task.
+    """A block of a task's examples, in shuffled order.
 
     Attributes:
-      features: feature -> the ids of each example.
-      order: the indices of the examples, in the block's order.
-      number: the block's number if the numbers have gaps, else None.
+      features: feature -> the ids of each example, as they are stored.
+      order: the indices of the stored examples, in the order in which the block returns them.
+      number: the block's number, if a source does not use all numbers; otherwise None.
     """
 
     features: Mapping[str, Ragged]
@@ -90,7 +90,7 @@ class ExampleSource(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class CachedSource:
-    """A split in SeqIO's cache layout.
+    """The examples of a split in a cache with SeqIO's layout.
 
     Attributes:
       name: the task's name.
@@ -103,14 +103,14 @@ class CachedSource:
     files: tuple[str, ...]
     examples: int
     features: tuple[str, ...]
-    # If a task has a single block, it is read only once; later epochs only reorder it.
+    # The block of a task that has only one. It is read once, and later epochs only reorder it.
     _whole: list[dict[str, Ragged]] = dataclasses.field(default_factory=list, compare=False)
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None.
 
         Raises:
-          UserError: if a file cannot be read; the message has the task and the file.
+          UserError: if a file cannot be read. The message has the task and the file.
         """
         files = list(self.files)
         per_file = max(1.0, self.examples / len(files))
@@ -152,7 +152,7 @@ class CachedSource:
 
 
 def shuffled(name: str, epoch: int, number: int, seed: int | None, count: int) -> np.ndarray:
-    """Returns the order of the `count` examples of a block; 0, 1, ... if `seed` is None."""
+    """Returns a random order of the `count` examples of a block; 0, 1, ... if `seed` is None."""
     if seed is None:
         return np.arange(count)
     return np.random.default_rng([seed, key_of(name), epoch, number]).permutation(count)
@@ -160,7 +160,7 @@ def shuffled(name: str, epoch: int, number: int, seed: int | None, count: int) -
 
 def key_of(name: str) -> int:
     """Returns a number for a task's name, used as part of random seeds."""
-    # Python's hash differs between processes.
+    # Python's own `hash` differs between processes, so it cannot be used.
     return zlib.crc32(name.encode())
 
 

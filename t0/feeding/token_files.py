@@ -5,9 +5,9 @@
     read["inputs"].lengths         # int64 [records]
 
 A record is a `tf.train.Example`. All common writers use the same layout, so numpy can find and
-decode the entries of thousands of records together, several times faster than
-`tf.io.parse_example`. Protocol buffers also allow other layouts: a record with another layout is
-first rewritten in the common one.
+decode the entries of thousands of records together. This is several times faster than
+`tf.io.parse_example`. Protocol buffers also allow other layouts. A record with another layout is
+first rewritten in the common layout.
 """
 
 import itertools
@@ -21,12 +21,12 @@ from t0.errors import UserError
 from t0.files import paths, tf_examples, tfrecord
 from t0.files.protobuf_wire import fields, varint
 
-# Records that are decoded together: a few MB including their texts.
+# The number of records that are decoded together. They are a few MB, including their texts.
 _RECORDS_AT_ONCE = 4096
-# Files that are read in turns, one record of each. The order of a cache's examples depends on this
-# number, and so do the data positions in checkpoints.
+# The number of files that are read in turns, one record of each. The order of a cache's examples
+# depends on this number, and so do the data positions in checkpoints.
 _FILES_IN_TURNS = 8
-# A record with more entries is treated as one with another layout.
+# A record with more entries than this is treated like a record with another layout.
 _MOST_ENTRIES = 256
 _FIELD_1, _FIELD_2, _FIELD_3 = 0x0A, 0x12, 0x1A
 _BYTES_LIST, _INT64_LIST = _FIELD_1, _FIELD_3
@@ -39,7 +39,7 @@ class Ragged(NamedTuple):
 
     Attributes:
       values: the tokens of all sequences, one sequence after another, int32.
-      ends: the end of each sequence in `values`, after a leading 0, int64 [sequences + 1].
+      ends: a 0, and then the index in `values` at which each sequence ends, int64 [sequences + 1].
     """
 
     values: np.ndarray
@@ -62,15 +62,15 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
     """Reads integer features of all records of some files.
 
     Args:
-      files: TFRecord files. The records of several files come in turns, as `tf.data` interleaves
-        eight files.
+      files: TFRecord files. The records of several files are interleaved, as `tf.data` does with
+        eight files at a time.
       names: the features' names. A record without a feature has no ids for it.
 
     Returns:
       feature -> the ids of each record.
 
     Raises:
-      UserError: if a file cannot be read, is damaged or holds other data; the message has its name.
+      UserError: if a file cannot be read, is damaged or holds other data. The message has its name.
     """
     chunks: dict[str, list[Ragged]] = {name: [] for name in names}
     counts = []
@@ -101,7 +101,7 @@ def record_batches(file: str, at_once: int = _RECORDS_AT_ONCE) -> Iterator[list[
     """Yields the records of a file, `at_once` at a time.
 
     Raises:
-      UserError: if it cannot be read, or is damaged; the message has its name.
+      UserError: if the file cannot be read, or is damaged. The message has its name.
     """
     try:
         with paths.opened(file) as stream:
@@ -159,7 +159,7 @@ def ids_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, Ragged]:
     """Decodes integer features of `tf.train.Example` messages.
 
     Raises:
-      ValueError: if a record is not such a message, or one of the features holds no integers.
+      ValueError: if a record is not such a message, or if a feature holds values of another type.
     """
     buffer, spans, unusual = _find_features(records, names)
     if unusual.size:
@@ -179,7 +179,7 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
     """Finds text features in `tf.train.Example` messages.
 
     Returns:
-      feature -> the bytes of each record's first value, None for a record without the feature.
+      feature -> the bytes of each record's first value; None for a record without the feature.
 
     Raises:
       ValueError: if a record is not such a message.
@@ -198,7 +198,8 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
     return columns
 
 
-# Feature -> (begin, end) of its packed integers, or of its text, in a buffer, each int64 [records].
+# Feature -> (begin, end) in a buffer of the feature's packed integers or of its text. Both are
+# int64 [records].
 Spans = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -208,10 +209,10 @@ def _find_features(
     """Finds features of one kind in records.
 
     Returns:
-      the joined records; the features' spans in them; and the numbers of the records that do not
-      have the common layout, whose spans are invalid.
+      the joined records; the features' spans in them; and the numbers of the records with another
+      than the common layout. The spans of these records are invalid.
     """
-    buffer = b"".join([*records, b"\0"])  # not empty, even if all records are
+    buffer = b"".join([*records, b"\0"])  # so that it is not empty if all records are empty
     data = np.frombuffer(buffer, np.uint8)
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
     starts = np.append(0, ends[:-1])
@@ -270,25 +271,32 @@ def _read_entries(
 def _locate_packed(
     data: np.ndarray, at: np.ndarray, end: np.ndarray, kind: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns begin and end of packed integers or texts, and which have the common layout."""
+    """Finds the packed integer or text of each entry.
+
+    Returns:
+      the begin and end of each one, and whether its entry has the common layout.
+    """
     list_size, inside = _varints(data, at + 1)
     packed_size, packed = _varints(data, inside + 1)
     empty = (at == end) | ((list_size == 0) & (inside == end))
     usual = (_bytes(data, at) == kind) & (inside + list_size == end)
     full = usual & (_bytes(data, inside) == _FIELD_1) & (packed + packed_size == end)
     if kind == _INT64_LIST:
-        full &= _bytes(data, end - 1) < 128  # the last integer is whole
+        full &= _bytes(data, end - 1) < 128  # the last integer is complete
     empty &= usual | (at == end)
     return np.where(empty, end, packed), end, empty | full
 
 
 def _bytes(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Returns bytes of `data`; offsets after the end, from uncommon layouts, give any byte."""
+    """Returns the bytes of `data` at `offsets`.
+
+    Uncommon layouts can lead to offsets after the end. The bytes for these are arbitrary.
+    """
     return data.take(offsets, mode="clip")
 
 
 def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the values of the varints at `at`, and the positions after them."""
+    """Returns the values of the varints that begin at `at`, and the offsets at which they end."""
     value = np.zeros(at.shape, np.int64)
     after = at.copy()
     rows = np.arange(at.size)
@@ -304,7 +312,12 @@ def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _decode_varints(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
-    """Decodes sequences of varints; `packed_ends` has their ends in `packed`, after a leading 0."""
+    """Decodes sequences of varints.
+
+    Args:
+      packed: the bytes of all sequences, one sequence after another.
+      packed_ends: a 0, and then the index in `packed` at which each sequence ends.
+    """
     stops = np.flatnonzero(packed < 128)
     starts = np.append(0, stops[:-1] + 1)[: stops.size]
     sizes = stops - starts + 1
@@ -334,10 +347,10 @@ def _rewrite_usual(record: bytes, names: Sequence[str]) -> bytes:
 
 
 def features_of(record: bytes) -> dict[str, bytes]:
-    """Returns name -> feature, as bytes, of a record of any layout.
+    """Returns the features of a record of any layout, as name -> encoded `tf.train.Feature`.
 
     Raises:
-      ValueError: if the record is no `tf.train.Example`.
+      ValueError: if the record is not a `tf.train.Example`.
     """
     by_name = {}
     try:
@@ -366,7 +379,7 @@ def nested(message: bytes, *numbers: int) -> Iterator[tuple[int, bytes]]:
     """Yields (field number, content) of the given length-delimited fields of a message.
 
     Raises:
-      ValueError: if the bytes are not a whole message, or one of these fields is a number.
+      ValueError: if the bytes are not a complete message, or if one of these fields is a number.
     """
     for number, content in fields(message):
         if number in numbers:

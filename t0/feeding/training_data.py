@@ -1,4 +1,4 @@
-"""The packed batches of a training run, each with a position that a checkpoint can hold.
+"""Makes the packed batches of a training run, each with a position that a checkpoint can hold.
 
     data = open_training_data(spec)              # spec: a DataSpec whose tasks are all cached
     for batch, position in data.batches(16):
@@ -7,9 +7,9 @@
         ...                                      # the batches from that position on
 
 Examples are drawn in windows. A window is packed, and its rows are shuffled. A position holds the
-state of the streams at the start of the window, and the number of rows that were used: a few
-numbers for each task, however large the window. A batch maps each feature to int32 [sequences,
-length].
+state of the streams at the start of the window, and the number of the window's rows that were used.
+So it has only a few numbers for each task, whatever the size of the window. A batch maps each
+feature to int32 [sequences, length].
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from t0.feeding.reading import CachedSource, ExampleSource
 Batch = dict[str, np.ndarray]
 Position = dict[str, Any]
 _UNKNOWN = 2  # T5's id of an unknown token
-_ROWS = 0x726F7773  # key for the order of rows, different from those of tasks and mixing
+_ROWS = 0x726F7773  # distinguishes the generator of the rows' order from the other generators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +39,8 @@ class _Position:
     Attributes:
       mixture: the state of the streams at the start of the window.
       window: the number of the window.
-      row: the rows of the window that were used.
-      examples: the number of examples so far.
+      row: the number of the window's rows that were used.
+      examples: the number of examples that were used so far.
     """
 
     mixture: MixtureState
@@ -51,13 +51,13 @@ class _Position:
 
 @dataclasses.dataclass(frozen=True)
 class Filling:
-    """How well a window was packed.
+    """Statistics about the packing of a window.
 
     Attributes:
       rows: the number of the window's rows.
       examples: the number of examples in these rows.
       filled: feature -> the share of its positions that hold a token.
-      unknown: the share of the first window's targets that have an unknown token.
+      unknown: the share of targets in the first window that contain an unknown token.
     """
 
     rows: int
@@ -71,12 +71,12 @@ class TrainingData:
 
     Args:
       mixture: an endless stream of examples.
-      lengths: feature -> tokens of a row, inputs first.
+      lengths: feature -> the number of tokens of a row, inputs first.
       seed: the seed of the order of rows.
       pack: whether several examples share a row.
-      ends_in_eos: features whose full rows end in EOS.
-      window_rows: how many rows of examples are packed together.
-      spec: the specification of the data; None for data without one, such as a test's.
+      ends_in_eos: the features of which a full row must end in EOS.
+      window_rows: the number of rows whose examples are packed together.
+      spec: the specification of the data; None for data without one, such as in tests.
     """
 
     def __init__(
@@ -111,15 +111,18 @@ class TrainingData:
 
     @property
     def filling(self) -> Filling | None:
-        """How well the last window was packed, None before the first."""
+        """Statistics about the packing of the last window; None before the first window."""
         return self._filling
 
     def shares(self) -> list[TaskShare]:
-        """Returns each task's examples drawn so far, including the current window."""
+        """Returns each task's share of the examples drawn so far, including the current window."""
         return self._mixture.shares()
 
     def read_position(self, position: Any) -> Position | None:
-        """Checks a position from a checkpoint and returns it for `batches`; None stays None.
+        """Checks a position from a checkpoint, and returns it for use with `batches`.
+
+        Args:
+          position: the position; None, which is also returned, for the start of the data.
 
         Raises:
           ValueError: if it is not a position from `batches`.
@@ -137,7 +140,7 @@ class TrainingData:
           position: the position to start from; None for the start of the data.
 
         Raises:
-          UserError: if the position is not in this data, or the data cannot be read.
+          UserError: if the position belongs to other data, or if the data cannot be read.
         """
         window, used = 0, 0
         if position is not None:
@@ -212,10 +215,11 @@ def open_training_data(
 
     Args:
       data: the specification: the mixture and its packing.
-      live: opens a task without cache files, which needs SeqIO; if None, such a task is an error.
+      live: a function that opens a task without cache files, through SeqIO. If it is None, such a
+        task is an error.
 
     Raises:
-      UserError: if a task needs SeqIO, or the rates sum to zero.
+      UserError: if a task needs SeqIO and `live` is None, or if the rates sum to zero.
     """
     sources = [open_source(task, data, live) for task in data.tasks]
     if not sources:
@@ -242,7 +246,7 @@ def open_source(
     Args:
       task: a task of `data`.
       data: the specification.
-      live: opens a task without cache files, as in `open_training_data`.
+      live: a function that opens a task without cache files, as in `open_training_data`.
 
     Raises:
       UserError: if the task needs SeqIO, and `live` is None.

@@ -4,9 +4,9 @@ r"""Checks the TSV files of T5's `tsv_dataset_fn` before training, and unpacks c
         dataset = tsv_dataset_fn(filename="pairs.tsv.gz", ...)
     check_tsv_file("pairs.tsv")      # TsvFile(examples=200, has_mark=False)
 
-Each line is an input, a tab and a target, in UTF-8; quotes have no special meaning. T5's function
-itself does not unpack `.gz` files, retains a byte order mark, and fails in the middle of training
-at a line without a tab.
+Each line is an input, a tab and a target, in UTF-8. Quotes have no special meaning. Without these
+checks, T5's function does not unpack `.gz` files, keeps a byte order mark as text, and fails in the
+middle of training at a line without a tab.
 """
 
 import contextlib
@@ -38,10 +38,11 @@ def check_tsv_file(path: str) -> TsvFile:
     """Reads a file once, and prints its number of examples.
 
     Args:
-      path: the file; one that ends in .gz is unpacked.
+      path: the file. If its name ends in .gz, it is unpacked.
 
     Raises:
-      UserError: if a line has no tab, several tabs, or no text, or is not UTF-8; with its number.
+      UserError: if a line has no tab, several tabs, or no text, or is not UTF-8. The message has
+        the number of the line.
     """
     count, has_mark = 0, False
     with reading(path), unpacked(any_path(path)) as file:
@@ -81,7 +82,7 @@ def _check_line(path: str, number: int, line: bytes) -> bool:
 
 
 def _checked_lines(filename: Any, *args: Any, **kwargs: Any) -> tf.data.Dataset:
-    """Replaces `tf.data.TextLineDataset`: checks the files, unpacks `.gz` and drops marks."""
+    """Replaces `tf.data.TextLineDataset`: checks files, unpacks `.gz`, drops byte order marks."""
     names = [filename] if isinstance(filename, str | os.PathLike) else filename
     if args or kwargs or not isinstance(names, list | tuple):
         return tf.data.TextLineDataset(filename, *args, **kwargs)
@@ -99,7 +100,7 @@ def _checked_lines(filename: Any, *args: Any, **kwargs: Any) -> tf.data.Dataset:
 
 
 class _Overlay:
-    """A module with some of its names replaced."""
+    """A module in which some names have other values."""
 
     def __init__(self, module: Any, **other: Any) -> None:
         self.__dict__.update(other, _module=module)

@@ -1,4 +1,4 @@
-"""Predictions for inputs from a checkpoint. `jobs` registers gin's `t0.infer`.
+"""Inference: predicts texts for inputs with a checkpoint. `jobs` registers gin's `t0.infer`.
 
 | call | purpose |
 |---|---|

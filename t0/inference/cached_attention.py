@@ -1,4 +1,4 @@
-"""Attention of a decoding step, with keys and values cached from step to step.
+"""Computes the attention of a decoding step, with keys and values cached from step to step.
 
 Legend: B examples, K beams, H heads, D key or value size of a head, L input tokens, T target
 tokens, C targets of a chunk, N chunks.
@@ -13,9 +13,9 @@ with layers that have the same variables and
   beams;
 - compute in float32, whatever the activation type, except for the sums of the encoder's values.
 
-The beams of an example share one cache. When beams are reordered, no cached value moves:
-`ancestors` [B, K, T] holds the column of each token in a beam's history, and all other columns are
-masked.
+The beams of an example share one cache. When beams are reordered, no cached value moves. Instead,
+`ancestors` [B, K, T] says in which column of the cache each earlier token of a beam is, and all
+other columns are masked.
 
     model = mesh_utils.build_model(...)
     cache_attention(model.decoder)
@@ -30,12 +30,12 @@ from t0.compat import tf1 as tf
 from t0.scoring.mesh_model import copy_as_class, has_t5_options
 
 CHUNK = 32
-# Added to the logits of masked positions; its exponential is 0.
+# Added to the logits of masked positions, so that their exponential is 0.
 _HIDDEN = -1e9
 
 
 def cache_attention(decoder: Any) -> int:
-    """Replaces the attention layers of a decoder that have T5's options.
+    """Replaces those attention layers of a decoder that have only T5's options.
 
     Args:
       decoder: Mesh TensorFlow's `Unitransformer`; it is modified.
@@ -59,7 +59,7 @@ class _CachedSelfAttention(transformer_layers.SelfAttention):
     """The decoder's self-attention to earlier positions."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
-        """Prepares the states ("first_part", returning `x`), or attends at one step."""
+        """Attends at one step. In mode "first_part", only prepares the states, and returns `x`."""
         if context.mode == "first_part":
             self._prepare(context, x)
             return x
@@ -94,7 +94,7 @@ class _CachedSelfAttention(transformer_layers.SelfAttention):
         context.record_new_states([_fresh_zeros(context.mesh, shape) for _ in ("keys", "values")])
 
     def _biases(self, context: Any, x: mtf.Tensor, heads: list[mtf.Dimension]) -> mtf.Tensor:
-        """Returns the biases of all steps [T, N, H, C]: relative positions and the causal mask."""
+        """Returns the biases of all steps, [T, N, H, C], for relative positions and causality."""
         # Layers with the same table of relative positions share the biases.
         key = ("biases of every step", self.relative_attention_type)
         if self.relative_attention_type == "bias" or key not in context.cache:
@@ -117,7 +117,7 @@ class _CachedEncDecAttention(transformer_layers.EncDecAttention):
     """The decoder's attention to the encoder's output."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
-        """Prepares keys and values ("first_part", returning `x`), or attends at one step."""
+        """Attends at one step. In mode "first_part", prepares keys and values, and returns `x`."""
         params = self.make_params(context)
         if context.mode == "first_part":
             self._prepare(context, params)
@@ -146,7 +146,7 @@ class _CachedEncDecAttention(transformer_layers.EncDecAttention):
         context.record_constant_state((mtf.cast(keys, tf.float32), values, bias))
 
 
-# Variables are named after the layer's class.
+# Mesh TensorFlow names variables after the layer's class, so the classes need the original names.
 _CachedSelfAttention.__name__ = transformer_layers.SelfAttention.__name__
 _CachedEncDecAttention.__name__ = transformer_layers.EncDecAttention.__name__
 KINDS = {
@@ -170,7 +170,7 @@ def _fresh_zeros(mesh: mtf.Mesh, shape: mtf.Shape) -> mtf.Tensor:
 
 
 def _in_chunks(bias: tf.Tensor) -> tf.Tensor:
-    """Returns biases [T, H, T] as [T, N, H, C]; positions beyond T are masked."""
+    """Divides biases [T, H, T] into chunks [T, N, H, C]; masks the positions beyond T."""
     steps, heads, length = bias.shape.as_list()
     bias = tf.pad(bias, [(0, 0), (0, 0), (0, -length % CHUNK)], constant_values=_HIDDEN)
     return tf.transpose(tf.reshape(bias, [steps, heads, -1, CHUNK]), [0, 2, 1, 3])
@@ -196,7 +196,7 @@ def _attend_to_past(
       values: cached values, same shape; written in place.
       step: the step's number, scalar.
       biases: added to the logits of each step, [T, N, H, C].
-      ancestors: the column of each token of each beam, [B, K, T]; None without beams.
+      ancestors: the cache's column for each token of each beam, [B, K, T]; None without beams.
 
     Returns:
       the weighted sum of values, in the shape and type of `q`, and the cached keys and values.
@@ -220,7 +220,7 @@ def _attend_to_past(
     if ancestors is not None:
         bias += _mask_of_other_beams(ancestors, chunk)
     logits = tf.matmul(_by_head(q)[tf.newaxis], keys[: chunk + 1], transpose_b=True) + bias
-    # A softmax over chunks and positions; the division by the sum of weights comes last.
+    # This is a softmax over chunks and positions. The division by the sum of weights comes last.
     weights = tf.exp(logits - tf.reduce_max(logits, [0, 4], keepdims=True))
     mixed = tf.reduce_sum(tf.matmul(weights, values[: chunk + 1]), 0)
     mixed /= tf.reduce_sum(weights, [0, 4])[..., tf.newaxis]
@@ -228,7 +228,7 @@ def _attend_to_past(
 
 
 def _mask_of_other_beams(ancestors: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
-    """Returns the mask [n, B, 1, K, K*C] of the rows of other beams, from ancestors [B, K, T]."""
+    """Returns a mask [n, B, 1, K, K*C] that hides other beams' tokens, from ancestors [B, K, T]."""
     batch, beams, length = ancestors.shape.as_list()
     padded = tf.pad(ancestors, [(0, 0), (0, 0), (0, -length % CHUNK)])
     padded = tf.transpose(tf.reshape(padded, [batch, beams, -1, CHUNK]), [2, 0, 1, 3])[: chunk + 1]
@@ -259,17 +259,17 @@ def _attend_to_inputs(
 
 
 def _by_head(x: tf.Tensor) -> tf.Tensor:
-    """Returns [B, (K,) H, D] as float32 [B, H, K, D]."""
+    """Converts [B, (K,) H, D] to float32 [B, H, K, D]."""
     x = tf.cast(x, tf.float32)
     return x[:, :, tf.newaxis] if len(x.shape) == 3 else _swapped(x)
 
 
 def _by_position(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Returns [B, H, K, D] in the shape and type of `like`, [B, (K,) H, D]."""
+    """Converts [B, H, K, D] to the shape and type of `like`, [B, (K,) H, D]."""
     x = x if len(like.shape) == 3 else _swapped(x)
     return tf.cast(tf.reshape(x, like.shape), like.dtype)
 
 
 def _swapped(x: tf.Tensor) -> tf.Tensor:
-    """Swaps the second and third of four dimensions, faster than a transpose if they are small."""
+    """Swaps the second and third of four dimensions. If they are small, a transpose is slower."""
     return tf.stack(tf.unstack(x, axis=1), axis=2)

@@ -4,7 +4,7 @@
     next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
 The examples have the same order as in SeqIO, and therefore the same numbers. In a task with
-instructions, the inputs contain the examples that fit, and the target is the first output.
+instructions, an input contains the demonstrations that fit, and the target is the first output.
 """
 
 import itertools
@@ -22,7 +22,8 @@ from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_ch
 
 _T = TypeVar("_T")
 
-# The number of files that SeqIO keeps open, and of records that it reads from each at a time.
+# The number of files that SeqIO keeps open, and the number of records that it reads from a file
+# before it turns to the next one.
 _OPEN, _BLOCK = 16, 16
 _TEXTS = tuple(f"{name}_pretokenized" for name in FIELDS)
 _CHOICES = "is_correct"
@@ -40,20 +41,21 @@ def open_cache(
     spec: InstructionSpec | None = None,
     hides_targets: bool = False,
 ) -> InputSource:
-    """Returns the examples of a task's cached split.
+    """Returns the source of the examples in a task's cached split.
 
     Args:
       task: the task's name.
       split: the split's name.
-      files: its TFRecord files.
-      total: the number of its examples, None if unknown.
-      vocabularies: for inputs and targets; their `decode` makes the text of a record without text.
+      files: the split's TFRecord files.
+      total: the number of the split's examples; None if it is unknown.
+      vocabularies: the vocabularies of inputs and targets. If a record has no text, their `decode`
+        makes it from the ids.
       spec: how to make inputs from the records of a task with instructions; None for other tasks.
       hides_targets: whether to omit targets, because the split's labels are withheld.
 
     Raises:
-      UserError: raised while reading, if a file is unreadable or damaged, or if the task is for
-        rank evaluation.
+      UserError: if a file is unreadable or damaged, or if the task is for rank evaluation. It is
+        raised while the examples are read.
     """
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
@@ -95,7 +97,7 @@ def _decode_instructions(
     """Returns the ids and texts of inputs and targets of a task with instructions.
 
     Raises:
-      ValueError: the records are not those of such a task.
+      ValueError: if the records are not those of such a task.
     """
     ids = ids_of(records, (*instructed.FEATURES, _PARTS))
     texts, outputs = texts_of(records, _INSTRUCTION_TEXTS).values()
@@ -113,7 +115,7 @@ def _decode_instructions(
 
 
 def _select_slices(text: bytes, sizes: np.ndarray, fits: np.ndarray) -> bytes:
-    """Returns a text without the parts that are dropped."""
+    """Removes the parts that do not fit from a text, given the size of each part in bytes."""
     ends = np.cumsum(sizes)
     bounds = zip((ends - sizes)[fits].tolist(), ends[fits].tolist(), strict=True)
     return b"".join(text[start:end] for start, end in bounds)

@@ -6,9 +6,9 @@ Legend: B examples, K beams, L input tokens, T target tokens, V vocabulary.
     generator.restore("/models/tiny/model.ckpt-1000")
     ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
-Mesh TensorFlow's shapes are static: each (B, L, T) has its own lowering, which is created on first
-use. All lowerings share one set of variables, which is restored once. `t0.inference.inputs` keeps
-the number of shapes small.
+Mesh TensorFlow's shapes are static, so each (B, L, T) has its own lowering, which is created on
+first use. All lowerings share one set of variables, which is restored once. `t0.inference.inputs`
+keeps the number of shapes small.
 
 A lowering runs the encoder once, then a loop over the decoder's steps. Layers, variables and the
 protocol for step-by-step decoding are Mesh TensorFlow's: a pass in mode "first_part" creates the
@@ -16,7 +16,7 @@ states, and each pass in mode "incremental" takes the states and returns new one
 it computes scores, stops when every example has ended, and has a length limit for each example.
 `t0.inference.cached_attention` replaces the attention layers.
 
-Logits are float32 products of the last hidden state, whatever the activation type.
+Logits are computed in float32 from the last hidden state, whatever the activation type.
 """
 
 import dataclasses
@@ -45,13 +45,14 @@ class _Lowered:
 
 
 class _MatmulDevices(SharedVariables):
-    """The devices of a mesh, with a matrix product instead of an equivalent einsum.
+    """A mesh that computes an einsum as a matrix product if the two are equivalent.
 
-    TensorFlow's Einsum has no oneDNN kernel for the few rows of a decoding step.
+    This is faster, because TensorFlow's Einsum has no oneDNN kernel for the few rows of a decoding
+    step.
     """
 
     def einsum(self, equation: str, *slices: tf.Tensor) -> tf.Tensor:
-        """Computes an einsum of each device's slices, as in Mesh TensorFlow."""
+        """Computes an einsum of one device's slices, with the result of Mesh TensorFlow's."""
         operands, _, result = equation.partition("->")
         first, _, second = operands.partition(",")
         if len(second) != 2 or first[-1:] != second[:1] or result != first[:-1] + second[1]:
@@ -62,13 +63,13 @@ class _MatmulDevices(SharedVariables):
 
 
 class MeshGenerator:
-    """Predicts with one set of weights.
+    """Predicts tokens with one set of weights.
 
     Args:
       model: a Mesh TensorFlow `Bitransformer`; its decoder's attention layers are replaced.
       types: the types of masters, slices and activations. Scores always use float32 logits.
       placement: the mesh, its layout and its devices.
-      method: how tokens are chosen.
+      method: the method by which tokens are chosen.
     """
 
     def __init__(
@@ -103,8 +104,8 @@ class MeshGenerator:
           the number of restored variables.
 
         Raises:
-          UserError: the checkpoint cannot be read, or a variable of the model is missing or has a
-            different shape or type.
+          UserError: if the checkpoint cannot be read, or if a variable of the model is missing or
+            has a different shape or type.
         """
         if self._slice_copies is None:
             *_, lowering = self._build(self.replicas, 1, 1, _DecodingLoop.first_part)
@@ -124,8 +125,8 @@ class MeshGenerator:
           inputs: int [B, L], 0 is padding; B is a multiple of `replicas`.
           limits: int [B], the maximum number of tokens to predict for each row; 0 for a padding
             row.
-          draws: float [B, T], uniform in [0, 1), used only for sampling. T is the maximum over all
-            rows.
+          draws: float [B, T], uniform random numbers in [0, 1), used only for sampling. T is the
+            maximum number of tokens to predict over all rows.
 
         Returns:
           the tokens, int32 [B, T]: each row's tokens up to EOS or its limit, then zeros; and the
@@ -140,10 +141,10 @@ class MeshGenerator:
         self._session.close()
 
     def lower(self, shape: tuple[int, int, int]) -> _Lowered:
-        """Builds and caches the program of a batch shape. `predict` does this for a new shape.
+        """Builds and caches the program of a batch shape. `predict` calls this for each new shape.
 
         Args:
-          shape: number of examples, tokens of an input, tokens to predict.
+          shape: (B, L, T): the number of examples, tokens of an input, and tokens to predict.
 
         Returns:
           the input and output tensors.
@@ -188,7 +189,7 @@ class MeshGenerator:
 
 @dataclasses.dataclass(frozen=True)
 class _BatchFeeds:
-    """The tensors of a batch in a mesh.
+    """The input tensors of a batch in a mesh.
 
     Attributes:
       inputs: int32 [B, L], 0 is padding.
@@ -208,7 +209,7 @@ class _DecodingLoop:
       model: Mesh TensorFlow's `Bitransformer`.
       types: the types of masters, slices and activations.
       feeds: the batch.
-      method: how tokens are chosen.
+      method: the method by which tokens are chosen.
     """
 
     def __init__(
@@ -225,7 +226,11 @@ class _DecodingLoop:
         self._memory = _encode(model, types, feeds.inputs, self._shared)
 
     def run(self) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns the predicted tokens with EOS, then zeros, int32 [B, T]; and the scores [B]."""
+        """Predicts tokens until EOS or the limit.
+
+        Returns:
+          the tokens, followed by zeros, int32 [B, T], and their scores [B].
+        """
         states, constants, logits = self.first_part()
         self._table = _table(logits)
         mesh = self._feeds.inputs.mesh
@@ -274,9 +279,12 @@ class _DecodingLoop:
         return mtf.range(self._feeds.inputs.mesh, self._length_dim, tf.int32)
 
     def first_part(self) -> tuple[list[mtf.Tensor], list[Any], mtf.Tensor]:
-        """Returns the first states, the constant states, and the logits of a pass.
+        """Runs Mesh TensorFlow's pass in mode "first_part", which creates the decoding states.
 
         This is the smallest computation that uses all variables of the model.
+
+        Returns:
+          the first states, the constant states, and the logits.
         """
         batch_dims = [self._batch_dim, *([self._beam_dim] if self._beam_dim else [])]
         ids = mtf.zeros(

@@ -1,4 +1,4 @@
-"""Reads the lines of a file as inputs, and makes batches of similar length, for any engine.
+"""Reads inputs from the lines of a file, and makes batches of similar length, for any engine.
 
 `t0.inference.task_inputs` (SeqIO) and `t0.inference.cached_inputs` (files of a cache) read the
 examples of a task.
@@ -41,7 +41,8 @@ from t0.sources.readers import parsed_line, read_document, rows_of_document, wit
 
 _T = TypeVar("_T")
 
-# Number of batches in a window. In a larger window, the lengths within a batch are more similar.
+# The number of batches in a window. The larger a window is, the more similar are the lengths in a
+# batch.
 WINDOW = 32
 _SHORTEST = 16
 
@@ -51,10 +52,10 @@ FIELDS = ("inputs", "targets")
 
 @dataclasses.dataclass(frozen=True)
 class InferenceExample:
-    """One input.
+    """One input, with its target if that is known.
 
     Attributes:
-      number: the example's number from 0, in the order of the task or file.
+      number: the example's number in the order of the task or file, from 0.
       inputs: the input's text.
       targets: the target's text, or None if it is unknown.
       tokens: all tokens of the input.
@@ -73,7 +74,7 @@ class InputSource:
     Attributes:
       name: the name of the task, or of the file without its extension.
       total: the number of examples; None if it is unknown before they are read.
-      facts: a description of the examples, for the summary file.
+      facts: facts that describe the examples, for the summary file.
       read: (shard, number of shards) -> the examples of this shard.
       origin: the arguments with which another process can open the same source.
     """
@@ -86,7 +87,7 @@ class InputSource:
 
 
 def answer_choices_error(task: str) -> UserError:
-    """Returns the error about a task whose records are answer choices."""
+    """Returns the error for a task that inference cannot use because its records are choices."""
     return UserError(
         f"task {task} is for rank evaluation: its records are answer choices. Its other form, if "
         f"it has one, is {task.removesuffix('_score_eval')}"
@@ -100,10 +101,10 @@ def open_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) ->
       path: the file, local or `gs://`.
       vocabulary: the vocabulary of the inputs.
       add_eos: whether EOS ends each input.
-      repeats: how many times to repeat each input, one after the other.
+      repeats: the number of consecutive copies of each input.
 
     Raises:
-      UserError: the file is missing or empty, or a line is malformed.
+      UserError: if the file is missing or empty, or a line is malformed.
     """
     if not paths.exists(path) or paths.is_folder(path):
         raise UserError(f"input file not found: {path} (infer.input_file)")
@@ -164,7 +165,7 @@ def _text_lines(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _json_lines(path: str) -> Iterator[tuple[str, bytes]]:
-    """Yields (where, object) of JSON Lines, or of the rows of one JSON document."""
+    """Yields (place for messages, JSON object) for each JSON line, or each row of one document."""
     document = read_document(any_path(path))
     if document is None:
         lines = without_bad_rows(_lines(path), path)
@@ -204,8 +205,8 @@ class LengthLimits:
     Attributes:
       inputs: the maximum for inputs. Longer inputs are truncated; an EOS at the end is kept.
       targets: the maximum for predictions, with EOS.
-      targets_per_input: (multiplier, constant): limits a prediction also to the number of the
-        input's tokens times the multiplier plus the constant; None for no such limit.
+      targets_per_input: (multiplier, constant) of a second limit for predictions: the number of
+        tokens of the input, times the multiplier, plus the constant. None for no second limit.
     """
 
     inputs: int
@@ -234,7 +235,8 @@ class InputBatch:
       inputs: int32 [B, L], 0 is padding.
       limits: int32 [B], the maximum number of tokens to predict; 0 for a padding row.
       draws: float32 [B, T], random numbers for sampling; zeros without sampling.
-      places: the indices in the window of the examples in the first rows; other rows are padding.
+      places: for each of the first rows, the index of its example in the window. The other rows are
+        padding.
     """
 
     inputs: np.ndarray
@@ -246,7 +248,7 @@ class InputBatch:
 def windows(
     examples: Iterable[InferenceExample], size: int
 ) -> Iterator[tuple[int, tuple[InferenceExample, ...]]]:
-    """Yields (number from 0, window) for windows of `size` consecutive examples."""
+    """Divides examples into windows of `size`, and yields (number of the window from 0, window)."""
     return enumerate(_in_groups(examples, size))
 
 
@@ -263,9 +265,9 @@ def batches(
     Args:
       window: the examples.
       limits: the length limits.
-      batch_size: B of all batches.
-      method: how tokens are chosen.
-      seed: the seed of the draws.
+      batch_size: B, the same for all batches.
+      method: the method by which tokens are chosen.
+      seed: the seed of the random numbers for sampling.
     """
     truncated = [limits.truncate(example.tokens) for example in window]
     order = sorted(range(len(window)), key=lambda position: (len(truncated[position]), position))
@@ -290,7 +292,7 @@ def padded_length(tokens: int, limit: int) -> int:
     """
     length = _SHORTEST
     while length < tokens:
-        # Powers of two, and one and a half times each.
+        # The lengths are the powers of two, and 1.5 times each power of two.
         length = length * 3 // 2 if length & (length - 1) == 0 else length // 3 * 4
     return min(length, limit)
 

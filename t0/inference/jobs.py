@@ -1,4 +1,4 @@
-"""Creates prediction jobs from gin: from `t0.infer`'s settings, or those of T5's `infer.gin`.
+"""Creates prediction jobs from gin's settings, either of `t0.infer` or of T5's `infer.gin`.
 
     settings = InferenceSettings(mixture_or_task_name="qa", output_dir="/out", beam_size=4)
     settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)
@@ -6,9 +6,9 @@
     make_jobs(settings, run)           # one for each task
     make_t5_jobs(run)                  # the job of T5's decode_from_file
 
-gin knows the settings as `t0.infer`; `gin/runs/infer.gin` binds them. T5's mode reads a text file,
-appends EOS to each input, is configured by `Bitransformer.decode`, and writes one prediction per
-line to `<output_filename>-<step>`.
+In gin, the settings are called `t0.infer`, and `gin/runs/infer.gin` binds them. The job of T5's
+`infer.gin` reads a text file, appends EOS to each input, decodes with the parameters of
+`Bitransformer.decode`, and writes one prediction per line to `<output_filename>-<step>`.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from t0.inference.methods import EOS
 from t0.inference.prediction_jobs import PredictionJob, shard_suffix
 from t0.mesh import devices
 
-# The settings class that gin configures. Other engines use the plain class, which does not need
+# The settings class that gin configures. Other engines use the original class, which does not need
 # gin.
 InferenceSettings = gin.external_configurable(
     prediction_jobs.InferenceSettings, "infer", module="t0"
@@ -35,12 +35,12 @@ InferenceSettings = gin.external_configurable(
 
 @dataclasses.dataclass(frozen=True)
 class RunArguments:
-    """The arguments of a run that inference uses.
+    """The subset of a run's arguments that inference uses.
 
     Attributes:
       vocabularies: the vocabularies of inputs and targets.
-      sequence_length: the limits {"inputs": tokens, "targets": tokens}; None for no limits, only in
-        mode `eval`.
+      sequence_length: the limits {"inputs": tokens, "targets": tokens}; None for no limits, which
+        only mode `eval` allows.
       batch_size: the number of sequences in a batch.
     """
 
@@ -53,7 +53,7 @@ def make_jobs(settings: InferenceSettings, run: RunArguments) -> list[Prediction
     """Returns a job for the input file, or one for each task of the mixture.
 
     Raises:
-      UserError: settings are missing, or they name a task, split or file that does not exist.
+      UserError: if settings are missing, or name a task, split or file that does not exist.
     """
     if not settings.output_dir:
         raise UserError("infer.output_dir is not set: it names the folder of the predictions")
@@ -95,15 +95,15 @@ def _open_sources(settings: InferenceSettings, run: RunArguments) -> list[InputS
 
 
 def has_generator(model_type: str) -> bool:
-    """Returns whether our generator can decode the configured model."""
+    """Returns whether `MeshGenerator` can decode the configured model."""
     return model_type == "bitransformer" and bound("run.predict_fn") is None
 
 
 def uses_own_inference(model_type: str) -> bool:
-    """Returns whether our inference runs the configured one, instead of Mesh TensorFlow's.
+    """Returns whether mode `infer` runs this package, and not Mesh TensorFlow's inference.
 
     Raises:
-      UserError: `t0.infer` is configured with a model or function that our inference does not
+      UserError: if `t0.infer` is configured with a model or function that this package does not
         support.
     """
     configured = InferenceSettings().configured
@@ -124,7 +124,7 @@ def make_t5_jobs(run: RunArguments) -> list[PredictionJob]:
     """Returns the job of T5's `infer.gin`.
 
     Raises:
-      UserError: the files are not set, or the input file does not exist.
+      UserError: if the files are not set, or the input file does not exist.
     """
     files = [bound(f"decode_from_file.{name}") for name in ("input_filename", "output_filename")]
     if not all(files):
@@ -156,7 +156,7 @@ def make_evaluation_jobs(
       run: the run's arguments.
       tasks: the tasks.
       split: their split.
-      folder: the folder of the decoded texts, `<task>_<step>.jsonl`.
+      folder: the folder to which the decoded texts are written, as `<task>_<step>.jsonl`.
     """
     settings, limits = read_decoding_settings(run)
     cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
@@ -178,7 +178,7 @@ def read_decoding_settings(
 
     Args:
       run: the run's arguments.
-      longest: the maximum number of tokens of an input, if the run has no lengths.
+      longest: the maximum number of tokens of an input, which is used if the run has no lengths.
     """
     decode = {name: bound(f"Bitransformer.decode.{name}", value) for name, value in _T5.items()}
     most_inputs = run.sequence_length["inputs"] if run.sequence_length else longest

@@ -1,4 +1,4 @@
-"""The decoding method for any engine: greedy search, sampling or beam search, as plain numbers.
+"""Describes the decoding method in numbers, for any engine: greedy, sampling or beam search.
 
 DecodingMethod(beam_size=4)                            # beams, compared by GNMT's length penalty
 DecodingMethod(temperature=0.7, top_k=40)              # draws
@@ -7,22 +7,22 @@ DecodingMethod(temperature=0.7, top_k=40)              # draws
 import dataclasses
 
 EOS = 1
-# Less than any sum of log-probabilities.
+# A score that is less than any sum of log-probabilities.
 NEVER = -1e9
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodingMethod:
-    """How tokens are chosen.
+    """The method by which tokens are chosen.
 
     Attributes:
       beam_size: the number of beams; 1 for greedy search or sampling.
-      alpha: finished beams are compared by score / ((5 + their tokens with EOS) / 6) ** alpha, with
-        the length penalty of GNMT (arXiv:1609.08144, equation 14, without coverage) and Mesh
-        TensorFlow.
-      temperature: 0 to take the most likely token; otherwise logits are divided by it and tokens
-        are drawn.
-      top_k: draw from this many of the most likely tokens; 0 for all.
+      alpha: the exponent of the length penalty. Finished beams are compared by
+        score / ((5 + tokens with EOS) / 6) ** alpha, as in GNMT (arXiv:1609.08144, equation 14,
+        without coverage) and in Mesh TensorFlow.
+      temperature: the number by which logits are divided before a token is drawn; 0 to take the
+        most likely token.
+      top_k: the number of most likely tokens from which one is drawn; 0 for all tokens.
     """
 
     beam_size: int = 1

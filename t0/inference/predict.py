@@ -6,7 +6,7 @@
         model_dir="/models/tiny",
     )   # as t0.infer is configured, into <infer.output_dir>/<task>_1000.jsonl
 
-Finished batches are written to files, so that a killed run can resume after its last batch.
+Each finished batch is written to a file, so that a killed run can resume after its last batch.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def predict(
       checkpoint: a checkpoint to use instead of those in `model_dir`, or None.
 
     Raises:
-      UserError: nothing is configured, or an input or output file cannot be used.
+      UserError: if nothing is configured, or an input or output file cannot be used.
     """
     settings = InferenceSettings()
     vocabularies = both_vocabularies(vocabulary)

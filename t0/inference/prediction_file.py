@@ -1,4 +1,4 @@
-"""A file of predictions, which appears when it is complete. A killed run can resume.
+"""Writes a file of predictions, which appears only when it is complete. A killed run can resume.
 
     file = PredictionFile("/out/qa_1000.jsonl", facts)
     file.summary                             # None, or the summary of the run that wrote it
@@ -31,7 +31,7 @@ class BatchPredictions:
     """The predictions of a batch.
 
     Attributes:
-      lines: index of an example in its window -> its line in the file.
+      lines: index of an example in its window -> the example's line in the file.
       counts: the numbers of predicted tokens, truncated inputs and so on.
     """
 
@@ -48,15 +48,15 @@ class PredictionFile:
         same facts.
       described: whether to write a summary next to the finished file. If not, an existing file is
         replaced.
-      writes: whether this process writes the file. If several processes predict together, one of
-        them writes the file, and each writes its own batches.
+      writes: whether this process writes the file. If several processes predict together, each
+        process saves its own batches, but only one process writes the file.
 
     Attributes:
       summary: the summary of a finished file; None if it is not finished.
       finished_batches: (window, batch) -> counts of the batches that an earlier run finished.
 
     Raises:
-      UserError: there are predictions with different facts at this path, finished or not.
+      UserError: if there are predictions with different facts at this path, finished or not.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class PredictionFile:
           numbers_of_batches: the number of batches of each window.
 
         Raises:
-          UserError: a batch is missing.
+          UserError: if a batch is missing.
         """
         counts: collections.Counter[str] = collections.Counter()
 

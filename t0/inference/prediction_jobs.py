@@ -1,4 +1,4 @@
-"""Prediction jobs as plain data: the settings, and a job for each source of inputs.
+"""Describes prediction jobs as plain data: their settings, and a job for each source of inputs.
 
     settings = InferenceSettings(output_dir="/out", beam_size=4)
     settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)
@@ -26,24 +26,25 @@ class InferenceSettings:
     """The settings of inference: the inputs, the search and the outputs.
 
     Attributes:
-      mixture_or_task_name: the task or mixture of the examples; with `input_file`, the task whose
-        vocabulary encodes the lines.
+      mixture_or_task_name: the task or mixture that provides the examples. If `input_file` is set,
+        the task whose vocabulary encodes the lines of that file.
       split: the task's split.
       use_cached: whether to read the task's cache.
-      input_file: a file with an input on each line, or JSON Lines (if its name ends in .jsonl or
-        .json) with `inputs` and, if known, `targets`; either may be compressed (.gz).
-      output_dir: the folder for the predictions, `<name>_<step>.jsonl`.
+      input_file: a text file with an input on each line. If the name ends in .jsonl or .json, it is
+        JSON Lines with `inputs` and, if they are known, `targets`. Both may be compressed (.gz).
+      output_dir: the folder to which predictions are written, as `<name>_<step>.jsonl`.
       batch_size: the number of inputs in a batch; None for the run's batch size.
       beam_size: the number of beams; 1 for greedy decoding or sampling.
       alpha: the exponent of the beams' length penalty.
       temperature: the temperature of sampling, 1 for the model's distribution; 0 to decode
         greedily.
-      top_k: sample from this many of the most likely tokens; -1 for all.
+      top_k: the number of most likely tokens from which one is sampled; -1 for all tokens.
       seed: the seed of sampling. An example's random numbers do not depend on its batch or shard.
-      shard_id: this process predicts the examples whose number modulo `num_shards` is `shard_id`.
-      num_shards: the number of processes that share the examples.
-      add_eos: whether EOS ends the inputs of a file; None for the task's setting, or no EOS without
-        a task.
+      shard_id: the number of this shard, from 0. It has the examples whose number modulo
+        `num_shards` is `shard_id`.
+      num_shards: the number of shards into which the examples are divided.
+      add_eos: whether EOS ends the inputs of a file; None to do what the task does, or to add no
+        EOS if there is no task.
       activation_dtype: "float32", "bfloat16", or "auto": bfloat16 if the machine has instructions
         for it.
     """
@@ -86,12 +87,12 @@ class InferenceSettings:
 
     @property
     def configured(self) -> bool:
-        """Whether gin configures `t0.infer`, and not only T5's own inference."""
+        """Whether `t0.infer` has an input or output. If not, only T5's inference may be set up."""
         return any((self.mixture_or_task_name, self.input_file, self.output_dir))
 
     @property
     def method(self) -> DecodingMethod:
-        """How tokens are chosen."""
+        """The method by which tokens are chosen."""
         return DecodingMethod(self.beam_size, self.alpha, self.temperature, max(0, self.top_k))
 
     def facts(self) -> dict[str, Any]:
@@ -109,10 +110,10 @@ class PredictionJob:
     """One source of examples, with the settings and the file of its predictions.
 
     Attributes:
-      examples: the examples.
+      examples: the source of the examples.
       limits: the length limits in tokens.
       settings: the settings of the search, the batches and the shards.
-      path: the file of the predictions, with {step} for the checkpoint's step.
+      path: the path of the predictions, in which {step} stands for the checkpoint's step.
       as_json: whether the file is JSON Lines; if not, it has a text on each line.
     """
 
@@ -127,7 +128,7 @@ class PredictionJob:
         return {**self.examples.facts, **dataclasses.asdict(self.limits), **self.settings.facts()}
 
     def line(self, example: InferenceExample, prediction: str, score: float) -> str:
-        """Returns the line of the file for an example."""
+        """Formats the prediction for an example as a line of the file."""
         if not self.as_json:
             return prediction.replace("\n", " ")
         line = {"idx": example.number, "inputs": example.inputs, "prediction": prediction}

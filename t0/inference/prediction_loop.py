@@ -23,7 +23,7 @@ from t0.inference.prediction_file import BatchPredictions, PredictionFile
 from t0.inference.prediction_jobs import PredictionJob, predicted_tokens
 from t0.progress import ProgressLine
 
-# Counts of the summary that are printed if they are not 0.
+# The summary's counts that are printed if they are not 0 -> their description.
 _COUNTS = {
     "truncated_inputs": "inputs cut at the limit",
     "empty_inputs": "inputs without a token",
@@ -35,7 +35,7 @@ class TokenGenerator(Protocol):
     """A model that predicts tokens.
 
     Attributes:
-      replicas: B is a multiple of this number.
+      replicas: the number of which the batch size B must be a multiple.
     """
 
     replicas: int
@@ -60,7 +60,7 @@ class Processes:
     Attributes:
       rank: the number of this process, from 0.
       size: the number of processes.
-      wait: waits until all processes have called it.
+      wait: a function that waits until all processes have called it.
     """
 
     rank: int = 0
@@ -85,13 +85,14 @@ def predict_checkpoints(
     Args:
       jobs: the jobs.
       checkpoints: step -> path.
-      make_generator: called if there is something to predict.
-      vocabulary: its `decode` turns tokens into text.
-      describe: path -> the facts about a checkpoint that determine the predictions.
+      make_generator: makes the generator; called only if there is something to predict.
+      vocabulary: the vocabulary whose `decode` turns tokens into text.
+      describe: path of a checkpoint -> the facts about it that determine the predictions.
       processes: the processes that predict together.
 
     Raises:
-      UserError: there are predictions with different facts, or a batch size does not fit the mesh.
+      UserError: if there are predictions with different facts, or if a batch size does not fit the
+        mesh.
     """
     generator = None
     for step, path in checkpoints.items():
@@ -189,7 +190,7 @@ def _summary_lines(
 
 
 def _batch_size(job: PredictionJob, replicas: int) -> int:
-    """Returns B: the configured size, or less if there are fewer examples."""
+    """Returns the batch size B, which is the configured one, or less if there are few examples."""
     size = job.settings.batch_size
     if size % replicas:
         raise UserError(
@@ -201,7 +202,7 @@ def _batch_size(job: PredictionJob, replicas: int) -> int:
 
 
 def _share(job: PredictionJob) -> int | None:
-    """Returns the number of examples of this shard, None if unknown."""
+    """Returns the number of examples of this shard; None if it is unknown."""
     total, settings = job.examples.total, job.settings
     # A source that has not counted its examples may report 0.
     return len(range(settings.shard_id, total, settings.num_shards)) if total else None

@@ -6,12 +6,13 @@ Legend: B examples, K beams, T target tokens, V vocabulary.
     state = beams.start(limits, 64)                                  # limits [B], T
     state = beams.step(step, logits, limits, draws, *state)          # logits [B, K, V]
 
-A `Search` has a state, which is a tuple of tensors whose first dimension is B, and a step, which
-takes float32 logits and returns the next state. It computes one device's slice of B with TensorFlow
-operations. An example's tokens do not depend on other examples.
+The state of a search is a tuple of tensors whose first dimension is B. Its step function takes
+float32 logits and returns the next state. It uses TensorFlow operations, and computes the examples
+of one device. An example's tokens do not depend on other examples.
 
-A score is the sum of the natural logarithms of the predicted tokens' probabilities, with EOS, under
-the unchanged model: temperature and top k affect the draws, but not the scores.
+A score is the sum of the natural logarithms of the probabilities of the predicted tokens, including
+EOS. The temperature and top k affect only which tokens are drawn. The scores are those of the
+unchanged model.
 """
 
 import dataclasses
@@ -37,9 +38,9 @@ class Search:
     """The functions of a search.
 
     Attributes:
-      fields: name -> shape and type of the state's tensors. Every state has `running` [B], 1 until
-        an example has ended; `tokens` [B, (K)], the decoder's next inputs; `ids` [B, T] and `score`
-        [B], the result so far.
+      fields: name -> shape and type of the state's tensors. Every state has `running` [B], which is
+        1 until an example has ended; `tokens` [B, (K)], the decoder's next inputs; and the results
+        so far, `ids` [B, T] and `score` [B].
       start: (limits [B], T) -> the first state, in the order of the fields.
       step: (step, logits [B, (K,) V], limits [B], draws [B, T], *state) -> the next state.
     """
@@ -60,9 +61,9 @@ _BEAMS = {
     "tokens": Field(("beam",), tf.int32),
     "ids": Field(("length",), tf.int32),
     "score": Field((), tf.float32),
-    # `judged` is the best finished beam's score divided by its length penalty. The `alive` fields
-    # hold the tokens so far and the scores of the unfinished beams, and the column of each token's
-    # keys and values.
+    # `judged` is the score of the best finished beam, divided by its length penalty. The fields
+    # that follow are about unfinished beams: their tokens so far, their scores, and the column of
+    # each token's keys and values.
     "judged": Field((), tf.float32),
     "alive_ids": Field(("beam", "length"), tf.int32),
     "alive_scores": Field(("beam",), tf.float32),
@@ -109,8 +110,8 @@ def _draw_tokens(logits: tf.Tensor, draws: tf.Tensor, method: DecodingMethod) ->
     if method.top_k:
         logits, token_ids = tf.math.top_k(logits, min(method.top_k, logits.shape.as_list()[-1]))
     below = tf.cumsum(tf.nn.softmax(logits / method.temperature), -1)
-    # Take the first token at which the cumulative probability exceeds the draw. The draw is scaled
-    # by the sum of all probabilities, which may round to less than 1.
+    # Take the first token whose cumulative probability exceeds the draw. The draw is multiplied by
+    # the sum of all probabilities, because rounding may make that sum less than 1.
     index = tf.reduce_sum(tf.cast(below <= draws[:, tf.newaxis] * below[:, -1:], tf.int32), -1)
     index = tf.minimum(index, logits.shape.as_list()[-1] - 1)
     return index if token_ids is None else tf.gather(token_ids, index, batch_dims=1)
@@ -137,9 +138,9 @@ def _start_beams(method: DecodingMethod) -> Callable[[tf.Tensor, int], tuple[tf.
 def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
     """Returns the step function of beam search.
 
-    From the best 2K continuations, the best K without EOS become the next beams. The first K may
-    finish, with EOS or at the example's limit. Only the best finished beam is kept. An example ends
-    when no unfinished beam can become better than it.
+    From the best 2K continuations, the best K without EOS become the next beams. Only the best K
+    continuations may finish, with EOS or at the example's limit. Only the best finished beam is
+    kept. An example ends when no unfinished beam can become better than that one.
     """
     beams = method.beam_size
 
@@ -171,7 +172,8 @@ def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
         tokens, parents, alive_ids = (
             tf.gather(x, alive, batch_dims=1) for x in (tokens, parents, candidates)
         )
-        # A beam's earlier keys and values are in its parents' columns; it writes to its own column.
+        # The keys and values of a beam's earlier tokens stay in the columns of its parents. From
+        # now on, the beam writes to its own column.
         ancestors = tf.gather(ancestors, parents, batch_dims=1)
         ancestors = _with_column(ancestors, now + 1, tf.range(beams)[tf.newaxis])
         reachable = alive_scores[:, 0] / penalty(limits)
@@ -184,10 +186,13 @@ def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
 def _continuations(
     logits: tf.Tensor, alive_scores: tf.Tensor, count: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns scores, beams and tokens [B, count] of the best continuations, best first."""
+    """Finds the best continuations; returns their scores, beams and tokens, each [B, count].
+
+    The best continuation comes first.
+    """
     batch, beams, vocabulary = logits.shape.as_list()
     logits = tf.reshape(logits, [-1, vocabulary])
-    # Find the best of each beam first: sorting all beams' V columns together would be slower.
+    # First find the best tokens of each beam. Sorting V columns of all beams together is slower.
     few, tokens = _largest(logits, min(count, vocabulary))
     nats = few - few[:, :1] + _log_probability(logits, tokens[:, 0])[:, tf.newaxis]
     scores = tf.reshape(nats, [batch, beams, -1]) + alive_scores[..., tf.newaxis]
@@ -199,19 +204,20 @@ def _continuations(
 
 def _log_probability(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     """Returns the log-probabilities [B] of the most likely tokens [B] of logits [B, V]."""
-    # The probability is never 0, so the softmax, which is faster, is exact enough.
+    # The most likely token has a probability of at least 1 / V. So the logarithm of a softmax is
+    # exact enough, and it is faster than a log-softmax.
     return tf.log(tf.gather(tf.nn.softmax(logits), tokens, batch_dims=1))
 
 
 def _largest(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the `count` largest entries of rows [B, V] in descending order, and their indices.
+    """Returns the `count` largest entries of each row [B, V] in descending order, and the indices.
 
-    If entries are equal, the first one comes first.
+    Of equal entries, the one with the smaller index comes first.
     """
     batch, size = rows.shape.as_list()
     if size % _BLOCK_SIZE or size // _BLOCK_SIZE <= count:
         return tf.math.top_k(rows, count)
-    # Find the largest of each part first: `top_k` of whole rows takes ten times as long.
+    # First find the largest entry of each part. `top_k` of whole rows takes ten times as long.
     blocks = tf.reshape(rows, [batch, size // _BLOCK_SIZE, _BLOCK_SIZE])
     within = tf.sort(tf.math.top_k(tf.reduce_max(blocks, -1), count)[1])
     few, indices = tf.math.top_k(
@@ -222,6 +228,6 @@ def _largest(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _with_column(table: tf.Tensor, column: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Returns `table` [..., T] with `values` [...] in one column, unless the column is beyond T."""
+    """Writes `values` [...] into one column of `table` [..., T], unless the column is beyond T."""
     in_column = tf.equal(tf.range(table.shape.as_list()[-1]), column)
     return tf.where_v2(in_column, values[..., tf.newaxis], table)

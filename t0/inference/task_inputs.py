@@ -1,10 +1,10 @@
-"""Reads a task's inference inputs with SeqIO, cached or not.
+"""Reads a task's inference inputs with SeqIO, from a cache or from the task's source.
 
 source = open_task(seqio.TaskRegistry.get("qa"), "test", use_cached=False)
 next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
 If the label of a row is withheld (-1), a prompted task's template still renders a target, often the
-last choice. Here, such an example has no target.
+last choice. This module gives such an example no target.
 """
 
 import copy
@@ -31,17 +31,17 @@ _READ = (*FIELDS, *(f"{name}_pretokenized" for name in FIELDS), "is_correct")
 def open_task(
     task: seqio.Task, split: str, *, use_cached: bool, lengths: Mapping[str, int] | None = None
 ) -> InputSource:
-    """Returns the examples of a task's split.
+    """Returns the source of the examples in a task's split.
 
     Args:
       task: SeqIO's task.
       split: the split's name.
       use_cached: whether to read the task's cache.
-      lengths: feature -> maximum number of tokens, which determines the number of examples in an
-        instruction; nothing is truncated.
+      lengths: feature -> maximum number of tokens. They determine how many demonstrations an
+        instruction has. Nothing is truncated.
 
     Raises:
-      UserError: the task has no such split, or is for rank evaluation.
+      UserError: if the task has no such split, or is for rank evaluation.
     """
     if split not in task.splits:
         raise UserError(
@@ -78,7 +78,10 @@ def open_task(
 
 
 def _hides_labels(task: seqio.Task, split: str) -> bool:
-    """Returns whether a cached split has rows without a label; its records do not say which."""
+    """Returns whether a cached split has rows without a label.
+
+    The records themselves do not say which of them have none.
+    """
     source = task.source
     if not isinstance(source, PromptedSource):
         return False
@@ -94,7 +97,7 @@ def _hides_labels(task: seqio.Task, split: str) -> bool:
 def _untruncated_dataset(
     task: seqio.Task, lengths: Mapping[str, int]
 ) -> Callable[..., tf.data.Dataset]:
-    """Returns the function that makes a task's dataset without truncating inputs or targets."""
+    """Returns a function that makes a task's dataset without truncating inputs or targets."""
     if instructions_of(task, lengths) is None:
         return functools.partial(task.get_dataset, None)
     steps = [*task.preprocessors[:-1], seqio.preprocessors.append_eos]

@@ -1,4 +1,4 @@
-"""Decodes texts in memory: the answers of a rank evaluation, and the tasks of mode `eval`.
+"""Decodes texts in memory, for the answers of a rank evaluation and the tasks of mode `eval`.
 
     decoder = TextDecoder(model, vocabularies, dtype="float32", lengths=None, batch_size=32)
     decoder.restore("/models/tiny/model.ckpt-1000")
@@ -7,7 +7,7 @@
     decode = evaluation_decoder(model, RunArguments(vocabularies, lengths, batch_size=32))
     decode(datasets, "/models/tiny/model.ckpt-1000")      # the texts of all datasets, in order
 
-Mode `infer` writes files instead (`t0.inference.prediction_loop`), with the same predictions.
+Mode `infer` makes the same predictions, but writes them to files (`t0.inference.prediction_loop`).
 """
 
 import functools
@@ -26,7 +26,8 @@ from t0.inference.prediction_jobs import predicted_tokens
 from t0.mesh import devices
 from t0.scoring.mesh_model import MeshModel, build_model
 
-# On a CPU more rows are not faster, and they leave more of a task's last batch empty.
+# The maximum number of rows of a batch on a CPU. More rows are not faster, and they leave more of a
+# task's last batch empty.
 _MOST_ROWS = 32
 _UNLIMITED = 1 << 20
 
@@ -40,8 +41,8 @@ class TextDecoder:
       dtype: the activation type.
       lengths: the limits in tokens, or None for no limits.
       batch_size: the maximum number of full-length sequences in a batch.
-      method: how tokens are chosen.
-      targets_per_input: limits a prediction by the length of its input, as in `LengthLimits`.
+      method: the method by which tokens are chosen.
+      targets_per_input: the limit of a prediction by the length of its input, as in `LengthLimits`.
       make_generator: builds another engine's generator from `dtype` and `method`; None for Mesh
         TensorFlow's.
     """
@@ -106,7 +107,7 @@ def evaluation_decoder(
 ) -> Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]:
     """Returns a function that decodes datasets with a checkpoint.
 
-    Gin's bindings of `Bitransformer.decode` configure it.
+    Gin configures the decoding through the parameters of `Bitransformer.decode`.
 
     Args:
       model: the model's type and mesh.

@@ -10,11 +10,11 @@
 | `packed_model.packed_logits(model, ...)` | a T5 on rows of several inputs and choices |
 | `records.cached_records(task, files, sorter)` | a task's records in order, without TensorFlow |
 | `examples.count_task(facts, read, lengths)` | truncates, counts and checks examples with choices |
-| `batching.plan_packed`, `plan_padded`, `SortedPlan` | batches of choices |
+| `batching.plan_packed`, `plan_padded`, `SortedPlan` | divide choices into batches |
 | `ranking.rank(runs, ...)` | the evaluation itself, for any engine |
 | `rank_metrics.RankMetrics(metric_fns)` | T5's rank classification, one example at a time |
 | `results.CheckpointResults(folder, ...)` | writes results, resumes interrupted evaluations |
-| `results.ShardResults(folder, ...)` | the same for a shard, a subset of the batches |
+| `results.ShardResults(folder, ...)` | writes the results of a shard, a subset of the batches |
 | `answers.answer_lines(decoder, task, most)` | decoded answers, judged by exact match |
 | `merging.merge(folders, output)` | merges shards into the files of one evaluation |
 

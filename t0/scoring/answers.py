@@ -9,12 +9,13 @@ choice:
     {"idx": 0, "answer": "True.", "exact_match": true, "choice": 0}
 
 An answer is decoded greedily from the same input as the choices. It is an exact match if it equals
-the correct choice after both are normalized (`NORMALISATION`). `choice` is the first choice that it
-equals, or null if there is none. The task's entry in the results has `decoded`: the share of exact
-matches, the share of answers that are not a choice, and the settings.
+the correct choice after both are normalized (`NORMALISATION`). `choice` is the index of the first
+choice that equals the answer, or null if there is none. In the results, the task's entry has the
+field `decoded` with the share of exact matches, the share of answers that equal no choice, and the
+settings.
 
-Assumptions: the choices of an example have one input. An answer may be up to `SLACK` tokens longer
-than the longest choice of the task; longer answers match no choice.
+Assumptions: all choices of an example have the same input. An answer may be up to `SLACK` tokens
+longer than the longest choice of the task; longer answers match no choice.
 """
 
 import itertools
@@ -29,7 +30,7 @@ from t0.scoring.examples import MultipleChoiceExample, ScoringTask
 
 NORMALISATION = "lower case, single spaces, no punctuation at either end"
 SLACK = 8
-# Examples that are decoded together. A window belongs to one shard.
+# The number of examples in a window. A window is decoded as a whole, by one shard.
 WINDOW = 512
 _LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -60,7 +61,10 @@ def _is_punctuation(sign: str) -> bool:
 
 
 def most_tokens(task: ScoringTask) -> int:
-    """Returns the length limit of answers, rounded up: each limit needs its own graph."""
+    """Returns the maximum number of tokens of a task's answers.
+
+    It is rounded up to one of a few values, because each value needs its own graph.
+    """
     needed = max(longest for _, _, longest in task.sizes) + SLACK
     return next((length for length in _LENGTHS if needed <= length), needed)
 
@@ -68,7 +72,9 @@ def most_tokens(task: ScoringTask) -> int:
 def answer_lines(
     decoder: Decoder, task: ScoringTask, most: int, *, windows: Iterable[int] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the line of each example with exactly one correct choice, in dataset order.
+    """Decodes answers to the examples with exactly one correct choice, and yields their lines.
+
+    The lines are in dataset order.
 
     Args:
       decoder: a decoder with a checkpoint's weights.
@@ -107,7 +113,7 @@ def _input(task: ScoringTask, example: MultipleChoiceExample) -> np.ndarray:
 
 
 def answer_line(example: MultipleChoiceExample, answer: str) -> dict[str, Any]:
-    """Returns the record of one answer."""
+    """Judges the answer to one example, and returns its line for the answers file."""
     normalized = normalize_answer(answer)
     choices = [normalize_answer(choice.text) for choice in example.choices]
     return {

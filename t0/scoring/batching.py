@@ -1,19 +1,18 @@
 """Batches of answer choices: packed rows, a few padded shapes, or groups sorted by length.
 
-Legend: B groups of choices, C choices, L input tokens, T target tokens; R rows, N input tokens of a
-row, M target tokens of a row.
+Legend: B groups of choices, C choices of a group, L input tokens, T target tokens of a choice; R
+packed rows, N input tokens of a row, M target tokens of a row.
 
 | plan | for | batches |
 |---|---|---|
-| `plan_packed` | a T5 in Mesh TensorFlow | rows [R, N] and [R, M] of consecutive inputs and choices
-|
+| `plan_packed` | a T5 in Mesh TensorFlow | rows of inputs [R, N], rows of their choices [R, M] |
 | `plan_padded` | other Mesh TensorFlow models | inputs [B, L] and targets [B, C, T] in few shapes |
-| `SortedPlan(limits)` | PyTorch | the same in any shape: sorted by length, limited by tokens |
+| `SortedPlan(limits)` | PyTorch | inputs [B, L] and targets [B, C, T] in any shape, by length |
 
 Mesh TensorFlow's shapes are static, and each shape needs a lowering. A packed row has padding only
-at its end. A task with many target tokens per input token needs other rows than a task with few of
-them, so tasks with similar ratios share a shape. Shapes are merged as long as a lowering costs more
-than the padding that it saves.
+at its end. The best shape of a row depends on a task's ratio of target tokens to input tokens, so
+tasks with similar ratios share a shape. Shapes are merged as long as a lowering costs more than the
+padding that it saves.
 
 Groups of several tasks wait in queues until they fill a batch:
 
@@ -39,11 +38,11 @@ from t0.scoring.examples import ChoiceGroup, ScoreKey, ScoringTask, Size
 
 # Tasks whose ratios of target tokens to input tokens differ by less than this share a shape.
 _RATIO = 1.1
-# Factor by which a row has more room for targets than its inputs need on average.
+# A row has this factor times the room for targets that its inputs need on average.
 _SPARE = 1.05
 # Groups wait until they fill this many packed batches, so that a batch can mix different groups.
 _POOL = 4
-# Groups wait until they fill this many sorted batches.
+# Groups wait until they fill this many sorted batches, so that groups of similar length meet.
 _SORTED_POOL = 32
 # C, L and T of padded batches are rounded up to multiples of these; the steps double if there are
 # too many shapes. Targets are short, so their step is small.
@@ -55,9 +54,10 @@ class Costs:
     """The costs of computations, in floating point operations.
 
     Attributes:
-      input_token: one token in the encoder, and its keys and values for the decoder.
-      target_token: one token in the decoder and the softmax.
-      lowering: the lowering of one more shape.
+      input_token: the cost of an input token in the encoder, and of its keys and values for the
+        decoder.
+      target_token: the cost of a target token in the decoder and the softmax.
+      lowering: the cost of lowering one more shape.
     """
 
     input_token: float
@@ -93,8 +93,8 @@ class BatchLimits:
 
     Attributes:
       tokens: the maximum of input tokens B*L plus target tokens B*C*T.
-      target_tokens: the maximum of target tokens B*C*T. Times the vocabulary size, this is the size
-        of the logits.
+      target_tokens: the maximum of target tokens B*C*T. Multiplied by the vocabulary size, it is
+        the number of logits.
       replicas: the number of parts into which a mesh splits the batch. B is a multiple of it, even
         if B then exceeds the bounds.
     """
@@ -113,7 +113,7 @@ class BatchLimits:
 
 @dataclasses.dataclass(frozen=True)
 class BatchShard:
-    """A subset of the batches. Each of several machines scores one.
+    """One shard of an evaluation: the batches that one of several machines scores.
 
     Attributes:
       id: the number of the shard, from 0.
@@ -124,7 +124,14 @@ class BatchShard:
     of: int = 1
 
     def check(self, name: str) -> None:
-        """Raises a UserError if there is no such shard; `name` is the settings' name in gin."""
+        """Checks that the shard exists.
+
+        Args:
+          name: gin's name of the settings, for the message.
+
+        Raises:
+          UserError: if there is no such shard.
+        """
         for field, value, least in (("shard_id", self.id, 0), ("num_shards", self.of, 1)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise UserError(
@@ -147,7 +154,7 @@ class BatchShard:
 
     @property
     def words(self) -> str:
-        """The shard in words, as the end of a clause; empty if there is only one shard."""
+        """The words that messages append to name the shard; empty if there is only one shard."""
         return "" if self.of == 1 else f" (shard {self.id} of {self.of})"
 
 
@@ -166,10 +173,10 @@ class PaddedShape:
 
 @dataclasses.dataclass(frozen=True)
 class PaddedBatch:
-    """A batch whose ids are padded with 0 when they are read.
+    """A batch of padded rows. The padded arrays are built each time they are read.
 
     Attributes:
-      groups: the groups of its first rows; the other rows are padding.
+      groups: the groups, one for each of the first rows; the other rows are padding.
       shape: the shape.
     """
 
@@ -178,7 +185,7 @@ class PaddedBatch:
 
     @property
     def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
-        """`keys[b][c]` is the choice in row b, column c; padding has no key."""
+        """The keys of the choices: `keys[b][c]` is in row b, column c. Padding has no keys."""
         return tuple(group.keys for group in self.groups)
 
     @property
@@ -235,14 +242,14 @@ class FreeTokens:
 
 @dataclasses.dataclass(frozen=True)
 class PackedTokens:
-    """Rows of tokens, int32; 0 is padding, at the end of a row.
+    """The tokens of packed rows, int32. Each row ends in padding, which is 0.
 
     Attributes:
-      inputs: ids of the inputs, one input after another, [R, N].
-      input_numbers: the number of each token's input, from 1, [R, N].
-      decoder_inputs: ids of the choices, shifted by one token, [R, M].
-      choice_numbers: the number of each token's choice, from 1, [R, M].
-      choice_inputs: the number of the input to which each token's choice belongs, [R, M].
+      inputs: the ids of the inputs, one input after another, [R, N].
+      input_numbers: for each input token, the number of its input in the row, from 1, [R, N].
+      decoder_inputs: the ids of the choices, shifted by one token, [R, M].
+      choice_numbers: for each target token, the number of its choice in the row, from 1, [R, M].
+      choice_inputs: for each target token, the number of the input that its choice answers, [R, M].
       targets: the ids to predict, [R, M].
     """
 
@@ -270,7 +277,7 @@ class PackedBatch:
 
     @property
     def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
-        """`keys[b][c]` is the choice of input b, column c."""
+        """The keys of the choices: `keys[b][c]` is choice c of group b."""
         return tuple(group.keys for group in self.groups)
 
     def score(self, scorer: Any) -> np.ndarray:
@@ -285,7 +292,12 @@ class PackedBatch:
         return sums.astype(np.float32).reshape(len(self.groups), most)
 
     def lay_out(self) -> tuple[PackedTokens, np.ndarray]:
-        """Builds the rows, and each target's owner: b * C + c of its choice, -1 in padding."""
+        """Builds the rows of tokens, and finds the choice of each target token.
+
+        Returns:
+          the tokens; and the owners of target tokens, int [R, M]. The owner of a token of choice c
+          of group b is the number b * C + c, and that of padding is -1.
+        """
         shape, most = self.shape, max(len(group.targets) for group in self.groups)
         tokens = PackedTokens(
             *(np.zeros((shape.rows, shape.inputs), np.int32) for _ in range(2)),
@@ -319,7 +331,7 @@ def pack_groups(groups: Sequence[ChoiceGroup], shape: PackedShape) -> PackedBatc
     """Packs groups into rows of a shape, in order.
 
     Raises:
-      ValueError: if they do not fit.
+      ValueError: if the groups do not fit into the shape.
     """
     free, rows = FreeTokens(shape), []
     for number, group in enumerate(groups):
@@ -339,7 +351,7 @@ class BatchPlan(Protocol):
     """Decides how groups become batches. Each queue collects groups of one kind.
 
     Attributes:
-      shapes: the shapes of batches that are lowered, one for each queue, or the limits of a batch.
+      shapes: for each queue, the shape of its batches, or the plan itself if shapes vary.
       described: the plan in words.
     """
 
@@ -367,7 +379,7 @@ class BatchPlan(Protocol):
         Args:
           queue: the index of the queue.
           waiting: its groups.
-          tasks_before: groups of tasks before this one have priority.
+          tasks_before: groups of tasks with smaller numbers than this have priority.
         """
 
 
@@ -391,8 +403,8 @@ class BatchQueues:
         """Yields batches of the waiting groups; the last may not be full.
 
         Args:
-          tasks_before: stop when no group of a task before this one is waiting; None to empty the
-            queues.
+          tasks_before: the number of a task. Batches are yielded until no group of a task with a
+            smaller number is waiting. None to empty the queues.
         """
         for queue in range(len(self._waiting)):
             # Groups arrive in the order of their tasks, so the first one is the oldest.
@@ -416,9 +428,9 @@ class SortedPlan:
 
     Attributes:
       limits: the limits of a batch.
-      steps: for static shapes, C, L and T are rounded up to multiples of these.
-      largest: the largest C, L and T of all groups, beyond which nothing is rounded up.
-      static_groups: (C, L, T) -> B of static shapes; empty for batches of any shape.
+      steps: C, L and T of static shapes are rounded up to multiples of these.
+      largest: the largest C, L and T of all groups. No size is rounded up to more than this.
+      static_groups: (C, L, T) -> B, for static shapes; empty if batches may have any shape.
     """
 
     limits: BatchLimits
@@ -428,7 +440,7 @@ class SortedPlan:
 
     @property
     def shapes(self) -> tuple["SortedPlan", ...]:
-        """The plan itself, for the only queue."""
+        """The plan itself, which stands for the shapes of the only queue."""
         return (self,)
 
     @property
@@ -437,7 +449,7 @@ class SortedPlan:
         return f"in batches of at most {self.limits.tokens:,} tokens, sorted by length"
 
     def queue_of(self, group: ChoiceGroup) -> int:
-        """Returns 0, the only queue."""
+        """Returns 0, the index of the only queue."""
         del group
         return 0
 
@@ -468,7 +480,7 @@ class SortedPlan:
         return [*batches, self._pad_batch(members, size)], []
 
     def padded_size(self, size: Size) -> Size:
-        """Returns the batch size (C, L, T) that holds a group."""
+        """Returns the size (C, L, T) to which a group is padded."""
         rounded = np.maximum(1, -(-np.array(size) // self.steps)) * self.steps
         if any(self.largest):
             rounded = np.minimum(rounded, self.largest)
@@ -496,7 +508,8 @@ def plan_padded(
 ) -> SortedPlan:
     """Plans batches with at most `most_shapes` shapes.
 
-    Sizes are rounded up in steps that double until there are few enough.
+    C, L and T are rounded up to multiples of steps. The steps are doubled until there are few
+    enough shapes.
 
     Args:
       tasks: all tasks.
@@ -530,7 +543,8 @@ class PackedPlan:
     Attributes:
       shapes: the shapes, in ascending order of target tokens per input token.
       of_tasks: the index of each task's shape.
-      padding: the cost of all rows divided by the cost of their tokens, about 1.0 or more.
+      padding: the cost of all rows divided by the cost of their tokens without padding. It is about
+        1.0 or more.
     """
 
     shapes: tuple[PackedShape, ...]
@@ -558,14 +572,14 @@ class PackedPlan:
     def take(
         self, queue: int, waiting: Waiting, tasks_before: int
     ) -> tuple[list[PackedBatch], Waiting]:
-        """Returns a batch of the oldest groups and a mixture of the others.
+        """Returns a batch with the oldest groups and some of the others, and the remaining groups.
 
-        The mixture fills the room for inputs and the room for targets evenly.
+        The others are chosen so that the room for inputs and the room for targets fill evenly.
         """
         shape = self.shapes[queue]
         old = sum(group.keys[0][0] < tasks_before for group in waiting)
-        # Half a batch is reserved for the oldest groups, so that none waits long, whatever its
-        # ratio.
+        # Half a batch is reserved for the oldest groups. Otherwise a group with an unusual ratio
+        # could wait for long.
         old = max(old, len(waiting) // (2 * _POOL))
         tokens = [group.tokens for group in waiting]
         ratios = [targets / inputs for inputs, targets in tokens]
@@ -591,9 +605,10 @@ class _SharedShape:
     """Tasks that share a shape of packed rows.
 
     Attributes:
-      numbers: the tasks.
-      tokens: the input and target tokens of tasks with similar ratios, [., 2].
-      groups: the number of their groups of choices.
+      numbers: the numbers of the tasks.
+      tokens: the total numbers of input and target tokens, one row for each set of tasks with
+        similar ratios, [sets, 2].
+      groups: the number of groups of choices in all of these tasks.
       longest: the maximum input tokens and the maximum target tokens of a group, [2].
     """
 
@@ -632,7 +647,7 @@ class _SharedShape:
         return math.ceil(total / max(limits.tokens - unused, limits.tokens / 2))
 
     def shape(self, limits: BatchLimits) -> PackedShape:
-        """Returns the shape of rows that mixtures of the tasks fill well."""
+        """Returns the shape of rows that are filled well by groups of all of these tasks."""
         totals = self.tokens.sum(axis=0)
         rows = self.batches(limits) * limits.replicas
         if rows > 1:
@@ -666,7 +681,7 @@ def plan_packed(
     Args:
       tasks: all tasks.
       costs: the model's costs.
-      limits: the limits of a batch. A batch with fewer target tokens has more input tokens.
+      limits: the limits of a batch. A batch with fewer target tokens may have more input tokens.
       most_shapes: the maximum number of shapes, at least 1.
     """
     by_ratio: dict[int, _SharedShape] = {}

@@ -10,10 +10,11 @@ For each checkpoint, next to the text files that Mesh TensorFlow writes:
 
     <model_dir>/validation_eval/predictions/mt_en_de_1000.jsonl
 
-Mesh TensorFlow's own function runs unchanged, on datasets whose postprocessing and metrics record
-their results. The results file is written when all tasks of a step have their metrics.
+Mesh TensorFlow's own evaluation function runs unchanged. The datasets that it gets are wrapped, so
+that the results of their postprocessing and metrics are recorded. The results file is written when
+all tasks of a step have their metrics.
 
-Predictions have the format that the evaluation scripts of each recipe read:
+Predictions are written in the format that the evaluation scripts of each recipe read:
 
     write_predictions("eval", task, 1000, examples=records, predictions=texts)
     # "eval/predictions/qa_squad_1000.json"
@@ -51,7 +52,7 @@ from t0.tasks.metrics import Bleu, some_unanswerable, squad_metrics, squad_score
 from t0.tasks.recipe_tasks import QuestionSource
 from t0.training.metric_values import MetricValues, check_names
 
-# Number of a dataset's examples that are written in full for a reader, evenly spaced.
+# The number of examples of a dataset that are written in full for a human reader, evenly spaced.
 READABLE = 100
 
 # For the interval of a metric: the number of batches, the minimum number of examples in each, and
@@ -64,16 +65,16 @@ _ROUNDING = 1e-9  # percent
 Record = Mapping[str, Any]
 
 
-# Decodes the datasets that have metrics, in order, with the checkpoint at a path.
+# A function that decodes the datasets that have metrics, in order, with the checkpoint at a path.
 Decode = Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]
 
 
 def with_results(published: Callable[..., None], decode: Decode | None) -> Callable[..., None]:
-    """Returns a function that runs Mesh TensorFlow's `eval_model` and writes its results.
+    """Wraps Mesh TensorFlow's `eval_model`, so that its results are also written to files.
 
     Args:
       published: Mesh TensorFlow's `eval_model`. The returned function has the same arguments.
-      decode: decodes the texts; None for Mesh TensorFlow's decoding.
+      decode: the function that decodes texts; None for Mesh TensorFlow's own decoding.
     """
 
     def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -118,13 +119,13 @@ def with_results(published: Callable[..., None], decode: Decode | None) -> Calla
 
 @contextlib.contextmanager
 def read_from(folder: str) -> Iterator[Decode]:
-    """Yields a function that reads texts decoded by another engine.
+    """Yields a `Decode` function that reads the texts that another engine has decoded.
 
     Within the context, Mesh TensorFlow's evaluation uses that engine's checkpoints.
 
     Args:
-      folder: the folder of `<task>_<step>.jsonl`, as `t0.inference` writes them, and of `DECODED`,
-        step -> checkpoint.
+      folder: the folder with the files `<task>_<step>.jsonl` of `t0.inference`, and the file
+        `DECODED`, which maps steps to checkpoints.
 
     Raises:
       UserError: if the texts of a task are missing in the folder, or a file cannot be read.
@@ -277,20 +278,22 @@ def intervals(
     targets: Sequence[Any],
     predictions: Sequence[Any],
 ) -> dict[str, list[float]]:
-    """Returns the 95 % interval of each of a metric's values, by batch means.
+    """Returns a 95 % confidence interval for each value of a metric, by batch means.
 
-    The examples are distributed over `BATCHES` batches. The standard error of the whole is the
-    standard deviation of the batches' values divided by the square root of their number. So the
-    metric is computed only once more over all examples. The estimate is unbiased for a mean over
-    examples. For a corpus metric such as BLEU it is close if a batch has many sentences.
+    The examples are distributed over `BATCHES` batches, and the metric is computed for each batch.
+    The standard error of the value over all examples is the standard deviation of the batches'
+    values, divided by the square root of the number of batches. So the metric evaluates each
+    example only once more. The estimate is unbiased for a mean over examples. For a corpus metric
+    such as BLEU it is close if a batch has many sentences.
 
-    If all batches have the same value, there is no spread. A value of 0 or 100 percent then gets
-    Wilson's interval of a proportion (0 of 100 examples: 0 to 3.7). Other values get no interval.
+    If all batches have the same value, this method gives no interval. A value of 0 or 100 percent
+    then gets Wilson's interval for a proportion (for 0 of 100 examples: 0 to 3.7). Other values get
+    no interval.
 
     Args:
       metric: T5's function of targets and predictions, which returns name -> value.
-      whole: its values over all examples.
-      targets: the targets; for fewer than `BATCHES` times `FEWEST` examples, nothing is returned.
+      whole: the metric's values over all examples.
+      targets: the targets. If there are fewer than `BATCHES` times `FEWEST`, the result is empty.
       predictions: the predictions for the same examples.
     """
     if len(targets) != len(predictions) or len(targets) < BATCHES * FEWEST:
@@ -319,7 +322,7 @@ def intervals(
 
 
 def _count_truncated(task: seqio.Task, feature: str, examples: Any, lengths: Lengths) -> int:
-    """Returns how many examples have more tokens of a feature than its limit."""
+    """Counts the examples whose feature is longer than its limit in tokens."""
     most = (lengths or {}).get(feature)
     output_feature = task.output_features.get(feature)
     text_field = f"{feature}_pretokenized"

@@ -8,8 +8,8 @@
 
 All engines share the evaluation itself, `t0.scoring.ranking`. This module has the parts for Mesh
 TensorFlow: the scorer, the settings in gin, `score_eval`, and the choice of a reader. If a task's
-cache holds final examples, the cache files are read directly, and a prompted task is rendered from
-its rows; neither needs TensorFlow. All other tasks are read through SeqIO.
+cache holds final examples, the cache files are read directly. If a prompted task is not read from a
+cache, its rows are rendered. Neither way needs TensorFlow. All other tasks are read through SeqIO.
 """
 
 import functools
@@ -44,7 +44,8 @@ from t0.tasks.prompted_tasks import expand_choices
 # The parameters of `mesh_eval_dataset_fn` that select a task's records.
 _READING = ("num_eval_examples", "shuffle_eval_examples", "seed", "use_cached")
 
-# Records fetched from TensorFlow together. One at a time, Python's overhead would dominate.
+# The number of records that are fetched from TensorFlow together. If they were fetched one at a
+# time, Python's overhead would dominate.
 _RECORDS_AT_ONCE = 512
 
 # Registers the class with gin here, because other engines use the class without gin.
@@ -82,7 +83,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
       datasets: Mesh TensorFlow's `EvalDataset` of each task, with records that are not truncated.
       summary_dir: the folder for results; by default `<model_dir>/<split>_eval`.
       steps: a step, a list of steps, "all" or None (the latest).
-      dir_suffix: appended to the results folder's name.
+      dir_suffix: a text that is appended to the name of the results folder.
       checkpoint: a checkpoint to score instead of those in `model_dir`, or None.
       facts: additional facts of the run.
       make_decoder: builds the decoder of answers from the model, the vocabularies, `dtype`,
@@ -170,7 +171,7 @@ def rank_task_facts(
     """Returns the facts about a task that are known before its records are read.
 
     Args:
-      name: the task's name; without a prompt, it is also its dataset.
+      name: the task's name. For a task without a prompt, it is also reported as the dataset.
       split: the split.
       metric_fns: the task's metric functions.
     """

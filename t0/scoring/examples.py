@@ -1,6 +1,7 @@
-"""Rank-evaluation examples: joins the choices of a row, truncates, counts and checks them.
+"""Joins records into rank-evaluation examples, and truncates, counts and checks the examples.
 
-Ten records of five examples with two choices each become five examples.
+A record has one answer choice, and an example has all choices of a row. So ten records become five
+examples if each row has two choices.
 
     task = count_task(facts, read_records, {"inputs": 1024, "targets": 256})
     for example in task.examples():      # idx ascending, choices in the template's order
@@ -40,7 +41,7 @@ _EQUAL_TOKENS_HINT = (
 _LISTED = 20
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _SHOWN_WARNINGS = 12
-# In results files, instead of the number of documents.
+# In results files, this replaces the number of documents if the documents are unknown.
 UNKNOWN = "unknown"
 
 Lengths = Mapping[str, int] | None
@@ -67,7 +68,7 @@ class AnswerChoice:
     inputs: np.ndarray
 
     def reads_as(self, other: "AnswerChoice") -> bool:
-        """Returns whether two choices look the same: equal tokens after equal inputs."""
+        """Returns whether two choices look the same to a model: equal tokens and equal inputs."""
         return np.array_equal(self.tokens, other.tokens) and np.array_equal(
             self.inputs, other.inputs
         )
@@ -158,8 +159,8 @@ class RankTaskFacts:
       dataset: its dataset with the subset, as in results files.
       prompt: its prompt's name; "" for a task without one.
       metric_fns: its metric functions.
-      rows: dataset, subset and split of the rows that its examples are made from. They provide the
-        documents if the records do not. None if it is not a prompted task.
+      rows: the dataset, subset and split from which a prompted task's examples are made; None for
+        other tasks. If the records do not have the documents, they are found in these rows.
       truncated: the numbers of inputs and targets that were truncated before.
     """
 
@@ -173,11 +174,11 @@ class RankTaskFacts:
 
 @dataclasses.dataclass(frozen=True)
 class ScoringTask:
-    """A task whose records were counted.
+    """A task whose records have been counted and checked.
 
     Attributes:
       facts: the facts that do not come from its records.
-      read: reads its records in order.
+      read: a function that reads its records in order.
       lengths: the limits in tokens to which its examples are truncated.
       choices: the number of choices of each example, in the order of `idx`.
       gold: the index of each example's correct choice; -1 if the example is excluded.
@@ -206,7 +207,7 @@ class ScoringTask:
 
     @property
     def document_count(self) -> int | str | None:
-        """The number of documents; None if no rows of the dataset share one, or `UNKNOWN`."""
+        """The number of documents; None if no two rows share one; `UNKNOWN` if it is unknown."""
         if self.documents is not None:
             return len(set(self.documents))
         dataset = self.facts.dataset
@@ -226,7 +227,7 @@ class ScoringTask:
 def _examples_of(
     records: Iterator[ChoiceRecord],
 ) -> Iterator[tuple[MultipleChoiceExample, str | None]]:
-    """Yields the examples of ordered records, not truncated, and the document of each."""
+    """Joins ordered records, and yields each example, not truncated, with its document's key."""
     for idx, group in itertools.groupby(records, key=lambda record: record.example):
         by_choice = {record.choice: record for record in group}
         first = next(iter(by_choice.values()))
@@ -249,14 +250,14 @@ def count_task(
 
     Args:
       facts: the task's name, prompt and metrics.
-      read: reads its records in order.
+      read: a function that reads its records in order.
       lengths: the model's limits {"inputs": tokens, "targets": tokens}, or None for no limits.
       max_excluded_share: the maximum share of excluded examples.
       max_truncated_targets_share: the maximum share of truncated choices.
 
     Raises:
-      UserError: if the split is empty, its labels are hidden, or too many examples are excluded or
-        choices truncated.
+      UserError: if the split is empty, if its labels are hidden, if too many examples are excluded,
+        or if too many choices are truncated.
     """
     choices: list[int] = []
     gold: list[int] = []
@@ -303,7 +304,11 @@ def count_task(
 def _first_of_document(
     numbers: Sequence[int], keys: Sequence[str | None], facts: RankTaskFacts
 ) -> tuple[int, ...] | None:
-    """Returns the number of the first example of each example's document; None if unknown."""
+    """Finds, for each example, the number of the first example with the same document.
+
+    Returns:
+      these numbers, or None if the documents are unknown.
+    """
     documents: Sequence[str | None] | None = keys
     if None in keys:
         documents = documents_in_rows(*facts.rows, len(keys)) if facts.rows else None

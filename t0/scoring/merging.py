@@ -1,13 +1,13 @@
-"""`t0 merge`: merges the files of shards into those of one rank evaluation, byte for byte.
+"""`t0 merge`: merges shards into the files of a single rank evaluation, byte for byte.
 
     merge(["out"], "out")        # out/results_1000.json, out/scores/<task>_1000.jsonl, events
 
-Shards are searched for below the folders. For each checkpoint, all shards of one run must be there
-exactly once and finished. Lines are merged as a stream, so memory does not grow with the examples'
-texts. The results file is written last.
+The command searches the folders and their subfolders for shards. For each checkpoint, it must find
+every shard of one run exactly once, and each must be finished. Lines are merged as a stream, so
+memory does not grow with the examples' texts. The results file is written last.
 
 Assumptions: the time of the results file (`created`) and paths of files are taken from the first
-shard. A shard that was scored twice is not merged.
+shard. If a shard is found twice, nothing is merged.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class _ShardScores:
 
 
 def merge(folders: Iterable[str], output: str) -> list[str]:
-    """Merges the shards below some folders.
+    """Merges the shards in some folders and their subfolders.
 
     Args:
       folders: results folders of evaluations or of shards.
@@ -59,8 +59,8 @@ def merge(folders: Iterable[str], output: str) -> list[str]:
       the paths of the results files.
 
     Raises:
-      UserError: if there are no shards, if some are unfinished, missing, duplicated, damaged or of
-        another run, or if the output cannot be written.
+      UserError: if there are no shards, if a shard is unfinished, missing, duplicated, damaged or
+        from another run, or if the output cannot be written.
     """
     by_step: dict[int, list[_ShardScores]] = {}
     for shard in _find([any_path(folder) for folder in folders]):
@@ -207,7 +207,7 @@ def _join_lines(shards: Sequence[_ShardScores], task: str) -> Iterator[dict[str,
 
 @contextlib.contextmanager
 def _merge_lines(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
-    """Merges the lines of several files, each sorted by row."""
+    """Merges the lines of several files, each of which is sorted by row."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(path.open(encoding="utf-8", newline="\n")) for path in paths]
         streams = [map(parsed_json, file) for file in files]

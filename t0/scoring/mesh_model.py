@@ -4,7 +4,7 @@
     model, placement = build_model(spec, vocabularies=(vocabulary, vocabulary))
     chosen_checkpoints("/models/tiny", "all", None)     # {1000: "/models/tiny/model.ckpt-1000"}
 
-Gin binds layers, sizes and types, as for Mesh TensorFlow's own functions.
+Gin binds the layers, sizes and types, in the same way as for Mesh TensorFlow's own functions.
 """
 
 import dataclasses
@@ -120,9 +120,10 @@ def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
 
 
 def copy_as_class(kind: type, original: Any) -> Any:
-    """Copies an object as an instance of another class, without changing the original's class.
+    """Copies an object as an instance of another class.
 
-    `copy.copy` would leave an attribute on that class, here Mesh TensorFlow's.
+    The original's class stays unchanged. `copy.copy` would leave an attribute on that class, which
+    is Mesh TensorFlow's.
     """
     copy = object.__new__(kind)
     copy.__dict__.update(original.__dict__)
@@ -130,10 +131,10 @@ def copy_as_class(kind: type, original: Any) -> Any:
 
 
 class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
-    """The devices of a mesh, for many lowerings in one graph that share their variables.
+    """A mesh with which many lowerings in one graph share their variables.
 
-    Otherwise Mesh TensorFlow creates the variables again in each lowering, with operations that
-    copy them between masters and slices: half of a lowering's operations.
+    With Mesh TensorFlow's own class, each lowering creates the variables again, with operations
+    that copy them between masters and slices. These are half of a lowering's operations.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -141,14 +142,14 @@ class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
         self._laid_out: dict[str, Any] = {}
 
     def LaidOutVariable(self, variable: mtf.Variable, mesh_impl: Any) -> Any:  # noqa: N802
-        """Returns the slices of a variable from the first lowering that has it."""
+        """Returns the slices that the first lowering created for a variable."""
         if variable.name not in self._laid_out:
             self._laid_out[variable.name] = super().LaidOutVariable(variable, mesh_impl)
         return self._laid_out[variable.name]
 
 
 def session_of_shapes(graph: tf.Graph) -> tf.Session:
-    """Returns a session for a graph to which batch shapes are added over time."""
+    """Returns a session for a graph that grows with each new batch shape."""
     # With this option TensorFlow places only the part of the graph that a run needs. Otherwise each
     # new shape would cost as much as all earlier shapes together.
     options = tf.GraphOptions(place_pruned_graph=True)
@@ -161,8 +162,8 @@ def restore_variables(session: tf.Session, checkpoint: str) -> int:
     """Restores every variable of a session's graph from `checkpoint`, and returns how many.
 
     Raises:
-      UserError: if `check_variables` raises one, the checkpoint has weights that this model does
-        not have, or its values cannot be read.
+      UserError: if `check_variables` raises one, if the checkpoint has weights that this model does
+        not have, or if its values cannot be read.
     """
     with session.graph.as_default():
         variables = tf.global_variables()
@@ -187,10 +188,10 @@ def restore_variables(session: tf.Session, checkpoint: str) -> int:
 
 
 def find_unused_weights(present: Iterable[str], model_variables: Collection[str]) -> list[str]:
-    """Returns the weights of a checkpoint that a model does not use, such as those of more layers.
+    """Finds weights of a checkpoint that a model does not use, such as those of further layers.
 
-    It ignores an optimizer's variables, whose names begin with the whole name of another variable,
-    and the biases in T5's first checkpoints that no Mesh TensorFlow model reads.
+    It ignores an optimizer's variables, whose names begin with the whole name of another variable.
+    It also ignores the biases in T5's first checkpoints that no Mesh TensorFlow model reads.
 
     Args:
       present: names of the checkpoint's variables.

@@ -6,14 +6,14 @@ key or value size of a head, W tokens of the longest sequence.
 All layers except attention work token by token, so they compute [R, N] and [R, M] tokens for
 sequences of any length. Attention gathers the tokens of a row into [S, H, W, D], attends within
 each sequence, and gathers the results back. S and W come from the batch itself, so one lowering
-serves batches of all lengths. A row's sequences are split into parts, each as wide as its longest
-sequence.
+serves batches of all lengths. To save padding, a row's sequences are split into parts, and each
+part is only as wide as its own longest sequence.
 
     if pack_attention(model, mesh_shape, layout_rules):
         logits = packed_logits(model, row, variable_dtype)     # [R, M, vocabulary]
 
-The values equal those of Mesh TensorFlow's layers. Models with other layers than T5's, and layouts
-that split lengths or channels, are not packed.
+The values equal those of Mesh TensorFlow's layers. Packing needs a model with only T5's layers, and
+a layout that does not split lengths or channels.
 """
 
 from collections.abc import Iterator
@@ -25,18 +25,18 @@ from t0.mesh.fused import splits_rows
 from t0.scoring.batching import PackedTokens
 from t0.scoring.mesh_model import copy_as_class, has_t5_options
 
-# The number of parts into which a row's sequences are split. More parts have less padding, if
-# sequences are sorted by length, but more operations.
+# The number of parts into which a row's sequences are split. If sequences are sorted by length,
+# more parts need less padding, but more operations.
 _PARTS = 4
 # Added to the logits of masked positions, so that their exponential is 0.
 _HIDDEN = -1e9
-# Keys of the values that layers share: the tokens, and the gathers for each set of sequence
-# numbers.
+# The keys under which layers find shared values: the tokens, and the gathers for each set of
+# sequence numbers.
 _PACKED, _GATHERS = "packed tokens", "gathers of packed tokens"
 
 
 def pack_attention(model: Any, mesh_shape: Any, layout_rules: Any) -> bool:
-    """Makes a model's attention layers accept packed rows, if all of its layers are T5's.
+    """Changes a model's attention layers to accept packed rows, if all of its layers are T5's.
 
     Args:
       model: Mesh TensorFlow's model, which is changed.
@@ -87,8 +87,8 @@ def packed_logits(
             _GATHERS: {},
         },
     }
-    # Only id 0 is masked, as in rows with a single input. An empty input is one token that stays
-    # zero.
+    # The encoder masks only tokens with id 0, as it does for rows with a single input. An empty
+    # input takes one token with id 0, so its encoding stays zero.
     real = mtf.minimum(tokens.inputs, 1)
     encoded, _ = model.encoder.call_simple(tokens.inputs, None, sequence_id=real, **arguments)
     encoded = mtf.layers.rename_length_to_memory_length(encoded)
@@ -113,7 +113,7 @@ class _PackedSelfAttention(transformer_layers.SelfAttention):
     def _biases_by_offset(
         self, context: Any, x: mtf.Tensor, heads: list[mtf.Dimension], *, causal: bool
     ) -> mtf.Tensor:
-        """Returns the bias for each offset -N to N-1 between key and query, [H, 2N]."""
+        """Returns the bias for each offset between key and query, from -N to N-1, [H, 2N]."""
         # Layers that share the table of relative positions also share the biases.
         key = ("biases by offset", self.relative_attention_type)
         if self.relative_attention_type == "bias" or key not in context.cache:
@@ -145,7 +145,7 @@ class _PackedEncDecAttention(transformer_layers.EncDecAttention):
         return params.compute_output(attended, output_shape=x.shape)
 
 
-# Variables are named after the layer's class.
+# Mesh TensorFlow names variables after the layer's class, so the classes need the original names.
 _PackedSelfAttention.__name__ = transformer_layers.SelfAttention.__name__
 _PackedEncDecAttention.__name__ = transformer_layers.EncDecAttention.__name__
 _KINDS = {
@@ -187,7 +187,10 @@ class _Sequences:
         self.starts = tf.cumsum(self.lengths, exclusive=True)
 
     def parts(self) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Yields, for each part, its tokens' positions in the row and which are padding, [s, W]."""
+        """Yields (positions, padding) for each part of its s sequences, both [s, W].
+
+        The first has the positions of the tokens in the row. The second says which are padding.
+        """
         bounds = [self._count * i // _PARTS for i in range(_PARTS + 1)]
         for section in map(slice, bounds[:-1], bounds[1:]):
             lengths, starts = self.lengths[section][:, None], self.starts[section][:, None]
@@ -197,7 +200,7 @@ class _Sequences:
 
 
 class _Gathers:
-    """The indices and biases with which attention reads a row; the same in all layers.
+    """The indices and biases with which attention reads a row. All layers use the same ones.
 
     Args:
       of_queries: the number of each query's sequence, [1, M].
@@ -206,10 +209,10 @@ class _Gathers:
       heads: H.
 
     Attributes:
-      parts: for each part of the sequences, the indices into queries [M * H, D], the indices into
-        keys [N * H, D], and the biases to add to logits: [s, H, W], [s, H, X], [s, H or 1, W or 1,
-        X].
-      back: the indices into the outputs of all parts, [M, H].
+      parts: three tensors for each part of the sequences (X is the keys' W): indices into queries
+        [M * H, D], with shape [s, H, W]; indices into keys [N * H, D], with shape [s, H, X]; and
+        biases to add to logits, with shape [s, H or 1, W or 1, X].
+      back: for each query, its indices in the joined outputs of all parts, [M, H].
     """
 
     def __init__(
@@ -229,7 +232,8 @@ class _Gathers:
             if biases is not None:
                 added += _expand_to_pairs(biases, tf.shape(rows)[1])
             self.parts.append((_by_head(rows, heads), _by_head(columns, heads), added))
-            # The offset of each sequence in all outputs, and the distance between heads there.
+            # `firsts` has the offset of each sequence in the joined outputs of all parts, and
+            # `widths` has the distance between its heads there.
             sequences, width = tf.unstack(tf.shape(rows))
             firsts.append(total + tf.range(sequences) * (heads * width))
             widths.append(tf.fill([sequences], width))
@@ -238,18 +242,18 @@ class _Gathers:
         index = tf.range(tf.size(sequence_of_query)) - tf.gather(queries.starts, sequence_of_query)
         index += tf.gather(tf.concat(firsts, 0), sequence_of_query)
         steps = tf.gather(tf.concat(widths, 0), sequence_of_query)
-        # Padding at the end of a row reads arbitrary values, and nothing reads the padding.
+        # Padding at the end of a row gathers arbitrary values, but nothing reads them.
         back = index[:, None] + tf.range(heads) * steps[:, None]
         self.back = tf.minimum(back, total - 1)
 
 
 def _by_head(tokens: tf.Tensor, heads: int) -> tf.Tensor:
-    """Returns indices into [N * H, D] for tokens [s, W]: [s, H, W]."""
+    """Turns the positions of tokens, [s, W], into indices into [N * H, D], with shape [s, H, W]."""
     return tokens[:, None] * heads + tf.range(heads)[:, None]
 
 
 def _expand_to_pairs(biases: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    """Expands biases of the offsets -N to N-1, [H, 2N], to pairs of queries and keys, [H, W, W]."""
+    """Expands biases by offset, -N to N-1, [H, 2N], to biases by query and key, [H, W, W]."""
     heads, length = biases.shape[0], biases.shape[1] // 2
     # Repeat the offsets 0 to W-1, -W to -1. Each row of 2W-1 then begins one offset lower.
     around = tf.concat([biases[:, length : length + width], biases[:, length - width : length]], 1)

@@ -1,4 +1,4 @@
-"""Measures perplexity: for tasks without metrics in mode `eval`, and in mode `perplexity_eval`.
+"""Measures perplexity in mode `eval`, for tasks without metrics, and in mode `perplexity_eval`.
 
     measure(spec, datasets, checkpoints={20: "/m/model.ckpt-20"}, folder="/m/validation_eval",
             facts={"split": "validation"})
@@ -11,7 +11,8 @@ Each number covers all target tokens of the split, including EOS but not padding
 percent. `t0 report` shows the file.
 
 Mode `perplexity_eval` is Mesh TensorFlow's. It measures `run.perplexity_eval_steps` batches with an
-estimator and logs only the negative logarithm. `with_printed_perplexity` prints the rest:
+estimator and logs only the negative logarithm of the perplexity. `with_printed_perplexity` makes it
+also print a line with all results:
 
     weather_which_word_validation_32, step 20: perplexity 3.31 (1.1970 nats a token), token accuracy
     54.2 %, sequence accuracy 12.5 %, 96 tokens
@@ -35,7 +36,7 @@ from t0.scoring.results import SCHEMA, write_events, write_json
 from t0.training.graph import TrainingSpec, build_held_out
 from t0.training.losses import PARTS
 
-# The features of a model. Packed features also have segments and positions.
+# The features that a model reads. Packed features also have segments and positions.
 _FEATURES = ("inputs", "targets")
 
 
@@ -115,7 +116,7 @@ class _MeshHeldOutModel:
 
 
 def _feature_names(datasets: Sequence[Any]) -> list[str]:
-    """Returns the features that feed the model; all tasks must have them."""
+    """Returns the names of the features that feed the model, which all tasks must have."""
     with tf.Graph().as_default():
         specs = [dataset.dataset_fn().element_spec for dataset in datasets]
     names = [
@@ -209,10 +210,11 @@ def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., 
 
 
 def line(name: str, results: Mapping[str, float]) -> str:
-    """Returns the line for one evaluation.
+    """Returns the line to print for one evaluation.
 
     Args:
-      name: Mesh TensorFlow's name for it: task, split, and the configured number of examples.
+      name: Mesh TensorFlow's name of the evaluation: the task, the split, and the configured number
+        of examples.
       results: the estimator's results.
     """
     nats = -results["neg_log_perplexity"]

@@ -2,8 +2,8 @@
 
 T5's metric needs a tuple and a number for every choice, about 330 bytes. A task of 400,000 examples
 with two choices took 270 MB. This module stores only the gold choice and the prediction of each
-example, and its two scores if the metric needs the area under a curve. Other metrics get T5's
-lists.
+example. If the metric needs the area under a curve, it also stores the example's two scores. All
+metrics other than rank classification get the same lists as in T5.
 
     metrics = RankMetrics(task.metric_fns)
     for example, scores in metrics.accumulate(scored):    # yields every example again
@@ -13,7 +13,7 @@ lists.
 Excluded examples (`MultipleChoiceExample.excluded`) are skipped, and every weight is 1.
 
 T0's accuracy ranks choices by the plain sum of their log-probabilities. `accuracy_by` has the
-accuracy if the sum is divided by the choice's number of tokens (including EOS) or characters:
+accuracies for sums that are divided by the choice's number of tokens (including EOS) or characters:
 
     metrics.accuracy_by         # {"tokens": 53.1, "characters": 52.7}
 """
@@ -73,7 +73,7 @@ class RankMetrics:
 
     @property
     def accuracy_by(self) -> dict[str, float]:
-        """The accuracy in percent, if sums are divided by each kind of length of a choice."""
+        """For each of `NORMALISERS`, the accuracy in percent if sums are divided by it."""
         return {name: 100 * right / self.examples for name, right in self._right_by.items()}
 
     def accumulate(
@@ -92,7 +92,7 @@ class RankMetrics:
           task: the task's name, for messages.
 
         Raises:
-          UserError: if an example does not have the metric's number of choices.
+          UserError: if an example has more or fewer choices than the metric has classes.
         """
         values = MetricValues(task)
         ranked = next((metric for metric, classes in self._metrics if classes is not None), None)
@@ -161,7 +161,9 @@ class RankMetrics:
 
 
 def best_by(row: np.ndarray, lengths: Sequence[int]) -> int:
-    """Returns the choice with the largest log-likelihood per length; length 0 counts as 1.
+    """Returns the index of the choice with the largest quotient of log-likelihood and length.
+
+    A length of 0 counts as 1.
 
     >>> best_by(np.array([-2.0, -3.0], np.float32), [1, 3])
     1
@@ -184,7 +186,7 @@ def classes_of(metric: Metric) -> tuple[int | None] | None:
 
 
 def _is_rank_classification(metric: Callable[..., Any]) -> bool:
-    """Returns whether a function is T5's, judged by its name to avoid importing T5."""
+    """Returns whether a metric is T5's rank classification, by its name, without importing T5."""
     qualified_name = getattr(metric, "__module__", None), getattr(metric, "__qualname__", None)
     return qualified_name == ("t5.evaluation.metrics", "rank_classification")
 
@@ -207,7 +209,10 @@ class RankClassification:
 def _compute_binary(
     gold: np.ndarray, predicted: np.ndarray, scores: Sequence[Sequence[float]]
 ) -> dict[str, float]:
-    """Returns F1 and the areas under two curves, with choice 1 as the positive class."""
+    """Returns F1 and the areas under the ROC and the precision-recall curve.
+
+    Choice 1 is the positive class.
+    """
     from sklearn import metrics
 
     likelihoods = np.exp(scores - np.max(scores, axis=-1, keepdims=True))

@@ -44,8 +44,8 @@ from t0.scoring.results import WITH_EOS, CheckpointResults, Scored, ShardResults
 
 # The maximum number of logits [B, C, T, V] of a batch, 4 bytes each.
 MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "gpu": 256 * 1024 * 1024}
-# The maximum number of tokens of a batch on each device. Larger batches are no faster, and the last
-# batches are emptier.
+# The maximum number of tokens of a batch on each device. Larger batches are no faster, and they
+# leave more of the last batches empty.
 MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
 # The number of tasks that may wait for later groups to fill their last batches. More tasks fill
 # batches better; with fewer, less is lost in an interruption.
@@ -57,8 +57,8 @@ _SHOWN_DATASETS = 3
 class ChoiceScorer(Protocol):
     """Computes log-likelihoods.
 
-    A scorer of packed rows has `log_probabilities` instead of `log_likelihoods`, which the batches
-    of its plan call.
+    Batches call these methods. A packed batch calls `log_probabilities` instead of
+    `log_likelihoods`, so a scorer of packed rows has that method.
     """
 
     replicas: int
@@ -89,16 +89,17 @@ class RankEvaluationSettings:
 
     Attributes:
       max_excluded_share: the maximum share of a task's examples that are excluded from the
-        accuracy, because they have no correct choice, several, or one with the same tokens as a
-        wrong choice.
+        accuracy, because they have no correct choice or several, or because the correct choice has
+        the same tokens as a wrong one.
       max_truncated_targets_share: the maximum share of a task's choices that exceed the length
         limit.
       max_shapes: the maximum number of batch shapes in Mesh TensorFlow. More shapes cost more
         lowerings, fewer shapes more padding.
       dtype: the type of activations, "float32" or "bfloat16". Logits and their softmax are always
         float32.
-      shard_id: this evaluation scores the batches whose number modulo `num_shards` is `shard_id`.
-      num_shards: the number of evaluations that share the batches; `t0 merge` merges their results.
+      shard_id: the number of this shard, from 0. It scores the batches whose number modulo
+        `num_shards` is `shard_id`.
+      num_shards: the number of shards that divide the batches; `t0 merge` merges their results.
       decode_answers: whether to also decode an answer to each input, judged by exact match.
     """
 
@@ -159,7 +160,7 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     Args:
       runs: the facts of each checkpoint's run, as in `results_<step>.json`.
       folder: the folder for results.
-      ranked: name -> task.
+      ranked: task name -> the task's facts and records.
       lengths: the limits of inputs and targets in tokens, or None.
       make_scorer: builds the scorer; called only if something has to be scored.
       make_plan: plans the batches of all tasks.
@@ -206,7 +207,8 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
                 say(f"{result.KIND}: {result.write()}")
         if decodes:
             _decode(results, ready[0] if ready else (), make_decoder, shard)
-    # Only after all steps: if a later step is interrupted, earlier steps must also be resumed.
+    # The entries are removed only after all steps. If a later step is interrupted, the resumed run
+    # needs the entries of the earlier steps too.
     for result in results:
         result.remove_unfinished()
 
@@ -250,7 +252,7 @@ def batch_limits(
       batch_size: the maximum number of full-length sequences.
       lengths: the lengths of full sequences in tokens, or None for no limits.
       vocabulary_size: the number of logits per token.
-      scorer: the scorer, which has a device kind and a number of replicas.
+      scorer: the scorer, which knows its kind of device and its number of replicas.
     """
     most = MAX_TOKENS[scorer.device_kind] * scorer.replicas
     configured = batch_size * sum(lengths.values()) if lengths else most
@@ -323,7 +325,7 @@ class _RunningAccuracy:
     def __init__(self, progress: ProgressLine) -> None:
         self._progress = progress
         self._right: collections.Counter[str] = collections.Counter()
-        # Ordered by when they were last scored.
+        # Dataset -> the number of its counted examples. The last dataset is the one scored last.
         self._counted: dict[str, int] = {}
 
     def count(self, task: ScoringTask, right: bool | None) -> None:
@@ -360,7 +362,7 @@ class _TaskScores:
       first: the index in `values` of each example's first choice.
       values: the log-likelihoods of the choices, NaN until they are scored.
       remaining: the number of choices that are neither scored nor skipped.
-      remaining_of: the same for each example.
+      remaining_of: for each example, the number of its choices that are neither scored nor skipped.
       broken: (example, choice, value) of scores that are NaN or infinite.
     """
 
@@ -405,23 +407,23 @@ def score_tasks(
     tick: Callable[[ScoringTask, bool | None], None],
     shard: BatchShard = WHOLE,
 ) -> Iterator[tuple[ScoringTask, np.ndarray]]:
-    """Yields each named task with its choices' log-likelihoods, when its last choice is scored.
+    """Scores tasks, and yields each named task as soon as its last choice is scored.
 
     Args:
       scorer: a scorer with a checkpoint's weights.
-      tasks: all tasks of the run. All of them fill the batches, so a choice is scored in the same
-        batch, with the same bits, whichever tasks are named. Batches without a choice of a named
-        task are skipped.
+      tasks: all tasks of the run. The batches are always filled from all of them. So a choice is
+        scored in the same batch, with the same bits, whichever tasks are in `task_names`. Batches
+        without a choice of a named task are skipped.
       plan: the batch shapes, planned from all tasks.
       task_names: names of the tasks to yield.
-      tick: called for each example when its last choice is scored, with its task and whether the
-        best choice is the correct one; None if the example is excluded from the accuracy or scored
-        by other shards.
+      tick: called with (task, right) for each example when its last choice is scored. `right` says
+        whether the best choice is the correct one. It is None if the example is excluded from the
+        accuracy, or if other shards score some of its choices.
       shard: the batches to score.
 
     Yields:
-      a task, and the log-likelihoods (float32, nats) of all choices of all its examples in order;
-      NaN for choices that other shards score.
+      a task, and the log-likelihoods (float32, nats) of all choices of all its examples in order.
+      Choices that other shards score have NaN.
 
     Raises:
       UserError: if a score is NaN or infinite.

@@ -9,10 +9,10 @@ of the dataset share a text.
         for record in read():                  # as often as needed, in the same order
             record.example, record.choice, record.text
 
-Caches written by this project are in order, so their files are simply read again each time. Other
-records are sorted once, such as those of SeqIO itself, which shuffles its caches. Sorting happens
-in memory up to a limit for all tasks together, and otherwise in a temporary Arrow file. So memory
-does not grow with the records.
+Caches written by this project are in order, so their files are simply read again each time. All
+other records are sorted once. For example, SeqIO itself writes shuffled caches. Records are sorted
+in memory, up to a limit for all tasks together. Beyond that they are sorted in a temporary Arrow
+file. So memory does not grow with the number of records.
 """
 
 import functools
@@ -32,7 +32,7 @@ _INTEGERS = ("idx", "inputs", "targets", "is_correct")
 _TEXTS = ("inputs_pretokenized", "targets_pretokenized", "document")
 # The features of a record that are read.
 FEATURES = (*_INTEGERS, *_TEXTS)
-# Records that are decoded, or written to a file, together.
+# The number of records that are decoded together, and that are written to a file together.
 _BATCH_RECORDS = 512
 # The maximum memory for the records of all tasks.
 MEMORY_BYTES = 32 * 2**20
@@ -63,7 +63,7 @@ class ChoiceRecord(NamedTuple):
     document: str | None = None
 
 
-# Returns an iterator over a task's records in order; may be called repeatedly.
+# A function that returns an iterator over a task's records in order. It may be called repeatedly.
 ReadRecords = Callable[[], Iterator[ChoiceRecord]]
 
 
@@ -104,12 +104,13 @@ def cached_records(
     Args:
       task: the task's name, for messages.
       files: the TFRecord files of the split.
-      sorter: sorts the records of a shuffled cache, and stores those of a bucket.
-      examples: read only this many examples from the start; None for all.
+      sorter: sorts the records of a shuffled cache. It also stores the records of a cache in a
+        bucket, so that they are downloaded only once.
+      examples: the number of examples to read from the start; None for all.
 
     Raises:
-      UserError: also while records are read, if a file cannot be read or is damaged, or its records
-        have no answer choices.
+      UserError: if a file cannot be read or is damaged, or if its records have no answer choices.
+        The returned function may raise it too.
     """
 
     def read() -> Iterator[ChoiceRecord]:
@@ -122,7 +123,7 @@ def cached_records(
 
 
 def _are_ordered(files: Sequence[str]) -> bool:
-    """Returns whether `idx` ascends through the files; stops at the first that does not."""
+    """Returns whether `idx` ascends from record to record through all files."""
     last = -1
     for file in files:
         for records in record_batches(file, _BATCH_RECORDS):
@@ -186,9 +187,9 @@ def prompted_records(source: Any, split: str, features: Mapping[str, Any]) -> It
 
 
 class RecordSorter:
-    """Sorts the records of a run's tasks; its files are removed when the `with` block ends.
+    """Sorts the records of a run's tasks. Its files are removed when the `with` block ends.
 
-    If a process was killed, the next one removes its files.
+    If a process is killed, the next process that uses a sorter removes the files.
     """
 
     def __enter__(self) -> "RecordSorter":
@@ -204,7 +205,7 @@ class RecordSorter:
         self._folder.cleanup()
 
     def sort(self, records: Iterable[ChoiceRecord]) -> ReadRecords:
-        """Reads all records of a task in any order, and returns a function that yields them sorted.
+        """Reads all records of a task, and returns a function that yields them in sorted order.
 
         Raises:
           UserError: if the disk is full.

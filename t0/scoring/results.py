@@ -1,6 +1,6 @@
-"""Writes the results of a rank evaluation: a line for each example, a summary for each step.
+"""Writes the results of a rank evaluation: a line for each example, and a summary for each step.
 
-`scores/<task>_<step>.jsonl`, one line for each example in dataset order:
+`scores/<task>_<step>.jsonl` has one line for each example, in dataset order:
 
     {"idx": 0, "inputs": "... True or False?",
      "choices": [{"text": "True", "log_likelihood": -1.25, "tokens": 2, "characters": 4}, ...],
@@ -19,7 +19,7 @@ these names only when they are complete.
 
 During an evaluation, `unfinished_<step>/<task>.json` holds the entry of each finished task, and the
 facts that its scores depend on. A resumed evaluation reuses the entries whose facts have not
-changed. They are removed when the results of all steps are written.
+changed. The entries are removed when the results of all steps are written.
 
 With several shards, each one scores some of the batches on its own machine. All shards plan the
 same batches over all examples of all tasks. So a choice is scored in the same batch as in a single
@@ -63,7 +63,7 @@ SHARD_KIND = "shard of a rank evaluation"
 # The normalization of log-likelihoods, in the facts of a run.
 WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
 WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
-# In a folder of texts that an engine without TensorFlow decoded: step -> checkpoint.
+# The file that maps steps to checkpoints, in a folder of texts that another engine has decoded.
 DECODED = "checkpoints.json"
 
 # The facts of a run that a task's scores depend on. If one differs, the task is scored again.
@@ -199,7 +199,12 @@ class CheckpointResults:
 
 
 def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, Any]:
-    """Returns the record of one example; `scores` [C] in nats, in the choices' order."""
+    """Returns the line of one example for the scores file.
+
+    Args:
+      example: the example.
+      scores: the log-likelihood of each choice in nats, in the choices' order, [C].
+    """
     line = {
         "idx": example.idx,
         "inputs": example.text,
@@ -250,7 +255,8 @@ def write_events(
     Args:
       folder: the folder for results.
       step: the checkpoint's step.
-      tasks: task -> its entry in the results file; its metrics become `eval/<task>/<metric>`.
+      tasks: task -> its entry in the results file. The tags of its metrics are
+        `eval/<task>/<metric>`.
       kind: the kind of the evaluation, a part of the file's name.
     """
     values = {
@@ -287,10 +293,10 @@ def load_finished_entry(
     made_from: Mapping[str, Any],
     needed: Set[str] = frozenset(),
 ) -> dict[str, Any] | None:
-    """Returns the entry of a task that an interrupted evaluation finished, or None.
+    """Returns the entry of a task that an interrupted evaluation finished.
 
-    It also returns None if the facts `made_from` differ, one of the `needed` fields is missing, or
-    the size of the scores file has changed.
+    Returns None if there is no such entry, if the facts `made_from` differ, if one of the `needed`
+    fields is missing, or if the size of the scores file has changed.
     """
     content = read_json(_unfinished_path(folder, step, task))
     same = content.get("made_from") == json.loads(json.dumps(dict(made_from)))
@@ -317,7 +323,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def write_json(path: str, content: Any) -> None:
-    """Writes a JSON file with `write_whole`."""
+    """Writes a JSON file, which is never incomplete (see `write_whole`)."""
     write_whole(path, [json.dumps(content, indent=1, ensure_ascii=False) + "\n"])
 
 
@@ -326,7 +332,7 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
 
     Args:
       path: the file.
-      lines: its text in pieces.
+      lines: the file's text, in pieces that may but need not be lines.
 
     Raises:
       UserError: if the file cannot be written.
@@ -365,7 +371,7 @@ def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dic
 
     Args:
       facts: the result of `task_facts`.
-      metrics: its metrics, with all of its scores.
+      metrics: the task's metrics, after all of its scores were counted.
       task: its name, for messages.
     """
     return {
@@ -381,7 +387,7 @@ def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dic
 
 
 def group_in_t0(dataset: str) -> str:
-    """Returns whether T0 held a dataset out or trained on it; empty if T0 does not use it.
+    """Returns how T0 used a dataset: held out or in training; "" if T0 does not use it.
 
     >>> group_in_t0("super_glue/rte"), group_in_t0("sciq"), group_in_t0("mine")
     ('held-out', 'training', '')
@@ -420,7 +426,7 @@ def _join(*parts: str) -> str:
 
 
 def batches_digest(tasks: Sequence[ScoringTask], plan: BatchPlan) -> str:
-    """Returns a hash that is equal for shards that plan the same batches of the same tasks.
+    """Returns a hash of all tasks and their planned batches, which the shards of a run share.
 
     Raises:
       UserError: if a task has a metric that is not T5's rank classification.
@@ -508,7 +514,7 @@ class ShardResults(CheckpointResults):
 
 
 def _partial(line: dict[str, Any]) -> dict[str, Any]:
-    """Replaces the missing scores of an example's line, and its prediction, with None."""
+    """Sets the missing scores in an example's line to None, and also its prediction."""
     for choice in line["choices"]:
         if np.isnan(choice["log_likelihood"]):
             choice["log_likelihood"] = None

@@ -1,10 +1,10 @@
 """Scores answer choices with a Mesh TensorFlow model that encodes each input only once.
 
 Legend: B inputs of a batch, C choices of an input, L input tokens, T target tokens, V vocabulary; R
-rows, N and M input and target tokens of a row.
+packed rows, N input tokens of a row, M target tokens of a row.
 
-A T5 takes packed rows if the mesh splits neither its rows nor its vocabulary. Inputs [R, N] and all
-of their choices [R, M] then follow each other with hardly any padding (`t0.scoring.packed_model`).
+A T5 takes packed rows if the mesh does not split rows or the vocabulary. Inputs [R, N] and all
+of their choices [R, M] then follow each other almost without padding (`t0.scoring.packed_model`).
 Other models take padded inputs [B, L] and targets [B, C, T]. Their decoder has a `choices`
 dimension that the encoder's output does not have, so all choices of an input attend to one
 encoding.
@@ -47,7 +47,10 @@ _PACKED_INPUTS = tuple(field.name for field in dataclasses.fields(PackedTokens))
 
 @dataclasses.dataclass(frozen=True)
 class _LoweredShape:
-    """The lowered program of a shape: its inputs, and its log-likelihoods, [B, C] or [R, M]."""
+    """The lowered program of a batch shape.
+
+    It has placeholders for the inputs, and a tensor of log-likelihoods, [B, C] or [R, M].
+    """
 
     fed: Mapping[str, tf.Tensor]
     scores: tf.Tensor
@@ -80,7 +83,10 @@ class MeshScorer:
 
     @property
     def replicas(self) -> int:
-        """The number of parts into which the mesh splits a batch: R, or the divisor of B."""
+        """The number of parts into which the mesh splits a batch.
+
+        A packed batch has this number of rows. In a padded batch, B is a multiple of it.
+        """
         return replicas(self._placement.mesh_shape, self._placement.layout_rules)
 
     @property
@@ -96,8 +102,8 @@ class MeshScorer:
           the number of restored variables.
 
         Raises:
-          UserError: if the checkpoint cannot be read, does not have a variable of the model or has
-            it in another shape or type, or has weights that the model does not have.
+          UserError: if the checkpoint cannot be read, if a variable of the model is missing in it
+            or has another shape or type, or if it has weights that the model does not have.
         """
         first = PackedShape(self.replicas, 1, 1) if self.packs else (self.replicas, 1, 1, 1)
         self._lower(first)
@@ -113,7 +119,8 @@ class MeshScorer:
         Args:
           inputs: int [B, L], 0 is padding; B is a multiple of `replicas` unless the scorer packs.
           targets: int [B, C, T] with EOS, 0 is padding; the score of a choice of zeros is 0.
-          shape: the rows for a scorer that packs; None for the smallest rows that hold the tokens.
+          shape: the shape of the rows, for a scorer that packs; None for the smallest rows that
+            hold the tokens.
 
         Returns:
           the log-likelihoods, float32 [B, C].
@@ -131,7 +138,10 @@ class MeshScorer:
         return pack_groups(groups, shape).score(self)
 
     def log_probabilities(self, tokens: PackedTokens, shape: PackedShape) -> np.ndarray:
-        """Returns log p of the targets of packed rows, float32 [R, M]; padding has any value."""
+        """Returns log p of each target token in packed rows, float32 [R, M].
+
+        The values of padding are arbitrary.
+        """
         return self._run(shape, {name: getattr(tokens, name) for name in _PACKED_INPUTS})
 
     def _run(self, shape: PackedShape | _Padded, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -227,7 +237,7 @@ def _placeholders(
 
 
 def _in_float32(logits: mtf.Tensor) -> mtf.Tensor:
-    """Returns logits that are computed (not only stored) in float32 from the last hidden state."""
+    """Returns logits that are also computed in float32, not only converted to it afterwards."""
     product = logits.operation
     if logits.dtype == tf.float32 or not isinstance(product, mtf.EinsumOperation):
         return mtf.cast(logits, tf.float32)
@@ -254,7 +264,7 @@ def _log_probabilities_in_blocks(
         block = slice(start, start + _BLOCK)
         with tf.control_dependencies(blocks[-1:]):  # memory holds the logits of only one block
             logits = tf.matmul(rows[block], weights, transpose_b=by_row)
-        # These passes are faster than TensorFlow's cross entropy.
+        # This sequence of operations is faster than TensorFlow's cross entropy.
         above = logits - tf.reduce_max(logits, -1, keepdims=True)
         log_sum = tf.math.log(tf.reduce_sum(tf.exp(above), -1))
         blocks.append(tf.gather(above, ids[block], batch_dims=1) - log_sum)

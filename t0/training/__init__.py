@@ -5,23 +5,23 @@
 
     loop.train(spec, data, loop.LoopOptions(train_steps=12_200))
 
-loop            our own loop in TensorFlow: fills the variables and trains
+loop            trains with Mesh TensorFlow in one session
 stepping        the training loop that both engines share: steps, evaluation, checkpoints
-estimator       training on a TPU with TensorFlow's estimator
-graph           the training step as a TensorFlow graph: model, gradients, optimizer
+estimator       trains on a TPU with TensorFlow's estimator
+graph           builds the training step in TensorFlow: model, gradients, optimizer
 losses          cross entropy and z-loss in float32, and the sums that are recorded
 randomness      random numbers that depend only on seed and step
-optimizers      applies the updates of any optimizer; AdamW, momentum SGD and others
+optimizers      AdamW, momentum SGD and others; applies the updates of any optimizer
 adafactor       Mesh TensorFlow's Adafactor in fewer passes over the weights
 schedules       learning rate schedules
 checkpointing   writes and restores checkpoints
 model_directory the lock, the configuration and the retained checkpoints of a model directory
-resume_file     the resume state next to a checkpoint
+resume_file     writes and reads the resume state next to a checkpoint
 warm_start      fills variables from another run's checkpoint
-evaluation      held-out loss and task metrics during training
+evaluation      measures the held-out loss and the task metrics during training
 metric_values   the numeric values of a task's metrics, by name
 stopping        the best evaluation, early stopping, the time limit, SIGTERM
-recorder        progress lines, metrics.jsonl, TensorBoard event files
+recorder        writes progress lines, metrics.jsonl and TensorBoard event files
 start_report    the lines printed at the start of a run: its size, memory and data
 export          writes the last checkpoint as a Hugging Face folder
 

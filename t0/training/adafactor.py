@@ -1,17 +1,18 @@
-"""Adafactor (Shazeer and Stern 2018) as in Mesh TensorFlow, with fewer passes over the weights.
+"""Computes Mesh TensorFlow's Adafactor with fewer passes over the weights.
 
     if adafactor.covers(optimizer, variable, mesh_impl):
         assignments, gradient_square, weight_square = adafactor.apply(
             optimizer, gradient, variable, mesh_impl
         )
 
-Mesh TensorFlow's optimizer is a chain of operations, and each one reads or writes a tensor as large
-as the weights. Here, XLA compiles the step of a large matrix into four passes over its gradient.
-The gradient of an embedding stays sparse: it holds only the rows of tokens that occur in the batch,
-because all other rows have a zero update.
+Adafactor is the optimizer of Shazeer and Stern (2018). In Mesh TensorFlow it is a chain of
+operations, and each one reads or writes a tensor as large as the weights. In this module, XLA
+compiles the step of a large matrix into four passes over its gradient. The gradient of an embedding
+stays sparse. It has only the rows of tokens that occur in the batch, because the update of all
+other rows is zero.
 
-Legend: [a, b] the weights; n the number of rows that have a gradient; "vr" and "vc" the second
-moments, averaged over the larger and over the smaller dimension.
+Legend: [a, b] the weights; n the number of rows that have a gradient; vr the second moments
+averaged over the larger dimension, and vc those averaged over the smaller dimension.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ _SPARSE = 4
 
 
 def covers(optimizer: Any, variable: mtf.Variable, mesh_impl: Any) -> bool:
-    """Returns whether `apply` computes the same update as an optimizer does for a variable."""
+    """Returns whether `apply` updates a variable in the same way as the optimizer itself."""
     return (
         isinstance(optimizer, optimize.AdafactorOptimizer)
         and _is_unsplit(variable.shape, mesh_impl)
@@ -71,15 +72,17 @@ def apply(
 
 
 class _AdafactorStep(mtf.Operation):
-    """Assigns a variable and its slots; outputs the sums of squares of gradient and variable.
+    """Assigns a variable and its slots.
+
+    The outputs are the sums of squares of the gradient and of the variable.
 
     Args:
       rule: the hyperparameters of the variable's steps.
       rates: the learning rate and the decay of this step.
       assigned: the variable and its second moments.
       gradient: the gradient.
-      looked_up: the sparse gradient as pairs (gradient of rows, ids), which is read instead of
-        `gradient`; [] if there is none.
+      looked_up: the gradient in sparse form, as pairs (gradient of rows, ids), which is read
+        instead of `gradient`; [] for weights without a sparse gradient.
     """
 
     def __init__(
@@ -125,21 +128,25 @@ def _is_unsplit(shape: mtf.Shape, mesh_impl: Any) -> bool:
 
 
 def _find_lookups(gradient: mtf.Tensor, mesh_impl: Any) -> list[tuple[mtf.Tensor, mtf.Tensor]]:
-    """Returns (gradient of the rows, ids) of each embedding lookup, [] for other weights."""
+    """Returns (gradient of the rows, ids) of each embedding lookup; [] for other weights."""
     lookups = looked_up_rows(gradient) or []
     few = _SPARSE * sum(ids.shape.size for _, ids in lookups) <= gradient.shape.dims[0].size
     return lookups if few and all(_is_unsplit(ids.shape, mesh_impl) for _, ids in lookups) else []
 
 
 def _distinct_rows(pairs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums the gradients of equal ids; returns the gradients [n, b] and their distinct ids [n].
+    """Sums the gradients of equal ids.
 
-    `pairs` alternates dy [..., b] and ids [...], one pair for each lookup.
+    Args:
+      pairs: dy [..., b] and ids [...] of the first lookup, then those of the next one, and so on.
+
+    Returns:
+      the sums [n, b], and the distinct ids [n] to which they belong.
     """
     ids = [tf.reshape(x, [-1]) for x in pairs[1::2]]
     distinct, positions = tf.unique(tf.concat(ids, 0))
     positions = tf.split(positions, [int(x.shape[0]) for x in ids])
-    # The dense gradient is also summed in float32 and separately for each lookup.
+    # Sum in float32, and separately for each lookup, because the dense gradient is summed so too.
     sums = [
         tf.math.unsorted_segment_sum(
             tf.cast(tf.reshape(dy, [-1, dy.shape[-1]]), tf.float32), position, tf.size(distinct)
@@ -156,7 +163,7 @@ class StepRule(NamedTuple):
       axes: the axes over which vr and vc are averaged; None for an unfactored variable.
       clip: the largest root mean square of the update, or None.
       epsilon1: the number that is added to squared gradients.
-      epsilon2: the smallest scale of a parameter.
+      epsilon2: the minimum of the scale by which a relative update is multiplied.
       scaled: whether the update is relative to the parameter's root mean square.
     """
 
@@ -180,7 +187,8 @@ def _rule(optimizer: Any, variable: mtf.Variable) -> StepRule:
     )
 
 
-# The sums of squares of gradient and weights, then the new weights and second moments.
+# ((sum of squares of the gradient, sum of squares of the weights), (the new weights, the new second
+# moments)).
 StepResult = tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]
 
 
@@ -199,13 +207,13 @@ def step(
       rule: the hyperparameters of the variable's steps.
       rate: scalar, the learning rate of this step.
       decay: scalar, the decay of the second moments at this step.
-      gradient: the gradient, [a, b] or [a]; with `ids`, only its nonzero rows, [n, b].
+      gradient: the gradient, [a, b] or [a]; only its nonzero rows, [n, b], if `ids` is given.
       weights: the weights, [a, b] or [a].
-      old: the second moments, vr and vc or v.
-      ids: int [n], the distinct row numbers of `gradient`; None if it has all rows.
+      old: the second moments before the step: vr and vc, or v if they are not factored.
+      ids: int [n], the distinct numbers of the rows in `gradient`; None if it has all rows.
 
     Returns:
-      the sums of squares of gradient and weights; the new weights and second moments.
+      the sums of squares of the gradient and of the weights; the new weights and second moments.
     """
     if rule.axes is None:
         return _unfactored(gradient, weights, *old, rate, decay, rule)
@@ -258,7 +266,7 @@ def _factored_rows(
     rule: StepRule,
     ids: tf.Tensor,
 ) -> StepResult:
-    """Computes the same step from the nonzero rows; all other rows have a zero update."""
+    """Computes a step from the nonzero rows of the gradient. The other rows stay unchanged."""
     g = tf.cast(gradient, tf.float32)
     square = tf.square(g)
     by_row = tf.scatter_nd(ids[:, None], tf.reduce_sum(square, 1), [int(weights.shape[0])])
@@ -275,17 +283,25 @@ def _factors(
     by_row: tf.Tensor,
     by_column: tf.Tensor,
 ) -> tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor]:
-    """Returns the new second moments, and the factors of rows [a] and columns [b].
+    """Updates the second moments, and computes the factors by which the gradient is multiplied.
 
-    `by_row` [a] and `by_column` [b] are sums of squared gradients.
+    Args:
+      rule: the hyperparameters of the variable's steps.
+      decay: scalar, the decay of the second moments at this step.
+      old: vr and vc before the step.
+      by_row: the sum of squared gradients in each row, [a].
+      by_column: the sum of squared gradients in each column, [b].
+
+    Returns:
+      the new vr and vc; the factors of the rows, [a]; the factors of the columns, [b].
     """
     sums = {1: by_row / int(by_column.shape[0]), 0: by_column / int(by_row.shape[0])}
     vr, vc = (
         v * decay + (sums[axis] + rule.epsilon1) * (1.0 - decay)
         for v, axis in zip(old, rule.axes, strict=True)
     )
-    by_kept = tf.math.rsqrt(vr / tf.reduce_mean(vr))  # along the axis that vr retains
-    by_lost = tf.math.rsqrt(vc)  # along the axis that vc retains
+    by_kept = tf.math.rsqrt(vr / tf.reduce_mean(vr))  # the factors along the dimension of vr
+    by_lost = tf.math.rsqrt(vc)  # the factors along the dimension of vc
     return (vr, vc), *((by_kept, by_lost) if rule.axes[0] == 1 else (by_lost, by_kept))
 
 
@@ -298,7 +314,8 @@ def _update(
     weights: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the update, with the shape of `g` [n, b], and the weights' sum of squares."""
-    # This equals the sum of squares of g * rows * columns, but never builds that product.
+    # The sum for `rms` equals the sum of squares of g * rows * columns, but is computed without
+    # building that product.
     weighed = row_sum(tf.square(g) * tf.square(columns))
     weight_square, size = _sum_of_squares(weights), _size(weights)
     rms = tf.sqrt(tf.reduce_sum(weighed * tf.square(rows)) / size)

@@ -14,9 +14,9 @@ The index comes last, because a checkpoint without an index does not count. Then
 `checkpoint`, which names the latest one. In a bucket, files are uploaded in the same order, and
 each one's size and checksum are verified after the upload.
 
-`configuration.json` in the same folder holds gin's values as text. Starting with other values is an
-error that lists the differences, except for parameters that may differ between two starts of the
-same run.
+`configuration.json` in the same folder holds gin's values as text. If a run is started again with
+other values, that is an error, which lists the differences. A few parameters may differ between two
+starts of the same run.
 """
 
 import contextlib
@@ -57,14 +57,14 @@ def steps_done(model_dir: str) -> int:
 def repair_latest_checkpoint_file(model_dir: str) -> list[str]:
     """Rewrites the file `checkpoint` if the checkpoint that it names is incomplete.
 
-    A run that was killed before it wrote that file then resumes without help, and other tools that
-    read the file find the checkpoint that the run resumes from.
+    The file can be wrong if a run was killed before it wrote the file. After the repair, the run
+    resumes by itself, and other tools that read the file find the same checkpoint.
 
     Returns:
-      one line that reports the change; [] if nothing was written.
+      one line that reports the change; [] if the file was not changed.
 
     Raises:
-      UserError: if there are checkpoints, and none is complete.
+      UserError: if there are checkpoints, but none is complete.
     """
     if checkpoint_files.named(model_dir):
         return []
@@ -110,7 +110,8 @@ class Checkpoints:
                 name: tf.reduce_all(tf.math.is_finite(tf.cast(weight, tf.float32)))
                 for name, weight in weights.items()
             }
-        # Steps of checkpoints written by this run, also before a restart. Only these are deleted.
+        # The steps of the checkpoints that this run wrote, in this start or an earlier one. Only
+        # these are deleted.
         self._written_steps: list[int] = []
 
     def save(self, step: int, resume: Mapping[str, Any], best: int | None = None) -> str:
@@ -130,8 +131,8 @@ class Checkpoints:
         path = checkpoint_files.checkpoint_path(self._model_dir, step)
         folder = os.path.join(self._model_dir, f"{_SAVING}{step}")  # noqa: PTH118
         if paths.is_remote(self._model_dir):
-            # Write to a local disk first: TensorFlow would also buffer each file locally to upload
-            # it.
+            # Write to a local disk first. This costs nothing, because TensorFlow itself would
+            # buffer each file on a local disk to upload it.
             folder = tempfile.mkdtemp(prefix=_SAVING)
         with _explain_failure(path, self._model_dir, lambda: _remove(folder)):
             if paths.is_remote(self._model_dir):
@@ -141,7 +142,7 @@ class Checkpoints:
             paths.make_folder(folder)
             prefix = os.path.join(folder, os.path.basename(path))  # noqa: PTH118,PTH119
             self._session.run(self._graph.to_masters)
-            with self._graph.graph.as_default():  # the saver checks for eager mode
+            with self._graph.graph.as_default():  # otherwise the saver finds eager mode
                 self._saver.save(self._session, prefix, write_meta_graph=False, write_state=False)
             written_steps = sorted({*self._written_steps, step})
             self.write_resume(prefix, {**resume, "own": written_steps})
@@ -158,9 +159,10 @@ class Checkpoints:
         return [name for name, value in finite.items() if not value]
 
     def restore(self, checkpoint: str) -> dict[str, Any] | None:
-        """Restores a checkpoint of this run exactly, and returns the `resume` passed to `save`.
+        """Restores a checkpoint of this run exactly, and returns its resume state.
 
-        Returns None if the checkpoint has no resume state, as those of Mesh TensorFlow's own loop.
+        The resume state is the one that was passed to `save`. It is None if the checkpoint has
+        none, like the checkpoints of Mesh TensorFlow's own loop.
 
         Raises:
           UserError: if a variable is missing, or has another shape or type.
@@ -173,7 +175,8 @@ class Checkpoints:
         self._session.run(self._graph.to_slices)
         resume = self._read_resume(checkpoint)
         if resume is not None:
-            # Checkpoints that were deleted since then must not count as the latest ones.
+            # Drop the checkpoints that were deleted since then. Otherwise they would count as the
+            # latest ones.
             written_steps = resume.pop("own")
             self._written_steps = [
                 s for s in checkpoint_files.steps(self._model_dir) if s in written_steps
@@ -181,7 +184,7 @@ class Checkpoints:
         return resume
 
     def assign(self, name: str, value: np.ndarray) -> None:
-        """Sets a variable."""
+        """Sets the variable called `name` to `value`."""
         variable = self._variables[name]
         kind = variable.dtype.base_dtype.as_numpy_dtype
         initial = variable.initializer.inputs[1]
@@ -199,11 +202,11 @@ class Checkpoints:
         self._written_steps = stay
 
     def write_resume(self, prefix: str, resume: Mapping[str, Any]) -> None:
-        """Writes the resume state and the weights' low halves next to the checkpoint `prefix`."""
+        """Writes the resume file of the checkpoint `prefix`, with the weights' low halves."""
         resume_file.write(prefix, resume, self.low_halves())
 
     def low_halves(self) -> dict[str, np.ndarray]:
-        """Returns the bits of the weights in memory that are missing in the checkpoint."""
+        """Returns those bits of the weights that the checkpoint's narrower types do not hold."""
         halves = {}
         for group in self._slices_together():
             values = self._session.run([variable for _, _, variable in group])
@@ -229,11 +232,11 @@ class Checkpoints:
             return resume_file.record_in(content)
 
     def _slices_together(self) -> Iterator[list[tuple[tf.Variable, str, tf.Variable]]]:
-        """Yields groups of (master, key in the resume file, slice) of at most `BYTES_AT_ONCE`.
+        """Yields (master, key in the resume file, slice) in groups of at most `BYTES_AT_ONCE`.
 
-        TensorFlow prunes the whole graph for each new set of fetches, which takes longer than
-        reading a small variable. Reading all slices in one call would hold a second copy of the
-        weights.
+        Each group is read in one call. For each new set of fetches, TensorFlow prunes the whole
+        graph, which takes longer than reading a small variable. But if all slices were read in one
+        call, memory would hold a second copy of the weights.
         """
         group, size = [], 0
         for name, slices in self._graph.slices.items():
@@ -249,7 +252,7 @@ class Checkpoints:
 
 
 def _publish(folder: str, model_dir: str) -> None:
-    """Renames the files of a finished checkpoint: the resume state first, the index last."""
+    """Moves a finished checkpoint's files into place: the resume state first, the index last."""
     names = sorted(
         paths.list_names(folder),
         key=lambda name: (name.endswith(".index"), not name.endswith(".resume.npz")),
@@ -282,13 +285,14 @@ def _tidy_bucket(model_dir: str, step: int) -> None:
     """Removes files of a run that was killed during an upload or while saving this step."""
     names = paths.list_names(model_dir)
     whole = {name.removesuffix(".index") for name in names if name.endswith(".index")}
-    # Only our checkpoints have a resume state, so others without an index are left untouched.
+    # Only this project's checkpoints have a resume state. Other files without an index are left
+    # untouched.
     ours = {name.removesuffix(".resume.npz") for name in names if name.endswith(".resume.npz")}
     again = os.path.basename(checkpoint_files.checkpoint_path(model_dir, step))  # noqa: PTH119
     for name in names:
         prefix = re.sub(r"\.(index|resume\.npz|data-\d{5}-of-\d{5})$", "", name)
         unfinished = prefix in ours - whole or name == f"{again}.index"
-        if unfinished or name.startswith(_SAVING):  # which older versions wrote
+        if unfinished or name.startswith(_SAVING):  # older versions wrote such folders
             paths.remove(os.path.join(model_dir, name))  # noqa: PTH118
 
 
@@ -303,10 +307,10 @@ def _name_latest(model_dir: str, step: int) -> None:
 
 
 def _remove_checkpoint(path: str) -> None:
-    """Removes a checkpoint that is no longer retained.
+    """Removes the files of a checkpoint that the retention rule does not keep.
 
     Raises:
-      UserError: if that fails.
+      UserError: if a file cannot be removed.
     """
     try:
         # Remove the index first: without it, the remaining files do not count as a checkpoint.
@@ -354,7 +358,7 @@ def _last_checkpoint(model_dir: str) -> str:
     """Returns a sentence that names the last checkpoint and says how to continue."""
     try:
         steps = checkpoint_files.steps(model_dir)
-    except WRITE_ERRORS:  # the same permission or connection problem may prevent reading
+    except WRITE_ERRORS:  # the problem that prevented writing may also prevent reading
         return f"{model_dir} cannot be read either; fix this, and start the same command again"
     last = checkpoint_files.checkpoint_path(model_dir, steps[-1]) if steps else None
     status = f"The last checkpoint, {last}, is intact" if last else "There is no checkpoint yet"

@@ -30,7 +30,8 @@ from t0.training.recorder import Recorder, default_interval
 from t0.training.start_report import RunSize, first_line
 from t0.training.stopping import TimeLimit, exit_by_signal, watched_signals
 
-# File in the model directory: training seconds of all starts, up to the last checkpoint.
+# The file in the model directory that holds the training seconds of all starts, up to the last
+# checkpoint.
 SECONDS_FILE = "training_seconds.json"
 
 
@@ -53,13 +54,14 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
       estimator: Mesh TensorFlow's TPUEstimator.
       vocabulary: passed to `train_dataset_fn`.
       sequence_length: feature -> its packed length in tokens.
-      batch_size: sequences of the global batch.
-      train_dataset_fn: returns a dataset of packed or padded examples. It is repeated.
+      batch_size: the number of sequences of the global batch.
+      train_dataset_fn: a function that returns a dataset of packed or padded examples, which is
+        repeated.
       train_steps: the step to stop at, counted from the start of pretraining.
       ensemble_inputs: the number of models of an ensemble that each have their own inputs, or None.
       dataset_split: passed to `train_dataset_fn`.
       skip_seen_data: whether a restarted run skips the batches that it has already read.
-      seen_data_init_step: the step from which those batches are counted.
+      seen_data_init_step: the step from which the batches to skip are counted.
       checkpoint_input_pipeline: whether checkpoints hold the state of TensorFlow's iterator.
 
     Raises:
@@ -68,7 +70,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     check_input_options(
         skip_seen_data=skip_seen_data, checkpoint_input_pipeline=checkpoint_input_pipeline
     )
-    # The estimator reads that file.
+    # The estimator reads the file `checkpoint` to find the latest checkpoint.
     for line in checkpointing.repair_latest_checkpoint_file(estimator.model_dir):
         print(line, flush=True)
     if is_finished(estimator.model_dir, train_steps):
@@ -132,8 +134,8 @@ class RecorderHook(tf.estimator.SessionRunHook):
       total_steps: the run's last step.
       sequences: the number of sequences of a global batch.
       sequence_length: feature -> its length in tokens.
-      interval: steps between two lines; None for a hundredth of the run, at most 100. The first and
-        the last step always have a line.
+      interval: the number of steps between two progress lines; None for a hundredth of the run, at
+        most 100. The first and the last step always have a line.
     """
 
     def __init__(
@@ -172,7 +174,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
         self._step = tf.train.get_global_step()
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Prints the step at which the run starts: 0, or the step of a checkpoint."""
+        """Prints the step at which this start begins, which is 0 or the step of a checkpoint."""
         del coord
         start = self.last_step = int(session.run(self._step))
         self._interval = self._interval or default_interval(self.total_steps - start)
@@ -186,7 +188,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
         )
 
     def before_run(self, run_context: Any) -> tf.estimator.SessionRunArgs:
-        """Returns the tensors to fetch with the step."""
+        """Returns the tensors to fetch in the same call as the step."""
         del run_context
         return tf.estimator.SessionRunArgs(self._fetches)
 
@@ -197,8 +199,8 @@ class RecorderHook(tf.estimator.SessionRunHook):
           UserError: if the loss is not finite.
         """
         values = {name: value.item() for name, value in run_values.results.items()}
-        # Read after the step. If fetched with it, the value may be from before or after the
-        # increment.
+        # The global step is read after the training step. If both were fetched in one call, the
+        # value could be from before or after the increment.
         step, before = int(run_context.session.run(self._step)), self.last_step
         self.last_step = step
         if not math.isfinite(values["loss"]):
@@ -213,7 +215,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
             self._recorded = True
 
     def end(self, session: tf.Session) -> None:
-        """Writes records that are still buffered for a bucket."""
+        """Writes the records that are still buffered, if the model directory is in a bucket."""
         del session
         if self._recorder is not None:
             self._recorder.close()
@@ -228,7 +230,7 @@ def _summarised(tag: str) -> tf.Tensor | None:
 
 
 class _ConfigHook(tf.estimator.SessionRunHook):
-    """Overwrites the operative config of Mesh TensorFlow's hook with our two files."""
+    """Replaces the operative config that Mesh TensorFlow's hook wrote with our two files."""
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir: str | None = model_dir
@@ -241,13 +243,13 @@ class _ConfigHook(tf.estimator.SessionRunHook):
 
 
 class _StopHook(tf.estimator.SessionRunHook):
-    """Stops training after a device call if a signal arrived or the time limit is near.
+    """Stops training after a device call if a signal has arrived or the time limit is near.
 
     The estimator saves a checkpoint when a hook stops training.
 
     Args:
       limit: the time limit of the run.
-      received_signal: returns the signal that arrived, or None.
+      received_signal: a function that returns the signal that has arrived, or None.
 
     Attributes:
       signalled: the signal that stopped training, or None.

@@ -1,22 +1,23 @@
-"""Evaluates during training: the loss on held-out batches, and the tasks' metrics.
+"""Measures the loss on held-out batches, and the tasks' metrics, during training.
 
     evaluation = Evaluation(spec, data, options, graph=graph, session=session)
     evaluation.measure(500, last=False)     # {"validation_loss": 2.31, "eval/accuracy": 41.0, ...}
 
-Both use the weights in the training session, without dropout, and the same examples each time. The
-fields of the held-out loss are those of a training step with the prefix `validation_`, plus
-`validation_perplexity`: e to the power of the nats per target token.
+Both evaluations use the weights in the training session, without dropout, and the same examples
+each time. The held-out loss has the fields of a training step, with the prefix `validation_`, and
+`validation_perplexity`, which is e to the power of the nats per target token.
 
     tasks = read_tasks("t0_train", "validation", lengths, examples=64, use_cached=True)
     task_fields(tasks, ModelInTraining(spec, graph, session))
     # {"eval/sciq_Multiple_Choice/accuracy": 41.2, ..., "eval/accuracy": 38.0}
 
-The names are T5's: `eval/<task>/<metric>`, and `eval/<metric>` for the mean over all tasks that
-have the metric. The examples are the first ones of a split. They are read once and kept in memory.
-An example of rank evaluation includes all of its choices. As in SeqIO's evaluation, prediction
-metrics read decoded and postprocessed text, and score metrics read log-likelihoods.
+The fields of task metrics have T5's names: `eval/<task>/<metric>`, and `eval/<metric>` for the mean
+over all tasks that have the metric. The examples are the first ones of a split. They are read once
+and kept in memory. An example of rank evaluation includes all of its choices. As in SeqIO's
+evaluation, prediction metrics read decoded and postprocessed text, and score metrics read
+log-likelihoods.
 
-Legend: N examples, L inputs, T targets.
+Legend: N examples, L input tokens, T target tokens.
 """
 
 import collections
@@ -40,15 +41,15 @@ from t0.training.metric_values import MetricValues, check_names
 from t0.training.recorder import PREFIX, step_fields
 from t0.training.stepping import LoopOptions
 
-# (placeholders, result) of a lowered program.
+# A lowered program: its placeholders by name, and its result.
 _Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]
 
 
 class ModelInTraining:
     """Decodes and scores with the current weights of a training session.
 
-    Both programs use the training graph's variables in the same session, so no weights are copied
-    and no checkpoint is read. Each program is lowered when it is first used.
+    The programs for decoding and scoring use the training graph's variables in the same session. So
+    no weights are copied, and no checkpoint is read. Each program is lowered when it is first used.
 
     Args:
       spec: the model, the batch and the optimizer.
@@ -56,7 +57,7 @@ class ModelInTraining:
       session: the session that holds the graph's variables.
 
     Raises:
-      UserError: for a model without an encoder, or an ensemble.
+      UserError: if the model has no encoder, or is an ensemble.
     """
 
     def __init__(self, spec: TrainingSpec, graph: TrainingGraph, session: tf.Session) -> None:
@@ -152,9 +153,9 @@ class TaskMetrics:
 
     Attributes:
       mixture_or_task_name: the mixture or task to evaluate; None for the training mixture.
-      split: the split to evaluate on; tasks without it are skipped.
-      examples: the number of examples per task, taken from the start of the split. In rank
-        evaluation this counts records, one for each choice.
+      split: the split to evaluate on. Tasks that do not have it are skipped.
+      examples: the number of examples of each task, from the start of the split. In rank
+        evaluation, this is a number of records, and each choice is one record.
       use_cached: whether to read the tasks' caches; None to do the same as the training data.
     """
 
@@ -195,10 +196,10 @@ def read_tasks(
     examples: int,
     use_cached: bool,
 ) -> list[TaskExamples]:
-    """Reads the first examples of each task of a mixture that has metrics and the split.
+    """Reads the first examples of those tasks of a mixture that have metrics and the split.
 
     Raises:
-      UserError: if the mixture is unknown, or has no such task.
+      UserError: if the mixture is unknown, or if it has no such task.
     """
     mixture = known_mixture(mixture_or_task_name)
     tasks = [task for task in seqio.get_subtasks(mixture) if split in task.splits]
@@ -235,7 +236,7 @@ def _read(
 
 
 def _first(rows: Iterable[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
-    """Yields the first rows, then the remaining choices of the last row's example."""
+    """Yields the first `count` rows, and then the remaining choices of the last row's example."""
     rows = iter(rows)
     last = None
     for last in itertools.islice(rows, count):
@@ -343,7 +344,7 @@ class Evaluation:
         ]
 
     def measure(self, step: int, *, last: bool) -> dict[str, float]:
-        """Returns the fields of evaluations due at `step`; at the last step, of all evaluations."""
+        """Runs the evaluations that are due, or all at the last step, and returns their fields."""
         fields = {}
         if _due(self._options.validate_every_steps, step, last):
             fields |= self._loss()
@@ -352,7 +353,7 @@ class Evaluation:
         return fields
 
     def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether `fields` covers every kind of evaluation of the run."""
+        """Returns whether `fields` has results of every kind of evaluation that the run does."""
         loss = not self._options.validate_every_steps or "validation_loss" in fields
         tasks = any(name.startswith(PREFIX) for name in fields)
         return loss and (tasks or not self._options.evaluate_every_steps)

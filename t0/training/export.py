@@ -1,9 +1,9 @@
-"""Writes the last checkpoint of a run as a Hugging Face folder: `--export_hf`.
+"""Writes the last checkpoint of a run as a Hugging Face folder (`--export_hf`).
 
     check("/models/tiny_hf", vocabulary=vocabulary)      # before training
     export("/models/tiny_hf", model_dir="/models/tiny", vocabulary=vocabulary)     # after it
 
-The model is the one that gin configures, as Mesh TensorFlow's `run` would build it.
+Gin configures the model, in the same way as for Mesh TensorFlow's `run`.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from t0.mesh.costs import model_shape
 
 
 def check(folder: str, *, vocabulary: Any) -> None:
-    """Checks, before training, that the export can be written after it.
+    """Checks before training that the export can be written afterwards.
 
     Args:
       folder: the folder to write, which must not exist.
@@ -45,7 +45,7 @@ def check(folder: str, *, vocabulary: Any) -> None:
 
 
 def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
-    """Writes the last checkpoint and the tokenizer files as a folder, and prints a line.
+    """Writes the last checkpoint and the tokenizer files into a new folder, and prints a line.
 
     Args:
       folder: the folder to write, which must not exist.

@@ -8,8 +8,8 @@ The model is Mesh TensorFlow's. `TrainingSpec` holds the arguments from which Me
 build its estimator, and variables have Mesh TensorFlow's names and shapes.
 
 Variables are resource variables, and a step reads each of them exactly once. With TensorFlow 1's
-reference variables, or with one read per operation, an update may run before a gradient reads the
-variable, and two equal runs differ. Dropout depends only on the seed and the step (see
+reference variables, or with one read per operation, a variable could be updated before a gradient
+reads it, so that two equal runs differ. Dropout depends only on the seed and the step (see
 `randomness`).
 """
 
@@ -45,15 +45,16 @@ class TrainingSpec:
       layout_rules: which tensor dimension is split over which mesh dimension.
       mesh_devices: the device of each mesh position.
       model_dir: the folder of checkpoints and metrics.
-      batch_size: sequences of a global batch.
+      batch_size: the number of sequences of a global batch.
       sequence_length: feature -> its length in tokens.
       learning_rate_schedule: a number, or a function of `step`.
       optimizer: a function that takes `learning_rate` and returns a Mesh TensorFlow optimizer.
-      save_checkpoints_steps: steps between two checkpoints.
+      save_checkpoints_steps: the number of steps between two checkpoints.
       keep_checkpoint_max: the number of checkpoints to retain; None for all.
       variable_filter: the variables to train: a regular expression, a function, or None for all.
       init_checkpoint: the checkpoint for a warm start, or None.
-      init_variable_filter: regular expression of the variables to read from it; "" for all.
+      init_variable_filter: a regular expression of the variables to read from `init_checkpoint`; ""
+        for all.
       ensemble_inputs: the number of models of an ensemble that each have their own inputs, or None.
       outer_batch_size: the size of the outer batch dimension.
       model_info_file: the file in which to list variables and operations, or None.
@@ -84,7 +85,7 @@ class TrainingSpec:
     ) -> "TrainingSpec":
         """Builds the spec from the arguments of `mesh_utils.get_estimator`.
 
-        Also reads the parameters that gin binds to `tpu_estimator_model_fn`.
+        It also reads the parameters that gin binds to `tpu_estimator_model_fn`.
         """
         field_names = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in arguments.items() if name in field_names}
@@ -113,15 +114,15 @@ class TrainingGraph:
       step: the variable of the global step.
       trained: the names of the model's variables.
       slots: the names of the optimizer's variables.
-      to_masters: copies the slices to the variables that checkpoints hold.
-      to_slices: copies those variables to the slices.
+      to_masters: the operation that copies the slices to the variables that checkpoints hold.
+      to_slices: the operation that copies the variables that checkpoints hold to the slices.
       parameters: the number of the model's parameters.
       slices: variable name -> its slices, for variables whose slices have a wider type than the
         checkpoint.
       microbatches: the number of microbatches of a step.
-      make_program: returns another program over the same variables, in this graph.
-      gradients: adds to the graph, and returns, the gradient of each trained variable before
-        clipping.
+      make_program: a function that returns another program over the same variables, in this graph.
+      gradients: a function that adds the gradient of each trained variable, before clipping, to the
+        graph, and returns these gradients.
     """
 
     graph: tf.Graph
@@ -156,7 +157,7 @@ def build(
       features: the features of a batch, such as "inputs", "inputs_segmentation".
       seed: the seed of initial values and dropout.
       activations: the type of activations.
-      validates: whether to build the held-out loss, which takes a quarter of the build time.
+      validates: whether to also build the held-out loss. It takes a quarter of the build time.
     """
     with tf.Graph().as_default() as graph:
         tf.set_random_seed(seed)
@@ -276,7 +277,8 @@ class HeldOutGraph:
       graph: the TensorFlow graph.
       features: feature -> placeholder int32 [batch, length].
       values: float32 vector of "loss" and `losses.PARTS`, without dropout.
-      to_slices: copies the variables that a checkpoint fills to the slices used for computation.
+      to_slices: the operation that copies the variables that a checkpoint fills to the slices with
+        which the model computes.
     """
 
     graph: tf.Graph
@@ -288,7 +290,7 @@ class HeldOutGraph:
 def build_held_out(
     spec: TrainingSpec, *, features: Sequence[str], activations: tf.DType
 ) -> HeldOutGraph:
-    """Builds and lowers a model's loss on a batch, to evaluate a checkpoint.
+    """Builds and lowers the computation of a model's loss on a batch, to evaluate checkpoints.
 
     Args:
       spec: the model and its batch; the fields about training are ignored.
@@ -315,7 +317,7 @@ def build_held_out(
 def _lower_held_out(
     program: "ModelProgram", placeholders: Mapping[str, tf.Tensor]
 ) -> tuple[tf.Tensor, mtf.Lowering]:
-    """Returns "loss" and `losses.PARTS` without dropout as a vector, and the lowering."""
+    """Returns the vector of "loss" and `losses.PARTS`, without dropout, and the lowering."""
     values = program.loss(placeholders, tf.estimator.ModeKeys.EVAL)
     lowering = program.lower()
     exported = (lowering.export_to_tf_tensor(values[n]) for n in ("loss", *losses.PARTS))
@@ -364,7 +366,7 @@ def _filter_trained(
 
 
 def _wider_slices(lowering: mtf.Lowering) -> dict[str, tf.Variable]:
-    """Returns the slices of variables whose slices have a wider type than the checkpoint."""
+    """Returns variable name -> its slices, if these have a wider type than the checkpoint."""
     return {
         variable.name: laid_out.laid_out_tensor.all_slices
         for variable, laid_out in lowering.variables.items()
@@ -405,7 +407,7 @@ class ModelProgram:
     def loss(
         self, placeholders: Mapping[str, tf.Tensor], mode: str, features: Any = None
     ) -> dict[str, mtf.Tensor]:
-        """Returns "loss" and `losses.PARTS` as scalars of the mesh."""
+        """Returns "loss" and each of `losses.PARTS` -> its value, a scalar of the mesh."""
         features = features or self._features(placeholders)
         with losses.computed_in_float32(self.model, self.mesh_impl) as sums:
             loss = self._call(features, mode)
@@ -431,7 +433,8 @@ class ModelProgram:
             self.mesh_impl.microbatch = mtf.reduce_max(microbatch.pop("_row"))
             return self.loss(placeholders, mode, microbatch)
 
-        # A microbatch holds every n-th row of the batch, so its largest row number identifies it.
+        # A microbatch consists of every n-th row of the batch. So its largest row number identifies
+        # the microbatch.
         rows = np.arange(spec.batch_size, dtype=np.int32)
         shape = mtf.Shape(self._batch_dims)
         features["_row"] = mtf.import_fully_replicated(

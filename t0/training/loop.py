@@ -1,4 +1,4 @@
-"""Trains with Mesh TensorFlow in one session; a resumed run continues exactly.
+"""Trains with Mesh TensorFlow in one session. A resumed run continues exactly.
 
     train(spec, data, LoopOptions(train_steps=12_200, seed=0))
 
@@ -44,7 +44,8 @@ from t0.training.stopping import TimeLimit
 from t0.training.warm_start import warm_start
 
 Data = TrainingData | DatasetBatches
-# On a TPU the estimator trains. It supports only `train_steps`, `log_every_steps` and `max_hours`.
+# On a TPU, TensorFlow's estimator trains instead of this loop. It supports only `train_steps`,
+# `log_every_steps` and `max_hours`.
 LoopOptions = gin.external_configurable(
     stepping.LoopOptions, "train_loop", module="t0", denylist=["train_steps"]
 )
@@ -61,9 +62,9 @@ def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
       options: the settings of the loop.
 
     Raises:
-      UserError: if the data ends, the loss or the gradient is not finite, or a checkpoint cannot be
-        read or written.
-      SystemExit: `PREEMPTED`, after SIGTERM; 130 after Ctrl-C.
+      UserError: if the data ends, if the loss or the gradient is not finite, or if a checkpoint
+        cannot be read or written.
+      SystemExit: `PREEMPTED` after SIGTERM; 130 after Ctrl-C.
     """
     time_limit = TimeLimit(options.max_hours)
     check_devices(spec.mesh_devices)
@@ -127,8 +128,8 @@ class _Session:
         """Fills the variables, reports where they come from, and compares the configuration."""
         model_dir = self._spec.model_dir
         latest = checkpoint_files.latest(model_dir)
-        # Fill first: the error for a checkpoint with another shape is more precise than the error
-        # for another configuration.
+        # The variables are filled before the configurations are compared. If a checkpoint has other
+        # shapes, the error about a shape is more precise than the error about the configuration.
         for line in self._fill(latest, stepping, options, time_limit):
             print(line, flush=True)
         for change in model_directory.check_same(
@@ -156,7 +157,8 @@ class _Session:
         with graph.graph.as_default():
             self._session.run(tf.global_variables_initializer())
         if self._spec.init_checkpoint:
-            # If only some variables are trained, such as T5's task adapters, they may be new.
+            # If only some variables are trained, such as T5's task adapters, these variables may be
+            # missing in the checkpoint.
             trained = self._spec.variable_filter
             new = [trained] if isinstance(trained, str) else []
             yield from warm_start(
@@ -179,7 +181,7 @@ class _Session:
         return self._evaluation.measure(step, last=last)
 
     def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether `fields` covers every kind of evaluation of the run."""
+        """Returns whether `fields` has results of every kind of evaluation that the run does."""
         return self._evaluation.all_kinds_in(fields)
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
@@ -204,7 +206,7 @@ class _Session:
         return [*lines, *self._evaluation.describe()]
 
     def ideal_seconds(self) -> None:
-        """Returns None: the peak FLOP/s of this machine's devices is unknown."""
+        """Returns None, because the peak FLOP/s of this machine's devices is unknown."""
 
     def gpu_peaks(self) -> Sequence[int]:
         """Returns the peak memory of each GPU so far, in bytes."""
@@ -240,10 +242,12 @@ def session_config(devices: Sequence[str]) -> tf.ConfigProto:
 
 
 def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
-    """Checks that at most one way to continue in the data is set; our loop needs neither.
+    """Checks that at most one of Mesh TensorFlow's two ways to continue in the data is set.
+
+    Our own loop needs neither of them.
 
     Raises:
-      UserError: if both are set.
+      UserError: if both ways are set.
     """
     if skip_seen_data and checkpoint_input_pipeline:
         raise UserError("set only one of run.skip_seen_data and run.checkpoint_input_pipeline")
@@ -272,7 +276,7 @@ def memory_text(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> st
 
     Args:
       spec: the model, the batch and the optimizer.
-      graph: its lowered step.
+      graph: the lowered step of `spec`.
       bytes_each: the size of one activation in bytes.
     """
     try:
@@ -287,7 +291,7 @@ def step_memory(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> Me
 
     Args:
       spec: the model, the batch and the optimizer.
-      graph: its lowered step.
+      graph: the lowered step of `spec`.
       bytes_each: the size of one activation in bytes.
 
     Raises:
@@ -310,7 +314,8 @@ def step_memory(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> Me
     weights = formulas.weights_on_device(shape, share.split)
     slots = formulas.slots_on_device(shape, share.split) if graph.slots else 0
     narrow = bytes_each < formulas.FLOAT32_BYTES
-    # The update needs memory in addition to the weights, and a narrower type needs a copy of them.
+    # The update needs as much memory again as the weights. If activations have a narrower type,
+    # there is also a copy of the weights in that type.
     step = weights * (formulas.FLOAT32_BYTES + (bytes_each if narrow else 0))
     step += weights * bytes_each if graph.microbatches > 1 else 0
     step += formulas.stored_bytes(shape, share, formulas.TENSORFLOW)

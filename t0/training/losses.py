@@ -1,11 +1,11 @@
-"""Cross entropy with z-loss in float32, and the sums that are recorded with it.
+"""Computes cross entropy with z-loss in float32, and the sums that are recorded with it.
 
 Mesh TensorFlow computes the loss in the type of the activations, from a one-hot tensor as large as
 the logits. `computed_in_float32` makes the model compute the same loss in float32. If the mesh does
 not split the vocabulary, two functions compiled by XLA compute the loss and its gradient. Otherwise
-Mesh TensorFlow's own formula computes it.
+they are computed with Mesh TensorFlow's own formula.
 
-Legend: V the vocabulary, [...] batch and length.
+Legend: V vocabulary, [...] the batch and length dimensions.
 
     with computed_in_float32(model, mesh_impl) as sums:
         _, loss = model.call_simple(inputs, targets, compute_loss=True)
@@ -20,8 +20,9 @@ from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.compiled import row_max, row_sum, xla_compiled
 
-# Sums over a batch: nats, z-loss (as weighted in the loss), correct tokens, target tokens; then
-# correct tokens and target tokens without EOS, which is the easiest token to predict.
+# The sums over a batch: nats, z-loss (with its weight in the loss), correct tokens, target tokens.
+# The last two count correct tokens and target tokens again, but without EOS, which is the easiest
+# token to predict.
 PARTS = ("nll", "z_loss", "correct", "tokens", "correct_before_eos", "tokens_before_eos")
 _EOS = 1
 
@@ -37,8 +38,8 @@ def computed_in_float32(model: Any, mesh_impl: Any) -> Iterator[dict[str, mtf.Te
       mesh_impl: the mesh, which decides whether the vocabulary is split.
 
     Yields:
-      a mapping. Each call of the model fills it with a scalar of the mesh for each of `PARTS`,
-      summed over the batch. It stays empty if the model keeps its own loss function.
+      a mapping that each call of the model fills: each of `PARTS` -> its sum over the batch, a
+      scalar of the mesh. It stays empty if the model keeps its own loss function.
     """
     sums: dict[str, mtf.Tensor] = {}
     stack = getattr(model, "decoder", model)
@@ -147,7 +148,7 @@ def _fused_gradient(op: mtf.Operation, *grad_ys: mtf.Tensor | None) -> list[mtf.
 def _backward(
     logits: tf.Tensor, targets: tf.Tensor, log_z: tf.Tensor, by_nll: tf.Tensor, by_log_z: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the gradient of the logits: d log Z = softmax, d nll = softmax - one-hot."""
+    """Returns the gradient of the logits, from d log Z = softmax and d nll = softmax - one-hot."""
     softmax = tf.exp(tf.cast(logits, tf.float32) - log_z[..., None])
     target_gradient = tf.where_v2(_is_target(logits, targets), by_nll[..., None], 0.0)
     return tf.cast((by_nll + by_log_z)[..., None] * softmax - target_gradient, logits.dtype)

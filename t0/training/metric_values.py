@@ -1,4 +1,4 @@
-"""Collects the numeric values of a task's metrics, and rejects two values with one name.
+"""Collects the numeric values of a task's metrics, and rejects two values with the same name.
 
     from t0.compat import t5_metrics
 
@@ -7,9 +7,10 @@
     values.numbers              # {"em": 81.2, "f1": 88.0, "by/length": 79.0}
     values.others               # {"first": "str"}: not in the results files
 
-The original T5 code accepts only numbers. SeqIO's evaluator accepts `seqio.metrics.Scalar`, which
-counts as a number here, and `Text`, `Histogram`, `Image`, arrays and others, which are skipped and
-listed by name. The names in nested dictionaries are joined with "/".
+The original T5 code accepts only numbers. SeqIO's evaluator also accepts `seqio.metrics.Scalar`,
+`Text`, `Histogram`, `Image`, arrays and others. In this module, a `Scalar` counts as a number. The
+other types are skipped, and their names are listed. The names in nested dictionaries are joined
+with "/".
 """
 
 import contextlib
@@ -31,7 +32,7 @@ class MetricValues:
 
     Attributes:
       numbers: name -> value, for values that are numbers.
-      others: name -> type, for all other values.
+      others: name -> the name of the type, for all other values.
     """
 
     def __init__(self, task: str) -> None:
@@ -70,13 +71,13 @@ class MetricValues:
 
 
 def check_names(task: str, metric_fns: Sequence[Metric], target: Any) -> None:
-    """Checks before decoding that no two metrics return values with the same name.
+    """Checks, before anything is decoded, that no two metrics return values with the same name.
 
     Args:
       task: the task's name.
       metric_fns: the task's prediction metrics.
-      target: a postprocessed target, used as a prediction. A metric that cannot take it is checked
-        later, by `MetricValues.add`.
+      target: a postprocessed target, which also serves as the prediction. A metric that fails with
+        it is checked later, by `MetricValues.add`.
 
     Raises:
       UserError: if two metrics return a value with the same name.
@@ -91,7 +92,7 @@ def check_names(task: str, metric_fns: Sequence[Metric], target: Any) -> None:
 
 
 def _flat(returned: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yields (name, value); a value that is not in a dictionary gets `name`."""
+    """Yields (name, value) for each value in `returned`; `name` is for a single value."""
     if not isinstance(returned, Mapping):
         yield name, returned
         return

@@ -1,17 +1,18 @@
-"""The model directory of both engines: its lock, its configuration, its retained checkpoints.
+"""Manages a model directory: its lock, its configuration, and which checkpoints are retained.
 
     with lock("/models/tiny"):          # raises a UserError in any other process that tries
         ...
     check_same("/models/tiny", {"run.batch_size": "4"}, allowed=False)     # lists the differences
     select_retained_steps([10, 20, 30, 40], Keep(last=1, every_steps=20))  # [20, 40]
 
-The operating system locks the file `.trainer` in the directory, so the lock is released when its
-process ends, even if it is killed. The file stays, and names the last process that held the lock.
-There is no lock if the directory is remote, or on a file system without locks.
+The operating system locks the file `.trainer` in the directory. So the lock is released when the
+process that holds it ends, even if the process is killed. The file stays, and names the last
+process that held the lock. There is no lock if the directory is remote, or if its file system has
+no locks.
 
-`configuration.json` holds gin's values as text. A run compares its values with those it was started
-with. `t0.training.checkpointing` registers `Keep` with gin, as `keep_checkpoints`. This module
-needs neither TensorFlow nor gin.
+`configuration.json` holds gin's values as text. When a run is started again, it compares its values
+with those of its first start. `t0.training.checkpointing` registers `Keep` with gin, as
+`keep_checkpoints`. Both engines use this module, which needs neither TensorFlow nor gin.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ _MAY_DIFFER = re.compile(
     r"train_model_fn|output_eval_examples|predict_fn)"
     r"|train_loop\.\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
     r"|\w+\.model_info_file"
-    # Only the first start reads these, with the initial checkpoint.
+    # The following parameters are only read by the first start, for the initial checkpoint.
     r"|init_checkpoint_variable_mapping\.\w+|should_load_variable\.\w+)$"
 )
 
@@ -55,7 +56,7 @@ def lock(model_dir: str) -> Iterator[None]:
     """Locks the directory while the context is open.
 
     Raises:
-      UserError: if another process is training in it; the message names the process.
+      UserError: if another process is training in the directory. The message names the process.
     """
     if "://" in model_dir:
         yield
@@ -69,7 +70,7 @@ def lock(model_dir: str) -> Iterator[None]:
         except OSError as error:
             if error.errno in _HELD and not isinstance(error, PermissionError):
                 raise _locked_error(model_dir) from error
-            # If the directory is not writable, writing the first checkpoint reports it.
+            # If the directory is not writable, the error is reported with the first checkpoint.
             yield
             return
         file.truncate(0)
@@ -103,7 +104,7 @@ def configuration_text(values: Mapping[str, str]) -> str:
 
 
 def comparable_values(values: Mapping[str, str]) -> dict[str, str]:
-    """Drops the values that may differ, and the macros that only those values use."""
+    """Drops the values that may differ between two starts, and the macros that only these use."""
     values = {name: value for name, value in values.items() if not _MAY_DIFFER.search(name)}
     reached = {name for name in values if "." in name}  # a macro's name has no dot
     while True:
@@ -119,14 +120,14 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
 
     Args:
       model_dir: the run's model directory.
-      now: parameter -> its value as text, credentials masked.
-      allowed: whether differences are allowed, and only returned.
+      now: parameter -> its current value as text, with credentials masked.
+      allowed: whether differences are allowed. If so, they are only returned.
 
     Returns:
       the differences, one line each.
 
     Raises:
-      UserError: if there are differences and they are not allowed; it lists them.
+      UserError: if there are differences and they are not allowed. The message lists them.
     """
     path = posixpath.join(model_dir, CONFIGURATION_FILE)
     if not paths.exists(path):
@@ -167,9 +168,11 @@ class Keep:
     Attributes:
       last: the number of latest checkpoints to retain (`run.keep_checkpoint_max`); None retains
         all.
-      every_steps: also retain each checkpoint whose step is a multiple of this; None for no others.
-      best_by: also retain the best checkpoint by this evaluation metric, such as "validation_loss"
-        or "eval/accuracy". A checkpoint is then written whenever an evaluation is the best so far.
+      every_steps: checkpoints whose step is a multiple of this number are also retained; None for
+        no such checkpoints.
+      best_by: an evaluation metric, such as "validation_loss" or "eval/accuracy", by which the best
+        checkpoint is also retained. With it, a checkpoint is written whenever an evaluation is the
+        best so far. None for no such checkpoint.
       smaller_is_better: whether a smaller value of that metric is better; None to decide by its
         name: smaller is better for a loss, a perplexity or an error.
     """

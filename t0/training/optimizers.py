@@ -1,13 +1,13 @@
-"""Optimizers that gin can bind to `run.optimizer`, in addition to Mesh TensorFlow's.
+"""Defines optimizers that gin can bind to `run.optimizer`, in addition to Mesh TensorFlow's.
 
     run.optimizer = @t0.AdamWOptimizer
     AdamWOptimizer.weight_decay_rate = 0.01
     run.optimizer = @t0.MomentumSGDOptimizer
     apply_updates.clip_gradient_norm = 1.0          # with any of them
 
-The training graph calls `apply_updates`. If the mesh does not split a variable, `adafactor`
-computes Mesh TensorFlow's Adafactor for it, in fewer passes over the weights that also compute the
-norms of gradients and weights. Slots have Mesh TensorFlow's names.
+The training graph calls `apply_updates`. If the mesh does not split a variable, the module
+`adafactor` computes Mesh TensorFlow's Adafactor for it. This takes fewer passes over the weights,
+which also compute the norms of gradients and weights. Slots have Mesh TensorFlow's names.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from t0.training import adafactor
 
 @dataclasses.dataclass(frozen=True)
 class Updates:
-    """The updates of one step.
+    """The updates of one training step.
 
     Attributes:
       operations: the assignments, as operations of Mesh TensorFlow.
@@ -47,15 +47,15 @@ def apply_updates(
     mesh_impl: Any,
     clip_gradient_norm: float | None = None,
 ) -> Updates:
-    """Applies `gradients` to `variables`.
+    """Updates variables with their gradients.
 
     Args:
       optimizer: an optimizer of Mesh TensorFlow or of this module.
       gradients: the gradient of each variable; None if the loss does not depend on the variable.
       variables: the variables, in the same order.
       mesh_impl: the mesh, which decides which variables are split.
-      clip_gradient_norm: the global norm to which larger gradients are scaled down; None for no
-        limit.
+      clip_gradient_norm: the maximum global norm of the gradients. Larger gradients are scaled down
+        to it. None for no limit.
     """
     pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
     clipped = clip_gradient_norm is not None
@@ -80,9 +80,9 @@ def apply_updates(
 
 
 def _sum_in_order(scalars: Sequence[mtf.Tensor]) -> mtf.Tensor:
-    # TensorFlow's AddN starts with any input that no other operation still needs. The update of a
-    # variable also reads its sum of squares, so the last bit would depend on the order of
-    # computation.
+    # AddN is not used here, because it starts with any input that no other operation still needs.
+    # The update of a variable also reads its sum of squares. So with AddN, the last bit of the
+    # result would depend on the order of computation.
     return mtf.reduce_sum(mtf.stack(scalars, "sums"))
 
 
@@ -100,15 +100,16 @@ class AdamWOptimizer(optimize.Optimizer):
 
     Args:
       learning_rate: a number or scalar.
-      weight_decay_rate: the share of each weight that a step subtracts, times the learning rate.
-      beta_1: the decay of the mean.
-      beta_2: the decay of the mean square.
-      epsilon: the number that is added to the root.
+      weight_decay_rate: the share of each weight that a step subtracts, before this share is
+        multiplied by the learning rate.
+      beta_1: the decay of the gradients' mean.
+      beta_2: the decay of the gradients' mean square.
+      epsilon: the number that is added to the root of the mean square.
       rms_clipping_threshold: the largest root mean square of the update; None for no limit.
       multiply_by_parameter_scale: whether the update is relative to the parameter's root mean
         square.
       exclude_from_weight_decay: regular expressions of the variables without weight decay.
-      offset: the step at which the moments were zero (the step of the initial checkpoint).
+      offset: the step at which the moments were zero. This is the step of the initial checkpoint.
     """
 
     def __init__(  # noqa: PLR0913 (each is a gin parameter)
@@ -160,19 +161,20 @@ class AdamWOptimizer(optimize.Optimizer):
 
 @gin.configurable("AdamWScaleOptimizer", module="t0", denylist=["learning_rate"])
 class AdamWScaleOptimizer(AdamWOptimizer):
-    """nanoT5's AdamW: the update is relative to each parameter's root mean square, at least 1e-3.
+    """nanoT5's AdamW, whose updates are relative to each parameter's root mean square.
 
     The rule is that of `AdamWScale` (github.com/PiotrNawrot/nanoT5, copied_utils.py). Adam's update
-    of a tensor is multiplied by the tensor's root mean square, as in Adafactor. `epsilon` is added
-    to the root of the mean square before bias correction.
+    of a tensor is multiplied by the tensor's root mean square, but at least by 1e-3, as in
+    Adafactor. `epsilon` is added to the root of the mean square before bias correction.
 
     Args:
-      learning_rate: a number or scalar; nanoT5 pretrains with a peak of 0.02.
-      weight_decay_rate: the share of each weight that a step subtracts, times the learning rate.
-      beta_1: the decay of the mean.
-      beta_2: the decay of the mean square.
-      epsilon: the number that is added to the root.
-      offset: the step at which the moments were zero (the step of the initial checkpoint).
+      learning_rate: a number or scalar. nanoT5 pretrains with a peak of 0.02.
+      weight_decay_rate: the share of each weight that a step subtracts, before this share is
+        multiplied by the learning rate.
+      beta_1: the decay of the gradients' mean.
+      beta_2: the decay of the gradients' mean square.
+      epsilon: the number that is added to the root of the mean square.
+      offset: the step at which the moments were zero. This is the step of the initial checkpoint.
     """
 
     def __init__(
@@ -198,12 +200,12 @@ class AdamWScaleOptimizer(AdamWOptimizer):
 
 @gin.configurable("MomentumSGDOptimizer", module="t0", denylist=["learning_rate"])
 class MomentumSGDOptimizer(optimize.Optimizer):
-    """Stochastic gradient descent with momentum or Nesterov momentum.
+    """Stochastic gradient descent with plain momentum or Nesterov momentum.
 
     Args:
       learning_rate: a number or scalar.
-      momentum: the decay of the velocity. The velocity sums gradients, not updates, so a change of
-        the learning rate takes full effect immediately.
+      momentum: the decay of the velocity. The velocity is a sum of gradients, not of updates. So a
+        change of the learning rate takes full effect immediately.
       nesterov: whether to use Nesterov momentum.
     """
 
@@ -224,7 +226,8 @@ class MomentumSGDOptimizer(optimize.Optimizer):
 
 
 def _bias_correction(beta: float, step: tf.Tensor) -> tf.Tensor:
-    # This is 1 - beta ** step. It uses expm1 because float32 loses digits if beta is close to 1.
+    # This is 1 - beta ** step. If beta is close to 1, that formula loses digits in float32, but
+    # expm1 does not.
     return -tf.math.expm1(step * math.log(beta)) if beta else tf.constant(1.0)
 
 

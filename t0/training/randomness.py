@@ -1,8 +1,9 @@
-"""Random numbers that depend only on seed and step, so that a resumed run draws the same ones.
+"""Draws random numbers that depend only on seed and step, so that a resumed run draws the same.
 
 Mesh TensorFlow's dropout draws random tensors from the mesh. A placement mesh draws them from
-TensorFlow's generators, and no checkpoint holds the state of those. `SeededMesh` computes each
-random tensor from (seed, number of the operation, slice of the tensor, step, microbatch).
+TensorFlow's generators, and no checkpoint holds the state of these generators. `SeededMesh`
+computes each random tensor from (seed, number of the operation, slice of the tensor, step,
+microbatch).
 
     mesh_impl = SeededMesh(shape, layout, devices, seed=7, step=step_tensor)
     lowering = mesh_impl.lower(graph, mesh)
@@ -15,7 +16,7 @@ from typing import Any
 from t0.compat import mtf
 from t0.compat import tf1 as tf
 
-# The largest number of microbatches of a step. With more, random numbers would repeat.
+# The maximum number of microbatches of a step. With more, random numbers would repeat.
 _MICROBATCHES = 1 << 20
 
 _STATELESS: dict[Any, Callable[..., tf.Tensor]] = {
@@ -31,7 +32,7 @@ class SeededMesh(mtf.placement_mesh_impl.PlacementMeshImpl):
     Args:
       shape: the shape of the mesh.
       layout: the layout rules.
-      devices: the device of each position.
+      devices: the device of each mesh position.
       seed: the run's seed.
       step: int64 scalar, the step that the graph computes.
     """
@@ -44,7 +45,8 @@ class SeededMesh(mtf.placement_mesh_impl.PlacementMeshImpl):
         self._step = step
         self._drawn = 0
         self._lowering: mtf.Lowering | None = None
-        # An integer scalar of the mesh that differs between the microbatches of a step.
+        # The microbatch that is being built: an integer scalar of the mesh, which differs between
+        # the microbatches of a step.
         self.microbatch: mtf.Tensor | None = None
 
     def lower(self, graph: mtf.Graph, mesh: mtf.Mesh, log_file: str | None = None) -> mtf.Lowering:
@@ -54,7 +56,7 @@ class SeededMesh(mtf.placement_mesh_impl.PlacementMeshImpl):
     def random(
         self, shape: mtf.Shape, tf_fn: Callable[..., tf.Tensor], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Draws a tensor of `shape`; replicas of a slice get the same values."""
+        """Draws a random tensor of `shape`. Replicas of a slice get the same values."""
         self._drawn += 1
         number = self._drawn
         draw = _STATELESS[tf_fn]
@@ -83,9 +85,10 @@ class _Lowering(mtf.Lowering):
         super().__init__(graph, {mesh: mesh_impl}, autostack=False, log_file=log_file)
 
     def set_tensor_lowering(self, x: mtf.Tensor, laid_out_tensor: Any) -> None:
-        """Reads a variable once, while Mesh TensorFlow reads it once per operation.
+        """Makes all operations of a step share one read of each variable.
 
-        Otherwise a gradient's read may come after the variable's update in the same step.
+        In Mesh TensorFlow, each operation reads the variable again. So a gradient could read the
+        variable after its update in the same step.
         """
         if isinstance(x.operation, mtf.Variable):
             laid_out_tensor = laid_out_tensor.from_tensor_list(

@@ -1,4 +1,4 @@
-"""Prints and records a run's metrics: progress lines, `metrics.jsonl`, event files.
+"""Prints a run's metrics in progress lines, and records them in `metrics.jsonl` and event files.
 
     recorder = Recorder("/models/tiny", total=12_200, tokens=11_264, start=0)
     recorder.progress(1_200, step_fields(values, positions))
@@ -6,29 +6,30 @@
     #   z-loss 0.011  lr 0.001  gradient 0.92  weights 4068  11,500 tokens/s  0.98 s/step
     #   0.21 passes  left 2:56:12
 
-That is one line on the terminal. Its fields in `metrics.jsonl`:
+That is one line on the terminal. `metrics.jsonl` has its numbers in these fields:
 
-- `loss_per_token`: nats per target token. "held-out" shows the same of the last validation.
-- `token_accuracy_without_eos`: the accuracy that is printed. `token_accuracy` includes EOS.
-- `loss`: Mesh TensorFlow's loss ("T5 loss"): nats and z-loss summed over the target tokens, divided
-  by all target positions including padding.
-- `tokens_per_second`: counts all positions of the batch, including padding.
-- `passes`: the examples read divided by the examples of all tasks.
+- `loss_per_token`: nats per target token. "held-out" in the line is the value of the last
+  validation.
+- `token_accuracy_without_eos`: the accuracy in the line. `token_accuracy` includes EOS.
+- `loss`: Mesh TensorFlow's loss, which is "T5 loss" in the line. This is the sum of nats and z-loss
+  over the target tokens, divided by the number of target positions including padding.
+- `tokens_per_second`: the speed in positions of the batch, including padding.
+- `passes`: the number of examples read so far, divided by the number of examples of all tasks.
 
-TPU runs, which TensorFlow's estimator trains, record loss and learning rate in the same way.
-`start_report` has the lines at the start of a run. A few steps later, when the speed is known,
-`Recorder.first_pace` prints the expected duration.
+TPU runs, which TensorFlow's estimator trains, record their loss and learning rate in the same way.
+The module `start_report` makes the lines at the start of a run. A few steps later, when the speed
+is known, `Recorder.first_pace` prints the expected duration.
 
     with EventFile("/models/tiny/validation_eval", suffix=".1000") as events:
         events.add(1_000, {"eval/super_glue_rte_must_be_true_score_eval/accuracy": 54.15})
 
 An event file is a TFRecord file of `tensorflow.Event` messages. The first message names the
-format's version. The file is created with the first event, and has TensorFlow's name with the
-second of its creation. Objects in a bucket can only be written as a whole, so the file grows in a
-temporary folder and `publish` copies it. In a bucket, two files created in the same folder and
-second must have different suffixes.
+format's version. The file is created with the first event. Its name has TensorFlow's form, with the
+second in which it was created. Objects in a bucket can only be written as a whole. So for a bucket,
+the file grows in a temporary folder, and `publish` copies it. If two files are created in the same
+folder of a bucket in the same second, they must have different suffixes.
 
-For local paths this module does not need TensorFlow, so every engine can use it.
+For local paths, this module does not need TensorFlow, so every engine can use it.
 """
 
 import dataclasses
@@ -51,14 +52,15 @@ from t0.files.tfrecord import framed
 from t0.files.untrusted import parsed_json
 
 METRICS_FILE = "metrics.jsonl"
-# Task metrics have the fields PREFIX<task>/<metric>, their means PREFIX<metric>.
+# The fields of task metrics are PREFIX<task>/<metric>. Their means over tasks are PREFIX<metric>.
 PREFIX = "eval/"
-# Seconds between two writes of the metrics to a bucket, if no checkpoint is saved.
+# The number of seconds between two writes of the metrics to a bucket, if no checkpoint is saved.
 _REMOTE_SECONDS = 60
 # The number of steps after which the measured speed is printed.
 _PACE_STEPS = 5
 
-# Field of metrics.jsonl -> (text of the line, format). TensorBoard's tag is the field's name.
+# Field of metrics.jsonl -> (its text in the progress line, its format). The field's name is also
+# TensorBoard's tag.
 _SHOWN: dict[str, tuple[str, str]] = {
     "loss_per_token": ("{} nats/token", ".3f"),
     "held_out": ("held-out {}", ".3f"),
@@ -83,7 +85,7 @@ def step_fields(values: Mapping[str, float], positions: int) -> dict[str, float]
     """Computes the fields of a step from the graph's sums.
 
     Args:
-      values: the sums by name: `graph.METRICS` of a step, or those of a validation.
+      values: the sums by name, which are `graph.METRICS` of a step, or the sums of a validation.
       positions: the number of target positions of the batch.
     """
     tokens = max(values["tokens"], 1.0)
@@ -107,11 +109,12 @@ def used_memory(gpu_peaks: Sequence[int]) -> str:
     """Returns the peak memory of a run as text.
 
     Args:
-      gpu_peaks: the peak memory of each GPU in bytes; if empty, the text is about this process.
+      gpu_peaks: the peak memory of each GPU in bytes. If it is empty, the text is about the memory
+        of this process.
     """
     if gpu_peaks:
         return f"{max(gpu_peaks) / 2**30:.1f} GiB used on a GPU"
-    # Linux reports KiB.
+    # Linux reports `ru_maxrss` in KiB.
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB used"
 
 
@@ -128,7 +131,7 @@ def line(step: int, total: int, fields: Mapping[str, float]) -> str:
 
 
 def evaluation_line(step: int, fields: Mapping[str, float]) -> str:
-    """Returns the line of an evaluation: the held-out loss and the means over tasks."""
+    """Returns the line of an evaluation, with the held-out loss and the means over tasks."""
     words = [f"step {step:,}"]
     if "validation_loss" in fields:
         words += [
@@ -143,7 +146,7 @@ def evaluation_line(step: int, fields: Mapping[str, float]) -> str:
 
 
 def default_interval(steps: int) -> int:
-    """Returns the steps between two progress lines: a hundredth of the run, at most 100."""
+    """Returns the number of steps between two lines, a hundredth of the run, but at most 100."""
     return max(1, min(100, steps // 100))
 
 
@@ -159,14 +162,14 @@ class Recorder:
     Args:
       model_dir: the model directory.
       total: the run's last step.
-      tokens: the positions of a batch, including padding.
-      start: the step from which the run continues; records of later steps are removed.
+      tokens: the number of positions of a batch, including padding.
+      start: the step from which the run continues. Records of later steps are removed.
       events: whether to also write TensorBoard's event file.
-      gpu_peaks: returns the peak memory of each GPU so far, in bytes.
+      gpu_peaks: a function that returns the peak memory of each GPU so far, in bytes.
 
     Attributes:
-      ideal_seconds: the time of a step at the GPUs' peak FLOP/s according to their data sheet, from
-        which model FLOPs utilization (MFU) is computed; None if it is unknown.
+      ideal_seconds: the seconds of a step if the GPUs reached the peak FLOP/s of their data sheet.
+        The model FLOPs utilization (MFU) is computed from it. None if it is unknown.
     """
 
     def __init__(  # noqa: PLR0913 (a run's facts, all by name)
@@ -186,7 +189,8 @@ class Recorder:
         self.ideal_seconds: float | None = None
         self._mark: _Mark | None = None
         self._pace_shown = False
-        # An object in a bucket is rewritten as a whole, at most once a second.
+        # An object in a bucket can only be rewritten as a whole, and at most once a second. So
+        # records wait in memory.
         self._remote = paths.is_remote(model_dir)
         self._waiting: list[str] = []
         self._held_out: float | None = None  # nats per target token of the last validation
@@ -197,7 +201,7 @@ class Recorder:
             self._events = EventFile(model_dir, restarted_at=start + 1 if start else None)
 
     def progress(self, step: int, fields: Mapping[str, float]) -> None:
-        """Prints and records the fields of a training step, with the speed and the time left."""
+        """Prints and records the fields of a training step, the speed and the remaining time."""
         now = time.monotonic()
         paced = dict(fields)
         if self._mark is not None and step > self._mark.step:
@@ -213,7 +217,7 @@ class Recorder:
         self.record(step, paced)
 
     def first_pace(self, step: int) -> None:
-        """Prints the expected duration of the run once, a few steps after the first line."""
+        """Prints the expected duration of the run a few steps after the first line, only once."""
         if self._mark is None or self._pace_shown or step < self._mark.step + _PACE_STEPS:
             return
         self._pace_shown = True
@@ -255,12 +259,12 @@ class Recorder:
             self._flushed = time.monotonic()
 
     def note(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Appends fields of any type only to `metrics.jsonl`."""
+        """Appends fields of any type to `metrics.jsonl`, but not to the event file."""
         if fields:
             self._append({"step": step, **fields})
 
     def pause(self, seconds: float) -> None:
-        """Excludes seconds from the measured speed, such as those spent on validation or saving."""
+        """Excludes time from the measured speed, such as the seconds of a validation or a save."""
         if self._mark is not None:
             self._mark.seconds += seconds
 
@@ -272,7 +276,7 @@ class Recorder:
 
 
 def _forget_after(path: str, step: int) -> None:
-    # A killed run may have recorded steps that are repeated now.
+    # A killed run may have recorded steps after its last checkpoint, which are repeated now.
     if not any_path(path).exists():
         return
     with reading(path):
@@ -296,11 +300,11 @@ class EventFile:
     Args:
       folder: the folder; it is created if it is missing.
       suffix: the end of the file's name.
-      restarted_at: the first step of a run that continues another; TensorBoard then hides the
-        events of earlier files from this step on. None for a new run.
+      restarted_at: the first step of a resumed run. TensorBoard then hides the events of earlier
+        files from this step on. None for a new run.
 
     Raises:
-      OSError: if it cannot be written; this also applies to its methods.
+      OSError: if the file cannot be written. The methods raise it too.
     """
 
     def __init__(self, folder: str, *, suffix: str = "", restarted_at: int | None = None) -> None:
@@ -320,7 +324,7 @@ class EventFile:
         self.close()
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
-        """Adds the values of a step, name -> number; a local file is updated immediately."""
+        """Adds the values of a step (name -> number). A local file is updated immediately."""
         encoded = (
             field(1, name.encode()) + float_field(2, float(value)) for name, value in values.items()
         )
@@ -335,7 +339,7 @@ class EventFile:
         self._file.flush()
 
     def publish(self) -> None:
-        """Copies the file to the bucket; does nothing for a local folder."""
+        """Copies the file to the bucket. For a local folder, it does nothing."""
         if self._local is not None and self._file is not None:
             name = os.path.basename(self._file.name)  # noqa: PTH119
             paths.copy(self._file.name, f"{self._folder}/{name}")
@@ -358,7 +362,10 @@ def _step(step: int) -> bytes:
 
 
 def _new_file(folder: str, suffix: str) -> IO[bytes]:
-    """Opens a file with TensorFlow's name for this second, or the next second that is free."""
+    """Opens a new file with TensorFlow's name for this second.
+
+    If a file with that name exists, the name is that of the next second without a file.
+    """
     seconds = int(time.time())
     while True:
         name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}{suffix}"

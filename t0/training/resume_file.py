@@ -18,7 +18,7 @@ The record is JSON in a numpy archive:
 
 If a checkpoint stores weights with fewer bits than they have in memory (T5's published gin files
 save bfloat16), the archive also has the missing bits of each weight. NAME/0, NAME/1, ... are the
-slices of a weight, one for each device of the mesh; with one device there is only NAME/0.
+slices of a weight, one for each device of the mesh. With one device there is only NAME/0.
 
     low/NAME/0    int16, the low halves of a weight that the checkpoint holds as bfloat16
     ties/NAME/0   int64, the positions of values whose low half does not fit into int16
@@ -59,7 +59,7 @@ class JudgeState:
     since: Count
 
 
-# The types of the record's fields. The data checks the position.
+# The types of the record's fields. The position is checked by the data to which it belongs.
 FIELDS: Mapping[str, Any] = {
     "began": Count,
     "seed": Count | None,
@@ -84,10 +84,11 @@ def write(
     Args:
       checkpoint: the checkpoint's path without its ending.
       record: the resume state.
-      arrays: the bits of weights that are wider in memory than in the checkpoint.
+      arrays: name -> array with the missing bits of weights, which are wider in memory than in the
+        checkpoint.
 
     Raises:
-      OSError: if it cannot be written.
+      OSError: if the file cannot be written.
     """
     content = io.BytesIO()
     np.savez(content, record=np.array(json.dumps(record)), **(arrays or {}))
@@ -102,9 +103,9 @@ def split_halves(wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       wide: float32 weights.
 
     Returns:
-      int16, the difference between each bit pattern and that of the nearest bfloat16 number, with
-      ties rounded to even; and int64, the positions of ties that are rounded down, whose
-      difference, 0x8000, overflows int16.
+      two arrays. The first is int16: the difference between the bit pattern of each weight and that
+      of the nearest bfloat16 number, with ties rounded to even. The second is int64: the positions
+      of ties that are rounded down. Their difference is 0x8000, which overflows int16.
     """
     bits = wide.view(np.uint32)
     ties = np.flatnonzero((bits & np.uint32(0x1FFFF)) == 0x8000)
@@ -119,7 +120,7 @@ def join_halves(nearest: np.ndarray, low: np.ndarray, ties: np.ndarray) -> np.nd
 
 
 def low_halves(key: str, wide: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the arrays for a float32 slice of a weight that the checkpoint holds as bfloat16.
+    """Returns the resume file's arrays for a float32 slice that the checkpoint holds as bfloat16.
 
     Args:
       key: Mesh TensorFlow's name of the weight, "/", and the number of the slice.
@@ -130,12 +131,13 @@ def low_halves(key: str, wide: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray) -> np.ndarray:
-    """Returns the exact float32 slice of a weight as held in memory.
+    """Returns a slice of a weight in float32, exactly as it was in memory.
 
     Args:
       content: the mapping that `open_arrays` yields.
-      key: Mesh TensorFlow's name of the weight, "/", and the number of the slice. If the checkpoint
-        was written with fewer devices that each held the whole weight, slice 0 is used.
+      key: Mesh TensorFlow's name of the weight, "/", and the number of the slice. If the file has
+        no such slice, slice 0 is used, because the checkpoint may have been written with fewer
+        devices that each held the whole weight.
       nearest: float32, the slice as the checkpoint holds it.
 
     Raises:
@@ -153,7 +155,7 @@ def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray)
 def wide_weight(
     content: Mapping[str, np.ndarray], name: str, nearest: np.ndarray
 ) -> np.ndarray | None:
-    """Returns the exact float32 weight as held in memory; None if the file does not have it.
+    """Returns a weight in float32, exactly as it was in memory; None if the file does not have it.
 
     Args:
       content: the mapping that `open_arrays` yields.
@@ -161,7 +163,7 @@ def wide_weight(
       nearest: float32, the weight as the checkpoint holds it.
 
     Raises:
-      ValueError, LookupError: if the slices do not make such a weight.
+      ValueError, LookupError: if the slices in the file do not make one weight of this shape.
     """
     numbers = [n for n in content if n.startswith((f"low/{name}/", f"wide/{name}/"))]
     if not numbers:
@@ -173,8 +175,8 @@ def wide_weight(
     (axis,) = divided
     slices = np.split(nearest, nearest.shape[axis] // first[axis], axis)
     count, replicas = len(numbers), max(1, len(numbers) // len(slices))
-    # With "batch:2,model:2" the slices of one replica have consecutive numbers; with
-    # "model:2,batch:2" the replicas of one slice do.
+    # The order depends on the mesh. With "batch:2,model:2", the slices of one replica have
+    # consecutive numbers. With "model:2,batch:2", the replicas of one slice have them.
     for order in ([n % len(slices) for n in range(count)], [n // replicas for n in range(count)]):
         wide = [
             wide_slice(content, f"{name}/{number}", slices[index])
@@ -187,9 +189,9 @@ def wide_weight(
 
 
 def record(checkpoint: str) -> dict[str, Any] | None:
-    """Returns the resume state of `checkpoint`; None for a checkpoint of another loop.
+    """Returns the resume state of `checkpoint`; None if another loop wrote the checkpoint.
 
-    Only the field `began` is checked.
+    Of the fields, only `began` is checked.
 
     Raises:
       UserError: if the file is damaged.
@@ -206,7 +208,7 @@ def record_in(content: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
       names: the fields to require and check; if empty, all fields.
 
     Raises:
-      ValueError, LookupError, TypeError: if it is not such a record.
+      ValueError, LookupError, TypeError: if the content has no valid record.
     """
     resume = parsed_json(str(content["record"]))
     check_record(resume, *names)
@@ -221,7 +223,7 @@ def check_record(resume: Mapping[str, Any], *names: str) -> None:
       names: the fields to require and check; if empty, all fields.
 
     Raises:
-      ValueError, LookupError, TypeError: if one is missing, of another type or out of range.
+      ValueError, LookupError, TypeError: if a field is missing, of another type or out of range.
     """
     for name in names or {**dict.fromkeys(_REQUIRED), **resume}:
         if name in FIELDS:
@@ -236,10 +238,10 @@ def open_arrays(
 
     Args:
       checkpoint: the checkpoint's path without its ending.
-      faults: further errors that the block raises for a damaged file.
+      faults: further errors that also mean a damaged file if the `with` block raises them.
 
     Raises:
-      UserError: if it is damaged; the message has the two ways to continue.
+      UserError: if the file is damaged. The message has the two ways to continue.
     """
     path = checkpoint + _ENDING
     if not any_path(path).exists():

@@ -1,8 +1,9 @@
-"""Learning rate schedules that gin can bind to `run.learning_rate_schedule`, for both engines.
+"""Defines learning rate schedules for gin's `run.learning_rate_schedule`, for both engines.
 
-Like Mesh TensorFlow's schedules, which gin can also bind, each takes `step` (a scalar) and
-`total_train_steps` (a number) and returns a scalar: a Python float for a Python number, a float32
-tensor for a TensorFlow tensor. A schedule counts its steps from `offset`: to fine-tune from a
+Each schedule takes `step` (a scalar) and `total_train_steps` (a number), and returns the learning
+rate. If the step is a Python number, the rate is a Python float. If the step is a TensorFlow
+tensor, the rate is a float32 tensor. Mesh TensorFlow's own schedules have the same form, and gin
+can also bind those. A schedule counts its steps from `offset`. For example, to fine-tune from a
 checkpoint of step 1,000,000, bind `offset = 1000000`.
 
     run.learning_rate_schedule = @t0.cosine_with_warmup
@@ -10,7 +11,7 @@ checkpoint of step 1,000,000, bind `offset = 1000000`.
     cosine_with_warmup.warmup_steps = 500
 
 T0's constant rate is `learning_rate_schedules/constant_0_001.gin`, and T5's truncated rsqrt is
-`learning_rate_schedules.truncated_rsqrt`. `rsqrt` in this module is the same with a ramp-down.
+`learning_rate_schedules.truncated_rsqrt`. `rsqrt` in this module is the latter with a ramp-down.
 `t0.run.configure` registers `SCHEDULES` with gin.
 """
 
@@ -24,7 +25,7 @@ Scalar = Any
 
 
 class _PythonOperations:
-    """The operations that schedules need, for Python numbers, under TensorFlow's names."""
+    """The operations that schedules need, computed with Python numbers under TensorFlow's names."""
 
     minimum, maximum, cos = min, max, math.cos
 
@@ -51,11 +52,11 @@ def _count_steps(step: Scalar, offset: int) -> Scalar:
 
 
 def _warm_up(count: Scalar, warmup_steps: int, begin: float = 0.0) -> Scalar:
-    """Returns a factor that rises to 1 over `warmup_steps`."""
+    """Returns a factor that rises linearly to 1 over `warmup_steps`, starting from `begin`."""
     ops = _operations(count)
     if begin and warmup_steps:
         return ops.minimum(1.0, begin + (1.0 - begin) * count / warmup_steps)
-    # (count + 1) / warmup_steps, because the first step must not have rate 0.
+    # The factor is (count + 1) / warmup_steps, because the first step must not have rate 0.
     return ops.minimum(1.0, (count + 1.0) / max(1, warmup_steps))
 
 
@@ -72,7 +73,7 @@ def constant_with_warmup(
     warmup_steps: int = 0,
     offset: int = 0,
 ) -> Scalar:
-    """Returns `peak` after a linear warmup over `warmup_steps`."""
+    """Returns a rate that rises linearly to `peak` over `warmup_steps`, and then is constant."""
     del total_train_steps
     return peak * _warm_up(_count_steps(step, offset), warmup_steps)
 
@@ -106,10 +107,11 @@ def rsqrt_then_linear(
     linear_fraction: float = 0.1,
     offset: int = 0,
 ) -> Scalar:
-    """Returns the rate of `rsqrt`, which falls linearly to 0 over the last `linear_fraction`.
+    """Returns a rate that first equals that of `rsqrt`, and then falls linearly to 0.
 
-    This is nanoT5's "legacy" schedule. Before the final fraction it equals T5's: with the defaults
-    the rate is 0.01 for the first 10,000 steps, even in a shorter run.
+    It falls over the last `linear_fraction` of the run. This is nanoT5's "legacy" schedule. Before
+    the fall it equals T5's schedule, so with the defaults the rate is 0.01 for the first 10,000
+    steps, even in a shorter run.
     """
     count, total = _count_steps(step, offset), total_train_steps - offset
     ops = _operations(count)

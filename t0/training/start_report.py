@@ -1,4 +1,4 @@
-"""The lines that our training loops print at the start of a run: its size, memory and data.
+"""Makes the lines that our training loops print at the start: a run's size, memory and data.
 
     size = RunSize(16, {"inputs": 512, "targets": 192}, parameters=76_961_152)
     memory = memory_line(Memory(variables=308_809_728, step=1_503_238_553), devices=1, how=how)
@@ -14,7 +14,7 @@
       data: 2 task(s); passes over each in these steps:
         super_glue_rte_guaranteed_true: 31.20 passes (2,490 examples, 50.0% of the mixture)
 
-This module does not depend on an engine: the caller provides the numbers.
+This module does not depend on an engine, because the caller provides all numbers.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class RunSize:
     """The sizes of a run.
 
     Attributes:
-      rows: the sequences of a global batch.
+      rows: the number of sequences of a global batch.
       lengths: feature -> its length in tokens.
       parameters: the number of the model's weights; 0 if it is unknown.
     """
@@ -41,12 +41,12 @@ class RunSize:
 
     @property
     def tokens(self) -> int:
-        """The positions of a batch, including padding."""
+        """The number of positions of a batch, including padding."""
         return self.rows * sum(self.lengths.values())
 
     @property
     def target_positions(self) -> int:
-        """The positions of a batch's targets."""
+        """The number of target positions of a batch, including padding."""
         return self.rows * self.lengths["targets"]
 
 
@@ -55,8 +55,9 @@ class Memory:
     """The memory of a run in bytes, summed over all its devices.
 
     Attributes:
-      variables: the weights, in all types in which they are stored, and the optimizer's slots.
-      step: the peak of a step's gradients and activations.
+      variables: the bytes of the weights, in all types in which they are stored, and of the
+        optimizer's slots.
+      step: the peak bytes of a step's gradients and activations.
     """
 
     variables: int
@@ -69,7 +70,7 @@ def lines(
     """Returns the lines for the start of a run.
 
     Args:
-      first: the step from which the run continues, 0 for a new one.
+      first: the step from which the run continues; 0 for a new run.
       last: the step at which it ends.
       size: the sizes of the run.
       microbatches: the number of microbatches of a step.
@@ -100,8 +101,8 @@ def memory_line(needed: Memory, *, devices: int, how: str) -> str:
 
     Args:
       needed: the total memory of all devices.
-      devices: the number of devices that share it equally.
-      how: how the numbers were computed, and their accuracy.
+      devices: the number of devices, which share the memory equally.
+      how: a text that says how the numbers were computed, and how accurate they are.
     """
     both = needed.variables + needed.step
     total, variables, step = (_size(n / devices) for n in (both, needed.variables, needed.step))
@@ -112,7 +113,7 @@ def memory_line(needed: Memory, *, devices: int, how: str) -> str:
 
 
 def _size(count: float) -> str:
-    """Formats bytes in GiB if it is at least one, else in MiB."""
+    """Formats a number of bytes in GiB if it is at least 1 GiB, otherwise in MiB."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
@@ -120,9 +121,9 @@ def data_lines(data: Any, sequences: int) -> list[str]:
     """Returns the lines about the data: the packing, and the passes over each task.
 
     Args:
-      data: a `TrainingData`, or another object with `filling` and `shares`; if `filling` is None,
+      data: a `TrainingData`, or another object with `filling` and `shares`. If `filling` is None,
         there are no lines.
-      sequences: the sequences of all steps together.
+      sequences: the number of sequences in all steps together.
     """
     filling = data.filling
     if filling is None:

@@ -1,4 +1,4 @@
-"""The training loop of both engines: reads batches, trains, records, evaluates and saves.
+"""Runs the training loop of both engines: reads batches, trains, records, evaluates and saves.
 
     stepping = Stepping(engine, data, options, size=size, model_dir="/models/tiny", keep=keep,
                         save_every=100)
@@ -10,7 +10,7 @@ The loop ends if
 - the run has completed its steps,
 - the time limit is reached,
 - early stopping applies,
-- SIGTERM or Ctrl-C arrived (it saves, and exits with `PREEMPTED` or 130), or
+- SIGTERM or Ctrl-C arrived (the loop then saves, and exits with `PREEMPTED` or 130), or
 - the loss is not finite.
 
 If several processes train together, all run the same steps and make the same decisions. Only the
@@ -48,16 +48,22 @@ class Engine(Protocol):
     """Computes the steps, evaluations and checkpoints of a run."""
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Runs one step; returns its values by the names that `recorder.step_fields` reads."""
+        """Runs one step, and returns the values that `recorder.step_fields` reads, by name."""
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
-        """Returns the fields of evaluations that are due; at the last step, of all evaluations."""
+        """Runs the evaluations that are due, or all at the last step, and returns their fields."""
 
     def all_kinds_in(self, fields: Values) -> bool:
-        """Returns whether `fields` covers every kind of evaluation of the run."""
+        """Returns whether `fields` has results of every kind of evaluation that the run does."""
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
-        """Writes a checkpoint and its resume record; `best` is the step of the best one so far."""
+        """Writes a checkpoint and its resume record.
+
+        Args:
+          step: the number of completed steps.
+          record: the resume record.
+          best: the step of the best checkpoint so far, or None.
+        """
 
     def checkpoint(self, step: int) -> str:
         """Returns the checkpoint path of a step."""
@@ -66,7 +72,7 @@ class Engine(Protocol):
         """Returns the lines to print once the first batch is ready, for steps `first` to `last`."""
 
     def ideal_seconds(self) -> float | None:
-        """Returns the seconds of a step at peak FLOP/s, or None if that is unknown."""
+        """Returns the seconds of a step at peak FLOP/s, or None if the peak is unknown."""
 
     def gpu_peaks(self) -> Sequence[int]:
         """Returns the peak memory of each GPU so far, in bytes."""
@@ -84,21 +90,23 @@ class LoopOptions:
 
     Attributes:
       train_steps: the step to stop at.
-      log_every_steps: steps between two progress lines; None for a hundredth of the run, at most
-        100.
+      log_every_steps: the number of steps between two progress lines; None for a hundredth of the
+        run, at most 100.
       seed: the seed of the data's order, dropout and initial weights.
       activation_dtype: "float32", "bfloat16", or "auto": bfloat16 if the machine computes it fast.
-      validate_every_steps: steps between two validations on the mixture's validation split.
+      validate_every_steps: the number of steps between two validations on the mixture's validation
+        split.
       validation_batches: the number of batches of a validation.
-      evaluate_every_steps: steps between two evaluations with the tasks' metrics, which
-        `task_metrics` configures.
-      stop_after_evaluations: early stopping: the run ends after this many evaluations in a row
-        without a better `keep_checkpoints.best_by` (default: "validation_loss").
-      max_hours: the limit of training in hours, over all starts of the run. The run then saves and
-        ends normally. Schedules still count to `train_steps`.
+      evaluate_every_steps: the number of steps between two evaluations with the tasks' metrics,
+        which `task_metrics` configures.
+      stop_after_evaluations: the number of evaluations for early stopping. The run ends if this
+        many evaluations in a row have no better value of the metric `keep_checkpoints.best_by`
+        (default: "validation_loss").
+      max_hours: the limit of training in hours, over all starts of the run. When it is reached, the
+        run saves and ends normally. Learning rate schedules still count to `train_steps`.
       unfilled_variables: regular expressions of variables that may be missing in
         `run.init_checkpoint`.
-      allow_config_change: whether the run may continue in a model directory that records another
+      allow_config_change: whether the run may continue if its model directory records a different
         configuration.
     """
 
@@ -116,16 +124,16 @@ class LoopOptions:
 
 
 class Stepping:
-    """One start of a run: its step, and its position in the data.
+    """Runs the steps of one start of a run, and knows its step and its position in the data.
 
     Args:
-      engine: computes the steps.
+      engine: the engine that computes the steps.
       data: the training data.
       options: the settings of the loop.
       size: the sizes of the run.
       model_dir: the model directory.
       keep: the rule that decides which checkpoints are retained.
-      save_every: steps between two checkpoints, or None.
+      save_every: the number of steps between two checkpoints; None for no such checkpoints.
       prints: whether this process prints and records.
     """
 
@@ -160,11 +168,12 @@ class Stepping:
 
         Args:
           step: the checkpoint's step.
-          record: its resume record; None for a checkpoint of another loop.
-          time_limit: the limit, to which the seconds of earlier starts are added.
+          record: the checkpoint's resume record; None if another loop wrote the checkpoint.
+          time_limit: the time limit, which then also counts the seconds of earlier starts.
 
         Raises:
-          UserError: if it was trained with another seed, or its position is invalid.
+          UserError: if the checkpoint was trained with another seed, or if its position in the data
+            is invalid.
         """
         self._step = self._saved = step
         record = record or {"began": step, "seed": self._options.seed, "position": None}
@@ -188,7 +197,7 @@ class Stepping:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done; prints a line if they are."""
+        """Returns whether all steps are done, and prints a line if they are."""
         step, total = self._step, self._options.train_steps
         if step >= total:
             self._print(finished_line(self._model_dir, step, total))
@@ -198,7 +207,7 @@ class Stepping:
         """Runs the remaining steps.
 
         Raises:
-          UserError: if the data ends, or the loss or the gradient is not finite.
+          UserError: if the data ends, or if the loss or the gradient is not finite.
           SystemExit: `PREEMPTED` after SIGTERM; 130 after Ctrl-C.
         """
         self._time_limit = time_limit
@@ -256,10 +265,11 @@ class Stepping:
             print(line, flush=True)
 
     def _after_step(self, recording: Recorder, signalled: signal.Signals | None) -> str:
-        """Evaluates and saves if that is due; returns the reason to stop, "" to continue."""
+        """Evaluates and saves if that is due; returns the reason to stop, or "" to continue."""
         signalled = self._engine.max_over_processes(signalled or 0)
         last = self._step == self._options.train_steps
-        # After a signal there may be little time, so the next start evaluates instead.
+        # After a signal there may be little time. So this start does not evaluate, but the next one
+        # does.
         self._evaluated = last or not signalled
         better = self._evaluated and self._evaluate(
             recording, last=last or bool(self._reason_to_stop())
@@ -276,7 +286,7 @@ class Stepping:
         return reason
 
     def _reason_to_stop(self) -> str:
-        """Returns the reason to stop before the last step, "" to continue."""
+        """Returns the reason to stop before the last step, or "" to continue."""
         if self._best.exhausted:
             return f"early stop: {self._best.verdict} (train_loop.stop_after_evaluations)"
         limit = self._time_limit
@@ -302,7 +312,7 @@ class Stepping:
         return values
 
     def _first_fields(self) -> dict[str, int]:
-        """Returns extra fields for the first record of a new run: model and batch sizes."""
+        """Returns the sizes of the model and the batch, for the first record of a new run."""
         return {
             "parameters": self._size.parameters,
             "batch_sequences": self._size.rows,
@@ -359,7 +369,7 @@ class Stepping:
         self._evaluating_seconds = time.monotonic() - began
         recording.pause(self._evaluating_seconds)
         if self._engine.all_kinds_in(fields) and not self._best.knows_metric:
-            self._save(recording)  # the training is fine, only the metric's name is wrong
+            self._save(recording)  # nothing is wrong with the training, only the metric's name
             raise self._best.unknown_metric()
         return better
 
@@ -368,7 +378,7 @@ class Stepping:
         infinite = self._engine.infinite_weights()
         if self._engine.max_over_processes(
             len(infinite)
-        ):  # without a name, they are in another process
+        ):  # if `infinite` is empty, the weights are in another process
             names = f", such as {infinite[0]}" if infinite else ""
             raise self._diverged(f"weights are not finite numbers{names},")
         record = {
@@ -397,7 +407,7 @@ def finished_line(model_dir: str, step: int, total: int) -> str:
 
 
 class _Silent:
-    """Replaces the recorder in processes that do not record."""
+    """A recorder that does nothing, for processes that do not record."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kwargs: None

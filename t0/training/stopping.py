@@ -1,4 +1,4 @@
-"""Ends a run before its last step: early stopping, the time limit, or SIGTERM.
+"""Ends a run before its last step, by early stopping, the time limit or SIGTERM.
 
     best = BestEvaluation("validation_loss", patience=3)
     best.update(100, {"validation_loss": 2.1})     # True: the best so far
@@ -10,8 +10,8 @@
         limit.over(next_seconds=30)
 
 Each checkpoint holds the state of `BestEvaluation` and the seconds of `TimeLimit`, so both continue
-in a resumed run. The clock of a start begins before the model is built. If a run is killed, the
-time since its last checkpoint is not counted, because those steps are also lost.
+in a resumed run. The clock of each start begins before the model is built. If a run is killed, the
+time since its last checkpoint is not counted, because the steps since then are lost too.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 
 from t0.errors import INTERRUPTED, UserError, say, unknown_name
 
-# The exit status of a run that saved after SIGTERM and can be resumed: EX_TEMPFAIL.
+# The exit status of a run that saved after SIGTERM and can be resumed. It is EX_TEMPFAIL.
 PREEMPTED = 75
-# Smaller is better for metrics whose names contain one of these; larger for all others.
+# For metrics whose names contain one of these, smaller is better. For all others, larger is better.
 _SMALLER = ("loss", "perplexity", "nll", "edit_distance", "error")
 
 
@@ -39,13 +39,13 @@ class Best:
 
 
 class BestEvaluation:
-    """Tracks the best evaluation so far, and how many evaluations since were not better.
+    """Tracks the best evaluation so far, and the number of evaluations after it.
 
     Args:
-      metric: the metric's name, such as "validation_loss" or "eval/accuracy"; None for none.
+      metric: the metric's name, such as "validation_loss" or "eval/accuracy"; None for no metric.
       smaller_is_better: whether a smaller value is better; None to decide by the metric's name.
-      patience: the run ends after this many evaluations in a row without a better one; None for no
-        early stopping.
+      patience: the number of evaluations in a row without a better value after which the run ends;
+        None for no early stopping.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class BestEvaluation:
         self._seen: set[str] = set()
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from the `state` of an earlier start; ignores the state of another metric."""
+        """Continues from the `state` of an earlier start, unless it is about another metric."""
         if isinstance(state, Mapping) and state.get("metric") == self._metric:
             self.best = Best(state["value"], state["step"])
             self._evaluations_since_best = state["since"]
 
     def update(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Adds an evaluation; returns whether it is the best so far."""
+        """Adds an evaluation, and returns whether it is the best so far."""
         self._seen |= metrics.keys()
         value = metrics.get(self._metric) if self._metric else None
         if value is None:
@@ -84,12 +84,12 @@ class BestEvaluation:
 
     @property
     def exhausted(self) -> bool:
-        """Whether `patience` evaluations in a row were not better."""
+        """Whether the last `patience` evaluations were all no better than the best one."""
         return self._patience is not None and self._evaluations_since_best >= self._patience
 
     @property
     def verdict(self) -> str:
-        """The reason for early stopping, as part of a sentence."""
+        """The reason for early stopping, in words that fit into a sentence."""
         where = f"{self.best.value:.4g} at step {self.best.step:,}" if self.best else "no value"
         times = f"{self._evaluations_since_best} evaluations in a row"
         return f"{self._metric} has been no better than {where} for {times}"
@@ -104,7 +104,7 @@ class BestEvaluation:
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """The state that a checkpoint holds; None without an evaluation."""
+        """The state that a checkpoint holds; None if there was no evaluation yet."""
         if self.best is None:
             return None
         best = dataclasses.asdict(self.best)
@@ -112,7 +112,7 @@ class BestEvaluation:
 
     @property
     def knows_metric(self) -> bool:
-        """Whether any evaluation so far had the metric; True if the rule names none."""
+        """Whether any evaluation so far had the metric; True if no metric is set."""
         return self._metric is None or self._metric in self._seen
 
     def unknown_metric(self) -> UserError:
@@ -127,7 +127,8 @@ class TimeLimit:
     Args:
       hours: the limit in hours; None for no limit.
       spent_seconds: the seconds that earlier starts of the run have spent.
-      began: `time.monotonic()` at the beginning of this start; None for now.
+      began: the value of `time.monotonic()` at the beginning of this start; None for the current
+        time.
     """
 
     def __init__(
@@ -145,29 +146,30 @@ class TimeLimit:
         return self.before_seconds + time.monotonic() - self._began
 
     def over(self, next_seconds: float = 0.0) -> bool:
-        """Returns whether the limit will be reached before the next steps and checkpoint end.
+        """Returns whether the limit will be reached before the next steps and checkpoint are done.
 
         Args:
-          next_seconds: how long these took the last time; they may take 1.5 times as long now.
+          next_seconds: the seconds that steps and checkpoint took the last time. It is assumed that
+            they may take 1.5 times as long now.
         """
         return self.hours is not None and self.seconds + 1.5 * next_seconds >= self.hours * 3600
 
     @property
     def verdict(self) -> str:
-        """The reason for stopping at the time limit, as part of a sentence."""
+        """The reason for stopping at the time limit, in words that fit into a sentence."""
         return f"the budget of {self.hours:g} hours is used (--max_hours)"
 
 
 def exit_by_signal(
     signalled: signal.Signals, where: str, saved_in: str, *, prints: bool = True
 ) -> NoReturn:
-    """Reports where a signal stopped a run that has saved, and exits.
+    """Exits after a signal stopped a run and the run was saved, and prints where it stopped.
 
     Args:
-      signalled: SIGTERM or SIGINT.
+      signalled: the signal, SIGTERM or SIGINT.
       where: the step, such as "step 3 of 8".
       saved_in: the checkpoint or its folder, and the way to continue, as the end of a sentence.
-      prints: whether this process prints; if several processes train together, only one does.
+      prints: whether this process prints. If several processes train together, only one prints.
 
     Raises:
       SystemExit: `PREEMPTED` after SIGTERM, `INTERRUPTED` after Ctrl-C.
@@ -181,14 +183,15 @@ def exit_by_signal(
 def watched_signals(
     *, prints: bool = True, repeated_seconds: float = 0.0
 ) -> Iterator[Callable[[], signal.Signals | None]]:
-    """Yields a function that returns SIGTERM or SIGINT (Ctrl-C) once it has arrived, else None.
+    """Yields a function that returns the signal that has arrived, SIGTERM or SIGINT, or None.
 
-    Within the context these signals do not end the process, except for a second Ctrl-C.
+    SIGINT is the signal of Ctrl-C. Within the context, these signals do not end the process, except
+    for a second Ctrl-C.
 
     Args:
       prints: whether this process reports that Ctrl-C was received.
-      repeated_seconds: ignore a second Ctrl-C within this time after the first. A process started
-        by `torchrun` receives one Ctrl-C twice: from the terminal and from `torchrun`.
+      repeated_seconds: the seconds after a first Ctrl-C in which a second one is ignored. A process
+        started by `torchrun` receives each Ctrl-C twice, from the terminal and from `torchrun`.
     """
     received: list[int] = []
     first = math.inf

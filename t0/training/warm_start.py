@@ -1,4 +1,4 @@
-"""Warm starts: fills a run's variables from the checkpoint of another run.
+"""Fills a run's variables from the checkpoint of another run (a warm start).
 
     for line in warm_start(checkpoints, graph, "/models/t5/model.ckpt-1000000"):
         print(line)      # restored 190 of 190 variables from /models/t5/..., step 1,000,000
@@ -37,15 +37,15 @@ def warm_start(
       checkpoints: the run's checkpoints.
       graph: the training graph.
       path: the initial checkpoint.
-      only: regular expression of the checkpoint's variables to read; "" for all.
+      only: a regular expression of the checkpoint's variables to read; "" for all.
       unfilled: regular expressions of the model's variables that may keep their random values.
 
     Returns:
-      lines that describe the result.
+      lines for the user that describe the result.
 
     Raises:
-      UserError: if the checkpoint cannot be read, has another shape for a variable, or has no value
-        for a variable that `unfilled` does not match.
+      UserError: if the checkpoint cannot be read, if it has another shape for a variable, or if it
+        has no value for a variable that `unfilled` does not match.
     """
     checkpoint_variables = checkpoint_files.read(path)
     if only:
@@ -82,7 +82,7 @@ def warm_start(
 
 
 def _patterns(names: Sequence[str]) -> list[str]:
-    """Returns few regular expressions that match the names, with wildcards for block numbers.
+    """Returns regular expressions that match the names, with a wildcard for each block number.
 
     >>> _patterns(["encoder/block_000/adapter/wi", "encoder/block_001/adapter/wi"])
     ['^encoder/block_.*/adapter/wi$']
