@@ -118,7 +118,7 @@ def explain_undivided(error: BaseException, mesh_shape: Any) -> UserError | None
 
 
 def _sizes_that_work(dimensions: str, mesh_shape: Any) -> str:
-    """Returns a sentence with the mesh sizes that would work; "" if the mesh divides the dimensions.
+    """Returns a sentence with the mesh sizes that work; "" if the mesh divides all dimensions.
 
     If the mesh does not divide several dimensions, the sentence is about the first one.
     """
