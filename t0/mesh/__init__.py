@@ -1,4 +1,4 @@
-"""Meshes: how a run is split over devices, and the memory and time that it needs on a TPU slice.
+"""Splits a run over devices, and plans the memory and time that it needs on a TPU slice.
 
 For a run on this machine:
     devices            the mesh of this machine's GPUs, or of one device; the type of activations
@@ -12,7 +12,7 @@ For a run on a TPU:
 
 For `t0 plan`, without a TPU:
     topology           slices by name: chips, cores, hosts, memory, links; a device assignment
-    pod_run            PodRun: a run on a slice, as gin configures it, and its checks
+    pod_run            PodRun: the settings that gin configures for a run on a slice; their checks
     lowering           the program of one core: lower builds it, read_program reads it
     memory             peak_memory: the peak memory of a program
     formulas           parameters, memory and FLOPs of a T5 step; no TensorFlow
@@ -20,5 +20,5 @@ For `t0 plan`, without a TPU:
     plan               plan_configured_run: the plan as one JSON object, and as text
     sweep              many plans, ranked
 
-Importing this package imports none of its modules: most need TensorFlow.
+Importing this package imports none of its modules, because most of them need TensorFlow.
 """

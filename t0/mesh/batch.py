@@ -4,7 +4,8 @@
     ...             mesh_shape="batch:4,model:2", layout_rules="batch:batch,heads:model")
     64
 
-Tokens are counted with the longest feature: 64 sequences of 1,024 input tokens are 65,536 tokens.
+A batch in tokens is divided by the length of the longest feature. In this example, 65,536 tokens
+are 64 sequences, because the inputs have 1,024 tokens.
 """
 
 import re
@@ -28,7 +29,7 @@ MOST_PARTS = 256
 
 
 def replicas(mesh_shape: Any, layout_rules: Any) -> int:
-    """Returns the number of parts into which the mesh splits a batch."""
+    """Returns the number of replicas: the parts into which the mesh splits a batch."""
     count = 1
     for name in ("batch", "outer_batch"):
         count *= mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, mtf.Dimension(name, 0))
@@ -42,17 +43,19 @@ def check_batch(
     mesh_shape: Any,
     layout_rules: Any,
 ) -> int:
-    """Returns the sequences of the global batch, if the lengths and the mesh divide it.
+    """Returns the number of sequences in the global batch, and checks that it divides evenly.
 
     Args:
       batch_size: the value of `run.batch_size`: a number of sequences, or a pair such as
         ("tokens_per_batch", 65536).
-      sequence_length: tokens of each feature; None if the run takes them from its data.
-      mesh_shape: any argument of `mtf.convert_to_shape`.
-      layout_rules: any argument of `mtf.convert_to_layout_rules`.
+      sequence_length: the number of tokens of each feature; None if the run takes the lengths from
+        its data.
+      mesh_shape: anything that `mtf.convert_to_shape` accepts.
+      layout_rules: anything that `mtf.convert_to_layout_rules` accepts.
 
     Raises:
-      UserError: if numbers do not divide; it names them, and the nearest that do.
+      UserError: if the batch is not a multiple of the length and the number of replicas; the
+        message has the nearest multiples. Also if `batch_size` is not a valid value.
     """
     method, value = _method_and_value(batch_size)
     if method.startswith("tokens") and not sequence_length:
@@ -99,7 +102,8 @@ def _describe_undivided(batch_size: Any, value: int, *, tokens: int, split: int)
 def explain_undivided(error: BaseException, mesh_shape: Any) -> UserError | None:
     """Explains Mesh TensorFlow's error for a mesh that does not divide a tensor.
 
-    Returns None for any other error.
+    Returns:
+      a UserError with the explanation; None if `error` is any other error.
     """
     match = _UNDIVIDED.search(str(error))
     if not match:
@@ -114,7 +118,10 @@ def explain_undivided(error: BaseException, mesh_shape: Any) -> UserError | None
 
 
 def _sizes_that_work(dimensions: str, mesh_shape: Any) -> str:
-    """Returns a clause with the mesh sizes that divide a tensor's dimensions, or ""."""
+    """Returns a sentence with the mesh sizes that work; "" if the mesh divides all dimensions.
+
+    If the mesh does not divide several dimensions, the sentence is about the first one.
+    """
     mesh = mtf.convert_to_shape(mesh_shape)
     rules = mtf.convert_to_layout_rules(bound("run.layout_rules") or "")
     for name, text in _DIMENSION.findall(dimensions):

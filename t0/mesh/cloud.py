@@ -1,4 +1,4 @@
-"""Facts about a Cloud TPU, from this machine, the metadata server and the TPU API.
+"""Collects facts about a Cloud TPU from this machine, the metadata server and the TPU API.
 
     machine = read_machine("my-slice", zone=None, project=None)
     machine.chips, machine.worker, machine.accelerator_type      # 4, "0", "v3-32"
@@ -11,8 +11,9 @@ GCE_METADATA_HOST for the metadata server and TPU_API_DISCOVERY_URL for the API'
 document.
 
 The TensorFlow on PyPI is built without TPU support, so the images of TPU VMs contain their own
-build. Images that end in -se drive the TPU as Estimator needs it (StreamExecutor). Images that end
-in -pjrt drive it through a plugin, and Estimator crashes with it (tensorflow#90807).
+build. Images whose names end in -se drive the TPU through StreamExecutor, which Estimator needs.
+Images whose names end in -pjrt drive it through the PJRT plugin, with which Estimator crashes
+(tensorflow#90807).
 """
 
 import dataclasses
@@ -31,7 +32,8 @@ from typing import Any
 from t0.files.untrusted import parsed_json
 from t0.mesh.topology import SLICES, topology
 
-# The kinds of --tpu: this machine's own TPU, a TPU of the project, TensorFlow servers by address.
+# The kinds of values of --tpu: "local" for this machine's own TPU, the name of a TPU in the
+# project, or the addresses of TensorFlow servers.
 LOCAL, NAMED, ADDRESS = "local", "named", "address"
 METADATA_SERVER = "metadata.google.internal"
 API = "https://tpu.googleapis.com/"
@@ -44,7 +46,7 @@ _DEVICES = ("accel[0-9]*", "vfio/[0-9]*")
 _OF_TPU_ENV = re.compile(r"^(\w+): '(.*)'$", re.M)
 IMAGE, POD_IMAGE = "tpu-vm-tf-2.15.1-se", "tpu-vm-tf-2.15.1-pod-se"
 IMAGES = f"{IMAGE}, on a slice {POD_IMAGE}"
-# If these are set, TensorFlow loads the plugin. The instructions for -pjrt images set both.
+# If these are set, TensorFlow loads the PJRT plugin. The instructions for -pjrt images set both.
 PJRT_VARIABLES = ("NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
 LIBRARIES = (
     "libtensorflow_framework.so.2",
@@ -58,7 +60,7 @@ _LOADS_LIBTPU = (b"libtpu.so", b"TPU_LIBRARY_PATH")
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """This machine, according to itself and its metadata server.
+    """The facts about this machine, from the machine itself and from its metadata server.
 
     Attributes:
       tpu: the value of --tpu.
@@ -66,10 +68,12 @@ class Machine:
       chips: the number of TPU chips in this machine.
       tensorflow: the version of the installed TensorFlow, "" if it is unknown.
       drives_tpu: whether that TensorFlow can drive the TPU chips of this machine.
-      missing: missing packages that TensorFlow needs to look up a TPU by name.
+      missing: the packages that are not installed, but that TensorFlow needs to look up a TPU by
+        name.
       on_google: whether a metadata server answers.
-      project: from the flag, else from the metadata server; "" if neither has it.
-      zone: like `project`.
+      project: the Google Cloud project, from the flag or otherwise from the metadata server; "" if
+        neither has it.
+      zone: the zone, from the same sources as `project`.
       worker: the number of this host in its slice; "" outside TPU VMs.
       accelerator_type: the slice that this host belongs to, such as "v3-32"; "" outside TPU VMs.
       image: the runtime version of this host; "" if the metadata server does not have it.
@@ -90,7 +94,7 @@ class Machine:
 
     @property
     def kind(self) -> str:
-        """LOCAL, NAMED or ADDRESS."""
+        """The kind of `tpu`: LOCAL, NAMED or ADDRESS."""
         if self.tpu == "local":
             return LOCAL
         return ADDRESS if self.tpu.startswith("grpc://") else NAMED
@@ -107,8 +111,8 @@ class Node:
 
     Attributes:
       trouble: the reason why the request failed; "" if there is a TPU.
-      accelerator_type: such as "v3-32".
-      state: such as "READY" or "PREEMPTED".
+      accelerator_type: the name of the slice, such as "v3-32".
+      state: the state of the TPU, such as "READY" or "PREEMPTED".
       runtime: the runtime version, such as "tpu-vm-tf-2.15.1-pod-se".
       endpoints: (address, port) of the TensorFlow server of each host.
     """
@@ -134,7 +138,7 @@ def read_machine(
       tpu: the value of --tpu.
       zone: the value of --tpu_zone.
       project: the value of --gcp_project.
-      root: the folder that holds `dev`.
+      root: the root of the file system, in which `dev` lists the TPU chips.
     """
     own_project = metadata("project/project-id")
     attributes: dict[str, str] = {}
@@ -167,7 +171,7 @@ def metadata(path: str) -> str | None:
     """Returns a value of the metadata server: "" if it has none, None if no server answers.
 
     Args:
-      path: such as "instance/zone".
+      path: the path of the value, such as "instance/zone".
     """
     host = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP")
     if not host and os.environ.get("NO_GCE_CHECK", "").lower() == "true":
@@ -245,7 +249,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def _api() -> str:
-    """Returns the root URL of the TPU API, which a discovery document can change."""
+    """Returns the root URL of the TPU API: the usual one, or that of the discovery document."""
     discovery_url = os.environ.get("TPU_API_DISCOVERY_URL")
     if not discovery_url:
         return API
@@ -254,10 +258,13 @@ def _api() -> str:
 
 
 def _token() -> str:
-    """Returns an access token from the user's credentials file, else from this machine.
+    """Returns an access token for the TPU API.
+
+    A credentials file in GOOGLE_APPLICATION_CREDENTIALS has precedence. Without one, the token is
+    that of this machine, or else that of the user's login.
 
     Raises:
-      LookupError: if there is neither.
+      LookupError: if there are no credentials.
     """
     if not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         own_token = metadata("instance/service-accounts/default/token")
@@ -294,7 +301,7 @@ def _json(url: str, token: str | None) -> dict[str, Any]:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Returns the message of an API error, else its HTTP reason."""
+    """Returns the message of an API error; its HTTP reason if it has no message."""
     try:
         message = parsed_json(error.read())["error"]["message"]
     except (OSError, ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""Functions of tensors that XLA compiles for CPUs, and reductions that are fast when compiled.
+"""Compiles functions of tensors with XLA on CPUs, and has reductions that are fast when compiled.
 
     @xla_compiled
     def mean_square(x):
@@ -17,10 +17,10 @@ from typing import Any
 from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
 
-# Smallest tensor, in elements, for which faster execution outweighs the compilation time.
+# The size, in elements, from which the faster execution outweighs the compilation time.
 WORTH_COMPILING = 1 << 17
-# Row halves are combined until a row has _LANES numbers; columns are summed in blocks of _BLOCK
-# rows.
+# To reduce a row, its two halves are combined until _LANES numbers remain. To sum columns, blocks
+# of _BLOCK rows are summed first.
 _LANES, _BLOCK = 16, 32
 _compiling = contextvars.ContextVar("compiling", default=False)
 
@@ -29,8 +29,8 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a function of tensors, so that XLA compiles it for large tensors on a CPU.
 
     XLA computes element-wise operations in one pass, but needs a third of a second to compile each
-    new shape. So TensorFlow still computes small tensors, tensors on a GPU, and tensors inside
-    TensorFlow 1 loops, because a compiled call has no loop frame.
+    new shape. So TensorFlow still computes small tensors and tensors on a GPU. It also computes
+    tensors inside TensorFlow 1 loops, because a compiled call has no loop frame.
     """
 
     def traced(*tensors: Any) -> Any:
@@ -56,7 +56,7 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _start_xla() -> None:
-    """Compiles a small function with stderr closed, because XLA prints a line at its first use."""
+    """Compiles a small function and discards stderr, because XLA prints a line at its first use."""
     with tf.Graph().as_default():
         fed = tf.placeholder(tf.float32, [1])
         doubled = tf2.function(lambda x: x + x, jit_compile=True)(fed)
@@ -99,7 +99,7 @@ def _fold_halves(combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Ten
 
 
 def column_sum(x: tf.Tensor) -> tf.Tensor:
-    """Returns the sums over the first axis, [a, b] -> [b]. XLA sums blocks of rows first."""
+    """Returns the sums over the first axis, [a, b] -> [b]; compiled code first sums row blocks."""
     rows = int(x.shape[0])
     if _compiling.get() and rows % _BLOCK == 0:
         x = tf.reshape(x, [rows // _BLOCK, _BLOCK, x.shape[1]])
@@ -112,7 +112,12 @@ def column_sum(x: tf.Tensor) -> tf.Tensor:
 
 @contextlib.contextmanager
 def loops(*, as_functions: bool) -> Iterator[None]:
-    """Builds loops as functions, or as graph operations like Mesh TensorFlow on a TPU."""
+    """Selects how TensorFlow builds loops in the context.
+
+    Args:
+      as_functions: True to build loops as functions; False to build them as graph operations, as
+        for Mesh TensorFlow on a TPU.
+    """
     switch = {True: tf.enable_control_flow_v2, False: tf.disable_control_flow_v2}
     before = tf.control_flow_v2_enabled()
     switch[as_functions]()

@@ -1,4 +1,4 @@
-"""The cost of a core's step on a TPU slice, from formulas or by lowering the whole model.
+"""Computes the cost of a step on one TPU core, from formulas or by lowering the whole model.
 
     from t0.mesh.pod_run import read_pod_run
 
@@ -40,7 +40,7 @@ _BLOCK = re.compile(r"block_\d+")
 _LOOP = re.compile(r"^while_loop/while/")
 _COUNTED = re.compile(
     r"^(\w+?)_\d+/"
-)  # a numbered operation outside the model, such as to_float_32/
+)  # the prefix of a numbered operation outside the model, such as "to_float_32/"
 _LARGEST = 8  # the number of layers that a plan lists
 _LAYERS = ("SelfAttention", "EncDecAttention", "DenseReluDense")
 
@@ -56,8 +56,8 @@ class Collective:
       dtype: the type that is sent. By default SimdMeshImpl sends bfloat16 as float32 in groups
         larger than 8.
       count: the number of operations in one step.
-      payload_bytes: bytes of one core's operands in one step.
-      wire_bytes: bytes that one core sends over links in one step.
+      payload_bytes: the bytes of one core's operands in one step.
+      wire_bytes: the bytes that one core sends over links in one step.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class LayerCost:
-    """The cost of one layer, summed over all blocks."""
+    """The cost of one kind of layer (bytes or FLOPs), summed over all blocks."""
 
     name: str
     amount: int
@@ -83,15 +83,17 @@ class StepCosts:
 
     Attributes:
       method: "lowering" or "formulas".
-      parameters: the number of the whole model's parameters.
+      parameters: the number of parameters of the whole model.
       weights_bytes: bytes of the core's weights.
       optimizer_bytes: bytes of the core's optimizer slots.
       temporary_bytes: the other bytes at peak memory, by kind: "weight copies", "gradients",
         "activations".
-      recomputed_bytes: the sum of `temporary_bytes` if XLA recomputes element-wise values.
+      recomputed_bytes: the total that `temporary_bytes` would have if XLA recomputed element-wise
+        values.
       flops: FLOPs of matrix products.
-      collectives: the collectives, one entry for each kind, axes and type.
-      tile_bytes: the position bias and mask that all layers share, padded to a TPU's tiles.
+      collectives: the collectives, with one entry for each combination of kind, axes and type.
+      tile_bytes: bytes of the position bias and mask that all layers share, padded to a TPU's
+        tiles.
       largest_memory: the layers with the most activation bytes, largest first.
       largest_flops: the layers with the most FLOPs, largest first.
       largest_communication: the layers that send the most bytes, largest first.
@@ -114,7 +116,7 @@ class StepCosts:
 
 
 def einsum_flops(equation: str, shapes: Sequence[Sequence[int]]) -> int:
-    """Returns 2 x the product of all dimensions of an einsum: a multiplication and an addition.
+    """Returns the FLOPs of an einsum: 2 x the product of its dimensions (multiply and add).
 
     >>> einsum_flops("bld,df->blf", [(2, 3, 4), (4, 5)])
     240
@@ -127,10 +129,11 @@ def einsum_flops(equation: str, shapes: Sequence[Sequence[int]]) -> int:
 
 
 def ring_wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:
-    """Returns the bytes that one core sends in a ring of n cores.
+    """Returns the bytes that one core sends for a collective in a ring of n cores.
 
-    An all-reduce sends 2 (n - 1) / n of its operand (reduce-scatter, then all-gather), an
-    all-to-all sends (n - 1) / n of it, and a permute sends all of it.
+    In an all-reduce, a core sends 2 (n - 1) / n times its operand (reduce-scatter, then
+    all-gather). In an all-to-all, it sends (n - 1) / n of its operand. In a permute, it sends the
+    whole operand.
 
     >>> ring_wire_bytes("all-reduce", 800, 8)
     1400
@@ -154,8 +157,8 @@ def _collectives(
     Args:
       program: the program of one core.
       microbatches: the number of iterations of the microbatch loop.
-      axes_of_group: maps the physical core numbers of a group to the mesh axes along which the
-        group's cores differ.
+      axes_of_group: function from the physical core numbers of a group to the mesh axes along which
+        these cores differ.
     """
     counts: Counter[tuple[str, tuple[str, ...], int, str]] = Counter()
     payloads = counts.copy()
@@ -195,10 +198,10 @@ def logical_to_physical(run: PodRun) -> list[int]:
 
 
 def rings_on_busiest_link(rings: Sequence[Sequence[int]], shape: Sequence[int]) -> float:
-    """Returns how many rings cross the busiest inter-chip link, counting one direction.
+    """Returns how many rings use the busiest inter-chip link in one direction.
 
-    Neighbors in a ring send to each other along Z, then Y, then X, without wrap-around. Cores of
-    one chip need no link, so the result is 0 if no ring leaves its chip.
+    Each core sends to the next core of its ring along Z, then Y, then X, without wrap-around links.
+    Cores of one chip need no link, so the result is 0 if every ring is within one chip.
 
     Args:
       rings: physical core numbers of each group, in ring order; all groups send at the same time.
@@ -262,7 +265,7 @@ def _layer_key(layer: Any) -> tuple[Any, ...]:
 
 
 def costs_by_formulas(run: PodRun, shape: ModelShape) -> StepCosts:
-    """Computes the costs of a run from the shape of its model; takes milliseconds."""
+    """Computes the costs of a run in milliseconds, with formulas of the model's shape."""
     train = run.mode == "train"
     types = run.variable_dtype
     activation_bytes = types.activation_dtype.size
@@ -419,7 +422,7 @@ def _largest(amounts: Counter[str]) -> tuple[LayerCost, ...]:
 
 
 def lowered_bias_and_mask_bytes(program: CoreProgram, run: PodRun) -> int:
-    """Returns `tile_bytes` as measured in a lowered program; 0 if it has no such values."""
+    """Returns `StepCosts.tile_bytes` of a lowered program; 0 if it has no position bias or mask."""
     sequences = run.batch_sequences // run.replicas // run.microbatches
     lengths = set(run.sequence_length.values())
     biases, sums = [0], [0]

@@ -1,16 +1,16 @@
 """Chooses the mesh of a run without `--tpu` from the devices of this machine.
 
-Mesh TensorFlow's defaults, and every published operative config, derive the mesh shape from a TPU
-topology (`run.mesh_shape = @tpu_mesh_shape()`). Without a TPU there is no topology, so the run gets
-this machine's GPUs, or one device. A mesh shape that the configuration states explicitly stays
-unchanged.
+Mesh TensorFlow's defaults and all published operative configs derive the mesh shape from a TPU
+topology (`run.mesh_shape = @tpu_mesh_shape()`). Without a TPU there is no topology, so the run uses
+all GPUs of this machine, or one device if there are none. If the configuration sets a mesh shape
+explicitly, that shape is used.
 
     arguments, note = local_arguments()
     arguments      # {"mesh_shape": "", "mesh_devices": [""]}
     note           # "no --tpu: running on one device"
 
-They are passed as arguments of Mesh TensorFlow's `run` and not as gin bindings, so that a saved
-operative config does not name the machine that it ran on.
+The values are arguments of Mesh TensorFlow's `run` instead of gin bindings, so that a saved
+operative config does not depend on the machine of the run.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.machine import multiplies_bfloat16
 
-# Types bound by a run without a TPU. `activation_dtype` selects the type of activations in training
-# and inference.
+# The types that a run without a TPU binds in gin. In training and inference, the function
+# `activation_dtype` chooses the type of activations instead.
 LOCAL_TYPES = {
     "get_variable_dtype.slice_dtype": "float32",
     "get_variable_dtype.activation_dtype": "float32",
@@ -35,8 +35,8 @@ class LocalMesh:
     """A mesh over devices of this machine.
 
     Attributes:
-      shape: a value for `run.mesh_shape`, "" for one device.
-      devices: the TensorFlow device name of each position.
+      shape: a value for `run.mesh_shape`; "" for one device.
+      devices: the TensorFlow device name for each position of the mesh.
     """
 
     shape: str
@@ -44,7 +44,7 @@ class LocalMesh:
 
 
 def local_mesh(gpus: Sequence[str]) -> LocalMesh:
-    """Returns the default mesh: data parallel over the GPUs, or one device chosen by TensorFlow.
+    """Returns the default mesh: data parallelism over the GPUs; one device if there are none.
 
     >>> local_mesh(["gpu:0", "gpu:1"])
     LocalMesh(shape='batch:2', devices=('gpu:0', 'gpu:1'))
@@ -65,12 +65,13 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
     """Returns the type of activations on this machine.
 
     Args:
-      name: "float32", "bfloat16", or "auto": bfloat16 on a GPU or a processor with bfloat16 matrix
-        products (AVX512-BF16 or AMX), otherwise float32, which is faster there.
+      name: "float32", "bfloat16" or "auto". With "auto", the type is bfloat16 on a GPU, or on a
+        processor with instructions for bfloat16 matrix products (AVX512-BF16 or AMX). On other
+        processors it is float32, which is faster there.
       processor: the processor's flags; by default those in Linux's /proc/cpuinfo.
 
     Raises:
-      UserError: for another name; float16 overflows in T5.
+      UserError: for any other name, such as "float16", with which T5 overflows.
     """
     from t0.compat import tf
 
@@ -88,7 +89,7 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
 def local_arguments() -> tuple[dict[str, Any], str]:
     """Returns the mesh arguments of `run`, and a sentence that describes them.
 
-    There are no arguments if the configuration sets its own mesh shape.
+    The arguments are empty if the configuration sets its own mesh shape.
     """
     topology = bound("tpu_mesh_shape.tpu_topology", evaluate=False)
     ignored = f" (the TPU topology '{topology}' is ignored)" if topology else ""

@@ -1,7 +1,7 @@
-"""Closed formulas for the parameters, memory and FLOPs of a T5 step; imports no TensorFlow.
+"""Computes the parameters, memory and FLOPs of a T5 step with closed formulas, without TensorFlow.
 
-The same formulas serve `t0 plan` for TPU slices and for GPUs, the start report of both engines, and
-the rehearsal of a pod. Letters are sizes on one device:
+`t0 plan` for TPU slices and for GPUs, the start report of both engines, and the rehearsal of a pod
+all use these formulas. Their letters are sizes on one device:
 
     B sequences of a microbatch     L tokens of a sequence      M tokens that are attended to
     D model                         H heads                     I heads times the size of a key
@@ -12,9 +12,10 @@ the rehearsal of a pod. Letters are sizes on one device:
     3 * product_flops(shape, share)             # one training step of a microbatch
     stored_bytes(shape, share, XLA)               # activations
 
-Engines store different values for the backward pass: each engine is an instance of `StoredValues`.
-Tests compare the instances with lowered programs, with TensorFlow's graphs and with the tensors
-that PyTorch stores: parameters, slots and FLOPs are equal, activations are within a tenth.
+Each engine stores different values for the backward pass, which an instance of `StoredValues`
+describes. Tests compare the formulas with lowered programs, with TensorFlow's graphs and with the
+tensors that PyTorch stores. Parameters, slots and FLOPs are equal; the bytes of activations differ
+by at most a tenth.
 """
 
 import dataclasses
@@ -30,25 +31,25 @@ LANES = 128
 SUBLANE_BYTES = 32
 LOGITS_BYTES = 4  # softmax is computed in float32
 BIAS_BYTES = 2
-FACTOR_FROM = 128  # AdafactorOptimizer.min_dim_size_to_factor
-# Letter of a tensor's dimension -> its name in layout rules.
+FACTOR_FROM = 128  # the default of AdafactorOptimizer.min_dim_size_to_factor
+# The letter of a dimension -> its name in layout rules.
 _DIMENSIONS = {"I": "heads", "H": "heads", "F": "d_ff", "V": "vocab", "D": "d_model"}
-# (float32 values, values in the type of activations) that are stored per element.
+# How many values are stored for each element: (in float32, in the type of activations).
 Values = tuple[float, float]
 _NONE: Values = (0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """One device's share of one microbatch.
+    """The part of one microbatch that one device computes.
 
     Attributes:
-      rows: sequences of the microbatch.
-      inputs: tokens of a sequence in the encoder.
-      targets: tokens of a sequence in the decoder.
-      bytes_each: bytes of an activation, 2 for bfloat16 or 4 for float32.
-      split: dimension name ("heads", "d_ff", "vocab", "d_model") -> the number of parts that the
-        mesh splits it into.
+      rows: the number of sequences of the microbatch on the device.
+      inputs: the number of tokens of a sequence in the encoder.
+      targets: the number of tokens of a sequence in the decoder.
+      bytes_each: the bytes of an activation: 2 for bfloat16, 4 for float32.
+      split: name of a dimension ("heads", "d_ff", "vocab", "d_model") -> the number of parts into
+        which the mesh splits it.
     """
 
     rows: int
@@ -58,19 +59,24 @@ class Share:
     split: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def on_device(self, size: int, name: str) -> int:
-        """Returns the part of a dimension that one device holds."""
+        """Returns the size of one device's part of a dimension.
+
+        Args:
+          size: the size of the whole dimension.
+          name: its name, such as "heads".
+        """
         return size // self.split.get(name, 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionValues:
-    """The values that an attention layer stores for the backward pass.
+    """The numbers of values that an attention layer stores for the backward pass.
 
     Attributes:
-      matrices: per head, query and key of a sequence.
-      queries: per each of the I values of a query.
-      keys: per each of the I values of a key.
-      row_sums: per head and query.
+      matrices: values per head, query and key of a sequence.
+      queries: values per query of a sequence and each of its I elements.
+      keys: values per key of a sequence and each of its I elements.
+      row_sums: values per head and query of a sequence.
     """
 
     matrices: Values = _NONE
@@ -81,20 +87,22 @@ class AttentionValues:
 
 @dataclasses.dataclass(frozen=True)
 class StoredValues:
-    """The values that one engine stores for the backward pass of a training step.
+    """The numbers of values that one engine stores for the backward pass of a training step.
 
     Attributes:
-      attention: of self-attention, whose position bias has a gradient.
-      cross_attention: of attention to the encoder.
-      norms: per each of the D values of a token, in each sublayer.
-      gated, ungated: the activations of a feed-forward layer per each of F values of a token.
-      bias: per head, query and key of a sequence, once per stack.
-      layer_bias: per head, query and key of a self-attention, the same for all sequences.
-      buckets: per position bucket, query and key, once per stack.
-      masks: per query and key of a sequence, once per kind of attention.
-      ends: per each of the D values of a token, outside the layers.
-      logits: per vocabulary row and target token.
-      lookups: per vocabulary row and token, if a lookup is a product with one-hot tokens.
+      attention: the values of a self-attention layer, whose position bias has a gradient.
+      cross_attention: the values of an attention layer from the decoder to the encoder.
+      norms: values per token and each of its D elements, in each sublayer.
+      gated, ungated: values of a feed-forward layer per token and each of its F elements, in the
+        type of activations; `gated` for T5 1.1, `ungated` for T5 1.0.
+      bias: values per head, query and key of each sequence, once per stack.
+      layer_bias: values per head, query and key in each self-attention layer, once for all
+        sequences.
+      buckets: values per position bucket, query and key, once per stack.
+      masks: values per query and key of each sequence, once per kind of attention.
+      ends: values per token and each of its D elements, outside the layers.
+      logits: values per target token and vocabulary row.
+      lookups: values per token and vocabulary row, if a lookup is a product with one-hot vectors.
     """
 
     attention: AttentionValues
@@ -112,7 +120,7 @@ class StoredValues:
 
 
 _XLA_ATTENTION = AttentionValues(matrices=(2, 1), queries=(1, 1), keys=(1, 1))
-# Softmax is computed in float32, and its exponentials are stored twice.
+# XLA computes the softmax in float32, and stores its exponentials twice.
 XLA = StoredValues(
     attention=_XLA_ATTENTION,
     cross_attention=_XLA_ATTENTION,
@@ -125,7 +133,7 @@ XLA = StoredValues(
     lookups=(0, 1),
 )
 _XLA_RECOMPUTED_ATTENTION = AttentionValues(matrices=(1, 0), queries=(0, 2), keys=(0, 2))
-# If memory is short, XLA recomputes element-wise values for each reader.
+# If memory is short, XLA recomputes element-wise values for each operation that reads them.
 XLA_RECOMPUTED = StoredValues(
     attention=_XLA_RECOMPUTED_ATTENTION,
     cross_attention=_XLA_RECOMPUTED_ATTENTION,
@@ -160,7 +168,7 @@ TORCH_FUSED = StoredValues(
     ends=(2, 4),
     logits=(3, 2),
 )
-# PyTorch without that kernel, for a bias that has a gradient; for example on a CPU.
+# PyTorch without memory-efficient attention, for example on a CPU, where a bias has a gradient.
 TORCH_PLAIN = dataclasses.replace(
     TORCH_FUSED, attention=AttentionValues(matrices=(1, 0), queries=(1, 1), keys=(2, 0))
 )
@@ -172,7 +180,7 @@ def parameters(shape: ModelShape) -> int:
 
 
 def weights_on_device(shape: ModelShape, split: Mapping[str, int]) -> int:
-    """Returns the elements of the model's variables on one device."""
+    """Returns the number of elements of the model's variables on one device."""
     return sum(math.prod(on_device) for _, on_device in _variables(shape, split))
 
 
@@ -183,15 +191,16 @@ def slots_on_device(
     factored_from: int | None = FACTOR_FROM,
     moments: int = 0,
 ) -> int:
-    """Returns the elements of the optimizer's state on one device.
+    """Returns the number of elements of the optimizer's state on one device.
 
     Args:
       shape: the model.
-      split: dimension name -> the number of parts that the mesh splits it into.
+      split: name of a dimension -> the number of parts into which the mesh splits it.
       factored_from: if the two largest dimensions of a variable are at least this large, Adafactor
         stores one vector for each of them instead of a second moment (Shazeer and Stern 2018); None
         if no second moment is factored.
-      moments: further moments of the size of each variable: 1 for AdamW, or for a `beta1`.
+      moments: the number of additional moments of the same size as each variable: 1 for AdamW, or
+        for Adafactor with `beta1`.
     """
     total = 0
     for whole, on_device in _variables(shape, split):
@@ -215,14 +224,14 @@ def _variables(shape: ModelShape, split: Mapping[str, int]) -> Iterator[tuple[Sh
 def product_flops(shape: ModelShape, share: Share, *, predicted: float = 1.0) -> int:
     """Returns the FLOPs of the matrix products of one forward pass; lookups count as zero.
 
-    For n tokens: 2 n D I for each of four attention projections, 4 n M I for attention itself, 2 n
-    D F for each feed-forward projection, 2 n D V for the logits. The backward pass takes twice as
-    much, so a step takes 6 N D for N parameters and D tokens, plus attention.
+    For n tokens, each of the four attention projections takes 2 n D I, attention itself 4 n M I,
+    each feed-forward projection 2 n D F, and the logits 2 n D V. The backward pass takes twice as
+    much. This is the common rule that a step takes 6 FLOPs per parameter and token, plus attention.
 
     Args:
       shape: the model.
-      share: the device's share.
-      predicted: the share of the target positions for which logits are computed.
+      share: the part of the microbatch on this device.
+      predicted: the fraction of the target positions for which logits are computed.
     """
     inner, model = share.on_device(shape.inner, "heads"), shape.d_model
     d_ff = share.on_device(shape.d_ff, "d_ff")
@@ -245,9 +254,10 @@ def product_flops(shape: ModelShape, share: Share, *, predicted: float = 1.0) ->
 
 
 def lookup_flops(shape: ModelShape, share: Share) -> int:
-    """Returns the FLOPs of embedding and position bias lookups as products with one-hot tokens.
+    """Returns the FLOPs of a forward pass's lookups, if they are products with one-hot vectors.
 
-    The backward pass takes as much again, because only one operand needs a gradient.
+    The lookups are those of embeddings and position biases. The backward pass takes the same number
+    of FLOPs, because only one operand of these products needs a gradient.
     """
     vocabulary = share.on_device(shape.vocabulary, "vocab")
     heads = share.on_device(shape.heads, "heads")
@@ -257,13 +267,14 @@ def lookup_flops(shape: ModelShape, share: Share) -> int:
 
 
 def model_axis_elements(shape: ModelShape, share: Share, *, train: bool) -> int:
-    """Returns the activations that one core all-reduces over the model axis per microbatch.
+    """Returns the number of activations that one core all-reduces over the model axis.
 
-    The forward pass all-reduces after each sublayer's last product and each lookup: (2 layers + 1)
-    B L D in the encoder and (3 layers + 1) B L D in the decoder. The backward pass all-reduces the
-    same amount for the gradients of the sublayers' inputs: the logits' gradient replaces the
-    lookup's, and the gradient of the encoder's output adds one. The softmax over a split vocabulary
-    adds scalars for each token, which are omitted.
+    The number is for one microbatch. The forward pass all-reduces after the last product of each
+    sublayer and after each lookup: (2 layers + 1) B L D in the encoder and (3 layers + 1) B L D in
+    the decoder. The backward pass all-reduces as many for the gradients of the sublayers' inputs,
+    with two differences: the gradient of the logits takes the place of the lookup's, and the
+    gradient of the encoder's output is one more. The softmax over a split vocabulary also
+    all-reduces scalars for each token, which the formula omits.
     """
     inputs = share.rows * share.inputs * shape.d_model
     targets = share.rows * share.targets * shape.d_model
@@ -272,10 +283,10 @@ def model_axis_elements(shape: ModelShape, share: Share, *, train: bool) -> int:
 
 
 def position_bias_elements(shape: ModelShape, share: Share) -> int:
-    """Returns the elements that one core all-reduces over the batch axis per training microbatch.
+    """Returns the number of bias gradients that one core all-reduces over the batch axis.
 
-    These are each layer's gradients of the shared position bias, L x L x H, which are summed over
-    the batch before they are summed over layers.
+    The number is for one microbatch in training. Each layer has a gradient of the shared position
+    bias, L x L x H, which is summed over the batch before the layers' gradients are added.
     """
     return share.on_device(shape.heads, "heads") * _pairs_of_self_attentions(shape, share)
 
@@ -292,7 +303,7 @@ def stored_bytes(shape: ModelShape, share: Share, stored: StoredValues) -> int:
 
 
 def layer_bytes(shape: ModelShape, share: Share, stored: StoredValues) -> tuple[int, int]:
-    """Returns the bytes that a block of the encoder, and one of the decoder, store."""
+    """Returns the bytes that one block stores: (in the encoder, in the decoder)."""
     inputs, targets = share.inputs, share.targets
     encoder = _attention(shape, share, stored, inputs, inputs) + _tokens(shape, share, stored, 2)
     decoder = _attention(shape, share, stored, targets, targets) + _tokens(shape, share, stored, 3)
@@ -322,7 +333,7 @@ def _attention(
 
 
 def _tokens(shape: ModelShape, share: Share, stored: StoredValues, sublayers: int) -> int:
-    """Returns the bytes of a block's norms, sums and feed-forward layer."""
+    """Returns the bytes that the norms, residual sums and feed-forward layer of a block store."""
     tokens = share.rows * (share.inputs if sublayers == 2 else share.targets)
     hidden = (0, stored.gated if shape.gated else stored.ungated)
     d_ff = share.on_device(shape.d_ff, "d_ff")
@@ -332,7 +343,7 @@ def _tokens(shape: ModelShape, share: Share, stored: StoredValues, sublayers: in
 
 
 def end_bytes(shape: ModelShape, share: Share, stored: StoredValues) -> int:
-    """Returns the bytes of biases, masks, lookups and the ends of both stacks."""
+    """Returns the bytes that both stacks store outside their blocks, such as biases and masks."""
     rows, inputs, targets = share.rows, share.inputs, share.targets
     squares = rows * (inputs**2 + targets**2)
     tokens = rows * (inputs + targets)
@@ -347,7 +358,7 @@ def end_bytes(shape: ModelShape, share: Share, stored: StoredValues) -> int:
 
 
 def logit_bytes(shape: ModelShape, share: Share, stored: StoredValues) -> int:
-    """Returns the bytes of the logits and of the values made from them."""
+    """Returns the bytes of the logits and of the values that are computed from them."""
     vocabulary = share.on_device(shape.vocabulary, "vocab")
     return _bytes(share, [(share.rows * share.targets * vocabulary, stored.logits)])
 
@@ -364,8 +375,8 @@ def _bytes(share: Share, amounts: list[tuple[int, Values]]) -> int:
 def recomputed_bytes(shape: ModelShape, share: Share) -> int:
     """Returns the peak bytes of a training step if XLA recomputes element-wise values.
 
-    Memory peaks at the start of the backward pass, or at the end of the decoder's backward pass,
-    because each of its layers leaves two gradients of the encoder's output.
+    The peak is at the start of the backward pass or at the end of the decoder's backward pass. At
+    the latter, each layer of the decoder has left two gradients of the encoder's output.
     """
     encoder, decoder = layer_bytes(shape, share, XLA_RECOMPUTED)
     gradients = share.rows * (2 * share.inputs + 6 * share.targets) * shape.d_model
@@ -378,9 +389,9 @@ def recomputed_bytes(shape: ModelShape, share: Share) -> int:
 def scoring_bytes(shape: ModelShape, share: Share) -> int:
     """Returns the peak bytes of activations in a forward pass compiled by XLA.
 
-    The peak is the largest of: an attention layer of the encoder (its logits in float32 and its
-    probabilities, queries and keys, the residual, and the one-hot buckets of positions), a lookup,
-    the decoder's last layer, and the logits.
+    The peak is the largest of four numbers: the bytes of an attention layer of the encoder, of a
+    lookup, of the decoder's last layer, and of the logits. An attention layer has its logits in
+    float32, its probabilities, queries, keys, residual, and the one-hot buckets of positions.
     """
     a, heads = share.bytes_each, share.on_device(shape.heads, "heads")
     inner = share.on_device(shape.inner, "heads")
@@ -403,9 +414,9 @@ def scoring_bytes(shape: ModelShape, share: Share) -> int:
 def padded_bytes(shape: Sequence[int], bytes_each: int) -> int:
     """Returns the bytes of an array in a TPU's tiles, with its dimensions in the given order.
 
-    HBM holds an array in tiles: the last dimension is padded to 128, the one before it to 8 values
-    of four bytes or 16 of two. We have not verified on a TPU that XLA preserves the order of the
-    program's dimensions.
+    HBM holds an array in tiles. The last dimension is padded to a multiple of 128. The dimension
+    before it is padded to a multiple of 8 if values have four bytes, or of 16 if they have two. We
+    have not verified on a TPU that XLA preserves the order of the program's dimensions.
 
     >>> padded_bytes((8, 1024, 1024, 16), 4) // 2**20       # 512 MiB occupy eight times that
     4096
@@ -417,22 +428,24 @@ def padded_bytes(shape: Sequence[int], bytes_each: int) -> int:
 
 
 def bias_and_mask_bytes(sequences: int, lengths: Sequence[int], heads: int, *, train: bool) -> int:
-    """Returns the tile bytes of the position bias and, in evaluation, of its sum with the mask.
+    """Returns the bytes in tiles of the position bias and, in evaluation, of its sum with the mask.
 
-    Most of T5's values fill their tiles on every core. Values whose last dimension is attention
-    heads do not, because a core has few heads. These are the position bias and, in evaluation, its
-    sum with the mask, in the order batch, queries, keys, heads. (In training, the mask separates
-    packed segments, and the sum ends in keys.) Every layer of a stack needs the same two values, so
-    they are computed once and stored for all layers, longer than any other activation. In a lowered
-    program the sum is counted as part of the operation that reads it, so a plan adds both.
+    Most of T5's values fill their tiles on every core. But if the last dimension of a value is
+    attention heads, most of each tile is padding, because a core has few heads. Two values have the
+    dimensions batch, queries, keys, heads in this order: the position bias and, in evaluation, its
+    sum with the mask. (In training, the mask separates packed segments, and the last dimension of
+    the sum is keys.) Every layer of a stack needs the same two values, so they are computed once
+    and stored for all layers, longer than any other activation. The memory of a lowered program
+    does not include the sum, because it is fused into the operation that reads it. So a plan adds
+    both values.
 
     The rule agrees with known runs of T0's authors: scoring 262,144 tokens per batch with the 11B
-    model failed on a v3-128, and 65,536 worked. They trained on a v3-512.
+    model failed on a v3-128, and scoring 65,536 worked. They trained on a v3-512.
 
     Args:
-      sequences: sequences of a microbatch on a core.
-      lengths: tokens of a sequence in each stack; the longest stack is counted.
-      heads: attention heads of a core.
+      sequences: the number of sequences of a microbatch on a core.
+      lengths: the number of tokens of a sequence in each stack; only the longest is used.
+      heads: the number of attention heads on a core.
       train: whether the run trains.
     """
     longest = max(lengths)

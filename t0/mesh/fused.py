@@ -1,17 +1,17 @@
-"""Attention, GELU and RMS normalization with fewer passes over memory, for CPUs and GPUs.
+"""Computes attention, GELU and RMS norms with fewer passes over memory, on CPUs and GPUs.
 
-Mesh TensorFlow writes these functions as chains of small operations, and their gradients double the
-chain. On a CPU each operation is a pass over the activations, in total a third of a training step.
-Here each function is one operation with its gradient written out. The results are the same. XLA
-compiles the element-wise parts.
+Mesh TensorFlow computes each of these functions as a chain of small operations, and its gradient as
+another chain of the same length. On a CPU each operation is a pass over the activations, and these
+passes take a third of a training step. In this module each function is one operation with an
+explicit gradient. The results are the same. XLA compiles the element-wise parts.
 
     with fused(model, mesh_shape, layout_rules):
         logits, loss = model.call_simple(inputs, targets, compute_loss=True)
 
-Within the context Mesh TensorFlow calls `attention`, `gelu` and `rms_norm` of this module instead
-of the original functions. They fall back to the originals for unsupported cases: a layout that
-splits lengths or channels, attention with extra logits or a z-loss. Runs on a TPU do not use this
-module, because XLA already fuses operations there.
+Within the context, Mesh TensorFlow calls `attention`, `gelu` and `rms_norm` of this module instead
+of its own functions. Its own functions are still used for cases that are not supported here: a
+layout that splits lengths or channels, and attention with extra logits or a z-loss. Runs on a TPU
+do not use this module, because XLA already fuses operations there.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _published_rms_norm = transformer.sublayer_rms_norm
 # GELU approximated with tanh (Hendrycks and Gimpel 2016): x * sigmoid(x * (L + C * x^2)).
 _LINEAR = 2 * np.sqrt(2 / np.pi)
 _CUBIC = 0.044715 * _LINEAR
-# If a layout splits one of these, a slice holds only parts of rows.
+# If a layout splits one of these dimensions, a slice holds only parts of rows.
 _UNSPLIT_DIMS = ("length", "memory_length", "d_kv", "d_model")
 
 
@@ -58,7 +58,7 @@ def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
 
 
 def splits_rows(mesh_shape: Any, layout_rules: Any) -> bool:
-    """Returns whether a layout splits lengths or channels, so that slices hold parts of rows."""
+    """Returns whether a layout splits lengths or channels; then slices have only parts of rows."""
     dims = (mtf.Dimension(name, 0) for name in _UNSPLIT_DIMS)
     sizes = (mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, dim) for dim in dims)
     return any(size > 1 for size in sizes)
@@ -105,10 +105,11 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
     float32_logits: bool = True,
     z_loss_coeff: float | None = None,
 ) -> mtf.Tensor:
-    """Computes dot-product attention in batched matrix products; see Mesh TensorFlow's `attention`.
+    """Computes dot-product attention in batched matrix products.
 
-    Mesh TensorFlow's einsums use the order [batch, length, heads, channels], so each operand is
-    copied into another order. Its softmax and gradient are chains of small operations.
+    The arguments and the result are those of Mesh TensorFlow's `attention`, which is slower: its
+    einsums use the order [batch, length, heads, channels], so each operand is copied into another
+    order, and its softmax and gradient are chains of small operations.
 
     If dropout is the same for all queries, as in T5, it is applied to the values instead of the
     weights. The sums are the same, and there are fewer values than weights.
@@ -144,7 +145,8 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
     return mtf.reshape(outputs, whole_shape)
 
 
-# Letters of the shapes below: B batch and heads, ... queries, M memory, D channels.
+# In the shapes below, B stands for batch and heads, ... for queries, M for memory positions, and D
+# for channels.
 def _attend_in_mesh(
     q: mtf.Tensor,
     k: mtf.Tensor,
@@ -155,14 +157,14 @@ def _attend_in_mesh(
     float32_logits: bool,
     train: bool,
 ) -> mtf.Tensor:
-    """Returns the attended values in the order of `q`.
+    """Returns the attended values, with their dimensions in the order of `q`.
 
     `dims` are the dimensions of memory length, key and value. The result has a gradient only in
     training.
     """
     memory_dim, key_dim, value_dim = dims
-    # The order for batched matrix products: dimensions shared with the memory, rows, last
-    # dimension.
+    # Batched matrix products need this order of dimensions: first those shared with the memory,
+    # then the rows, then the last dimension.
     shared = [dim for dim in q.shape.dims if dim in k.shape.dims and dim != key_dim]
     rows = [dim for dim in q.shape.dims if dim not in (*shared, key_dim)]
     weights_shape = mtf.Shape([*shared, *rows, memory_dim])
@@ -211,9 +213,18 @@ def _attend(
     bias_has: Sequence[bool],
     types: tuple[str, ...],
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """[B, ..., D], [B, M, D], [B, M, D] -> attended values [B, ..., D], weights [B, ..., M].
+    """Computes attention on one slice.
 
-    The weights have the first of `types`. The last of `types` is the type of `v`.
+    Args:
+      q: the queries, [B, ..., D].
+      k: the keys, [B, M, D].
+      v: the values, [B, M, D].
+      bias: the bias of the logits; None if there is none.
+      bias_has: for each dimension of the weights, whether the bias also has it.
+      types: the type of the returned weights, and last the type of `v`. Both may be one entry.
+
+    Returns:
+      the attended values [B, ..., D], and the weights [B, ..., M].
     """
     logits = tf.matmul(_as_matrices(q, k), k, transpose_b=True)
     logits = tf.reshape(logits, [*q.shape[:-1], k.shape[-2]])
@@ -264,13 +275,13 @@ def _attend_slope(
 
 
 def _as_matrices(x: tf.Tensor, memory: tf.Tensor) -> tf.Tensor:
-    """[B, ..., N] -> [B, all rows, N], where B are the leading dimensions of `memory` [B, M, D]."""
+    """Reshapes x [B, ..., N] to [B, rows, N]; B are the first dimensions of `memory` [B, M, D]."""
     return tf.reshape(x, [*memory.shape[:-2], -1, x.shape[-1]])
 
 
 @xla_compiled
 def _softmax(logits: tf.Tensor, bias: tf.Tensor, types: tuple[str, ...]) -> tuple[tf.Tensor, ...]:
-    """Returns the weights in each of the types, computed in float32."""
+    """Computes the attention weights in float32, and returns them once in each of `types`."""
     weights = softmax(tf.cast(logits + tf.cast(bias, logits.dtype), tf.float32))
     return tuple(tf.cast(weights, name) for name in types)
 
@@ -281,14 +292,14 @@ def _softmax_slope(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the gradient of the logits in float32, and the weights in the type of the outputs."""
     wide, wide_dy = tf.cast(outputs, tf.float32), tf.cast(dy, tf.float32)
-    # The mean gradient under the weights follows from the outputs (Dao et al. 2022,
-    # FlashAttention).
+    # The mean of the weights' gradient under the weights equals the product of the outputs with
+    # their gradient, summed over a row (Dao et al. 2022, FlashAttention).
     mean = row_sum(wide * wide_dy)[..., None]
     return weights * (tf.cast(weights_gradient, tf.float32) - mean), tf.cast(weights, outputs.dtype)
 
 
 def gelu(x: mtf.Tensor) -> mtf.Tensor:
-    """Gaussian error linear unit, approximated with tanh like `mtf.gelu`."""
+    """Computes the Gaussian error linear unit, approximated with tanh like `mtf.gelu`."""
     return mtf.slicewise(
         _gelu, [x], splittable_dims=x.shape.dims, grad_function=_gelu_gradient, name="gelu"
     )
@@ -316,7 +327,7 @@ def _gelu_slope(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
 
 
 def rms_norm(x: mtf.Tensor, layer_stack: Any, context: Any, **options: Any) -> mtf.Tensor:
-    """Normalizes by root mean square, with the gin bindings of Mesh TensorFlow's function."""
+    """Normalizes by the root mean square, with the gin bindings of Mesh TensorFlow's `rms_norm`."""
     model_dim = context.model.model_dim
     if x.shape.dims[-1] != model_dim or context.model.ensemble_dims:
         return _published_rms_norm(x, layer_stack, context, **options)
@@ -368,7 +379,7 @@ def _rms_norm(x: tf.Tensor, scale: tf.Tensor, epsilon: float) -> tf.Tensor:
 def _rms_norm_slope(
     x: tf.Tensor, scale: tf.Tensor, dy: tf.Tensor, epsilon: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns dx, and the products whose sum over rows is dscale."""
+    """Returns the gradient of x, and products whose sum over rows is the gradient of `scale`."""
     wide, wide_dy = tf.cast(x, tf.float32), tf.cast(dy, tf.float32)
     root = tf.math.rsqrt(_row_mean(wide * wide) + epsilon)
     scaled = wide_dy * tf.cast(scale, tf.float32)

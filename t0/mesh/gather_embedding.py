@@ -10,12 +10,13 @@ model's FLOPs. A gather gives the same values and gradients.
 
     bind_gather_embedding("batch:2", "batch:batch,vocab:model")     # True: models gather
 
-It does nothing on a TPU, if the layout splits the vocabulary, or if the user bound another class.
-The variable, its name, type and initial values are Mesh TensorFlow's, so checkpoints do not change.
-The operative config does not change either, because gin omits classes.
+The function does nothing on a TPU, if the layout splits the vocabulary, or if the user bound
+another class. The embedding's variable has the same name, type and initial values as Mesh
+TensorFlow's, so checkpoints do not change. The operative config does not change either, because gin
+omits classes.
 
-Ids must be within the vocabulary. The one-hot of any other id is all zeros, but gathering it is an
-error.
+Ids must be within the vocabulary. For any other id, a one-hot vector would be all zeros, but the
+gather is an error.
 """
 
 from typing import Any
@@ -28,10 +29,10 @@ _PARAMETER = "get_vocab_embedding_cls.cls"
 
 
 class GatherVocabEmbedding(transformer.VocabEmbedding):
-    """Mesh TensorFlow's vocabulary embedding, with `ids_to_embedding` as a gather.
+    """Mesh TensorFlow's vocabulary embedding, except that `ids_to_embedding` is a gather.
 
     The table keeps the type of its slices. Only the rows that are looked up are cast to the type of
-    activations, and the table's gradient is summed in the slices' type.
+    activations, and the table's gradient is summed in the type of the slices.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class GatherVocabEmbedding(transformer.VocabEmbedding):
         super().__init__(mesh, vocab_dim, output_dim, stored, name, ensemble_dim)
 
     def ids_to_embedding(self, ids: mtf.Tensor, context: Any) -> mtf.Tensor:
-        """Returns the rows of `ids`, with the dimensions of `ids`, then the model dimension."""
+        """Returns the embeddings of `ids`: the dimensions of `ids`, then the model dimension."""
         del context
         rows = look_up(self._embedding_weights, ids, self._vocab_dim)
         rows = mtf.cast(rows, self._activation_dtype)
@@ -59,7 +60,7 @@ class GatherVocabEmbedding(transformer.VocabEmbedding):
         return rows
 
     def hidden_to_logits(self, hidden: mtf.Tensor, context: Any) -> mtf.Tensor:
-        """Returns the logits of the vocabulary for `hidden`, in the type of activations."""
+        """Returns the logits of all tokens for the states `hidden`, in the type of activations."""
         stored = self._embedding_weights
         self._embedding_weights = mtf.cast(stored, hidden.dtype)
         try:
@@ -72,12 +73,12 @@ def bind_gather_embedding(mesh_shape: Any, layout_rules: Any, *, tpu: bool = Fal
     """Binds `GatherVocabEmbedding` if the mesh allows it and no other class is bound.
 
     Args:
-      mesh_shape: any argument of `mtf.convert_to_shape`.
-      layout_rules: any argument of `mtf.convert_to_layout_rules`.
+      mesh_shape: anything that `mtf.convert_to_shape` accepts.
+      layout_rules: anything that `mtf.convert_to_layout_rules` accepts.
       tpu: whether the model is lowered for a TPU.
 
     Returns:
-      whether models lowered from now on gather.
+      whether models that are lowered after this call embed with a gather.
     """
     embedding = bound(_PARAMETER, evaluate=False)
     if embedding is not None:
@@ -98,11 +99,11 @@ def splits_vocabulary(mesh_shape: Any, layout_rules: Any) -> bool:
 def look_up(table: mtf.Tensor, ids: mtf.Tensor, vocab_dim: mtf.Dimension) -> mtf.Tensor:
     """Returns rows of a table, like `mtf.gather`.
 
-    If the table and the ids share a dimension (of an ensemble), this calls `mtf.gather`.
+    If the table and the ids share a dimension, as in an ensemble, the function calls `mtf.gather`.
 
     Args:
-      table: [vocab, ...].
-      ids: int [*I].
+      table: the table, [vocab, ...].
+      ids: the numbers of the rows, int [*I].
       vocab_dim: the first dimension of the table.
 
     Returns:
@@ -137,7 +138,7 @@ class _LookUp(mtf.Operation):
 
 
 class _SumRows(mtf.Operation):
-    """The gradient of `_LookUp`: sums dy [*I, *R] into a dense [V, *R], by ids [*I]."""
+    """Computes the gradient of `_LookUp`: adds dy [*I, *R] to the rows `ids` [*I] of [V, *R]."""
 
     def __init__(self, dy: mtf.Tensor, ids: mtf.Tensor, shape: mtf.Shape) -> None:
         super().__init__([dy, ids], name="sum_rows")
@@ -151,13 +152,13 @@ class _SumRows(mtf.Operation):
         _check_unsplit(mesh_impl, vocab_dim)
 
         def add_up(dy_slice: tf.Tensor, ids_slice: tf.Tensor) -> tf.Tensor:
-            # In float32, because thousands of small terms may be added to one row.
+            # The sum is in float32, because thousands of small terms may be added to one row.
             wide = tf.cast(dy_slice, tf.float32)
             table = tf.math.unsorted_segment_sum(wide, ids_slice, vocab_dim.size)
             return tf.cast(table, dy_slice.dtype)
 
         summed = mesh_impl.slicewise(add_up, lowering.tensors[dy], lowering.tensors[ids])
-        # Each device holds the sum over its own tokens.
+        # Each device has only the sum over its own tokens, so the devices' sums are added.
         axes = [mesh_impl.tensor_dimension_to_mesh_axis(dim) for dim in ids.shape.dims]
         axes = sorted(axis for axis in axes if axis is not None)
         if axes:
@@ -166,13 +167,13 @@ class _SumRows(mtf.Operation):
 
 
 def looked_up_rows(gradient: mtf.Tensor) -> list[tuple[mtf.Tensor, mtf.Tensor]] | None:
-    """Returns the sparse parts of a table's gradient, or None if it has other operations.
+    """Returns the gradients of the single lookups whose sum is the gradient of a table.
 
     Args:
       gradient: the gradient of a table, [vocab, ...].
 
     Returns:
-      (dy [*I, ...], ids [*I]) of each lookup; their sum by row is the gradient.
+      (dy [*I, ...], ids [*I]) of each lookup; None if the gradient has terms other than lookups.
     """
     operation = gradient.operation
     if isinstance(operation, _SumRows):
@@ -190,9 +191,9 @@ def target_log_probabilities(
 
     Args:
       logits: [..., vocab], of any floating type; the function computes in float32.
-      targets: int [...], with the dimensions of the logits except the vocabulary, in their order.
-      vocab_dim: the vocabulary's dimension. If the dimensions of the logits are in another order,
-        Mesh TensorFlow's one-hot matrices are used.
+      targets: int [...], with the same dimensions as the logits, except for the vocabulary.
+      vocab_dim: the vocabulary's dimension. If it is not the last dimension of the logits, or if
+        the other dimensions are in another order, one-hot vectors are used instead of a gather.
     """
     logits = mtf.cast(logits, tf.float32)
     if logits.shape.dims != [*targets.shape.dims, vocab_dim]:

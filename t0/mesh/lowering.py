@@ -1,7 +1,7 @@
 """Builds the program that each TPU core would run, on a machine without a TPU.
 
-Mesh TensorFlow's own model function builds it, with `SimdMeshImpl` over a simulated device
-assignment: the same code, from the same gin configuration, as a run on the pod. The result is a
+Mesh TensorFlow's own model function builds the program with `SimdMeshImpl` over a simulated device
+assignment. Code and gin configuration are the same as in a run on the pod. The result is a
 TensorFlow graph that is only read, never run.
 
     from t0.mesh.pod_run import read_pod_run
@@ -10,9 +10,9 @@ TensorFlow graph that is only read, never run.
     program = read_program(lowered.graph, lowered.fetches)
     [step.kind for step in program.steps]
 
-A program contains only the operations that its fetches need, because initializers and the copies
-between masters and slices run on hosts. Microbatches are one `while` loop, lowered once;
-`ProgramStep.in_loop` marks the steps that it repeats.
+A program contains only the operations that its fetches need. It has no initializers and no copies
+between master variables and their slices, because these run on hosts. Microbatches are one `while`
+loop, which is lowered once; `ProgramStep.in_loop` marks the steps that the loop repeats.
 """
 
 import dataclasses
@@ -38,14 +38,15 @@ _FEATURES = {"infer": ("inputs",)}
 
 @dataclasses.dataclass(frozen=True)
 class LoweredRun:
-    """A lowered configuration.
+    """A run after lowering: its graph, and the objects that lowered it.
 
     Attributes:
-      graph: the TensorFlow graph: the core's program, and the operations that initialize and save
-        variables.
+      graph: the TensorFlow graph, with the core's program and the operations that initialize and
+        save variables.
       fetches: the operations and tensors that a step computes.
-      lowering: Mesh TensorFlow's `Lowering`; `lowering.graph` is its own graph.
-      mesh_impl: the SIMD mesh, with `shape`, `l2p` and slice shapes.
+      lowering: Mesh TensorFlow's `Lowering`; `lowering.graph` is Mesh TensorFlow's graph.
+      mesh_impl: the `SimdMeshImpl`, which has the mesh's shape, the physical number of each core
+        (`l2p`) and the shapes of slices.
     """
 
     graph: tf.Graph
@@ -55,7 +56,7 @@ class LoweredRun:
 
 
 def lower(run: PodRun) -> LoweredRun:
-    """Builds the program that one core runs for `run`.
+    """Builds the program that one core runs in a step.
 
     Args:
       run: the run that gin configures; `run.mode` is "train", "score_eval", "perplexity_eval" or
@@ -86,14 +87,14 @@ def _fetches(spec: Any, mode: str) -> tuple[Any, ...]:
 
 
 def _estimator_mode(mode: str) -> str:
-    from t0.compat import tf_estimator  # slow to import, and not needed by formulas
+    from t0.compat import tf_estimator  # here, because this import is slow
 
     keys = tf_estimator.ModeKeys
     return {"train": keys.TRAIN, "perplexity_eval": keys.EVAL}.get(mode, keys.PREDICT)
 
 
 def placeholders(run: PodRun) -> dict[str, tf.Tensor]:
-    """Returns the features of a batch: packed for training by default, otherwise padded."""
+    """Returns placeholders for the features of a batch; with segments and positions if packed."""
     names = _TRAIN_FEATURES if run.packed else _FEATURES.get(run.mode, ("inputs", "targets"))
     length = run.sequence_length
     return {
@@ -105,7 +106,7 @@ def placeholders(run: PodRun) -> dict[str, tf.Tensor]:
 
 
 def build_model(run: PodRun) -> Any:
-    """Builds the configured model: its layers and sizes, without variables."""
+    """Builds the configured model. It has layers and sizes, but no variables yet."""
     return mesh_utils.build_model(
         model_type=run.model_type,
         input_vocab_size=run.vocabulary_size,
@@ -133,13 +134,13 @@ def _model_fn(run: PodRun) -> Callable[..., Any]:
         optimizer=run.optimizer,
         variable_filter=run.variable_filter,
         score_in_predict_mode=run.mode == "score_eval",
-        # A configuration may name such a file, even in a bucket, but planning writes nothing.
+        # A configuration may name a file here, even in a bucket, but planning must not write files.
         model_info_file=None,
     )
 
 
 def _context(slice_: Topology) -> Any:
-    """Returns the attributes of TPUEstimator's context that a model function reads."""
+    """Returns a substitute for TPUEstimator's context, with the attributes that are read."""
     return types.SimpleNamespace(
         num_hosts=slice_.hosts,
         num_replicas=slice_.cores,
@@ -153,9 +154,9 @@ class ProgramValue:
     """A tensor on one core.
 
     Attributes:
-      shape: the shape on this core, after splitting.
-      dtype: the type's name, such as "bfloat16".
-      bytes: the number of elements times the element size.
+      shape: the shape of this core's part of the tensor.
+      dtype: the name of the type, such as "bfloat16".
+      bytes: the number of elements times the bytes of an element.
     """
 
     shape: tuple[int, ...]
@@ -173,8 +174,8 @@ class ProgramStep:
       inputs: indices of the inputs in `CoreProgram.values`.
       outputs: indices of the outputs in `CoreProgram.values`.
       in_loop: whether the microbatch loop repeats the operation.
-      detail: an einsum's equation, a collective's groups (rows of physical core numbers), or
-        whether an Enter is constant; None for all other kinds.
+      detail: of an einsum, its equation; of a collective, its groups, as rows of physical core
+        numbers; of an `Enter`, whether it is constant in the loop; None for all other kinds.
     """
 
     name: str
@@ -187,7 +188,7 @@ class ProgramStep:
 
 @dataclasses.dataclass(frozen=True)
 class CoreProgram:
-    """The steps in an order that respects their dependencies, and the values between them."""
+    """The program of one core: steps in an order that respects dependencies, and their values."""
 
     steps: tuple[ProgramStep, ...]
     values: tuple[ProgramValue, ...]
@@ -197,7 +198,7 @@ COLLECTIVES = ("CrossReplicaSum", "AllToAll", "CollectivePermute")
 
 
 def read_program(graph: tf.Graph, fetches: Sequence[Any]) -> CoreProgram:
-    """Reads the steps that a core needs to compute `fetches` (operations or tensors) of `graph`."""
+    """Reads from `graph` the steps that compute `fetches` (operations or tensors) on a core."""
     needed = _find_needed(fetches)
     steps: list[ProgramStep] = []
     values: list[ProgramValue] = []
@@ -249,8 +250,8 @@ def _detail(op: Any, groups: dict[str, Any]) -> Any:
     if op.type == "Enter":
         return op.get_attr("is_constant")
     if op.type in COLLECTIVES:
-        # Hundreds of collectives share few assignments, but each has its own constant of hundreds
-        # of ints.
+        # Hundreds of collectives have only a few different groups. Each has its own constant with
+        # hundreds of numbers, so equal constants are decoded only once.
         content = op.inputs[-1].op.node_def.attr["value"].tensor.SerializeToString()
         if content not in groups:
             groups[content] = np.asarray(tensor_util.constant_value(op.inputs[-1]))

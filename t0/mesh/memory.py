@@ -1,20 +1,22 @@
-"""Estimates, by liveness analysis, the memory that a core's program needs besides its variables.
+"""Estimates the memory that a core's program needs in addition to its variables.
 
-The method imitates XLA's compilation, step by step in the order of the program:
+The method is liveness analysis. It imitates XLA's compilation, step by step in the order of the
+program:
 
 - Element-wise operations, casts, broadcasts and the like are fused into the operations that read
-  them. Such a value is stored only if it is read by a matrix product, a collective or another
-  operation that cannot be fused. Otherwise it is recomputed from its sources.
-- A value lives from the step that computes it to the last step that reads it, also through fused
-  operations. That is why values of the forward pass live until the backward pass.
+  their results. Such a result is stored only if a matrix product, a collective or another operation
+  that cannot be fused reads it. Otherwise it is recomputed from its sources.
+- A value lives from the step that computes it to the last step that reads it. If a fused operation
+  reads it, it lives until the last step that reads the fused operation's result. So values of the
+  forward pass often live until the backward pass.
 - Sums over microbatches and assignments to variables happen in place, as early as possible.
 - Values that the microbatch loop reads from outside live throughout the loop.
 
-The estimate is the largest sum of live values. It omits rematerialization (XLA recomputes values
-when memory runs out, which takes time), the padding of small dimensions to the TPU's tiles of 8 x
-128 (`formulas.bias_and_mask_bytes` has it where it matters), and fragmentation.
-tests/mesh/mesh_memory_test.py and benchmarks/planning.py compare it with memory measured on the
-CPU: it is within a quarter, mostly within a tenth.
+The estimate is the largest sum of live values. It omits three effects: rematerialization (XLA
+recomputes values when memory runs out, which takes time), fragmentation, and the padding of small
+dimensions to the TPU's tiles of 8 x 128. (If that padding is large, `formulas.bias_and_mask_bytes`
+estimates it.) tests/mesh/mesh_memory_test.py and benchmarks/planning.py compare the estimate with
+memory measured on the CPU. The difference is at most a quarter, and mostly below a tenth.
 
     peak = peak_memory(program)
     peak.bytes, peak.by_kind["activations"], peak.live[0]
@@ -26,14 +28,15 @@ from collections.abc import Mapping, Sequence
 
 from t0.mesh.lowering import CoreProgram, ProgramStep, ProgramValue
 
-# These share their input's memory without a copy.
+# The results of these operations share the memory of their input.
 _VIEWS = {
     *("Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"),
     *("Merge", "Switch", "Exit"),
 }
-# XLA computes these once and stores the result, instead of recomputing it for each reader.
+# XLA computes these operations once and stores the result, instead of recomputing it whenever it is
+# read.
 _EXPENSIVE = {"Erf", "Exp", "Expm1", "Log", "Log1p", "Pow", "Sigmoid", "Softplus", "Tanh"}
-# XLA fuses these into their readers.
+# XLA fuses these operations into the operations that read their results.
 _FUSED = _EXPENSIVE | {
     *("Abs", "Add", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "Ceil", "Equal", "Fill", "Floor"),
     *("FloorDiv", "FloorMod", "Greater", "GreaterEqual", "IsFinite", "Less", "LessEqual"),
@@ -42,7 +45,7 @@ _FUSED = _EXPENSIVE | {
     *("ReluGrad", "Round", "Rsqrt", "Select", "SelectV2", "Sign", "Slice", "Sqrt", "Square"),
     *("SquaredDifference", "StridedSlice", "Sub", "Tile", "Transpose", "Unpack", "ZerosLike"),
 }
-# XLA fuses these with their input, but stores their result.
+# XLA fuses these operations with the operation that computes their input, but stores their result.
 _REDUCTIONS = {"All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum"}
 _PRODUCTS = {"Einsum", "MatMul", "BatchMatMul", "BatchMatMulV2"}
 _ASSIGNMENTS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
@@ -53,7 +56,7 @@ _RESIDENT = _VARIABLES | {"Const", "Placeholder", "TPUReplicatedInput"}
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """The memory of one value: its name, size, kind, and the first and last step of its life."""
+    """The memory of one value: its name, size and kind, and the first and last step it is live."""
 
     name: str
     bytes: int
@@ -85,8 +88,9 @@ def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
 
     Args:
       program: the steps, in an order that respects dependencies.
-      recompute: whether element-wise values are recomputed for each reader, as XLA does when memory
-        is short. Then only results of matrix products, collectives and reductions are stored.
+      recompute: whether element-wise values are recomputed for each operation that reads them, as
+        XLA does when memory is short. If so, only the results of matrix products, collectives and
+        reductions are stored.
     """
     order = _move_sinks_early(program)
     liveness = _Liveness(program, order, recompute=recompute)
@@ -107,11 +111,12 @@ def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
 
 
 def _move_sinks_early(program: CoreProgram) -> list[ProgramStep]:
-    """Moves each variable's update to the step where its gradient is ready; returns the steps.
+    """Returns the steps, with each variable's update as soon as its gradient is ready.
 
-    Mesh TensorFlow sums all gradients after the last one, and updates all variables at the end.
-    Compiled programs do so when each gradient is ready. The steps that move are those whose results
-    are read only by updates, up to the matrix product that computes the gradient.
+    Mesh TensorFlow's program first computes all gradients, then sums them and updates all
+    variables. Compiled programs sum and update immediately after each gradient. So the steps whose
+    results are read only by updates are moved to just after the matrix product that computes the
+    gradient.
     """
     feeds_only_sinks = _feeding_only_sinks(program)
     ready_at: dict[int, float] = {}
@@ -150,11 +155,11 @@ def _readers(steps: Sequence[ProgramStep]) -> dict[int, list[int]]:
 
 
 class _Liveness:
-    """Walks the steps once and records each value's buffer, by the rules in the module header.
+    """Walks the steps once and records the buffer of each value, by the rules in the module header.
 
-    A view resolves to the value that it shares memory with. A value is then either resident (a
-    variable, an input, a constant), stored in its own buffer, or recomputed by its readers from
-    `sources`.
+    A view is replaced by the value with which it shares memory. Every other value is of one of
+    three kinds: it is resident (a variable, an input, a constant), it is stored in its own buffer,
+    or the operations that read it recompute it from other values.
     """
 
     def __init__(
@@ -169,7 +174,7 @@ class _Liveness:
         self._resolve_views()
         self._resident: set[int] = set()
         self._weights: set[int] = set()
-        # Values that depend only on constants, and for each shape the one that is stored.
+        # Values that depend only on constants; and, by shape and type, the one that is stored.
         self._constants: set[int] = set()
         self._shared: dict[ProgramValue, int] = {}
         self._sources: dict[int, tuple[int, ...]] = {}
@@ -183,7 +188,7 @@ class _Liveness:
         self._update = next(assigns, len(order))
 
     def buffers(self) -> list[Buffer]:
-        """Returns every buffer that the program fills, with the first and last step of its life."""
+        """Returns every buffer that the program fills, with the first and last step it is live."""
         for position, step in enumerate(self._order):
             self._visit(position, step)
         stored = [
@@ -272,7 +277,7 @@ class _Liveness:
                 self._keep(value, position)
 
     def _buffers_of(self, value: int) -> tuple[int, ...]:
-        """Returns the buffers that are needed to read `value`."""
+        """Returns the buffers from which `value` is read or recomputed."""
         return (value,) if value in self._born else self._sources.get(value, ())
 
     def _read(self, value: int, position: int) -> None:
@@ -280,9 +285,9 @@ class _Liveness:
             self._dies[key] = max(self._dies[key], position)
 
     def _keep(self, value: int, position: int) -> None:
-        """Stores `value` in memory, for a reader that cannot recompute it."""
+        """Stores `value` in memory, for an operation that reads it but cannot recompute it."""
         if value in self._constants:
-            # Position buckets and masks are the same in each layer, so XLA stores one of each.
+            # Position buckets and masks are the same in every layer, so XLA stores each only once.
             value = self._shared.setdefault(self._values[value], value)
         self._read(value, position)
         if value in self._born or value in self._resident:

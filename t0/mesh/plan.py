@@ -5,11 +5,11 @@
     plan["per_core_bytes"]["total"]
     print(plan_text(plan))                         # fits on a screen
 
-A plan is one JSON object. Bytes and FLOPs follow from the configuration; activations are an
-estimate (by `t0.mesh.formulas`, with --exact by `t0.mesh.memory`). Times follow from stated
-assumptions: a utilization of the peak FLOP/s, links at full speed, and no overlap of computation
-and communication. A run that cannot work is an error before anything is lowered.
-`t0.reports.plan_picture` draws a plan.
+A plan is one JSON object. Its bytes and FLOPs follow from the configuration. Only the bytes of
+activations are an estimate, by `t0.mesh.formulas`, or by `t0.mesh.memory` with --exact. Times
+follow from stated assumptions: a utilization of the peak FLOP/s, links at full speed, and no
+overlap of computation and communication. If a run cannot work, planning ends with an error before
+anything is lowered. `t0.reports.plan_picture` draws a plan.
 """
 
 import dataclasses
@@ -65,9 +65,10 @@ class PlanOptions:
     """The options of a plan.
 
     Attributes:
-      exact: whether to lower the whole model instead of planning by formulas.
-      utilisation: the share of peak FLOP/s that matrix products reach.
-      start_step: the step to continue from; by default that of run.init_checkpoint, else 0.
+      exact: whether to lower the whole model instead of planning with formulas.
+      utilisation: the fraction of the peak FLOP/s that matrix products reach.
+      start_step: the step from which the run continues; by default the step of run.init_checkpoint,
+        or 0 if there is no such checkpoint.
     """
 
     exact: bool = False
@@ -79,7 +80,7 @@ def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
     """Returns the plan of the run that gin configures.
 
     Raises:
-      UserError: for a run that cannot work, before it is lowered.
+      UserError: if the run cannot work. It is raised before anything is lowered.
     """
     if not 0 < options.utilisation <= 1:
         raise UserError(f"--utilisation {options.utilisation}: wanted a share, above 0 and up to 1")
@@ -184,7 +185,8 @@ def _batch(run: PodRun) -> dict[str, Any]:
 
 def _memory(run: PodRun, costs: StepCosts) -> dict[str, int]:
     temporary = costs.temporary_bytes
-    # Values that every layer reads are stored even if XLA recomputes others.
+    # The values in `tile_bytes` are stored even if XLA recomputes others, because every layer reads
+    # them.
     fixed = costs.weights_bytes + costs.optimizer_bytes + costs.tile_bytes
     total = fixed + sum(temporary.values())
     return {
@@ -230,7 +232,7 @@ def gib(size: float) -> str:
 
 
 def count_rings_by_axis(run: PodRun) -> dict[str, float]:
-    """Returns, for each mesh axis, the number of rings that share the busiest link."""
+    """Returns mesh axis -> the number of its rings that share the busiest link."""
     physical = np.array(logical_to_physical(run)).reshape(run.mesh_shape.to_integer_list or [1])
     return {
         dim.name: rings_on_busiest_link(
@@ -294,7 +296,7 @@ def _remaining_steps(run: PodRun, options: PlanOptions, step_seconds: float) -> 
 
 
 def plan_text(plan: dict[str, Any]) -> str:
-    """Returns the plan as text."""
+    """Returns the text of a plan for a terminal, on about one screen."""
     sections = (_placement, _memory_lines, _collectives, _times, _largest_costs)
     return "\n".join(line for section in sections for line in section(plan))
 

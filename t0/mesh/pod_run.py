@@ -1,12 +1,13 @@
-"""Reads from gin the settings of a run on a TPU slice, from which a plan is made.
+"""Reads the settings of a run on a TPU slice from gin, to plan or rehearse the run.
 
     run = read_pod_run(vocabulary_size=32100)      # after gin has been parsed
     run.mesh_shape, run.batch_sequences, run.microbatches
     run.split("heads")                             # 8 parts, if model_parallelism is 8
 
-The values are those that `mesh_tensorflow.transformer.utils.run` would get, including its defaults,
-and its own functions do the batch arithmetic. No dataset is opened, and a vocabulary is opened only
-if it is a local file. A run that cannot work is an error before anything is built.
+The values are those that `mesh_tensorflow.transformer.utils.run` would get, including its defaults.
+Mesh TensorFlow's own functions do the batch arithmetic. No dataset is opened, and a vocabulary is
+opened only if it is a local file. If a run cannot work, reading it ends with an error before
+anything is built.
 """
 
 import dataclasses
@@ -24,8 +25,8 @@ from t0.mesh import batch
 from t0.mesh.topology import Topology, topology
 
 MODES = ("train", "score_eval")
-DEFAULT_VOCABULARY_SIZE = 32100  # T5's 32,000 pieces and 100 sentinels
-# The names of T5's published vocabularies contain their numbers of pieces and sentinels.
+DEFAULT_VOCABULARY_SIZE = 32100  # T5's vocabulary: 32,000 pieces and 100 sentinels
+# The names of T5's published vocabularies contain the number of pieces and the number of sentinels.
 _PUBLIC_VOCABULARY = re.compile(r"/\w+\.(\d+)\.(\d+)extra/")
 _RUN_DEFAULTS = {
     name: parameter.default
@@ -41,13 +42,13 @@ class PodRun:
       mode: "train" or "score_eval".
       slice_: the TPU slice.
       mesh_shape: the logical mesh, such as batch:64,model:8.
-      layout_rules: which tensor dimension is split over which mesh dimension.
-      sequence_length: tokens of each feature.
-      batch_sequences: sequences of the global batch.
-      microbatches: the number of parts of a replica's batch that are computed in turn.
-      vocabulary_size: ids of the SentencePiece vocabulary, before the model pads it.
-      train_steps: the step to stop at, including pretraining.
-      packed: whether examples have segment ids and positions.
+      layout_rules: the rules that say which tensor dimension is split over which mesh dimension.
+      sequence_length: the number of tokens of each feature.
+      batch_sequences: the number of sequences in the global batch.
+      microbatches: the number of microbatches of a replica, which are computed one after the other.
+      vocabulary_size: the number of ids of the SentencePiece vocabulary, before the model pads it.
+      train_steps: the step at which training stops. It also counts the steps of pretraining.
+      packed: whether examples are packed, with segment ids and positions.
     """
 
     mode: str
@@ -75,7 +76,7 @@ class PodRun:
 
     @property
     def tokens_of_batch(self) -> int:
-        """Tokens of the global batch, inputs and targets together."""
+        """The number of tokens in the global batch, inputs and targets together."""
         return self.batch_sequences * sum(self.sequence_length.values())
 
     def split(self, dimension: str) -> int:
@@ -85,7 +86,7 @@ class PodRun:
         )
 
     def axis(self, dimension: str) -> str | None:
-        """Returns the mesh axis that splits a tensor dimension, None if it is not split."""
+        """Returns the mesh axis that splits a tensor dimension; None if none does."""
         number = self.layout_rules.tensor_dimension_to_mesh_axis(
             mtf.Dimension(dimension, self.split(dimension)), self.mesh_shape
         )
@@ -95,7 +96,8 @@ class PodRun:
 def configured_vocabulary_size() -> tuple[int, str]:
     """Returns the vocabulary's size and the source of that number, without downloading anything.
 
-    A local SentencePiece model is read. The size of a published model follows from its name.
+    If the vocabulary is a local SentencePiece model, its size is read from the file. The size of
+    one of T5's published vocabularies follows from its name.
     """
     from t0.tasks import default_vocabulary
     from t0.tasks.vocabulary import vocabulary_path
@@ -110,7 +112,7 @@ def configured_vocabulary_size() -> tuple[int, str]:
 
 
 def _run_parameter(name: str) -> Any:
-    """Returns gin's binding for a parameter of Mesh TensorFlow's `run`, else the default."""
+    """Returns gin's value for a parameter of Mesh TensorFlow's `run`; its default if not bound."""
     return bound(f"run.{name}", _RUN_DEFAULTS[name])
 
 
@@ -118,11 +120,11 @@ def read_pod_run(*, vocabulary_size: int) -> PodRun:
     """Reads the run from gin's global configuration.
 
     Args:
-      vocabulary_size: ids of the vocabulary, including sentinels.
+      vocabulary_size: the number of ids of the vocabulary, including sentinels.
 
     Raises:
-      UserError: for a mode that cannot be planned, an unknown slice, a mesh whose size differs from
-        the slice's, or a batch that the lengths or the mesh do not divide.
+      UserError: if the mode cannot be planned, the slice is unknown, the mesh does not have as many
+        cores as the slice, or the batch is not divisible by the lengths or the mesh.
     """
     mode = _run_parameter("mode")
     if mode not in MODES:
@@ -236,14 +238,15 @@ def model_dimensions(model: Any) -> dict[str, int]:
 
 
 def check_model(run: PodRun, sizes: Mapping[str, int]) -> None:
-    """Checks that the mesh divides every dimension of the model that the layout splits.
+    """Checks that the mesh evenly divides every dimension of the model that the layout splits.
 
     Args:
       run: the run whose mesh and layout are checked.
       sizes: the model's dimensions, such as {"heads": 6, "d_ff": 1024, "vocab": 32128}.
 
     Raises:
-      UserError: if a dimension does not divide; it names every one, and the parallelism that works.
+      UserError: if a dimension is not divisible. The message names all such dimensions, and the
+        values of model parallelism that work.
     """
     wrong = [name for name, size in sizes.items() if size % run.split(name)]
     if not wrong:

@@ -1,11 +1,11 @@
-"""Plans many runs by formula, and ranks them by fit and speed.
+"""Plans many runs with formulas, and ranks them by whether they fit and how fast they are.
 
     rows = sweep(parse_axes(["tpu=v3-128,v3-256", "model_parallelism=4,8"]), PlanOptions())
     print(sweep_text(rows))
 
 Each combination of slice, model parallelism and batch is bound in gin and planned. If a combination
-cannot work, its row has the reason. The ranking has runs that fit first, by hours, then runs that
-fit with recomputation, then the others.
+cannot work, its row contains the reason. The runs that fit come first, then those that fit with
+recomputation, then the others. Within each of these groups, the fastest run is first.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, PlanOptions, gib, plan_con
 from t0.progress import ProgressLine
 from t0.text_tables import table_lines
 
-# Axis on the command line -> the gin parameter that it sets.
+# Name of an axis on the command line -> the gin parameter that it sets.
 AXES = {
     "tpu": "tpu_mesh_shape.tpu_topology",
     "model_parallelism": "tpu_mesh_shape.model_parallelism",
@@ -38,7 +38,7 @@ _ORDER = (
 
 @dataclasses.dataclass(frozen=True)
 class PlannedCombination:
-    """One combination of values, and its plan or the reason why there is none."""
+    """One combination of values, with its plan or the reason why it has none."""
 
     values: Mapping[str, Any]
     plan: Mapping[str, Any] | None
@@ -46,7 +46,7 @@ class PlannedCombination:
 
     @property
     def rank(self) -> tuple[int, float, float]:
-        """The sort key: first whether it fits, then the time, then the number of cores."""
+        """The sort key: first whether the run fits, then its time, then the number of cores."""
         if self.plan is None:
             return (_IMPOSSIBLE, 0.0, 0.0)
         time = self.plan["run"].get("hours") or 1 / self.plan["time"]["sequences_per_second"]
@@ -57,7 +57,7 @@ def parse_axes(words: Sequence[str]) -> dict[str, list[Any]]:
     """Parses the values of each axis from words such as "tpu=v3-128,v3-256".
 
     Raises:
-      UserError: for an unknown axis, or a value that is not a number if the axis needs one.
+      UserError: if an axis is unknown, or a value is not a number although its axis needs numbers.
     """
     axes: dict[str, list[Any]] = {}
     for word in words:
@@ -81,10 +81,10 @@ def _value(name: str, text: str) -> Any:
 
 
 def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[PlannedCombination]:
-    """Plans every combination by formula, and returns the rows from best to worst.
+    """Plans every combination of values with formulas, and returns the rows from best to worst.
 
     Args:
-      axes: the values of each axis.
+      axes: name of an axis -> its values.
       options: the options of every plan.
     """
     rows = []
@@ -107,7 +107,7 @@ def _plan_combination(values: Mapping[str, Any], options: PlanOptions) -> Planne
 
 
 def sweep_text(rows: Sequence[PlannedCombination]) -> str:
-    """Returns the ranked table, and a line that names the best row and the reason."""
+    """Returns the ranked table, and a line that names the best row and says why it is the best."""
     names = list(rows[0].values)
     header = (*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h")
     planned = [_cells(row, names) for row in rows if row.plan]
@@ -117,7 +117,7 @@ def sweep_text(rows: Sequence[PlannedCombination]) -> str:
 
 
 def as_json(rows: Sequence[PlannedCombination]) -> list[dict[str, Any]]:
-    """Returns the ranked rows for `--json`: their values, `plan` or null, `problem` or ""."""
+    """Returns the rows for `--json`: the values, the `plan` (or null) and the `problem` (or "")."""
     return [{**row.values, "plan": row.plan, "problem": row.problem} for row in rows]
 
 

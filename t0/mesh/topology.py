@@ -1,4 +1,4 @@
-"""TPU slices by name: chips, cores, hosts, memory, peak FLOP/s, links; and a device assignment.
+"""Lists TPU slices by name, with their chips, cores, hosts, memory, peak FLOP/s and links.
 
     >>> slice_ = topology("v3-512")
     >>> slice_.chips, slice_.cores, slice_.hosts      # chips along X, Y, Z
@@ -6,12 +6,13 @@
     >>> device_assignment(topology("v3-8")).num_replicas      # TensorFlow's own class
     8
 
-None of this needs a TPU. Slices of v2 and v3 are 2-D (Z is 1), those of v4 are 3-D. Every chip has
-two cores, and each core runs a program; v4's "megacore" (one program for both cores) is not
-modeled. The numbers for each generation are Google's: cloud.google.com/tpu/docs/v2, v3, v4 (compute
-and HBM of a chip). Link speeds are from Jouppi et al. 2020, "A domain-specific supercomputer for
-training deep neural networks" (v2: 4 links of 496 Gbit/s each way; v3: 656), and from v4's
-all-reduce bandwidth (1.1 PB/s over 4,096 chips of 6 links).
+This module does not need a TPU. Slices of v2 and v3 are 2-D (Z is 1), those of v4 are 3-D. Every
+chip has two cores, and each core runs its own program. The "megacore" of v4 (one program for both
+cores) is not modeled. The compute and HBM of each generation's chip are Google's numbers:
+cloud.google.com/tpu/docs/v2, v3, v4. The link speeds of v2 and v3 are from Jouppi et al. 2020, "A
+domain-specific supercomputer for training deep neural networks" (4 links per chip; in each
+direction 496 Gbit/s for v2, 656 Gbit/s for v3). The link speed of v4 follows from its all-reduce
+bandwidth (1.1 PB/s over 4,096 chips with 6 links each).
 """
 
 import dataclasses
@@ -35,11 +36,11 @@ class Generation:
     """The memory, peak FLOP/s and link speed of one core of a TPU generation.
 
     Attributes:
-      hbm_bytes: high-bandwidth memory of a core (half of its chip's).
-      reserved_bytes: the part that XLA reserves; its out-of-memory messages report the rest
-        ("15.48G hbm" of 16 on v3).
-      peak_flops: bfloat16 matrix FLOP/s of a core (half of its chip's).
-      link_bytes_per_second: speed of one inter-chip link in one direction.
+      hbm_bytes: high-bandwidth memory of a core (half of its chip's memory).
+      reserved_bytes: the part of this memory that XLA reserves. XLA's out-of-memory messages report
+        the rest, such as "15.48G hbm" of 16 on v3.
+      peak_flops: FLOP/s of a core in bfloat16 matrix products (half of its chip's FLOP/s).
+      link_bytes_per_second: the speed of one inter-chip link in one direction.
     """
 
     hbm_bytes: int
@@ -54,7 +55,7 @@ GENERATIONS = {
     "v4": Generation(16 * _GIB, int(0.52 * _GIB), 137.5e12, 45e9),
 }
 
-# Name -> chips along X, Y, Z. The gin files with the same names are in gin/mesh/.
+# Name of a slice -> its chips along X, Y, Z. The gin files of the same names are in gin/mesh/.
 SLICES: dict[str, tuple[int, int, int]] = {
     "v2-8": (2, 2, 1),
     "v2-32": (4, 4, 1),
@@ -89,7 +90,7 @@ class Topology:
     Attributes:
       name: the slice's name, such as "v3-512".
       chips: the number of chips along X, Y and Z.
-      generation: the memory and speed of each of its cores.
+      generation: the memory and speed of each of the slice's cores.
     """
 
     name: str
@@ -103,31 +104,32 @@ class Topology:
 
     @property
     def hosts(self) -> int:
-        """The number of hosts; each has four chips, in a 2 x 2 square."""
+        """The number of hosts; each has a 2 x 2 square of chips."""
         return max(1, self.cores // CORES_PER_HOST)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The physical shape in TensorFlow's order: X, Y, Z, cores of a chip."""
+        """The sizes of the slice in TensorFlow's order: X, Y, Z, cores of a chip."""
         return (*self.chips, CORES_PER_CHIP)
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """The physical shape in the order in which cores are numbered: Z, Y, X, cores of a chip."""
+        """The sizes of the slice in the order that numbers its cores: Z, Y, X, cores of a chip."""
         x, y, z = self.chips
         return (z, y, x, CORES_PER_CHIP)
 
     @property
     def usable_bytes(self) -> int:
-        """The memory of a core that a program can use."""
+        """The bytes of a core's memory that a program can use."""
         return self.generation.hbm_bytes - self.generation.reserved_bytes
 
 
 def topology(name: str) -> Topology:
-    """Returns the slice with that name; a shape such as "16x16" means a v3 slice of those chips.
+    """Returns the slice with a name such as "v3-512"; "16x16" is a v3 slice of 16 x 16 chips.
 
     Raises:
-      UserError: for an unknown name, with the list of known names.
+      UserError: if the name is unknown (the message lists the known names), or a side is neither 1
+        nor even.
     """
     if name in SLICES:
         return Topology(name, SLICES[name], GENERATIONS[name.partition("-")[0]])
@@ -143,8 +145,9 @@ def topology(name: str) -> Topology:
 def device_assignment(slice_: Topology) -> Any:
     """Returns TensorFlow's `DeviceAssignment` over the simulated devices of a slice.
 
-    TensorFlow's own function assigns them, as for a TPUEstimator: replica i is the i-th core in the
-    order Z, Y, X, core. Each host has a 2 x 2 square of chips.
+    TensorFlow's own function assigns the devices, as for a TPUEstimator: replica i is the i-th core
+    if cores are counted by Z, then Y, then X, then within a chip. Each host has a 2 x 2 square of
+    chips.
     """
     from t0.compat import tpu_device_assignment, tpu_topology
 

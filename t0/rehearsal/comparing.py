@@ -1,18 +1,20 @@
-"""Compares training on virtual cores with our loop: losses, gradients, weights, a checkpoint.
+"""Compares training on a pod's virtual cores with training in our own loop on one device.
 
     comparison = compare_training(run, batches, steps=5)      # after gin has been parsed
     comparison.disagreements()           # one sentence for each difference; [] if they agree
 
-Both sides start from the same weights, drawn by the pod's initializers, and take the same batches.
-After the steps the pod's hosts gather the slices of each variable into its master, and Mesh
-TensorFlow's saver writes the masters. Both sides restore that checkpoint, take one more step, score
-choices and measure perplexity.
+The comparison covers losses, gradients, weights and a checkpoint. Both sides start from the same
+weights, drawn by the pod's initializers, and take the same batches. After the steps, the pod's
+hosts gather the slices of each variable into its master variable, and Mesh TensorFlow's saver
+writes the masters. Both sides restore that checkpoint, take one more step, score choices and
+measure perplexity.
 
-Rounding makes the numbers differ, because sums over cores and fused operations add in another
-order. The tolerances depend on the type of activations (`BANDS`). Adafactor and Adam divide a
-gradient by its own size. If a gradient is zero except for rounding, its sign is arbitrary, and its
-weight moves one whole step: up in one program, down in the other. Only such weights are excluded,
-and only if the gradients of both programs are as small as rounding errors.
+The numbers of both sides differ by rounding, because sums over cores and fused operations add in
+another order. The tolerances depend on the type of activations (`BANDS`). Some weights have no
+tolerance: Adafactor and Adam divide a gradient by its own size. So if a gradient is zero except for
+rounding, its sign is arbitrary, and its weight moves a whole step up in one program and down in the
+other. Only such weights are excluded, and only if the gradients of both programs are as small as
+rounding errors.
 """
 
 import dataclasses
@@ -38,24 +40,28 @@ from t0.rehearsal.one_device import (
 from t0.rehearsal.virtual_pod import PodStep, ReadingCores, VirtualPod
 
 _STEP = "global_step"
-# The part of a weight that float32 loses by rounding over a few steps.
+# The relative rounding error of a float32 weight after a few steps.
 _ROUNDING = 2.0**-21
 
 
 @dataclasses.dataclass(frozen=True)
 class Bands:
-    """Tolerances for equal computations that differ only by rounding; all are relative.
+    """Relative tolerances for two computations that differ only by rounding.
+
+    Norms are the root of the sum of squares.
 
     Attributes:
-      loss: for the loss of the first step.
-      later_loss: for the losses of later steps.
-      gradient_norm: for the gradient norm of the first step.
-      gradient: for the first step's gradient of each variable (by the root of the sum of squares).
-      sign: for one number of a gradient, relative to the gradient's root mean square. Rounding may
-        flip the sign of smaller numbers.
-      weights: for a variable's difference after the steps, relative to how far the steps moved it
-        (both by the root of the sum of squares; weights whose gradient has no sign are excluded).
-      scores: for a choice's log-likelihood, relative to the largest.
+      loss: the tolerance for the loss of the first step.
+      later_loss: the tolerance for the losses of later steps.
+      gradient_norm: the tolerance for the norm of all gradients in the first step.
+      gradient: the tolerance for the first step's gradient of each variable: the norm of the
+        difference, relative to the norm of the gradient.
+      sign: the tolerance for one number of a gradient, relative to the gradient's root mean square.
+        Rounding may flip the sign of smaller numbers.
+      weights: the tolerance for a variable after the steps: the norm of the difference, relative to
+        the norm of the variable's change in the steps. Weights are excluded if rounding decides the
+        sign of their gradient.
+      scores: the tolerance for a choice's log-likelihood, relative to the largest one.
     """
 
     loss: float
@@ -67,9 +73,10 @@ class Bands:
     scores: float
 
 
-# Type of activations -> tolerances. bfloat16 has 8 bits of precision: one rounding is 0.4%. The
-# largest differences measured on one-layer models, in float32 and bfloat16: gradients 7e-7 and
-# 2e-2, a single number of them 7e-6 and 0.2.
+# Type of activations -> tolerances. bfloat16 has 8 bits of precision, so one rounding changes a
+# number by up to 0.4%. The largest differences that we measured on one-layer models are, for a
+# gradient, 7e-7 in float32 and 2e-2 in bfloat16, and for a single number of a gradient, 7e-6 in
+# float32 and 0.2 in bfloat16.
 BANDS = {
     "float32": Bands(
         loss=1e-6,
@@ -94,13 +101,15 @@ BANDS = {
 
 @dataclasses.dataclass(frozen=True)
 class StepPair:
-    """One training step on both sides. Norms are over all gradients.
+    """One training step on both sides.
 
     Attributes:
-      step: the step's number, from 1.
+      step: the number of the step, from 1.
       pod_loss: the loss of the first core.
       device_loss: the loss of our loop on one device.
-      gradients: trained variable -> the relative difference of its gradients.
+      pod_gradient_norm: the norm of all gradients on the pod.
+      device_gradient_norm: the norm of all gradients in our loop.
+      gradients: trained variable -> the relative difference between the gradients of both sides.
       faults: errors of the cores that must not occur on a pod, one clause each.
     """
 
@@ -115,12 +124,15 @@ class StepPair:
 
 @dataclasses.dataclass(frozen=True)
 class VariablePair:
-    """One variable after the steps on both sides. Optimizer slots are also variables.
+    """The difference between both sides in one variable, after the steps.
+
+    Optimizer slots are also variables.
 
     Attributes:
-      name: the name in checkpoints.
+      name: the name of the variable in checkpoints.
       greatest: the largest absolute difference of one of its numbers.
-      relative: the difference relative to how far the steps moved the variable.
+      relative: the norm of the difference, relative to the norm of the variable's change in the
+        steps.
     """
 
     name: str
@@ -130,14 +142,15 @@ class VariablePair:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointPair:
-    """A checkpoint of the pod, restored on both sides.
+    """The results of both sides after they have restored a checkpoint of the pod.
 
     Attributes:
-      pod_loss: the next step's loss on the cores that restored it.
-      device_loss: the next step's loss in our loop, which also restored it.
-      faults: variables that are missing in the checkpoint or in a restored core, one clause each.
-      ranked: choices scored with it on both sides; None if no scoring program was built.
-      measured: its perplexity on both sides; None if no such program was built.
+      pod_loss: the cores' loss in the step after restoring.
+      device_loss: our loop's loss in the step after restoring.
+      faults: variables that are missing in the checkpoint or differ after restoring, one clause
+        each.
+      ranked: the scores of choices on both sides; None if no scoring program was built.
+      measured: the perplexity on both sides; None if no perplexity program was built.
     """
 
     pod_loss: float
@@ -149,13 +162,13 @@ class CheckpointPair:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Training steps on both sides, and the variables after them.
+    """The whole comparison: steps, variables and a checkpoint.
 
     Attributes:
-      steps: the steps.
-      variables: the variables that both sides have.
-      saved: the checkpoint after them.
-      faults: differences other than numbers, one clause each.
+      steps: the training steps on both sides.
+      variables: the variables that both sides have, after the steps.
+      saved: the results with the checkpoint that the pod wrote after the steps.
+      faults: differences that are not numbers, such as missing variables, one clause each.
       bands: the tolerances for numbers.
     """
 
@@ -171,7 +184,7 @@ class Comparison:
         return max(self.variables, key=lambda pair: pair.greatest)
 
     def disagreements(self) -> list[str]:
-        """Returns a clause for each number outside its tolerance, and all faults."""
+        """Returns a clause for each number that exceeds its tolerance, and all faults."""
         first, worst = self.steps[0], max(self.variables, key=lambda pair: pair.relative)
         gradient = max(first.gradients, key=first.gradients.__getitem__)
         bands = self.bands
@@ -189,7 +202,7 @@ class Comparison:
         differences = [
             f"{quantity} differs by {value:.1e}, more than {band:.0e}"
             for quantity, value, band in checks
-            if not value <= band  # also true for nan
+            if not value <= band  # this form is also true for nan
         ]
         ranked = self.saved.ranked
         if ranked and not ranked.difference <= bands.scores:
@@ -214,12 +227,13 @@ def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: 
 
     Args:
       run: the run on a slice, small enough for this machine.
-      batches: for each step, and one more after the checkpoint, the batch of each core: feature ->
-        int32 [sequences, length]. Our loop takes the first core's.
-      steps: the number of steps.
+      batches: one entry for each step, and one for the step after restoring the checkpoint. An
+        entry has the batch of each core: feature -> int32 [sequences, length]. Our loop takes the
+        batch of the first core.
+      steps: the number of steps, without the step after restoring.
 
     Raises:
-      UserError: for a program that cannot run on virtual cores.
+      UserError: if the program of the run cannot run on virtual cores.
     """
     with VirtualPod.open(run) as pod:
         if pod.draws:
@@ -227,8 +241,8 @@ def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: 
                 f"the program draws random numbers ({pod.draws[0]}), which differ between "
                 "programs; a rehearsal replaces only the draws of dropout"
             )
-        # Build our loop last, because it binds a gather for the embedding lookups of our own
-        # models.
+        # Our loop is built last, because it binds a gather for embedding lookups in gin, and the
+        # cores' programs must not use that gather.
         with (
             ReadingCores.open(run, "score_eval") as scoring,
             ReadingCores.open(run, "perplexity_eval") as measuring,
@@ -252,9 +266,10 @@ def compare_steps(
     steps: int,
     evaluate: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
 ) -> Comparison:
-    """Fills the variables of both sides with equal values, takes the steps, and compares them.
+    """Fills the variables of both sides with equal values, takes the steps, and compares the sides.
 
-    `evaluate` scores choices and measures perplexity with a checkpoint; None skips this.
+    The function `evaluate` scores choices and measures perplexity with a checkpoint. If it is None,
+    both are omitted.
     """
     pod.initialise()
     initial = pod.variables().values
@@ -277,7 +292,7 @@ def compare_steps(
         saved=save_and_restore(pod, device, next(batches), evaluate),
         faults=(
             *(f"only the cores have {name}" for name in sorted(names - ours.keys())),
-            # On a pod, hosts provide the global step to each core.
+            # The cores have no global step, because on a pod hosts provide it to each core.
             *(f"only our loop has {name}" for name in sorted(ours.keys() - names - {_STEP})),
             *(f"the cores' replicas of {name} are not equal" for name in theirs.unequal),
         ),
@@ -324,16 +339,16 @@ def variable_pairs(
     ours: Mapping[str, np.ndarray],
     no_sign: Mapping[str, np.ndarray],
 ) -> tuple[VariablePair, ...]:
-    """Compares the variables that both sides have, before and after the steps.
+    """Compares the variables that both sides have after the steps.
 
-    A difference of nan counts as infinite.
+    If a difference is nan, it is reported as infinite.
 
     Args:
-      initial: name -> variable before the steps.
-      theirs: the variables of one side after the steps.
-      ours: the variables of the other side.
-      no_sign: name -> bool, like the variable: numbers that the relative difference excludes; see
-        `sign_is_rounding`. Variables may be missing.
+      initial: name -> the variable before the steps.
+      theirs: name -> the variable of one side after the steps.
+      ours: name -> the variable of the other side after the steps.
+      no_sign: name -> bool, in the shape of the variable: True for numbers that the relative
+        difference excludes (see `sign_is_rounding`). If a name is missing, no number is excluded.
     """
     pairs = []
     for name in sorted(theirs.keys() & ours.keys()):
@@ -349,12 +364,14 @@ def variable_pairs(
 
 
 def sign_is_rounding(theirs: np.ndarray, ours: np.ndarray, share: float) -> np.ndarray:
-    """Returns where both gradients are so small that rounding decides their signs.
+    """Returns a bool for each number of a gradient: whether rounding may decide its sign.
+
+    This is so if the number is very small on both sides.
 
     Args:
       theirs: one side's gradient of the variable.
       ours: the other side's gradient.
-      share: the largest change of a single number by rounding, relative to the gradient's root mean
+      share: how much rounding can change a single number, relative to the gradient's root mean
         square.
     """
     a, b = (np.abs(x.astype(np.float64)) for x in (theirs, ours))
@@ -363,7 +380,7 @@ def sign_is_rounding(theirs: np.ndarray, ours: np.ndarray, share: float) -> np.n
 
 
 def relative_difference(theirs: np.ndarray, ours: np.ndarray) -> float:
-    """Returns the norm of the difference relative to the norm of `ours`; inf for nan."""
+    """Returns the norm of the difference divided by the norm of `ours`; inf if that is nan."""
     a, b = theirs.astype(np.float64), ours.astype(np.float64)
     distance = np.linalg.norm(a - b)
     if distance == 0:
@@ -378,20 +395,20 @@ def save_and_restore(
     batches: Sequence[Mapping[str, np.ndarray]],
     evaluate: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
 ) -> CheckpointPair:
-    """Saves on the pod's hosts, restores on both sides, and takes one more step.
+    """Saves a checkpoint on the pod's hosts, restores it on both sides, and takes one more step.
 
     Args:
-      pod: the cores, trained.
+      pod: the cores, after training.
       device: our loop.
       batches: the batch of each core: feature -> int32 [sequences, length].
-      evaluate: scores choices and measures perplexity with a checkpoint; None skips this.
+      evaluate: scores choices and measures perplexity with a checkpoint; None to omit both.
     """
     with tempfile.TemporaryDirectory() as folder:
         prefix = str(Path(folder) / "model.ckpt-1")
         saved = pod.variables().values
         pod.save(prefix)
         faults = list(_differences(saved, _read(prefix), "the checkpoint does not hold"))
-        pod.initialise()  # with other weights, to see that restoring has an effect
+        pod.initialise()  # sets other weights, so that a restore without effect is noticed
         pod.restore(prefix)
         restored = pod.variables().values
         faults += _differences(restored, _read(prefix), "the cores did not restore")
@@ -410,6 +427,6 @@ def _differences(
     values: Mapping[str, np.ndarray], saved: Mapping[str, np.ndarray], problem: str
 ) -> Iterator[str]:
     for name, value in sorted(values.items()):
-        # A checkpoint may have a narrower type than the slices.
+        # A checkpoint may have a narrower type than the slices, so the comparison uses its type.
         if name not in saved or not np.array_equal(value.astype(saved[name].dtype), saved[name]):
             yield f"{problem} {name}"

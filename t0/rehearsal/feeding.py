@@ -1,17 +1,17 @@
-"""The batches of each core of a slice, from random tokens or a mixture.
+"""Reads the batches that each core of a slice would get, from random tokens or from a mixture.
 
     with open_batches(run, random_input(run)) as batches:
         cores = next(batches)          # a batch for each physical core
         cores[0]["inputs"]             # int32 [sequences, length]
 
-Mesh TensorFlow asks for `BROADCAST`: the first host reads the input function and sends the global
-batch to every core, which selects its rows by the layout. TPUEstimator creates one operation per
-core that enqueues the batch. Here the inputs of these operations are read instead, so a core gets
-exactly the batch that its host would enqueue for it.
+Mesh TensorFlow feeds a pod in mode `BROADCAST`: the first host reads the input function and sends
+the global batch to every core, and each core selects its rows by the layout. TPUEstimator creates
+one operation per core that enqueues the batch. Here the inputs of these operations are read
+instead, so a core gets exactly the batch that its host would enqueue for it.
 
-The input function of a run's own mixture is that of Mesh TensorFlow's `run`, with T5's dataset
-function and packing, and repeated and batched as in `t0/training/estimator.py`. No model directory
-is read.
+For a run's own mixture, the input function is that of Mesh TensorFlow's `run`. It uses T5's dataset
+function and packing, and repeats and batches the data as in `t0/training/estimator.py`. No model
+directory is read.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ Batch = Mapping[str, np.ndarray]
 InputFunction = Callable[[Any], Any]
 _ENQUEUE = "InfeedEnqueueTuple"
 _EOS = 1
-_FIRST_PIECE = 2  # ids below are padding and EOS
+_FIRST_PIECE = 2  # the ids below this one are padding and EOS
 _EXAMPLES = 2
-# Mesh TensorFlow's `run` accepts the name of a TPU, and does not look it up before training.
+# Any name works, because Mesh TensorFlow's `run` does not look up the TPU before training.
 _TPU = "rehearsed"
 _PLACES = dict.fromkeys(("tpu_job_name", "gcp_project", "tpu_zone"))
 
@@ -56,14 +56,14 @@ def random_input(run: PodRun) -> InputFunction:
 
 @contextlib.contextmanager
 def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tuple[Batch, ...]]]:
-    """Opens the run's data like the hosts of its slice.
+    """Opens the data of a run as the hosts of its slice would.
 
     Args:
       run: the run on a slice.
       input_fn: the input function that TPUEstimator would get.
 
     Yields:
-      for each step, the batches of the physical cores in order.
+      an iterator that returns, for each step, one batch per core, in the order of physical cores.
 
     Raises:
       UserError: if the data ends, or cannot be read.
@@ -71,8 +71,8 @@ def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tupl
     graph = tf.Graph()
     with graph.as_default():
         initializer, features = _enqueue_features(run, input_fn)
-    # This machine plays all hosts. The first graph must stay alive: it holds the generators'
-    # functions.
+    # This machine plays the role of all hosts. The first graph must not be deleted, because it owns
+    # the functions of the generators.
     local_graph = tf.Graph()
     with local_graph.as_default():
         tf.import_graph_def(_remove_core_operations(graph.as_graph_def()), name="")
@@ -99,7 +99,7 @@ def _read(session: tf.Session, names: Sequence[Mapping[str, str]]) -> Iterator[t
 def _enqueue_features(
     run: PodRun, input_fn: InputFunction
 ) -> tuple[Any, list[dict[str, tf.Tensor]]]:
-    """Returns the operation that opens the data, and the features enqueued for each core."""
+    """Returns the operation that opens the data, and the features that each core would be sent."""
     recorder = tpu_estimator._InputPipeline.InputsStructureRecorder()
     context = _context(run.slice_)
     enqueue, _, initializer = tpu_estimator.generate_broadcast_enqueue_ops_fn(
@@ -119,7 +119,7 @@ def _enqueue_features(
 
 
 def _context(slice_: Topology) -> Any:
-    """Returns the attributes of TPUEstimator's context that broadcast feeding reads."""
+    """Returns a substitute for TPUEstimator's context, with what broadcast feeding reads."""
     assignment = device_assignment(slice_)
 
     def host(replica_id: int | None = None, host_id: int | None = None) -> str:
@@ -140,7 +140,7 @@ def _context(slice_: Topology) -> Any:
 
 
 def _remove_core_operations(graph_def: Any) -> Any:
-    """Returns a graph that runs on this machine: without devices and without sends to cores."""
+    """Returns a graph that runs on this machine: without devices, and without sending to cores."""
     local_nodes = [node for node in graph_def.node if node.op != _ENQUEUE]
     stripped = tf.GraphDef(node=local_nodes, library=graph_def.library, versions=graph_def.versions)
     for nodes in (stripped.node, *(function.node_def for function in stripped.library.function)):
@@ -150,7 +150,7 @@ def _remove_core_operations(graph_def: Any) -> Any:
 
 
 def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
-    """Returns (core, feature) wherever a core's batch differs from the first core's."""
+    """Returns each (core, feature) for which the batch differs from that of the first core."""
     first = cores[0]
     return [
         (number, name)
@@ -161,10 +161,10 @@ def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
 
 
 def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[dict[str, np.ndarray]]:
-    """Yields random batches forever: feature -> int32 [sequences, length].
+    """Yields random batches without end: feature -> int32 [sequences, length].
 
     Args:
-      run: the run; if it does not pack, the batches have no segments and positions.
+      run: the run; if its examples are not packed, batches have no segment ids and positions.
       seed: the seed of the tokens.
     """
     rng = np.random.default_rng(seed)
@@ -187,7 +187,7 @@ def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[dict[str, np.ndarr
 def random_choices(run: PodRun, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Returns random inputs [inputs, length] and choices [inputs, choices, length] for one batch.
 
-    Targets end in EOS and padding, and have different lengths.
+    The choices have different lengths. Each ends with EOS, followed by padding.
     """
     rng = np.random.default_rng(seed)
     choices = 2 if run.batch_sequences % 2 == 0 else 1
@@ -209,7 +209,7 @@ def check_mixture(flags: Any) -> Any:
       flags: the parsed flags of the command, see `t0.config.flags`.
 
     Raises:
-      UserError: for a missing mixture, cache or split.
+      UserError: if the mixture, its cache or its split is missing.
     """
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     for note in preflight.check_mixtures({}, on_tpu=True):
@@ -218,7 +218,7 @@ def check_mixture(flags: Any) -> Any:
 
 
 def vocabulary_size(vocabulary: Any) -> int:
-    """Returns the number of ids of the inputs' vocabulary.
+    """Returns the number of ids of the vocabulary that inputs and targets share.
 
     Raises:
       UserError: if the vocabularies of inputs and targets have different sizes.

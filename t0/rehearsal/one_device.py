@@ -1,12 +1,12 @@
-"""Runs the steps with our own loop on one device, to compare them with the cores' steps.
+"""Runs training steps with our own loop on one device, to compare them with those of a pod's cores.
 
     with OneDevice.open(run, pod.features) as device:    # after gin has been parsed
         device.load(pod.variables().values)
         device.step(batch).loss
 
 Model, loss, optimizer, schedule and types are the same as when `t5_mesh_transformer` trains without
-`--tpu`; mesh and layout are those of one device. `score_choices` scores a checkpoint with our
-scorer, and `measure_perplexity` measures it with our held-out loss.
+`--tpu`; mesh and layout are those of one device. With a checkpoint, `score_choices` scores choices
+with our scorer, and `measure_perplexity` measures the perplexity with our held-out loss.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from t0.training.losses import PARTS
 
 @dataclasses.dataclass(frozen=True)
 class DeviceStep:
-    """The loss of a step, and its gradients before clipping: their norm, and each by name."""
+    """The results of one step; the gradients and their norm are those before clipping."""
 
     loss: float
     gradient_norm: float
@@ -39,11 +39,11 @@ class DeviceStep:
 
 
 class OneDevice:
-    """Our training step in its own session.
+    """Our training step in its own TensorFlow session.
 
     Args:
       run: the run on a slice.
-      features: the features of a batch.
+      features: the names of the features of a batch.
     """
 
     def __init__(self, run: PodRun, features: tuple[str, ...]) -> None:
@@ -69,13 +69,13 @@ class OneDevice:
     @classmethod
     @contextlib.contextmanager
     def open(cls, run: PodRun, features: tuple[str, ...]) -> Iterator["OneDevice"]:
-        """Builds the step, and closes its session when the context ends."""
+        """Builds the step in a session, which is closed when the context ends."""
         device = cls(run, features)
         with device.session:
             yield device
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Fills variables by name; variables without a value keep their initial values."""
+        """Fills variables by name. If a variable is not in `values`, it gets its initial value."""
         self.session.run(self._initialise)
         pairs = [(self._fill[name], x) for name, x in values.items() if name in self._fill]
         self.session.run([op for (op, _), _ in pairs], {tensor: x for (_, tensor), x in pairs})
@@ -86,22 +86,22 @@ class OneDevice:
         feed = {tensor: batch[name] for name, tensor in self._graph.features.items()}
         gradients = self.session.run(
             self._gradients, feed
-        )  # first, because the step changes the weights
+        )  # computed first, because the step changes the weights
         values = one_step(self.session, self._graph, batch)
         return DeviceStep(values["loss"], values["gradient_square"] ** 0.5, gradients)
 
     def restore(self, checkpoint: str) -> None:
-        """Restores a checkpoint as a resumed run does."""
+        """Restores a checkpoint in the same way as a resumed run."""
         Checkpoints("", self._graph, self.session, Keep()).restore(checkpoint)
 
     def variables(self) -> dict[str, np.ndarray]:
-        """Returns every variable by name, in the slices' type, including optimizer slots."""
+        """Returns all variables by name, including optimizer slots, in the type of the slices."""
         self.session.run(self._graph.to_masters)
         return self.session.run(self._read)
 
 
 def training_spec(run: PodRun) -> TrainingSpec:
-    """Returns the training spec of our loop on one device for a run on a slice."""
+    """Returns the training spec with which our loop computes a slice's run on one device."""
     return TrainingSpec.from_estimator_arguments(
         model_type=run.model_type,
         vocabulary=types.SimpleNamespace(vocab_size=run.vocabulary_size),
@@ -119,7 +119,7 @@ def training_spec(run: PodRun) -> TrainingSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceScores:
-    """Log-likelihoods of choices, float32 [inputs, choices], in nats.
+    """The log-likelihoods of choices on both sides, float32 [inputs, choices], in nats.
 
     Attributes:
       pod: the values of the first core's program.
@@ -133,20 +133,20 @@ class ChoiceScores:
 
     @property
     def difference(self) -> float:
-        """The largest difference, relative to the largest log-likelihood."""
+        """The largest difference between both sides, relative to the largest log-likelihood."""
         return float(np.abs(self.pod - self.device).max() / np.abs(self.device).max())
 
 
 def score_choices(
     run: PodRun, cores: ReadingCores, prefix: str, examples: tuple[np.ndarray, np.ndarray]
 ) -> ChoiceScores:
-    """Scores inputs and choices with a checkpoint, on virtual cores and on one device.
+    """Scores choices with a checkpoint, on virtual cores and on one device.
 
     Args:
       run: the run on a slice.
       cores: the programs of mode "score_eval".
-      prefix: the checkpoint.
-      examples: inputs [inputs, length] and choices [inputs, choices, length] of one batch.
+      prefix: the path of the checkpoint.
+      examples: inputs [inputs, length] and their choices [inputs, choices, length], for one batch.
     """
     inputs, targets = examples
     cores.restore(prefix)
@@ -175,10 +175,10 @@ def rows_of(examples: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Perplexity:
-    """The perplexity and accuracy of a batch.
+    """The perplexity and the token accuracy of a model on a batch.
 
     Attributes:
-      nats_per_token: the mean cross entropy of a target token; perplexity is its exponential.
+      nats_per_token: the mean cross entropy of a target token. The perplexity is its exponential.
       correct: the number of correctly predicted target tokens.
       tokens: the number of target tokens, including EOS.
     """
@@ -190,7 +190,7 @@ class Perplexity:
 
 @dataclasses.dataclass(frozen=True)
 class Perplexities:
-    """The perplexity of both sides, and whether all cores have the same."""
+    """The perplexity on both sides, and whether it is the same on all cores."""
 
     pod: Perplexity
     device: Perplexity
@@ -206,19 +206,19 @@ class Perplexities:
 
     @property
     def accuracy_difference(self) -> float:
-        """The difference of the token accuracies, which are between 0 and 1."""
+        """The difference between the token accuracies of both sides, each between 0 and 1."""
         return abs(self.pod.correct - self.device.correct) / max(1.0, self.device.tokens)
 
 
 def measure_perplexity(
     run: PodRun, cores: ReadingCores, prefix: str, rows: Mapping[str, np.ndarray]
 ) -> Perplexities:
-    """Measures a checkpoint's perplexity on one batch.
+    """Measures a checkpoint's perplexity on one batch, on virtual cores and on one device.
 
     Args:
       run: the run on a slice.
       cores: the programs of mode "perplexity_eval".
-      prefix: the checkpoint.
+      prefix: the path of the checkpoint.
       rows: "inputs" and "targets" int32 [sequences, length], not packed.
     """
     cores.restore(prefix)

@@ -1,13 +1,14 @@
-"""`t0 rehearse`: trains the configured run, made small, on virtual cores and on one device.
+"""Runs `t0 rehearse`, which trains a smaller form of a run on virtual cores and on one device.
 
     status = rehearse(steps=5, small=True)               # after gin has been parsed
 
-It prints the changes, both sides' losses and gradient norms, and a verdict in the last line.
+The command prints the changes that make the run small, the losses and gradient norms of both sides,
+and a verdict in the last line.
 
-`shrink` makes the run small but preserves the pod's mesh and layout. Split dimensions stay
-divisible by the mesh, so each core still has some heads and some columns of d_ff. Types, optimizer,
-schedule, packing, dropout and vocabulary do not change. The sizes must be gin macros, as in T5's
-model files and Mesh TensorFlow's operative configs.
+`shrink` makes the run small but preserves the pod's mesh and layout. Dimensions that the layout
+splits stay divisible by the mesh, so each core still has some heads and some columns of d_ff.
+Types, optimizer, schedule, packing, dropout and vocabulary do not change. The sizes must be gin
+macros, as in T5's model files and Mesh TensorFlow's operative configs.
 """
 
 import dataclasses
@@ -38,23 +39,23 @@ from t0.rehearsal.feeding import (
     vocabulary_size,
 )
 
-# The most cores that have been tested together on such a machine; the graph grows with them.
+# The largest number of cores that we have tested on one machine. The graph grows with this number.
 MOST_CORES = 64
 _MODEL_TYPE = "bitransformer"
 _ENSEMBLES = ("run.ensemble_inputs", "Unitransformer.ensemble")
-# Macro -> the size on this machine, before it is rounded up to a multiple of the mesh.
+# Gin macro -> its small size, which is then rounded up to a multiple of the mesh.
 _SIZES = {"num_layers": 1, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 2}
-# Macro -> the dimension of tensors that a layout may split.
+# Gin macro -> the name of its dimension in layout rules.
 _DIMENSIONS = {"d_model": "d_model", "d_ff": "d_ff", "d_kv": "d_kv", "num_heads": "heads"}
 _LENGTHS = {"inputs": 32, "targets": 16}
 _TOKENS = "serialize_num_microbatches.tokens_per_microbatch_per_replica"
 _MICROBATCHES = 2
 _GIB = 2**30
-# Python with TensorFlow and Mesh TensorFlow, and the programs of one device.
+# The memory of Python with TensorFlow and Mesh TensorFlow, and of the programs of one device.
 _PROCESS_BYTES = int(1.1 * _GIB)
-# Per core, the training, scoring and perplexity programs: without layers, and per layer.
+# The memory of a core's training, scoring and perplexity programs: without layers, and per layer.
 _GRAPH_BYTES, _LAYER_BYTES = 14 << 20, 10 << 20
-# Copies of a core's weights: for training, scoring, perplexity, and in transit.
+# The number of copies of a core's weights: for training, scoring and perplexity, and while copying.
 _COPIES = 4
 
 
@@ -64,13 +65,14 @@ def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
     Args:
       steps: the number of training steps on each side.
       small: whether to shrink the model and the batch first.
-      data: the parsed flags of a command whose own mixture is read; None for random tokens.
+      data: the parsed flags of the command, to train on the run's own mixture; None to train on
+        random tokens.
 
     Returns:
       0 if the cores' program and our loop agree, else 1.
 
     Raises:
-      UserError: for a run that cannot be rehearsed, or that could not run on the slice.
+      UserError: if the run cannot be rehearsed, or would fail on the slice.
     """
     vocabulary = check_mixture(data) if data else None
     size = vocabulary_size(vocabulary) if data else configured_vocabulary_size()[0]
@@ -120,7 +122,7 @@ def _check_covered(run: PodRun) -> None:
 
 
 def text(comparison: Comparison, run: PodRun) -> list[str]:
-    """Returns the lines of a comparison: one for each step, then the weights and the verdict."""
+    """Returns lines that describe a comparison: the steps, then the weights and the verdict."""
     lines = [f"{'step':>4}  {'loss: cores':>13} {'one device':>13}  {'gradient norm: cores':>20}"]
     lines[0] += f" {'one device':>13}"
     lines += [
@@ -166,11 +168,11 @@ def text(comparison: Comparison, run: PodRun) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class ShrunkRun:
-    """A run that fits this machine.
+    """A run that has been made small enough for this machine.
 
     Attributes:
       run: the small run.
-      changes: the changes, one clause each.
+      changes: the differences from the original run, one clause each.
     """
 
     run: PodRun
@@ -182,10 +184,10 @@ def shrink(run: PodRun, dimensions: Mapping[str, int]) -> ShrunkRun:
 
     Args:
       run: the run as configured.
-      dimensions: the model's dimensions, such as {"d_model": 1024, "heads": 16}.
+      dimensions: name -> size of the model's dimensions, such as {"d_model": 1024, "heads": 16}.
 
     Raises:
-      UserError: if a size cannot be reduced, because no macro sets it.
+      UserError: if a size cannot be reduced, because no gin macro sets it.
     """
     macros = {name: bound(f"%{name}") for name in _SIZES}
     smaller = {
@@ -227,7 +229,7 @@ def _round_up_size(run: PodRun, macro: str) -> int:
 def _check_smaller(
     smaller: Mapping[str, int], before: Mapping[str, int], after: Mapping[str, int]
 ) -> None:
-    """Checks that the model has the smaller sizes, and that every large size has a macro."""
+    """Checks that the model now has the smaller sizes, and that gin macros set all large sizes."""
     sizes = {_DIMENSIONS[name]: (name, _SIZES[name]) for name in _DIMENSIONS}
     for dimension, (macro, target) in sizes.items():
         size = after.get(dimension)
@@ -241,7 +243,7 @@ def _check_smaller(
 
 
 def needed_bytes(run: PodRun, shape: ModelShape) -> int:
-    """Estimates the memory of a rehearsal in bytes.
+    """Estimates the memory that a rehearsal needs, in bytes.
 
     Args:
       run: the rehearsed run.
@@ -255,12 +257,12 @@ def needed_bytes(run: PodRun, shape: ModelShape) -> int:
 def check_memory(
     run: PodRun, model: Any, available: Callable[[], int] = available_memory_bytes
 ) -> None:
-    """Checks that this machine has the memory for a rehearsal.
+    """Checks that this machine has enough memory for a rehearsal.
 
     Args:
       run: the rehearsed run.
-      model: its model; only a plain T5 is checked.
-      available: returns the free bytes of memory.
+      model: its model. If it is not a plain T5, nothing is checked.
+      available: function that returns the bytes of free memory.
 
     Raises:
       UserError: if the memory is too small; the message says how many cores fit.
@@ -291,7 +293,7 @@ def _core_bytes(run: PodRun, shape: ModelShape) -> int:
 
 
 def _whole_model_bytes(run: PodRun, shape: ModelShape) -> int:
-    """Returns the bytes of the hosts' masters, of one device, and of the compared values."""
+    """Returns the bytes of whole weights: the hosts', the single device's and the compared ones."""
     costs = costs_by_formulas(run, shape)
     optimizer = costs.optimizer_bytes * max(run.split("heads"), run.split("d_ff"))
     return 4 * (4 * costs.parameters + optimizer)

@@ -1,4 +1,4 @@
-"""Copies a core's program for each core of a slice, into one graph that runs on this machine.
+"""Copies the program of a core for each core of a slice, into one graph for this machine.
 
     lowered = lower(run)
     copied = copy_program(lowered, program=lowered.fetches, host=[to_slices])
@@ -7,20 +7,21 @@
 
 The program is the one that Mesh TensorFlow lowers for a TPU, with these changes:
 
-- A node is copied for each core if its value depends on the core: it takes the core's batch, reads
-  the core's number or its slices of variables, draws random numbers, or reads such a value. All
-  other nodes are pure functions of the step, and exist once.
-- The handle of a slice is replaced by the handle of the core's own slice, and the number of the
-  core by the copy's number (`TPUReplicatedInput`).
-- A collective becomes operations over the copies, in the order of the group assignment: a sum is
-  `AddN` over the members' nodes, and an exchange is splits and concatenations. A sum has the type
-  that the program gives it: for groups of more than eight members Mesh TensorFlow casts bfloat16 to
-  float32 before the collective.
+- A node is copied for each core if its value depends on the core. This is so if the node takes the
+  core's batch, reads the core's number or its slices of variables, draws random numbers, or reads a
+  value of another such node. All other nodes are the same on every core, and exist only once.
+- The handle of a variable's slice is replaced by the handle of the core's own slice. The number of
+  the core (`TPUReplicatedInput`) is replaced by the number of the copy.
+- A collective is replaced by operations over the copies, in the order of the group assignment: a
+  sum by `AddN` over the members' nodes, and an exchange by splits and concatenations. A sum has the
+  type that the program gives it. (For groups of more than eight members, Mesh TensorFlow casts
+  bfloat16 to float32 before the collective.)
 - All reads of variables come before all writes, as when XLA compiles a step. TensorFlow 1 does not
   define their order.
-- The copies of a loop (over microbatches or decoded tokens) share its frame and its condition, so
-  that a collective within the loop joins copies of the same iteration. If the condition depends on
-  the core, the first core's is used, because the program sums over all cores whether to continue.
+- All copies of a loop (over microbatches or decoded tokens) share the loop's frame and condition,
+  so that a collective within the loop combines copies of the same iteration. If the condition
+  depends on the core, that of the first core is used. It is the same on all cores, because the
+  program computes it from a sum over all cores.
 """
 
 import collections
@@ -40,13 +41,13 @@ _ENTER = ("Enter", "RefEnter")
 
 @dataclasses.dataclass(frozen=True)
 class CopiedProgram:
-    """A program, copied for each core.
+    """A graph with a copy of the program for each core.
 
     Attributes:
-      graph_def: all copies, and the operations of the hosts.
+      graph_def: the graph, with all copies and the operations of the hosts.
       cores: the number of cores.
-      of_each_core: the names of the copied nodes.
-      draws: the names of copied nodes that draw random numbers, separately on each core.
+      of_each_core: the names of the nodes that are copied for each core.
+      draws: the names of those copied nodes that draw random numbers. Each core draws its own.
     """
 
     graph_def: Any
@@ -55,7 +56,7 @@ class CopiedProgram:
     draws: tuple[str, ...]
 
     def name(self, name: str, core: int) -> str:
-        """Returns the name, in `graph_def`, of a core's copy of a node or tensor."""
+        """Returns the name in `graph_def` of a core's copy of a node or tensor."""
         node = name.lstrip("^").partition(":")[0]
         return f"{_prefix(core)}{name}" if node in self.of_each_core else name
 
@@ -63,12 +64,12 @@ class CopiedProgram:
 def copy_program(
     lowered: LoweredRun, *, program: Sequence[Any], host: Sequence[Any] = ()
 ) -> CopiedProgram:
-    """Copies the program of a core for each core.
+    """Returns a graph with a copy of the lowered program for each core.
 
     Args:
       lowered: the lowered run, with the slices of every core.
       program: the operations and tensors that a core computes in a step.
-      host: the operations and tensors that hosts compute; they stay unchanged.
+      host: the operations and tensors that hosts compute; these are not copied for each core.
     """
     return _ProgramCopy(lowered, program, host).build()
 
@@ -133,8 +134,9 @@ class _ProgramCopy:
     def _is_shared(self, node: Any) -> bool:
         """Returns whether a node exists only once, although its inputs exist for each core.
 
-        Such a node reads the inputs of the first core. It writes a variable that all cores share,
-        such as the global step, or ends a loop: all cores sum up whether to continue.
+        Such a node reads the inputs of the first core. There are two kinds: nodes that write a
+        variable that all cores share, such as the global step, and conditions of loops, which are
+        the same on all cores.
         """
         if node.op == "LoopCond":
             return True
@@ -173,9 +175,9 @@ class _ProgramCopy:
         return copy_collective(node, assignment, copy)
 
     def _enter_with_value(self, node: Any, core: int, name: str) -> list[Any]:
-        """Returns an entry into a loop that passes a slice's value instead of its handle.
+        """Returns nodes that pass the value of a slice into a loop, instead of its handle.
 
-        Otherwise a read within the loop may come after the step's write.
+        With the handle, the loop could read the slice after the step has written it.
         """
         handle = _node_name(node.input[0])
         slice_ = self._slices[handle][core]
@@ -192,7 +194,7 @@ class _ProgramCopy:
         return [read, entry]
 
     def _input(self, input_name: str, core: int) -> str:
-        """Returns the name of a node's input in a core's copy."""
+        """Returns the name that an input of a node has in a core's copy."""
         node = _node_name(input_name)
         if node in self._slices:
             return input_name.replace(node, self._slices[node][core], 1)
@@ -216,7 +218,7 @@ def _order_reads_and_writes(step: list[Any]) -> None:
 
 
 def _slices(lowered: LoweredRun) -> dict[str, list[str]]:
-    """Maps the first core's slice of each variable to the slices of all cores, by handle."""
+    """Returns handle of the first core's slice of a variable -> handles of all cores' slices."""
     rows = {}
     for laid_out in lowered.lowering.variables.values():
         names = [piece.handle.op.name for piece in laid_out.laid_out_tensor.one_slice._vars]
@@ -250,7 +252,7 @@ def _is_random(op: str) -> bool:
 def _copy_without_device(node: Any) -> Any:
     copied = tf.NodeDef()
     copied.CopyFrom(node)
-    copied.device = ""  # it names a core of a TPU
+    copied.device = ""  # the original names a core of a TPU
     if "_class" in copied.attr:
         del copied.attr["_class"]
     return copied
@@ -264,12 +266,12 @@ def _identity(name: str, dtype: int, input_name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class CoreCopy:
-    """The core for which a collective is copied.
+    """A core's copy of a collective.
 
     Attributes:
       number: the core's physical number, from 0.
       name: the name of the copy.
-      value: core number -> the tensor that this core contributes to the collective.
+      value: function from a core's number to the name of the tensor that this core contributes.
     """
 
     number: int
@@ -283,7 +285,7 @@ def _sum(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
 
 
 def _all_to_all(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
-    """Returns nodes that concatenate the members' parts for this core, in their order."""
+    """Returns nodes that concatenate the parts that the group's members send to this core."""
     members = _group_of(core.number, groups)
     own_index = members.index(core.number)
     group_size = len(members)
@@ -307,13 +309,14 @@ def _all_to_all(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
 
 
 def _permute(node: Any, pairs: np.ndarray, core: CoreCopy) -> list[Any]:
-    """Returns the value of the core that sends to this one; zeros if none does."""
+    """Returns nodes with the value of the core that sends to this one; zeros if none does."""
     sources = [int(source) for source, target in pairs if target == core.number]
     kind, source = ("Identity", sources[0]) if sources else ("ZerosLike", core.number)
     return [_node(kind, core.name, [core.value(source)], node)]
 
 
-# Type of a collective -> the nodes of one core's copy; the last one has the copy's name.
+# Operation type of a collective -> the function that returns the nodes of one core's copy. The last
+# of these nodes has the name of the copy.
 COPY_FUNCTIONS: dict[str, Callable[[Any, np.ndarray, CoreCopy], list[Any]]] = {
     "CrossReplicaSum": _sum,
     "AllToAll": _all_to_all,
@@ -326,9 +329,9 @@ def copy_collective(node: Any, assignment: Any, core: CoreCopy) -> list[Any]:
 
     Args:
       node: the collective's `NodeDef`.
-      assignment: the `NodeDef` of the constant with its groups, or with its pairs of source and
-        target.
-      core: the core, and the values of all cores.
+      assignment: the `NodeDef` of a constant: the collective's groups of cores, or its pairs of
+        source and target.
+      core: the core of the copy, and the values that all cores contribute.
     """
     groups = np.asarray(tensor_util.MakeNdarray(assignment.attr["value"].tensor))
     return COPY_FUNCTIONS[node.op](node, groups, core)

@@ -1,4 +1,4 @@
-"""Runs a slice of a TPU pod on this machine: the programs of all cores, and the hosts' variables.
+"""Runs a TPU slice on this machine: the programs of all cores, and the variables of the hosts.
 
     with VirtualPod.open(run) as pod:                    # after gin has been parsed
         pod.initialise()
@@ -9,15 +9,17 @@
         cores.restore("/models/tiny/model.ckpt-5")
         cores.values({"inputs": ..., "targets": ...})[0]   # the first core's values
 
-Hosts hold a master of each variable; checkpoints also hold the masters. Each core holds a slice, as
-the layout says. If several cores hold the same slice, these replicas must stay equal.
+The hosts have a master of each variable, which is the value in checkpoints. Each core has a slice
+of the variable, according to the layout. If several cores have the same slice, these replicas must
+stay equal.
 
-Two programs never draw the same random numbers: each core of a TPU has a generator without a seed,
-and our loop's generator depends on seed and step. So within `deterministic_uniform`, dropout's
-uniform numbers depend only on their position in the tensor. They form a Weyl sequence: the
-fractional part of irrational steps along each dimension, plus one more step for each further draw
-of the program. They are spread evenly over 0 to 1, and equal for all rows of a batch, because
-microbatches may hold other rows.
+For a comparison, dropout must be the same in all programs. But two programs never draw the same
+random numbers: each core of a TPU has a generator without a seed, and our loop's generator depends
+on seed and step. So within `deterministic_uniform`, dropout's uniform numbers depend only on their
+position in the tensor and on the index of the draw. They form a Weyl sequence: the fractional part
+of a sum, which grows by an irrational step along each dimension, and by another step with each draw
+of the program. The numbers are spread evenly over 0 to 1. They are equal for all rows of a batch,
+because the microbatches of two programs may have different rows.
 """
 
 import contextlib
@@ -36,7 +38,7 @@ from t0.mesh.lowering import LoweredRun, lower
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.virtual_cores import CopiedProgram, copy_program
 
-# Type -> tolerance for sums in another order, as a share of the largest value.
+# Type -> the tolerance for sums in another order, relative to the largest value.
 ROUNDING = {"float32": 1e-5, "bfloat16": 2**-6}
 _ROWS = ("batch", "outer_batch")
 _GOLDEN_RATIO = 0.6180339887
@@ -44,11 +46,11 @@ _GOLDEN_RATIO = 0.6180339887
 
 @dataclasses.dataclass(frozen=True)
 class WholeTensors:
-    """Tensors of the mesh, joined from the cores' slices.
+    """Whole tensors, each joined from the slices of the cores.
 
     Attributes:
       values: name -> the whole tensor.
-      unequal: the names of tensors whose replicas differ between cores.
+      unequal: the names of the tensors of which two cores have different replicas.
     """
 
     values: Mapping[str, np.ndarray]
@@ -60,9 +62,9 @@ class PodStep:
     """The results of all cores in one training step.
 
     Attributes:
-      losses: float32 [cores], each core's loss.
+      losses: the loss of each core, float32 [cores].
       gradients: the gradient of each trained variable.
-      features: the batch, joined from the parts that the cores read.
+      features: the batch, joined from the parts that the cores have read.
     """
 
     losses: np.ndarray
@@ -91,11 +93,11 @@ class _RecordingOptimizer:
 
 
 class VirtualPod:
-    """The cores' training programs in one session.
+    """The training programs of all cores, in one TensorFlow session.
 
     Args:
-      lowered: the program of a core, with every core's slices.
-      gradients: variable name -> its gradient, as a tensor of the mesh.
+      lowered: the lowered program of a core, with the slices of every core.
+      gradients: name of a variable -> its gradient, as a tensor of the mesh.
     """
 
     def __init__(self, lowered: LoweredRun, gradients: Mapping[str, mtf.Tensor]) -> None:
@@ -135,7 +137,7 @@ class VirtualPod:
     @classmethod
     @contextlib.contextmanager
     def open(cls, run: PodRun) -> Iterator["VirtualPod"]:
-        """Builds the cores' training programs; closes their session when the context ends."""
+        """Builds the training programs in a session, which is closed when the context ends."""
         recorder = _RecordingOptimizer(run.optimizer)
         with deterministic_uniform():
             lowered = lower(dataclasses.replace(run, optimizer=recorder))
@@ -144,7 +146,7 @@ class VirtualPod:
             yield pod
 
     def initialise(self) -> None:
-        """Fills the masters with the configured initializers, and then the slices."""
+        """Fills the masters with the configured initializers, and copies them to the slices."""
         self._run_on_host("initialise")
         self._run_on_host("to_slices")
 
@@ -152,8 +154,8 @@ class VirtualPod:
         """Runs one training step.
 
         Args:
-          batches: the batch for each core, which is the global batch: feature -> int32 [sequences,
-            length].
+          batches: the batch that each core is sent: feature -> int32 [sequences, length]. Each core
+            is sent the whole global batch.
         """
         feed = make_feed(self._copied, self.features, batches)
         losses, gradients, read_features, _ = self.session.run(
@@ -166,17 +168,17 @@ class VirtualPod:
         )
 
     def variables(self) -> WholeTensors:
-        """Returns every variable by name, in the slices' type, including optimizer slots."""
+        """Returns all variables by name, including optimizer slots, in the type of the slices."""
         joined = self._variables.join_slices(self.session.run(self._variables.names))
         return WholeTensors(self._variables.split_stacked(joined.values), joined.unequal)
 
     def save(self, prefix: str) -> None:
-        """Writes a checkpoint like the hosts: copies slices to masters, then runs the saver."""
+        """Writes a checkpoint as hosts do: copies the slices to masters, then runs the saver."""
         self._run_on_host("to_masters")
         self._run_on_host("save", {self._file_name: prefix})
 
     def restore(self, prefix: str) -> None:
-        """Restores a checkpoint like the hosts: runs the saver, then copies masters to slices."""
+        """Restores a checkpoint as hosts do: runs the saver, then copies the masters to slices."""
         self._run_on_host("restore", {self._file_name: prefix})
         self._run_on_host("to_slices")
 
@@ -185,7 +187,7 @@ class VirtualPod:
 
 
 class _SlicedTensors:
-    """Tensors of the mesh, each with the names of its slices in the order of physical cores."""
+    """Tensors of the mesh, each with the names of its slices, in the order of physical cores."""
 
     def __init__(
         self, lowered: LoweredRun, names: Mapping[str, list[str]], tensors: Mapping[str, Any]
@@ -203,7 +205,7 @@ class _SlicedTensors:
         )
 
     def split_stacked(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Splits variables that Mesh TensorFlow stacks into one; returns each by its name."""
+        """Returns each variable by name, also those that Mesh TensorFlow has stacked into one."""
         single: dict[str, np.ndarray] = {}
         for name, value in values.items():
             stacked = self._stacked[name]
@@ -229,9 +231,9 @@ class _SlicedTensors:
 def replicas_equal(first: np.ndarray, second: np.ndarray) -> bool:
     """Returns whether two cores have the same value of a tensor.
 
-    Integers must be equal bit for bit. Floats may differ by rounding: here this machine's threads
-    share each core's sums in a different way every time, while the cores of a TPU use the same
-    order.
+    Integers must be equal bit for bit. Floats may differ by rounding, because this machine's
+    threads divide each sum in a different way every time. (The cores of a TPU all add in the same
+    order.)
     """
     if first.tobytes() == second.tobytes():
         return True
@@ -239,7 +241,7 @@ def replicas_equal(first: np.ndarray, second: np.ndarray) -> bool:
     if rounding is None:
         return False
     a, b = first.astype(np.float64), second.astype(np.float64)
-    return bool(np.max(np.abs(a - b)) <= rounding * np.max(np.abs(a)))  # False for nan
+    return bool(np.max(np.abs(a - b)) <= rounding * np.max(np.abs(a)))  # False if nan
 
 
 def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
@@ -257,7 +259,7 @@ def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
 
 
 def _find_read_features(lowered: LoweredRun, names: Sequence[str]) -> dict[str, mtf.Tensor]:
-    """Returns feature -> the mesh tensor that the layout has split."""
+    """Returns name of a feature -> the mesh tensor whose slices the cores read."""
     read_features: dict[str, mtf.Tensor] = {}
     for op in lowered.lowering.graph.operations:
         name = op.inputs[0].operation.name if op.inputs else ""
@@ -286,7 +288,7 @@ def feature_names(lowered: LoweredRun) -> tuple[str, ...]:
 def make_feed(
     copied: CopiedProgram, features: Sequence[str], batches: Sequence[Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Returns the feed of a session that gives each core its batch."""
+    """Returns the `feed_dict` of a session that gives each core its batch."""
     return {
         copied.name(f"{name}:0", core): batch[name]
         for core, batch in enumerate(batches)
@@ -303,19 +305,19 @@ def disable_graph_rewrites(config: Any = None) -> Any:
     """Returns a session configuration with which TensorFlow does not rewrite the graph.
 
     Args:
-      config: the `tf.ConfigProto` to change; None for a new one.
+      config: the `tf.ConfigProto` to change; None to make a new one.
     """
     config = tf.ConfigProto() if config is None else config
     config.graph_options.rewrite_options.disable_meta_optimizer = True
-    config.graph_options.optimizer_options.opt_level = -1  # neither folds nor merges nodes
+    config.graph_options.optimizer_options.opt_level = -1  # disables folding and merging of nodes
     return config
 
 
 class ReadingCores:
-    """The programs of a mode that reads a checkpoint, in one session.
+    """The programs of all cores in a mode that only reads a checkpoint, in one session.
 
     Args:
-      lowered: the program of a core, with every core's slices.
+      lowered: the lowered program of a core, with the slices of every core.
     """
 
     def __init__(self, lowered: LoweredRun) -> None:
@@ -323,7 +325,7 @@ class ReadingCores:
         with lowered.graph.as_default():
             to_slices = lowered.lowering.copy_masters_to_slices()
             slices = tf.group(*(v.initializer for v in tf.get_collection("TPU_VAR")))
-            # TensorFlow's estimator makes this saver if the model function provides none.
+            # TensorFlow's estimator makes the same saver if the model function provides none.
             saver = tf.train.Saver(sharded=True, allow_empty=True).as_saver_def()
         restore = lowered.graph.get_operation_by_name(saver.restore_op_name)
         self._copied = copy_program(
@@ -343,14 +345,22 @@ class ReadingCores:
     @classmethod
     @contextlib.contextmanager
     def open(cls, run: PodRun, mode: str) -> Iterator["ReadingCores"]:
-        """Builds the programs of a mode of `lowering.lower`; closes their session at the end."""
+        """Builds the programs of a mode in a session, which is closed when the context ends.
+
+        Args:
+          run: the run on a slice.
+          mode: a mode that `lowering.lower` accepts, such as "score_eval".
+        """
         reading = dataclasses.replace(run, mode=mode, packed=False, microbatches=1)
         cores = cls(lower(reading))
         with cores.session:
             yield cores
 
     def restore(self, prefix: str) -> None:
-        """Restores a checkpoint like the hosts: into masters, then from masters into slices."""
+        """Restores a checkpoint as hosts do: runs the saver, then copies the masters to slices.
+
+        The saver fills the masters, which are the values in checkpoints.
+        """
         for name in self._restore:
             operation = self.graph.get_operation_by_name(name)
             self.session.run(operation, {self._file_name: prefix})
@@ -372,14 +382,15 @@ def equal_on_cores(values: list[list[np.ndarray]]) -> bool:
 
 @contextlib.contextmanager
 def deterministic_uniform() -> Iterator[None]:
-    """Makes uniform draws deterministic in programs that are built in the context.
+    """Makes uniform random draws deterministic in the program that is built within the context.
 
-    The n-th draw of one program equals that of another, so each program needs its own context.
+    The n-th draw of one context equals the n-th draw of another. To compare two programs, build
+    each in its own context.
     """
     numbers = itertools.count()
 
     def draw(mesh: mtf.Mesh, shape: Any, **keywords: Any) -> mtf.Tensor:
-        del keywords  # ignore the type: a comparison with the rate needs float32
+        del keywords  # ignores the requested type, because comparing with the rate needs float32
         return uniform(mesh, mtf.convert_to_shape(shape), next(numbers))
 
     with compat.replaced("mtf_ops.random_uniform", draw):
@@ -387,11 +398,12 @@ def deterministic_uniform() -> Iterator[None]:
 
 
 def uniform(mesh: mtf.Mesh, shape: mtf.Shape, number: int) -> mtf.Tensor:
-    """Returns numbers from 0 to 1, float32, one for each element of a tensor.
+    """Returns a tensor of float32 numbers from 0 to 1, which depend only on position and draw.
 
     Args:
       mesh: the mesh of the tensor.
-      shape: its shape. The order of its dimensions does not matter, nor how a layout splits them.
+      shape: the shape of the tensor. A number depends neither on the order of the dimensions nor on
+        how a layout splits them.
       number: the index of the draw within the program.
     """
     total = mtf.constant(mesh, number * _GOLDEN_RATIO % 1, mtf.Shape([]), tf.float32)
@@ -403,6 +415,6 @@ def uniform(mesh: mtf.Mesh, shape: mtf.Shape, number: int) -> mtf.Tensor:
 
 
 def _dimension_step(name: str) -> float:
-    """Returns a step between 0.25 and 0.75 that differs between dimensions."""
+    """Returns the step along a dimension: between 0.25 and 0.75, and different for each name."""
     digest = hashlib.sha256(name.encode()).digest()
     return 0.25 + 0.5 * int.from_bytes(digest[:4], "little") / 2**32

@@ -20,9 +20,9 @@ def write_dataset(
     """Writes `templates.yaml` and a JSON Lines file for each split; returns the folder.
 
     Args:
-      folder: the folder to write, named like the dataset.
-      prompts: name -> template and answer choices; None for a template without choices.
-      splits: name -> rows.
+      folder: the folder to write. Its name is the name of the dataset.
+      prompts: name of a prompt -> its template, and its answer choices (None if it has none).
+      splits: name of a split -> its rows.
     """
     write_templates(folder, prompts)
     for split, rows in splits.items():
@@ -34,8 +34,8 @@ def write_templates(folder: Path, prompts: Mapping[str, tuple[str, str | None]])
     """Writes `templates.yaml` in promptsource's format; returns its path.
 
     Args:
-      folder: the dataset's folder.
-      prompts: name -> template and answer choices; None for a template without choices.
+      folder: the folder of the dataset.
+      prompts: name of a prompt -> its template, and its answer choices (None if it has none).
     """
     templates = {}
     for name, (jinja, choices) in prompts.items():

@@ -1,4 +1,4 @@
-"""Restores the global state of a process after a test; and the configuration of a tiny model.
+"""Restores the global state of a process after a test, and has the settings of a tiny model.
 
 with registries_restored(), gin_restored():
     import my_tasks
@@ -7,18 +7,18 @@ with registries_restored(), gin_restored():
 import contextlib
 from collections.abc import Iterator
 
-# Bindings of a T5.1.1 that trains in milliseconds. Pass them as --gin_param, after a file of
-# models/.
+# Gin bindings of a T5 1.1 that trains in milliseconds. Pass each as --gin_param, together with a
+# --gin_file of models/, whose sizes they replace.
 TINY_MODEL = ("d_model = 16", "d_ff = 32", "d_kv = 8", "num_heads = 2", "num_layers = 1")
 
 
 class Killed(BaseException):
-    """Simulates SIGKILL inside a process: no `except Exception` can clean up."""
+    """Simulates SIGKILL in a test: it is no `Exception`, so no `except Exception` catches it."""
 
 
 @contextlib.contextmanager
 def registries_restored() -> Iterator[None]:
-    """Removes everything that was registered with SeqIO inside the context."""
+    """Restores SeqIO's tasks and mixtures at the end of the context, without those added in it."""
     from t0.compat import seqio
 
     registries = (seqio.TaskRegistry._REGISTRY, seqio.MixtureRegistry._REGISTRY)

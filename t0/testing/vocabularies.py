@@ -13,13 +13,15 @@ _OPTIONS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "hard_vocab_lim
 
 
 def train_vocabulary(path: Path, text: Iterable[str], *, size: int = 60, **options: Any) -> Path:
-    """Trains a model whose first pieces are T5's: padding, end, unknown, but no start.
+    """Trains a SentencePiece model with the first pieces of T5's: padding, end of text, unknown.
+
+    As in T5's model, there is no piece for the start of a text.
 
     Args:
-      path: where to write the model.
-      text: sentences to train on; the same sentences give the same model.
-      size: the number of pieces; fewer if the text does not have as many.
-      options: options of `SentencePieceTrainer.train`.
+      path: the file to write.
+      text: the sentences to train on. The same sentences always give the same model.
+      size: the largest number of pieces. There are fewer if the text does not have as many.
+      options: further options of `SentencePieceTrainer.train`.
 
     Returns:
       `path`.
@@ -40,13 +42,13 @@ def train_vocabulary(path: Path, text: Iterable[str], *, size: int = 60, **optio
 
 
 def with_sentinels(source: Path, path: Path, *, count: int = 100, before: str = "\u2581") -> Path:
-    """Writes a copy of a model with sentinels as its last pieces, as in T5's `.100extra`.
+    """Writes a copy of a model and appends sentinels as its last pieces, as in T5's `.100extra`.
 
     Args:
-      source: the model to read.
-      path: where to write the copy.
+      source: the file of the model to copy.
+      path: the file to write.
       count: the number of sentinels.
-      before: the prefix of their text; in T5's model it is SentencePiece's mark of a blank.
+      before: the prefix of a sentinel's text. T5's model has SentencePiece's mark of a space.
 
     Returns:
       `path`.

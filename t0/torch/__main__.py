@@ -1,13 +1,13 @@
-"""Runs a specification on PyTorch, in one process or in those that `torchrun` starts.
+"""Runs a specification on PyTorch, in one process or in the processes that `torchrun` starts.
 
     torchrun --nproc_per_node=8 -m t0.torch spec.json
     torchrun --nproc_per_node=8 -m t0.torch --model_dir=/models/tiny --gin_file=... [flags]
     python -m t0.torch spec.json --device=cpu
 
 `t5_mesh_transformer ... --save_spec=spec.json` writes a specification. The flags of
-`t5_mesh_transformer` are accepted instead: the first process then starts another process, which
-imports TensorFlow and makes a specification from the flags, and sends it to the other processes.
-None of them imports TensorFlow.
+`t5_mesh_transformer` can be given instead of the file. The first process then starts a separate
+process, which imports TensorFlow and makes a specification from the flags. The first process sends
+this specification to the others, so none of the processes of the run imports TensorFlow.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--export_hf", metavar="DIR", help="write the last checkpoint here for Hugging Face"
     )
-    parser.add_argument("--engine", choices=["torch"], help=argparse.SUPPRESS)  # is this one
+    parser.add_argument("--engine", choices=["torch"], help=argparse.SUPPRESS)  # always this engine
     return parser
 
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> None:
     """Runs the training, evaluation or prediction that a command line describes.
 
     Raises:
-      UserError: for a mistake of the user.
+      UserError: if a flag or a setting is wrong, or the run fails for another known reason.
     """
     arguments, words = make_parser().parse_known_args(argv)
     if not words:
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> None:
 
     with world.join_processes(arguments.device, arguments.timeout_minutes) as joined:
         if arguments.export_hf and not _is_file(words):
-            words = [*words, f"--export_hf={arguments.export_hf}"]  # is checked with the flags
+            words = [*words, f"--export_hf={arguments.export_hf}"]  # to check it with the flags
         text = _read_specification(words, joined)
         joined.check_equal("the specification", text)
         spec = from_json(text, RunSpec)
@@ -142,7 +142,7 @@ def _check_evaluates(arguments: argparse.Namespace, mode: str) -> None:
 
 
 def _read_specification(words: Sequence[str], world: "World") -> str:
-    """Returns the specification's text, read from a file or made by the first process."""
+    """Returns the text of the specification file, or the text that process 0 makes from flags."""
     if _is_file(words):
         with reading(words[0]):
             return Path(words[0]).read_text(encoding="utf-8")
@@ -162,14 +162,14 @@ def _is_file(words: Sequence[str]) -> bool:
 
 
 def _make_specification(words: Sequence[str]) -> str:
-    """Returns the specification that a separate process makes from flags."""
+    """Makes a specification from flags in a separate process, and returns its text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spec.json"
         command = [sys.executable, "-m", "t0.cli.mesh_transformer", "--engine=torch", *words]
         command.append(f"--save_spec={path}")
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
         if done.returncode or not path.exists():
-            raise SystemExit(done.returncode or 2)  # it has printed the reason
+            raise SystemExit(done.returncode or 2)  # the separate process has printed the reason
         return path.read_text(encoding="utf-8")
 
 

@@ -1,13 +1,14 @@
-"""Chooses PyTorch's kernel for attention with a bias that has a gradient.
+"""Computes attention, and chooses PyTorch's kernel for a bias that has a gradient.
 
     kernel, lines = choose_kernel(torch.device("cuda"), torch.bfloat16)     # "efficient", []
     mixed = attend(queries, keys, values, bias, kernel)
 
-"efficient" (memory-efficient attention) keeps no probabilities; "plain" keeps them. On CUDA, a run
-first tries them on small tensors, forward and backward, in this order, and uses the first one that
-is correct. Flash attention and cuDNN's attention accept no bias with a gradient. FlexAttention does
-not need a bias for every sequence, but on an H100 with PyTorch 2.11 it was slower in the model, and
-its gradients of cross-attention were wrong.
+The kernel "efficient" (memory-efficient attention) does not store the attention probabilities for
+the backward pass; the kernel "plain" does. On CUDA, a run first tries both on small tensors,
+forward and backward, in this order, and uses the first one that is correct. Flash attention and
+cuDNN's attention accept no bias with a gradient. FlexAttention does not need a bias for every
+sequence, but on an H100 with PyTorch 2.11 it made the model slower, and its gradients of
+cross-attention were wrong.
 """
 
 import functools
@@ -30,14 +31,15 @@ def attend(
     bias: torch.Tensor,
     kernel: str = "auto",
 ) -> torch.Tensor:
-    """Returns attention [B, H, L, d_kv] of queries to keys and values [B, H, M, d_kv].
+    """Returns the attended values, [B, H, L, d_kv].
 
     Args:
-      queries: [B, H, L, d_kv].
-      keys: [B, H, M, d_kv].
-      values: as keys.
-      bias: [B or 1, H or 1, L, M].
-      kernel: one of `KERNELS`, for a bias with a gradient; "auto" leaves the choice to PyTorch.
+      queries: [B, H, L, d_kv], for B sequences, H heads and L tokens.
+      keys: [B, H, M, d_kv], for M tokens.
+      values: [B, H, M, d_kv].
+      bias: the bias of the logits, [B or 1, H or 1, L, M].
+      kernel: the kernel to use if the bias has a gradient, one of `KERNELS`; "auto" to let PyTorch
+        choose.
     """
     options = {"attn_mask": bias, "scale": 1.0}
     if kernel == "auto" or not bias.requires_grad:
@@ -49,12 +51,15 @@ def attend(
 def choose_kernel(
     device: torch.device, dtype: torch.dtype, candidates: tuple[str, ...] = KERNELS
 ) -> tuple[str, list[str]]:
-    """Returns the first kernel that works here, "auto" on a CPU, and lines about the others.
+    """Returns the first kernel that works on a device, and a line about each that does not.
 
     Args:
-      device: where it computes.
+      device: the device that computes.
       dtype: the type of activations.
-      candidates: the kernels to choose from, in this order.
+      candidates: the kernels to try, in this order.
+
+    Returns:
+      the kernel, which is "auto" on a CPU or if no candidate works; and the lines.
     """
     lines: list[str] = []
     for kernel in candidates if device.type == "cuda" else ():
@@ -66,8 +71,8 @@ def choose_kernel(
 
 
 def supported_backends(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, str]]:
-    """Yields each kernel, and "runs" or the reason why it accepts no bias with a gradient."""
-    _reference()  # computed here, before a kernel is selected
+    """Yields the name of each kernel, with "runs" or the reason why it accepts no such bias."""
+    _reference()  # computed here, because within the loop a kernel is selected
     backends = {
         "flash": SDPBackend.FLASH_ATTENTION,
         "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -79,7 +84,7 @@ def supported_backends(device: torch.device, dtype: torch.dtype) -> Iterator[tup
 
 
 def _find_fault(kernel: str, device: torch.device, dtype: torch.dtype) -> str:
-    """Returns the error of a kernel on small tensors, forward and backward; "" if there is none."""
+    """Tries a kernel on small tensors, forward and backward; returns its error, "" if correct."""
     try:
         results = _run_trial(kernel, device, dtype)
     except RuntimeError as error:  # from PyTorch, CUDA or the allocator

@@ -4,10 +4,10 @@
     checkpoints.save(100, {"position": position, ...}, best=80)
     record = checkpoints.restore(latest("/models/tiny"))
 
-The checkpoint of step 100 is the folder `torch.ckpt-100`: a safetensors file from each process,
-written by `torch.distributed.checkpoint`, and `resume.json`, which has the position in the data and
-the other state of the run. Any number of processes can read it; each reads its own rows. A folder
-gets its name once it is complete and on the disk. Nothing in it is pickled.
+The checkpoint of step 100 is the folder `torch.ckpt-100`. It has a safetensors file from each
+process, written by `torch.distributed.checkpoint`, and `resume.json` with the position in the data
+and the other state of the run. Any number of processes can read a checkpoint; each reads its own
+rows. A folder gets its final name only when it is complete and on the disk. No file is pickled.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ _SAVING = ".saving-torch-"
 
 
 def steps(model_dir: str) -> list[int]:
-    """Returns the steps of the complete checkpoints, ascending."""
+    """Returns the steps of the complete checkpoints in a model directory, ascending."""
     return list(torch_shards.steps(Path(model_dir)))
 
 
 def folder_of(model_dir: str, step: int) -> Path:
-    """Returns the folder of a checkpoint."""
+    """Returns the folder of the checkpoint of a step."""
     return Path(model_dir) / f"torch.ckpt-{step}"
 
 
@@ -50,12 +50,12 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-      model_dir: the model directory, which every process can write.
+      model_dir: the model directory, to which every process can write.
       model: the model.
-      optimizer: its optimizer.
+      optimizer: the optimizer of the model.
       world: the processes.
       keep: the rules for removing older checkpoints.
-      vocabulary: the SentencePiece model's path.
+      vocabulary: the path of the SentencePiece model.
     """
 
     def __init__(
@@ -78,15 +78,15 @@ class Checkpoints:
         self._own: list[int] = []
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None = None) -> Path:
-        """Writes the checkpoint of `step`; every process must call it.
+        """Writes the checkpoint of a step; every process must call this.
 
         Args:
           step: the number of steps done.
-          record: the state that `restore` returns.
-          best: the step whose checkpoint is the best so far.
+          record: the state of the run, which `restore` will return.
+          best: the step of the best checkpoint so far; None if there is none.
 
         Raises:
-          UserError: if it cannot be written; the earlier checkpoints are unchanged.
+          UserError: if the checkpoint cannot be written. Earlier checkpoints are unchanged.
         """
         target = folder_of(self._model_dir, step)
         staging = target.with_name(f"{_SAVING}{step}")
@@ -115,14 +115,14 @@ class Checkpoints:
         return target
 
     def restore(self, step: int) -> dict[str, Any]:
-        """Loads a checkpoint exactly; returns its record.
+        """Loads a checkpoint bit for bit; returns its record.
 
         Raises:
-          UserError: if it is damaged, or of another model or optimizer.
+          UserError: if the checkpoint is damaged, or is of another model or optimizer.
         """
         path = folder_of(self._model_dir, step)
         record = read_record(path)
-        # Rows of a missing file would keep whatever values they have.
+        # Without this check, the rows of a missing file would silently keep their present values.
         torch_shards.checked_files(path, record["files"])
         self._check_checksums(path, record)
         state = self._state()
@@ -139,15 +139,16 @@ class Checkpoints:
         return record
 
     def _checksums(self, folder: Path) -> dict[str, str]:
-        """Returns name -> SHA-256 of the files of a new checkpoint; each process hashes some."""
-        # The first process's list, because a network folder may show the others an older one.
+        """Returns name of a file -> its SHA-256, for a new checkpoint; each process hashes some."""
+        # The list is the first process's, because a network folder may show the others an older
+        # one.
         names, *_ = self._world.gather(sorted(path.name for path in folder.iterdir()))
         own = names[self._world.rank :: self._world.size]
         checksums = {name: torch_shards.file_checksum(folder / name) for name in own}
         return {name: text for each in self._world.gather(checksums) for name, text in each.items()}
 
     def _check_checksums(self, folder: Path, record: Mapping[str, Any]) -> None:
-        """Checks the files' bytes; each process hashes some, and all raise the same error."""
+        """Checks the hashes of all files. Each process hashes some; all raise the same error."""
         paths = [folder / name for name in sorted(record["files"])]
         own = paths[self._world.rank :: self._world.size]
         damaged = [path for path in own if not torch_shards.has_checksum(path, record)]
@@ -179,7 +180,7 @@ def _as_dtensor(slot: Slot, mesh: Any) -> DTensor:
 
 
 def _publish(staging: Path, target: Path) -> None:
-    """Gives a complete folder its final name; replaces an existing folder of that name."""
+    """Gives a complete folder its final name, and replaces a folder that has that name."""
     for path in staging.iterdir():
         publishing.to_disk(str(path))
     publishing.to_disk(str(staging))
@@ -190,7 +191,8 @@ def _publish(staging: Path, target: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    # First the record: without it the folder is no checkpoint, even if removing it fails midway.
+    # The record is removed first. Without it, the folder does not count as a checkpoint even if the
+    # removal is interrupted.
     with contextlib.suppress(FileNotFoundError):
         (folder / RECORD).unlink()
         shutil.rmtree(folder)
@@ -200,7 +202,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     """Returns the record of a checkpoint.
 
     Raises:
-      UserError: if it is damaged.
+      UserError: if the record is damaged.
     """
     record = torch_shards.read_record(folder)
     try:

@@ -3,7 +3,7 @@
     check_same(spec, allowed=False)      # UserError if the run began with another configuration
     write(spec)                          # configuration.json, operative_config.gin
 
-Both engines compare and write the same files.
+Both engines write the same files, and compare them in the same way.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from t0.files.untrusted import parsed_json
 from t0.training import model_directory
 from t0.training.model_directory import CONFIGURATION_FILE
 
-# The files of a model directory that a specification may contain.
+# The configuration files that a specification may contain, by their names in a model directory.
 _RECORDS = (CONFIGURATION_FILE, "operative_config.gin", "operative_config.t0.gin")
 
 
@@ -24,10 +24,11 @@ def check_same(spec: RunSpec, *, allowed: bool) -> None:
 
     Args:
       spec: a training run.
-      allowed: whether the configuration may differ from that of an earlier start, by any engine.
+      allowed: whether the configuration may differ from that of an earlier start with any engine.
 
     Raises:
-      UserError: if it differs and may not, or a file of the specification has an unknown name.
+      UserError: if the configuration differs although that is not allowed, or if a file of the
+        specification has an unknown name.
     """
     for name in spec.records:
         if name not in _RECORDS:
@@ -46,6 +47,6 @@ def check_same(spec: RunSpec, *, allowed: bool) -> None:
 
 
 def write(spec: RunSpec) -> None:
-    """Writes the records into the model directory."""
+    """Writes the configuration files of the specification into the model directory."""
     for name, text in spec.records.items():
         write_whole(f"{spec.model_dir}/{name}", text)

@@ -5,13 +5,14 @@
     model.restore("/models/gpt2")
     model.log_likelihoods(inputs, targets)     # [B, L], [B, C, T] -> float32 [B, C]
 
-Such a model reads an input and a choice as one text, and tokenisers disagree about texts that are
-cut in two: how the two are joined is a part of the result. `JOINS` has the published ways.
+A decoder-only model reads an input and a choice as one text. If the two parts are tokenized
+separately, the ids may differ from those of the whole text, so the score depends on how the parts
+are joined. `JOINS` has the published ways.
 
-Token ids are stored one higher than the tokeniser's: 0 is padding in `t0.scoring`, and a token
-here. A folder is data: weights are safetensors, code in a folder is not run, no value of its
-config.json chooses code, and its tokenizer is first loaded within limits (`tokenizer_check`).
-Every weight of the model is read from the folder: a missing or unexpected tensor is an error.
+Arrays have each token id plus 1, because 0 is padding in `t0.scoring` but a token of these models.
+No file of a folder can run code: weights are safetensors, Python files are ignored, and no value of
+config.json chooses code. The tokenizer is first loaded within limits (`tokenizer_check`). Every
+weight of the model is read from the folder, so a missing or unexpected tensor is an error.
 """
 
 import contextlib
@@ -32,15 +33,18 @@ from t0.errors import UserError, short_reason
 from t0.torch import tokenizer_check
 from t0.torch.tokenizer_check import import_transformers
 
-# Any of these makes a tokeniser.
+# A folder has a tokenizer if it has one of these files.
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _BESIDE = (*TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
-# Fields of config.json by which transformers chooses code or files, besides the two that `restore`
-# sets itself (attn_implementation and experts_implementation, which can name a kernel of the hub).
+# The fields of config.json with which transformers chooses code or files. Two more such fields,
+# attn_implementation and experts_implementation (which can name a kernel of the hub), are not here,
+# because `restore` sets them itself.
 _CHOOSING = ("quantization_config", "fusion_config", "transformers_weights")
-_SHOWN = 4  # names of tensors in a message
-_LARGEST_UNREAD = 10_000_000  # elements; a model this much larger than its file is not built
-# What a later token may change of a token's logits, in their standard deviations: rounding.
+_SHOWN = 4  # the number of tensors that a message names
+# A model is not built if it has over twice the elements of its file, plus this number.
+_LARGEST_UNREAD = 10_000_000
+# How many tokens a check of causality has, and how much a later token may change an earlier token's
+# logits by rounding, in standard deviations of the logits.
 _PROBE_TOKENS, _PROBE_SHARE = 4, 1e-3
 
 
@@ -49,9 +53,10 @@ class Join:
     """A published way to join an input and a choice.
 
     Attributes:
-      description: its description in results files.
-      join: (tokeniser, input, choice) -> the ids that are given, and those that are scored.
-      cut_left: whether a long input loses its beginning, and not its end.
+      description: the description of this way in results files.
+      join: function from (tokenizer, input, choice) to (the ids that the model is given, the ids
+        that are scored).
+      cut_left: whether an input that is too long loses its beginning instead of its end.
     """
 
     description: str
@@ -60,20 +65,20 @@ class Join:
 
 
 def _join_as_lm_eval(tokenizer: Any, given: str, choice: str) -> tuple[list[int], list[int]]:
-    """Joins as lm-evaluation-harness 0.4.13 does (`TemplateLM._encode_pair`)."""
+    """Joins an input and a choice like lm-evaluation-harness 0.4.13 (`TemplateLM._encode_pair`)."""
     text = " " + choice
     if not given:
         bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
         return [eos if bos is None else bos], tokenizer.encode(text, add_special_tokens=False)
     bare = given.rstrip()
     whole = tokenizer.encode(given + text)
-    # What the tokeniser puts around a text, such as BOS, is around the input and the whole alike.
+    # The tokenizer adds the same special tokens, such as BOS, to the input and to the whole text.
     context = tokenizer.encode(bare) if bare else whole[:1]
     return context, whole[len(context) :]
 
 
 def _join_as_t_zero(tokenizer: Any, given: str, choice: str) -> tuple[list[int], list[int]]:
-    """Joins as T0's repository does (bigscience-workshop/t-zero, evaluation/run_eval.py)."""
+    """Joins an input and a choice like bigscience-workshop/t-zero (evaluation/run_eval.py)."""
     return tokenizer.encode(given, add_special_tokens=False), tokenizer.encode(choice)
 
 
@@ -95,16 +100,16 @@ JOINS = {
 
 
 class DecoderOnly:
-    """A decoder-only model; a scorer of `t0.scoring.ranking`.
+    """Scores choices with a decoder-only model, for `t0.scoring.ranking`.
 
     Args:
-      folder: a folder with config.json, safetensors and a tokeniser.
-      device: where it computes.
-      activations: the type of weights and activations; the softmax is float32.
-      batch_tokens: the most tokens of a forward pass.
+      folder: a folder with config.json, safetensors and a tokenizer.
+      device: the device that computes.
+      activations: the type of weights and activations. The softmax is always float32.
+      batch_tokens: the largest number of tokens in a forward pass.
 
     Raises:
-      UserError: if one of them is missing, or the folder has another kind of model.
+      UserError: if a file is missing, or the folder has another kind of model.
     """
 
     replicas = 1
@@ -123,17 +128,17 @@ class DecoderOnly:
 
     @property
     def device_kind(self) -> str:
-        """ "gpu" or "cpu"."""
+        """The kind of device that computes: "gpu" or "cpu"."""
         return "gpu" if self._device.type == "cuda" else "cpu"
 
     @property
     def positions(self) -> int | None:
-        """The context window in tokens, None if the model has no limit."""
+        """The context window in tokens; None if the model has no limit."""
         return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
     @property
     def fingerprint(self) -> str:
-        """A hash that changes with the weights' files or their times."""
+        """A hash that changes if a file with weights changes, or its modification time."""
         return _hash(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in self._weights)
 
     @property
@@ -147,10 +152,10 @@ class DecoderOnly:
         }
 
     def encode(self, join: Join, given: str, choice: str) -> tuple[list[int], list[int]]:
-        """Returns the ids of an input and those of a choice, joined.
+        """Returns the ids of an input and the ids of a choice, in the way of `join`.
 
         Raises:
-          UserError: if the tokenizer fails, or makes an id for which the model has no embedding.
+          UserError: if the tokenizer fails, or returns an id for which the model has no embedding.
         """
         with _as_user_error(self._folder, "its tokenizer cannot encode a text"):
             context, scored = join.join(self.tokenizer, given, choice)
@@ -174,9 +179,9 @@ class DecoderOnly:
         """Loads the weights; returns the number of tensors that were read.
 
         Raises:
-          UserError: if the folder has not exactly the tensors of the model.
+          UserError: if a tensor of the model is missing in the folder, or the folder has others.
         """
-        del checkpoint  # the folder's
+        del checkpoint  # not needed, because the weights are in the folder
         self._check_size()
         with _as_user_error(self._folder):
             model, report = import_transformers().AutoModelForCausalLM.from_pretrained(
@@ -186,22 +191,23 @@ class DecoderOnly:
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=True,
-                # The library's own choice, whatever config.json says.
+                # None means the library's default, so that config.json cannot choose.
                 attn_implementation=None,
                 experts_implementation=None,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are in the report, by name
+                ignore_mismatched_sizes=True,  # the report names them, and is checked below
             )
         _check_report(self._folder, report)
         self._model = model.to(self._device).eval()
         self._check_causal()
-        # Tied weights count once. All others were read, or the report would have named them.
+        # Tied weights count once. The checked report names no tensor, so all have been read.
         return sum(1 for _ in model.parameters())
 
     def _check_size(self) -> None:
         """Checks that the model is about as large as its file, before any memory is allocated.
 
-        Transformers fills what is missing at random before it reports it.
+        Otherwise transformers would allocate all missing weights, and fill them at random, before
+        it reports that they are missing.
         """
         stored = sum(int(np.prod(tensor.shape)) for tensor in self._tensors.values())
         layers = getattr(self.config.get_text_config(), "num_hidden_layers", 0)
@@ -246,7 +252,8 @@ class DecoderOnly:
 
         Args:
           inputs: int [B, L], ids plus 1; 0 is padding.
-          targets: int [B, C, T], likewise; a row of padding has 0 nats.
+          targets: int [B, C, T], the C choices of each input, also as ids plus 1. A choice with
+            only padding has the result 0.
         """
         nats = np.zeros(targets.shape[:2], np.float32)
         places = np.argwhere(targets.any(-1))  # (row, choice)
@@ -258,7 +265,7 @@ class DecoderOnly:
         return nats
 
     def _score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """Returns the summed log-probabilities of each pair's second ids after its first, [N]."""
+        """Returns the log-likelihoods of N pairs (given ids, scored ids), in nats, [N]."""
         width = max(len(context) + len(scored) for context, scored in pairs) - 1
         ids, seen, targets = (torch.zeros(len(pairs), width, dtype=torch.int64) for _ in range(3))
         scored_at = torch.zeros(len(pairs), width, dtype=torch.bool)
@@ -268,7 +275,7 @@ class DecoderOnly:
             ids[row, :length], seen[row, :length] = whole[:-1], 1
             targets[row, :length] = whole[1:]
             scored_at[row, len(context) - 1 : length] = True
-        # Logits are made from the first scored position on.
+        # Logits are computed only from the first scored position on.
         keep = width - (min(len(context) for context, _ in pairs) - 1)
         some = {"logits_to_keep": keep} if _keeps_logits(self._model) else {}
         batch = {"input_ids": ids.to(self._device), "attention_mask": seen.to(self._device)}
@@ -291,7 +298,10 @@ def _hash(parts: Iterator[str]) -> str:
 
 
 def _check_files(folder: Path) -> None:
-    """Checks that the folder has safetensors, no adapter, and no pipe, whose reading never ends."""
+    """Checks that the folder has safetensors, no adapter, and no special files such as pipes.
+
+    Reading a pipe could wait forever.
+    """
     look_alikes.check(folder)
     for path in folder.iterdir():
         if path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
@@ -305,10 +315,10 @@ def _check_files(folder: Path) -> None:
 
 
 def _check_report(folder: Path, report: Mapping[str, Any]) -> None:
-    """Checks transformers' report on what it loaded.
+    """Checks the report of transformers about the tensors that it has loaded.
 
     Raises:
-      UserError: if a tensor of the model was not read, or one of the folder was not used.
+      UserError: if a tensor of the model was not loaded, or a tensor of the folder was not used.
     """
     kinds = {
         "missing": report["missing_keys"],
@@ -369,13 +379,13 @@ def _load_tokenizer(folder: Path) -> Any:
 
 @contextlib.contextmanager
 def _as_user_error(folder: Path, fault: str = "cannot be read as a model") -> Iterator[None]:
-    """Raises an error or a panic of transformers and its libraries as a UserError."""
+    """Turns errors and panics of transformers and its libraries into a UserError."""
     try:
         yield
     except UserError:
         raise
-    except BaseException as error:  # they raise errors of every kind
-        # A panic of Rust is no Exception.
+    except BaseException as error:  # these libraries raise errors of many classes
+        # A panic in Rust is raised as a BaseException that is no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise UserError(

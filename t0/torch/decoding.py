@@ -4,12 +4,12 @@
     generator.restore("/models/tiny/torch.ckpt-1000")
     ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
-Letters of the shapes: B examples, K beams (1 without beam search), L input tokens, T target tokens,
-D `d_model`, H heads, W width of a head, V vocabulary.
+The letters of shapes are B examples, K beams (1 without beam search), L input tokens, T target
+tokens, D for `d_model`, H heads, W for the width of a head, and V for the vocabulary.
 
 Every process has the whole model, in the type of activations, so that processes decode different
 batches without waiting for each other. The encoder runs once; a step computes one position of every
-beam. Tokens are chosen as in `t0.inference.search`, score for score.
+beam. Tokens and scores are the same as those of `t0.inference.search`.
 """
 
 import numpy as np
@@ -24,13 +24,13 @@ from t0.torch.world import World
 
 
 class TorchGenerator:
-    """Predicts with one set of weights.
+    """Predicts tokens with the weights of one checkpoint at a time.
 
     Args:
       spec: the model.
       device: the device that computes.
-      activations: the type of weights and activations; logits are float32.
-      method: how tokens are chosen.
+      activations: the type of weights and activations. Logits are always float32.
+      method: the method that chooses tokens: greedy search, sampling or beam search.
     """
 
     replicas = 1
@@ -44,14 +44,14 @@ class TorchGenerator:
 
     @property
     def device_kind(self) -> str:
-        """ "gpu" or "cpu"."""
+        """The kind of device that computes: "gpu" or "cpu"."""
         return "gpu" if self._world.device.type == "cuda" else "cpu"
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables.
 
         Raises:
-          UserError: if there is no such checkpoint, or it is of another model.
+          UserError: if there is no such checkpoint, or it belongs to another model.
         """
         self._model = None  # frees the weights of the previous checkpoint
         with torch.device("meta"):
@@ -69,14 +69,15 @@ class TorchGenerator:
         """Returns predicted tokens and their scores.
 
         Args:
-          inputs: int [B, L], 0 is padding.
-          limits: int [B], the most tokens to predict for each row; 0 for a padding row.
-          draws: float [B, T], uniform from 0 to below 1, used only for sampling. T is the most
-            tokens of any row.
+          inputs: int [B, L]; 0 is padding.
+          limits: int [B], the largest number of tokens to predict for each row; 0 for a row of
+            padding.
+          draws: float [B, T], uniform random numbers from 0 to below 1, which only sampling uses. T
+            is at least the largest limit.
 
         Returns:
-          the tokens, int32 [B, T]: each row's tokens up to EOS or its limit, then zeros; and the
-          scores, float32 [B]: the sums of the tokens' log-probabilities in nats.
+          the tokens, int32 [B, T]: for each row, its tokens up to EOS or its limit, then zeros; and
+          the scores, float32 [B]: the sum of the log-probabilities of these tokens, in nats.
         """
         device, beams = self._world.device, self._method.beam_size
         tokens = torch.from_numpy(inputs).to(device, torch.int64)
@@ -101,15 +102,15 @@ class TorchGenerator:
 class CachedDecoder:
     """The decoder's state for a batch: the keys and values of all earlier positions.
 
-    The beams of an example share the keys and values of its inputs. When beams change their order,
-    their own keys and values are copied.
+    The beams of an example share the keys and values of its inputs. Each beam has its own keys and
+    values of earlier tokens, which are copied when the beams change their order.
 
     Args:
       model: the model, in evaluation mode.
       memory: the encoder's output, [B, L, D].
       segments: 1 for tokens of the inputs and 0 for padding, [B, L].
-      beams: K.
-      length: T, the most steps.
+      beams: the number of beams, K.
+      length: the largest number of steps, T.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class CachedDecoder:
         self._model, self._beams = model, beams
         self._mask = mask(torch.ones_like(segments[:, :1]), segments, memory.dtype)
         layers = [[layer.inner for layer in block.layer] for block in model.decoder.block]
-        # Keys and values of each block: of the inputs [B, H, L, W], and of the tokens
+        # Each block has keys and values of the inputs, [B, H, L, W], and of the tokens so far,
         # [B * K, H, T, W].
         self._inputs = [cross.keys_and_values(memory) for _, cross, _ in layers]
         self._tokens = [
@@ -129,11 +130,11 @@ class CachedDecoder:
         ]
 
     def step(self, tokens: torch.Tensor, position: int) -> torch.Tensor:
-        """Returns the last hidden states [B * K, D] at a position.
+        """Returns the hidden states of the last layer at a position, [B * K, D].
 
         Args:
           tokens: the tokens of the previous position, [B, K]; zeros at position 0.
-          position: from 0; each position is computed once, in order.
+          position: the position, from 0. Each position must be computed once, in order.
         """
         decoder = self._model.decoder
         x = self._model.shared(tokens.flatten())[:, None]
@@ -151,10 +152,10 @@ class CachedDecoder:
         return decoder.final_layer_norm(x)[:, 0]
 
     def reorder(self, parents: torch.Tensor, position: int) -> None:
-        """Gives each beam the past of its parent, up to a position.
+        """Gives each beam the keys and values of its parent, up to a position.
 
         Args:
-          parents: the number of each beam's parent, [B, K].
+          parents: for each beam, the number of the earlier beam that it continues, [B, K].
           position: the last position that was computed.
         """
         first = torch.arange(len(parents), device=parents.device)[:, None] * self._beams
@@ -166,13 +167,13 @@ class CachedDecoder:
 
 
 class _SingleSearch:
-    """Greedy search or sampling.
+    """The state of greedy search or sampling.
 
     Attributes:
-      tokens: the decoder's next tokens, [B, 1].
-      running: whether an example has not ended, [B].
-      ids: the result so far, [B, T].
-      score: the sum of its tokens' log-probabilities, [B].
+      tokens: the next tokens to feed to the decoder, [B, 1].
+      running: for each example, whether it has not ended, [B].
+      ids: the tokens chosen so far, [B, T].
+      score: the sum of the log-probabilities of these tokens, in nats, [B].
     """
 
     def __init__(self, method: DecodingMethod, limits: torch.Tensor, length: int) -> None:
@@ -183,7 +184,7 @@ class _SingleSearch:
         self.score = torch.zeros(len(limits), device=limits.device)
 
     def choose(self, step: int, logits: torch.Tensor, draws: torch.Tensor) -> None:
-        """Chooses the next token of each example from logits [B, V] and draws [B, T]."""
+        """Chooses the next token of each example, from logits [B, V] and random numbers [B, T]."""
         if self._method.temperature:
             chosen = _draw_tokens(logits, draws[:, step], self._method)
         else:
@@ -197,23 +198,24 @@ class _SingleSearch:
 
 
 def _draw_tokens(logits: torch.Tensor, draws: torch.Tensor, method: DecodingMethod) -> torch.Tensor:
-    """Returns tokens [B] drawn with the uniform random numbers `draws` [B], from 0 to below 1."""
+    """Samples tokens [B] with `draws` [B], which are uniform random numbers from 0 to below 1."""
     likeliest = None
     if method.top_k:
         logits, likeliest = logits.topk(min(method.top_k, logits.shape[-1]))
     below = (logits / method.temperature).softmax(-1).cumsum(-1)
-    # The first token where the cumulative probability exceeds the draw, which is scaled by the sum
-    # of all probabilities: that may round to less than 1.
+    # The result is the first token at which the cumulative probability exceeds the draw. The draw
+    # is scaled by the sum of all probabilities, because rounding can make that sum less than 1.
     index = (below <= draws[:, None] * below[:, -1:]).sum(-1).clamp(max=logits.shape[-1] - 1)
     return index if likeliest is None else likeliest.gather(1, index[:, None])[:, 0]
 
 
 class _BeamSearch:
-    """Beam search; the attributes are those of `_SingleSearch`, with tokens [B, K].
+    """The state of beam search, with the attributes of `_SingleSearch`, except for tokens [B, K].
 
-    Of the 2K best continuations, the best K without EOS become the next beams, and the first K may
-    finish, with EOS or at the example's limit. Only the best finished one is kept. An example ends
-    when no unfinished beam can become better than it.
+    In each step, the 2K best continuations are computed. The best K of those without EOS become the
+    next beams. A continuation finishes if it is among the best K and has EOS or reaches the
+    example's limit. Only the best finished continuation is kept. An example ends when no unfinished
+    beam can become better than that.
     """
 
     def __init__(self, method: DecodingMethod, limits: torch.Tensor, length: int) -> None:
@@ -233,7 +235,7 @@ class _BeamSearch:
         return ((5.0 + count) / 6.0) ** self._method.alpha
 
     def choose(self, step: int, logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-        """Chooses the next tokens from logits [B * K, V]; returns the beams' parents, [B, K]."""
+        """Chooses the next tokens from logits [B * K, V]; returns each beam's parent, [B, K]."""
         del draws
         beams = self._method.beam_size
         scores, parents, tokens = self._best_continuations(logits)
@@ -252,7 +254,7 @@ class _BeamSearch:
     def _best_continuations(
         self, logits: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns scores, beams and tokens [B, 2K] of the best continuations, the best first."""
+        """Returns scores, beams and tokens of the 2K best continuations, best first: [B, 2K]."""
         count = 2 * self._method.beam_size
         nats, tokens = logits.log_softmax(-1).topk(min(count, logits.shape[-1]))
         per_beam = nats.shape[-1]
@@ -264,7 +266,7 @@ class _BeamSearch:
     def _finish(
         self, step: int, scores: torch.Tensor, tokens: torch.Tensor, candidates: torch.Tensor
     ) -> None:
-        """Keeps the best finished continuation if it is better than the previous one."""
+        """Keeps the best continuation that finishes now, if it is better than the kept one."""
         ended = (tokens == EOS) | (step + 1 >= self._limits)[:, None]
         finished = scores.masked_fill(~ended, NEVER)[:, : self._method.beam_size]
         best = finished.argmax(-1, keepdim=True)
@@ -277,11 +279,11 @@ class _BeamSearch:
 
 
 def _largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the largest values [B, count] and their indices; of equal values the first."""
+    """Returns the largest values [B, count] and their indices; equal values stay in order."""
     values, indices = values.sort(dim=-1, descending=True, stable=True)
     return values[:, :count], indices[:, :count]
 
 
 def _gather_rows(rows: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Returns rows [B, N, T] at indices [B, M]: [B, M, T]."""
+    """Gathers the rows at `indices` [B, M] from `rows` [B, N, T]; returns [B, M, T]."""
     return rows.gather(1, indices[..., None].expand(-1, -1, rows.shape[-1]))

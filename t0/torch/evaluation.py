@@ -1,12 +1,12 @@
-"""Mode `eval` on PyTorch: ranks tasks with choices, and decodes tasks with metrics of texts.
+"""Runs mode `eval` on PyTorch: ranks the choices of tasks, or decodes if metrics compare texts.
 
     evaluate(spec, world, computes_metrics=True)    # spec: a `RunSpec` whose mode is "eval"
 
-T5's metrics need TensorFlow. After decoding, the first process therefore starts
-`t5_mesh_transformer` with the run's own arguments, which computes the metrics and writes the same
-files as the TensorFlow engine. If TensorFlow is not installed, or if the arguments come from a file
-(whose `--module_import` would be executed), the decoded texts are kept, and the command that
-computes the metrics is printed.
+T5's metrics need TensorFlow. So after decoding, the first process starts `t5_mesh_transformer` with
+the arguments of the run. That process computes the metrics and writes the same files as the
+TensorFlow engine. It is not started if TensorFlow is not installed, or if the arguments come from a
+specification file, because their `--module_import` would be executed. In these cases the decoded
+texts are kept, and the command that computes the metrics is printed.
 """
 
 import dataclasses
@@ -29,11 +29,11 @@ def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
     Args:
       spec: a run whose mode is "eval".
       world: the processes.
-      computes_metrics: whether the command that computes the metrics may be started, because its
-        arguments are the user's own.
+      computes_metrics: whether the command that computes the metrics may be started. It may if its
+        arguments are from the user's command line instead of a file.
 
     Raises:
-      UserError: if this engine does not evaluate such a run, or the metrics cannot be computed.
+      UserError: if this engine cannot evaluate such a run, or the metrics cannot be computed.
     """
     if spec.data is None or (spec.rank is None and spec.infer is None):
         raise UserError(
@@ -51,7 +51,7 @@ def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
 
 
 def _compute_metrics(spec: RunSpec, computes_metrics: bool) -> str:
-    """Computes the metrics of the decoded texts in a process with TensorFlow."""
+    """Computes the metrics of the decoded texts in a separate process with TensorFlow."""
     infer = spec.infer
     folder = os.path.dirname(infer.jobs[0].path)  # noqa: PTH120
     checkpoints = weights.find_checkpoints(spec.model_dir, infer.checkpoint, infer.steps)
@@ -65,7 +65,7 @@ def _compute_metrics(spec: RunSpec, computes_metrics: bool) -> str:
         )
         return "decoded"
     sys.stdout.flush()
-    # The GPUs are this process's.
+    # This process uses the GPUs, so the other one must not.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, *words], env=environment, check=False)
     if done.returncode:

@@ -1,10 +1,10 @@
-"""Writes a checkpoint of the PyTorch engine for the other engines: Mesh TensorFlow, Hugging Face.
+"""Converts a checkpoint of the PyTorch engine for Mesh TensorFlow or Hugging Face.
 
     to_mesh(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_mtf")   # with slots and position
     to_hugging_face(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_hf")
 
-The TensorFlow engine resumes a run in the folder that `to_mesh` writes, with the same next batch.
-Tensors are moved one at a time.
+The TensorFlow engine can resume the run in the folder that `to_mesh` writes, with the same next
+batch. Tensors are converted one at a time, so the whole model is never in memory.
 """
 
 import contextlib
@@ -24,13 +24,14 @@ from t0.training import model_directory, resume_file
 
 
 def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
-    """Writes a model directory of Mesh TensorFlow; returns a line about it.
+    """Writes a model directory of Mesh TensorFlow; returns a line that describes it.
 
     Args:
       checkpoint: the folder of a checkpoint of this engine.
       folder: the folder to write, new or empty.
-      dtype: the type of weights in the run's checkpoints, its gin parameter
-        `get_variable_dtype.master_dtype`. The resume state has the rest of a narrower weight.
+      dtype: the type of weights in the new checkpoint, which is the run's gin parameter
+        `get_variable_dtype.master_dtype`. If it has fewer bits than float32, the missing bits of
+        each weight are in the resume file.
 
     Raises:
       UserError: if the checkpoint is damaged, or the folder cannot be written.
@@ -47,7 +48,7 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
         resume["own"] = [step]
         resume_file.write(f"{staging}/model.ckpt-{step}", resume, _low_halves(checkpoint, dtype))
         configuration_file = checkpoint.parent / model_directory.CONFIGURATION_FILE
-        if configuration_file.is_file():  # the next start compares its configuration with it
+        if configuration_file.is_file():  # the next start compares its configuration with this file
             shutil.copy(configuration_file, staging)
         staging.replace(target)
     except OSError as error:
@@ -58,7 +59,7 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
 
 
 def _low_halves(checkpoint: Path, dtype: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of a resume file for weights that are written in type `dtype`."""
+    """Returns the arrays of a resume file: the bits of weights that are lost in type `dtype`."""
     if dtype == "float32":
         return {}
     arrays: dict[str, np.ndarray] = {}
@@ -70,7 +71,7 @@ def _low_halves(checkpoint: Path, dtype: str) -> dict[str, np.ndarray]:
 
 
 def to_hugging_face(checkpoint: Path, folder: str) -> str:
-    """Writes a Hugging Face folder, with the tokenizer's files; returns a line about it.
+    """Writes a Hugging Face folder with the tokenizer's files; returns a line that describes it.
 
     Args:
       checkpoint: the folder of a checkpoint of this engine.

@@ -1,10 +1,11 @@
-"""Lists GPUs with the memory and peak FLOP/s of their data sheets.
+"""Lists GPUs, with their memory and peak FLOP/s from data sheets.
 
     find("a100-80")                                 # a name for `t0 plan --engine=torch --gpu=`
     find_by_device_name("NVIDIA A100-SXM4-80GB")    # PyTorch's name; None if it is not listed
 
-Rates are for dense products of bfloat16 numbers, summed in float32. Data sheets also show twice
-that rate "with sparsity", which T5 does not have. Rates for float32 activations are not listed.
+The FLOP/s are for dense products of bfloat16 numbers, summed in float32. Data sheets also have
+twice that number "with sparsity", but T5's weights are not sparse. FLOP/s for float32 activations
+are not listed.
 """
 
 import dataclasses
@@ -18,10 +19,10 @@ class Gpu:
 
     Attributes:
       name: a value of `--gpu`.
-      memory_gib: its memory.
-      teraflops: TFLOP/s of dense bfloat16 products; None if it does not compute them.
+      memory_gib: the memory in GiB.
+      teraflops: TFLOP/s of dense bfloat16 products; None if the GPU has no bfloat16 products.
       devices: PyTorch's names of such devices.
-      source: where the numbers are from; all are NVIDIA's.
+      source: the document of NVIDIA with these numbers.
     """
 
     name: str
@@ -69,10 +70,10 @@ GPUS = (
 
 
 def find(name: str) -> Gpu:
-    """Returns a GPU of the table.
+    """Returns the GPU with a name of the table, such as "a100-80".
 
     Raises:
-      UserError: with the nearest names.
+      UserError: if the name is unknown. The message has the most similar names.
     """
     match = next((gpu for gpu in GPUS if gpu.name == name.lower()), None)
     if match is None:
@@ -81,5 +82,5 @@ def find(name: str) -> Gpu:
 
 
 def find_by_device_name(device: str) -> Gpu | None:
-    """Returns the GPU with this device name in PyTorch, None if it is not in the table."""
+    """Returns the GPU with this device name in PyTorch; None if it is not in the table."""
     return next((gpu for gpu in GPUS if device in gpu.devices), None)

@@ -1,10 +1,10 @@
-"""Sums losses over examples with a T5 on PyTorch, to measure perplexity.
+"""Sums the losses of a T5 over examples on PyTorch, to measure perplexity.
 
     model = TorchHeldOutModel(spec, torch.device("cuda"), torch.bfloat16)
     model.restore("/models/tiny/model.ckpt-1000")
     model.sums({"inputs": inputs, "targets": targets})      # [B, L] -> float64 [6]
 
-See `t0.scoring.perplexity.HeldOutModel`; the sums are `t0.torch.losses.SUM_NAMES`.
+The interface is `t0.scoring.perplexity.HeldOutModel`. `t0.torch.losses.SUM_NAMES` names the sums.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from t0.torch.world import World
 
 
 class TorchHeldOutModel:
-    """A T5 that sums losses.
+    """A T5 that sums losses over examples.
 
     Args:
       spec: the model.
       device: the device that computes.
-      activations: the type of weights and activations; the loss is computed in float32.
+      activations: the type of weights and activations. The loss is always computed in float32.
     """
 
     def __init__(self, spec: T5Spec, device: torch.device, activations: torch.dtype) -> None:
@@ -39,5 +39,5 @@ class TorchHeldOutModel:
 
     @torch.inference_mode()
     def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the sums over padded examples [B, L]."""
+        """Returns the sums over a batch of examples that are padded to [B, L]; float64 [6]."""
         return self._model(move_to_device(batch, self._world.device)).double().cpu().numpy()

@@ -1,10 +1,11 @@
-"""Trains a run specification on PyTorch; the sharded model is an engine of `Stepping`.
+"""Trains the model of a run specification on PyTorch.
 
     train(spec, world, ComputeOptions(activations=torch.bfloat16))
 
-`train` fills the weights from the newest checkpoint of the model directory, whichever engine wrote
-it, from the initial checkpoint, or at random. `t0.training.stepping` takes the steps. A resumed run
-reads the same next batch, also with another number of processes.
+`train` fills the weights from the newest checkpoint of the model directory, which either engine may
+have written. If there is none, it fills them from the initial checkpoint, or at random. The loop
+over steps is `t0.training.stepping.Stepping`, which both engines share; `TorchEngine` computes each
+step. A resumed run reads the same next batch, even with another number of processes.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ from t0.training.start_report import RunSize
 from t0.training.stepping import LoopOptions, Stepping
 from t0.training.stopping import TimeLimit
 
-_MOST_TOKENS = 2**26  # of a batch or a window; a larger number is a mistake in the specification
+_MOST_TOKENS = 2**26  # in a batch or a window; a larger number is a mistake in the specification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +60,15 @@ class ComputeOptions:
 
     Attributes:
       activations: the type of activations.
-      recompute: whether activations are computed again in the backward pass: one of
-        `memory.CHOICES`.
-      keep_gathered: whether weights of other processes are kept for a step: one of
-        `memory.CHOICES`.
-      compiled: whether PyTorch compiles the blocks, the loss and the optimizer's products.
-      attention: the kernels to choose from, in this order; see `t0.torch.attention`.
-      replays: whether one process on a GPU replays its steps as CUDA graphs.
-      export_mtf: the folder to write the last checkpoint to for Mesh TensorFlow, or None.
-      export_hf: the folder to write it to for Hugging Face, or None.
+      recompute: whether the backward pass computes activations again instead of storing them; one
+        of `memory.CHOICES`.
+      keep_gathered: whether weights that are gathered from other processes are kept until the end
+        of the step; one of `memory.CHOICES`.
+      compiled: whether PyTorch compiles the blocks, the loss and Adafactor's passes over matrices.
+      attention: the attention kernels to try, in this order; see `t0.torch.attention`.
+      replays: whether a single process on a GPU replays its steps as CUDA graphs.
+      export_mtf: the folder to which the last checkpoint is exported for Mesh TensorFlow, or None.
+      export_hf: the folder to which the last checkpoint is exported for Hugging Face, or None.
     """
 
     activations: torch.dtype = torch.float32
@@ -81,7 +82,7 @@ class ComputeOptions:
 
 
 def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
-    """Trains to the specification's last step.
+    """Trains until the last step of the specification.
 
     Args:
       spec: a training run.
@@ -89,9 +90,9 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
       compute: options that affect speed and memory.
 
     Raises:
-      UserError: if this engine does not compute such a run, the data ends, the loss is not finite,
-        or a checkpoint cannot be read or written.
-      SystemExit: `PREEMPTED` after SIGTERM; 130 after Ctrl-C.
+      UserError: if this engine does not support a setting of the run, the data ends, the loss is
+        not finite, or a checkpoint cannot be read or written.
+      SystemExit: with the status `PREEMPTED` after SIGTERM, or 130 after Ctrl-C.
     """
     options = _read_options(spec, world)
     if compute.compiled:
@@ -202,20 +203,20 @@ def _check_compiler() -> None:
 
 
 class TorchEngine:
-    """The engine of `Stepping` on PyTorch: model and optimizer, not filled with values yet.
+    """The PyTorch engine of `Stepping`, with a model and an optimizer that are not yet filled.
 
     Args:
       spec: a training run.
-      options: the settings of its loop.
-      data: its data, opened.
+      options: the settings of the run's loop.
+      data: the opened data of the run.
       world: the processes.
       compute: options that affect speed and memory.
 
     Attributes:
-      model: the model, sharded.
-      kernel: the kernel of attention.
+      model: the sharded model.
+      kernel: the name of the attention kernel.
       switches: the options that trade memory for time.
-      needed: the memory of this process by formula.
+      needed: the memory that this process needs, computed with formulas.
     """
 
     def __init__(
@@ -284,7 +285,7 @@ class TorchEngine:
 
     def _replays(self, switches: memory.MemorySwitches) -> bool:
         """Returns whether steps are replayed as CUDA graphs."""
-        # Recomputing restores the random number generator's state, which a CUDA graph cannot do.
+        # Recomputation restores the state of the random number generator. CUDA graphs cannot do so.
         allowed = self._compute.replays and not switches.recompute
         return allowed and self._world.size == 1 and self._world.device.type in replayed.DEVICES
 
@@ -314,12 +315,13 @@ class TorchEngine:
             )
             for each in choices
         ]
-        # All processes gather a block's weights together, so the one with the least memory decides.
+        # All processes gather a block's weights together and need the same options, so the process
+        # with the least memory decides.
         index = world.max_over_processes(memory.first_that_fits(choices, needs, world.free_bytes()))
         return choices[index], needs[index]
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
-        """Fills the weights and slots; yields lines about their origin."""
+        """Fills the weights and slots; yields lines that say where the values are from."""
         spec, model_dir = self._spec, self._spec.model_dir
         own_step = max(checkpointing.steps(model_dir), default=-1)
         mesh_checkpoint = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
@@ -353,11 +355,11 @@ class TorchEngine:
         stepping.resume(self._step, record, time_limit)
 
     def fill_at_random(self) -> None:
-        """Fills the weights with the initial values of a run from nothing."""
+        """Fills the weights with random initial values."""
         weights.fill_at_random(self.model, self._spec.seed, self._world)
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Takes one step; returns its values."""
+        """Takes one training step; returns its values, such as the loss, by name."""
         rate, microbatches = self._rate(self._step), self._microbatches
         if self._replayed:
             return self._take_replayed(batch, rate)
@@ -375,7 +377,7 @@ class TorchEngine:
         return self._finish_step(sums, squares, rate)
 
     def _take_replayed(self, batch: Mapping[str, np.ndarray], rate: float) -> dict[str, float]:
-        """Takes a step with CUDA graphs."""
+        """Takes one training step by replaying CUDA graphs; returns the same values as `take`."""
         step, microbatches = self._step, self._microbatches
         if not self._filled:
             self._replayed.refresh()
@@ -407,14 +409,23 @@ class TorchEngine:
     def _own_rows(
         self, batch: Mapping[str, np.ndarray], number: int, microbatches: int
     ) -> dict[str, torch.Tensor]:
-        """Returns this process's rows of a microbatch: every `microbatches`-th row of the batch."""
+        """Returns this process's rows of a microbatch, on the device.
+
+        Microbatch i has the rows i, i + `microbatches`, ... of the batch. The processes take these
+        rows in turn.
+
+        Args:
+          batch: the global batch.
+          number: the number of the microbatch, from 0.
+          microbatches: the number of microbatches.
+        """
         rows = slice(
             number + self._world.rank * microbatches, None, microbatches * self._world.size
         )
         return move_to_device({n: x[rows] for n, x in batch.items()}, self._world.device)
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
-        """Returns the fields of the held-out loss, if it is due."""
+        """Computes the held-out loss if it is due at this step; returns its fields, or {}."""
         interval = self._options.validate_every_steps
         if not interval or not (last or step % interval == 0):
             return {}
@@ -440,11 +451,11 @@ class TorchEngine:
         return {f"validation_{name}": value for name, value in fields.items()}
 
     def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether the fields have those of the held-out loss."""
+        """Returns whether `fields` contains the held-out loss."""
         return "validation_loss" in fields
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
-        """Writes a checkpoint."""
+        """Writes a checkpoint; see `Checkpoints.save`."""
         self._checkpoints.save(step, record, best)
 
     def checkpoint(self, step: int) -> str:
@@ -452,7 +463,7 @@ class TorchEngine:
         return str(checkpointing.folder_of(self._spec.model_dir, step))
 
     def start_lines(self, first: int, last: int) -> list[str]:
-        """Returns the lines about the run's size."""
+        """Returns the lines that describe the size of the run, for steps `first` to `last`."""
         world = self._world
         devices = f"{world.size} process(es) on {world.device.type}"
         activations = str(self._compute.activations).removeprefix("torch.")
@@ -476,7 +487,7 @@ class TorchEngine:
         )
 
     def ideal_seconds(self) -> float | None:
-        """Returns the seconds of a step at the GPUs' peak, None if that is not known."""
+        """Returns the seconds of a step at the GPUs' peak FLOP/s; None if the peak is unknown."""
         world = self._world
         if world.device.type != "cuda" or self._compute.activations != torch.bfloat16:
             return None
@@ -493,7 +504,7 @@ class TorchEngine:
         return flops / (world.size * gpu.teraflops * 1e12)
 
     def gpu_peaks(self) -> list[int]:
-        """Returns the most bytes that were in use on this process's GPU so far."""
+        """Returns the peak of the bytes in use on this process's GPU so far; [] without a GPU."""
         device = self._world.device
         return [torch.cuda.max_memory_allocated(device)] if device.type == "cuda" else []
 
@@ -502,12 +513,12 @@ class TorchEngine:
         return self._world.max_over_processes(int(number))
 
     def infinite_weights(self) -> list[str]:
-        """Returns the names of this process's weights that are not all finite numbers."""
+        """Returns the names of weights of which this process has numbers that are not finite."""
         parameters = sharding.names_and_parameters(self.model)
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 
 def _seed(seed: int, step: int, microbatch: int) -> None:
-    """Makes dropout depend only on the seed, the step, the process and the microbatch."""
+    """Seeds PyTorch, so that dropout depends only on seed, step, process and microbatch."""
     mixed = np.random.SeedSequence([seed, step, microbatch]).generate_state(1, np.uint64)
     torch.manual_seed(int(mixed[0] >> np.uint64(1)))

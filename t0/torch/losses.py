@@ -1,6 +1,6 @@
-"""Computes cross entropy with z-loss in float32, and the other sums that a step records.
+"""Computes the cross entropy, the z-loss and the other sums that a step records, in float32.
 
-The formulas are those of `t0.training.losses`, which computes them on Mesh TensorFlow.
+The formulas are those of `t0.training.losses`, which computes them with Mesh TensorFlow.
 """
 
 import torch
@@ -12,22 +12,26 @@ _EOS = 1
 def sums(
     logits: torch.Tensor, targets: torch.Tensor, z_loss: float, label_smoothing: float
 ) -> torch.Tensor:
-    """Returns the sums of `SUM_NAMES`, float32 [6].
+    """Returns the sums that `SUM_NAMES` names, float32 [6].
 
-    They are nats, z-loss, correct tokens and tokens, and the last two again without EOS.
+    The sums are: cross entropy in nats, z-loss, number of correctly predicted tokens, number of
+    tokens, and the latter two numbers without EOS.
 
     Args:
-      logits: [N, V], of any type; the computation is in float32.
-      targets: the correct tokens, [N]; at a 0 no token is predicted.
-      z_loss: the factor of the squared logarithm of the softmax's denominator.
-      label_smoothing: the share of the target's probability that all V tokens share.
+      logits: [N, V], for N positions and V tokens. The type can be any floating type; the
+        computation is in float32.
+      targets: the correct tokens, [N]. Positions with 0 are padding and do not count.
+      z_loss: the factor of the z-loss, which is the square of the logarithm of the softmax's
+        denominator.
+      label_smoothing: the part of the target's probability that is spread evenly over all V tokens.
     """
     wide = logits.float()
     log_z = wide.logsumexp(-1)
     target_logits = wide.gather(-1, targets[:, None]).squeeze(-1)
     nll = log_z - target_logits
     if label_smoothing:
-        # One-hot targets of 1 - label_smoothing, and label_smoothing / V everywhere.
+        # The label distribution is label_smoothing / V everywhere, plus 1 - label_smoothing at the
+        # target.
         nll = (1.0 - label_smoothing) * nll + label_smoothing * (log_z - wide.mean(-1))
     predicted = targets > 0
     nll, log_z = (torch.where(predicted, x, 0.0) for x in (nll, log_z))

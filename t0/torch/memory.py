@@ -1,13 +1,14 @@
-"""Estimates the memory of a training step before anything is built; does not import PyTorch.
+"""Estimates the memory of a training step before anything is built, without importing PyTorch.
 
     share = MicrobatchShare(rows=2, inputs=1024, targets=256, bytes_each=2)
     switches = MemorySwitches(keep=True, recompute=False)
     needed(shape, optimizer, share, switches, processes=8, microbatches=4).total          # bytes
     model_flops(shape, rows=64, inputs=1024, targets=256)                                  # 6 N D
 
-The formulas are those of `t0.mesh.formulas`; this module adds what sharding gathers, and chooses
-the switches that trade memory for time. `docs/gpu.md` has the terms as a table. Tests compare the
-activations with the tensors that PyTorch keeps for the backward pass.
+The formulas are those of `t0.mesh.formulas`. This module adds the weights and gradients that
+sharding gathers, and chooses the switches that trade memory for time. `docs/gpu.md` has a table of
+all terms. Tests compare the bytes of activations with the tensors that PyTorch keeps for the
+backward pass.
 """
 
 import dataclasses
@@ -20,10 +21,10 @@ from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
 from t0.training import start_report
 
-KERNEL = "efficient"  # the kernel of attention that a plan assumes; see `t0.torch.attention`
+KERNEL = "efficient"  # the attention kernel that a plan assumes; see `t0.torch.attention`
 _ADAFACTOR = "mesh_tensorflow.optimize.AdafactorOptimizer"
-# The share of a GPU's memory that a run can fill: the rest is CUDA's context, NCCL's buffers and
-# fragmentation. An assumption, not measured.
+# The fraction of a GPU's memory that a run can fill. The rest is CUDA's context, NCCL's buffers and
+# fragmentation. This number is an assumption; we did not measure it.
 USABLE = 0.9
 HOW = "by formula: docs/gpu.md; a run uses more if its memory is fragmented"
 CHOICES = ("auto", "on", "off")
@@ -32,11 +33,12 @@ _ON = {"auto": (False, True), "on": (True,), "off": (False,)}
 
 @dataclasses.dataclass(frozen=True)
 class MicrobatchShare(Share):
-    """A process's share of a microbatch.
+    """The part of a microbatch that one process computes.
 
     Attributes:
-      kernel: the attention kernel, one of `t0.torch.attention.KERNELS`; "auto" is PyTorch's
-        choice on a CPU, which keeps probabilities, because the bias of positions has a gradient.
+      kernel: the attention kernel: one of `t0.torch.attention.KERNELS`, or "auto" for PyTorch's own
+        choice on a CPU. That one stores the attention probabilities, because the position bias has
+        a gradient.
     """
 
     kernel: str = KERNEL
@@ -47,9 +49,10 @@ class MemorySwitches:
     """Options that trade memory for time; results do not depend on them.
 
     Attributes:
-      keep: whether gathered weights are kept for a step; else each block's are gathered for its
-        forward pass, and again for its backward pass.
-      recompute: whether a block's activations are computed again in the backward pass.
+      keep: whether gathered weights are kept until the end of the step. If not, the weights of each
+        block are gathered for its forward pass, and again for its backward pass.
+      recompute: whether the backward pass computes a block's activations again instead of storing
+        them.
     """
 
     keep: bool
@@ -64,14 +67,15 @@ class Needed:
     """The bytes of a process at the peak of a step.
 
     Attributes:
-      weights: float32 weights, this process's rows.
-      slots: the optimizer's state, this process's rows.
-      gradients: float32 gradients of this process's rows; of all rows with several microbatches.
-      gathered: the weights gathered from other processes, and their gradients; of replayed steps
-        the copy of the weights that computes.
-      activations: the tensors kept for the backward pass.
+      weights: this process's rows of the float32 weights.
+      slots: this process's rows of the optimizer's state.
+      gradients: this process's rows of the float32 gradients. With several microbatches, all rows.
+      gathered: the weights that are gathered from other processes, and their gradients. If steps
+        are replayed, the copy of the weights with which the model computes.
+      activations: the tensors that are stored for the backward pass.
       logits: the logits and their gradients.
-      update: the optimizer's temporary tensors, when gathered, activations and logits are freed.
+      update: the temporary tensors of the optimizer's update. They are allocated when `gathered`,
+        `activations` and `logits` are already freed.
     """
 
     weights: int
@@ -84,16 +88,16 @@ class Needed:
 
     @property
     def step(self) -> int:
-        """All bytes except those of weights and slots."""
+        """The peak of the bytes that a step needs in addition to weights and slots."""
         return self.gradients + max(self.gathered + self.activations + self.logits, self.update)
 
     @property
     def total(self) -> int:
-        """All bytes together."""
+        """The peak of all bytes of the process."""
         return self.weights + self.slots + self.step
 
     def line(self, processes: int) -> str:
-        """Returns the line of memory that a run prints at its start."""
+        """Returns the line about memory that a run prints at its start."""
         run_memory = start_report.Memory(
             processes * (self.weights + self.slots), processes * self.step
         )
@@ -104,12 +108,13 @@ def count_microbatches(rows: int, microbatches: int, processes: int) -> int:
     """Returns the number of microbatches that each process computes.
 
     Args:
-      rows: the sequences of the global batch.
-      microbatches: the parts into which a single process would divide the batch.
-      processes: the number of processes, which divides `rows`.
+      rows: the number of sequences in the global batch.
+      microbatches: the number of microbatches of a single process that computes the whole batch.
+      processes: the number of processes; `rows` is a multiple of it.
 
     Returns:
-      the smallest number that divides a process's rows into parts of at most that size.
+      the smallest number of equal microbatches of a process that are not larger than the
+      microbatches of the single process.
     """
     own = rows // processes
     least = -(-microbatches // processes)
@@ -126,26 +131,27 @@ def needed(
     microbatches: int,
     replays: bool = False,
 ) -> Needed:
-    """Returns the memory of each process.
+    """Returns the memory that each process needs for a training step.
 
     Args:
       shape: the model.
       optimizer: the optimizer of the specification.
-      share: a process's share of a microbatch.
+      share: the part of a microbatch that one process computes.
       switches: the options that trade memory for time.
       processes: the number of processes, over which weights and slots are divided.
-      microbatches: the microbatches of each process.
+      microbatches: the number of microbatches of each process.
       replays: whether steps are replayed as CUDA graphs (`t0.torch.replayed`).
     """
     shapes = expected_shapes(shape)
     count = formulas.parameters(shape)
     a, stored = share.bytes_each, TORCH_FUSED if share.kernel == KERNEL else TORCH_PLAIN
     root = count - sum(math.prod(s) for name, s in shapes.items() if "/block_" in name)
-    # A decoder's block is the larger one.
+    # The formula uses a block of the decoder, because it is larger than one of the encoder.
     block = sum(math.prod(s) for name, s in shapes.items() if name.startswith("decoder/block_000/"))
     largest = max(map(math.prod, shapes.values()))
     adafactor = optimizer.selector == _ADAFACTOR
-    # Adafactor updates one weight at a time; AdamW computes all updates before the first.
+    # Adafactor computes and applies the update of one weight at a time. AdamW computes the updates
+    # of all weights before it applies the first.
     update = FLOAT32_BYTES * (4 * largest if adafactor else count + 2 * largest) // processes
     gradients = FLOAT32_BYTES * count // (processes if microbatches == 1 else 1)
     gathered = a * (count if switches.keep else root + block)
@@ -153,7 +159,9 @@ def needed(
     if replays:
         gathered = a * count
         update += gathered
-        if microbatches == 1:  # gradients appear, in the activations' type, while those are freed
+        # With one microbatch, gradients are in the type of activations, and the memory of
+        # activations is freed while the gradients are allocated.
+        if microbatches == 1:
             gradients, update = 0, update + a * count
     return Needed(
         weights=FLOAT32_BYTES * count // processes,
@@ -167,7 +175,7 @@ def needed(
 
 
 def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:
-    """Returns the elements of the optimizer's state."""
+    """Returns the number of elements of the optimizer's state."""
     if optimizer.selector != _ADAFACTOR:
         return formulas.slots_on_device(shape, {}, factored_from=None, moments=1)
     parameters = optimizer.parameters
@@ -180,9 +188,10 @@ def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:
 def _activations(
     shape: ModelShape, share: MicrobatchShare, stored: formulas.StoredValues, *, recompute: bool
 ) -> int:
-    """Returns the bytes that are kept for the backward pass, without logits.
+    """Returns the bytes that are stored for the backward pass, without logits.
 
-    With `recompute`, each block keeps its input, and one block at a time also keeps the rest.
+    With `recompute`, each block stores its input, and only one block at a time also stores its
+    other activations.
     """
     encoder, decoder = formulas.layer_bytes(shape, share, stored)
     layers = shape.encoder_layers * encoder + shape.decoder_layers * decoder
@@ -200,20 +209,20 @@ def model_flops(
 
     Args:
       shape: the model.
-      rows: the sequences of the batch.
-      inputs: the tokens of a sequence's inputs, padding included.
-      targets: the tokens of its targets, padding included.
-      predicted: the share of the target positions for which logits are computed.
+      rows: the number of sequences in the batch.
+      inputs: the number of input tokens of a sequence, including padding.
+      targets: the number of target tokens of a sequence, including padding.
+      predicted: the fraction of the target positions for which logits are computed.
     """
     return 3 * formulas.product_flops(shape, Share(rows, inputs, targets), predicted=predicted)
 
 
 def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemorySwitches]:
-    """Returns the switches to choose from, the fastest first and the most frugal last.
+    """Returns the combinations of switches to choose from, from the fastest to the smallest.
 
     Args:
-      recompute: whether activations are computed again, one of `CHOICES`.
-      keep: whether gathered weights are kept for a step, one of `CHOICES`.
+      recompute: whether activations are recomputed, one of `CHOICES`.
+      keep: whether gathered weights are kept until the end of the step, one of `CHOICES`.
     """
     return [
         MemorySwitches(keeps, recomputes)
@@ -223,11 +232,11 @@ def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemoryS
 
 
 def first_that_fits(choices: Sequence[MemorySwitches], needs: Sequence[Needed], free: int) -> int:
-    """Returns the number of the first choice that fits a process's memory, the last if none does.
+    """Returns the index of the first choice that fits into memory; of the last if none does.
 
     Args:
-      choices: what `memory_switches` returned.
-      needs: the memory that each of them needs.
+      choices: the combinations of switches, from `memory_switches`.
+      needs: the memory that each combination needs.
       free: the bytes that the process can allocate.
     """
     fits = (number for number, each in enumerate(needs) if each.total <= free)

@@ -1,15 +1,17 @@
-"""T5 as a PyTorch module: packed sequences, Mesh TensorFlow's numbers, Hugging Face's names.
+"""T5 as a PyTorch module, with packed sequences and the names of Hugging Face's state dicts.
 
     model = T5(spec)                               # spec: a `t0.torch.shape.T5Spec`
     losses = model(batch)                          # batch: name -> int [B, L]; float32 [6]
 
-Letters of the shapes: B sequences, L tokens of a sequence, M tokens of the memory that is attended
-to, H heads, D `d_model`, V vocabulary rows. In a packed batch, tokens attend only to tokens of the
-same example: "inputs_segmentation" and "targets_segmentation" number the examples of a row from 1
-on, and 0 is padding. Without them a row is one example.
+The model computes the same numbers as Mesh TensorFlow. The letters of shapes are B sequences, L
+tokens of a sequence, M tokens of the memory to which they attend, H heads, D for `d_model`, and V
+vocabulary rows. In a packed batch, tokens attend only to tokens of the same example:
+"inputs_segmentation" and "targets_segmentation" number the examples of a row from 1, and 0 is
+padding. In a batch without these features, a row is one example.
 
-Dropout is applied as in Mesh TensorFlow, and one draw serves all positions of a sequence: the
-factor of attention weights has the shape [B, H, 1, M], so it multiplies the values.
+Dropout is applied as in Mesh TensorFlow, which makes one draw for all positions of a sequence. So
+the dropout factor of the attention weights has the shape [B, H, 1, M], and can multiply the values
+instead of the weights.
 """
 
 import math
@@ -35,14 +37,14 @@ _ACTIVATIONS = {
 
 
 class Norm(nn.Module):
-    """T5's norm: a scale without mean or bias, computed in float32."""
+    """T5's norm: divides by the root mean square, and multiplies by a learned scale, in float32."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns x [B, L, D] in units of its root mean square, times the scale."""
+        """Returns x [B, L, D], divided by its root mean square over D, times the scale."""
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
         return wide.to(x.dtype) * self.weight
@@ -53,7 +55,8 @@ class Attention(nn.Module):
 
     Args:
       spec: the model.
-      bidirectional: whether a relative position has a sign; None for a layer without positions.
+      bidirectional: whether keys before and after a query have different position biases; None for
+        a layer without position bias.
 
     Attributes:
       kernel: the kernel to use if the bias has a gradient; see `t0.torch.attention`.
@@ -73,19 +76,22 @@ class Attention(nn.Module):
             self.relative_attention_bias = _embedding(sizes.buckets, sizes.heads)
 
     def bias(self, length: int, first: int = 0) -> torch.Tensor:
-        """Returns the relative position bias [1, H, L - first, L] of queries from `first` on."""
+        """Returns the relative position bias [1, H, L - first, L] of queries `first` to L - 1."""
         table = self.relative_attention_bias.weight
-        # By distance; each query reads a window of L distances.
+        # The bias is looked up once per distance. Each query then reads a window of L distances.
         distance = torch.arange(1 - length, length - first, device=table.device)
         of_distance = table[bucket(distance, table.shape[0], self._bidirectional)]
-        # Keys must be contiguous: the kernels accept no other memory order.
+        # The dimension of keys must be contiguous, because the kernels accept no other order.
         return of_distance.T.contiguous().unfold(1, length, 1).flip(1)[None]
 
     def forward(self, x: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Returns [B, L, D] of x [B, L, D], memory [B, M, D] and bias [B or 1, H or 1, L, M].
+        """Attends from x [B, L, D] to memory [B, M, D], with bias [B or 1, H or 1, L, M].
 
-        If there are several x for each memory (x is [B * C, L, D]), their queries attend together,
-        so that the memory's keys and values are computed once.
+        If several sequences share a memory (x is [B * C, L, D]), their queries attend together, so
+        that the keys and values of the memory are computed only once.
+
+        Returns:
+          the attended values, in the shape of x.
         """
         queries = x.reshape(memory.shape[0], -1, x.shape[-1])
         keys, values = self.keys_and_values(memory)
@@ -94,24 +100,24 @@ class Attention(nn.Module):
         return self.attend(queries, keys, values, bias).view_as(x)
 
     def keys_and_values(self, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the keys and the values of memory [B, M, D], each [B, H, M, d_kv]."""
+        """Returns the keys and the values of a memory [B, M, D], each [B, H, M, d_kv]."""
         return self._split(memory, self.k), self._split(memory, self.v)
 
     def attend(
         self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor
     ) -> torch.Tensor:
-        """Returns [B, L, D] of x [B, L, D], keys and values [B, H, M, d_kv] and the bias."""
+        """Attends from x [B, L, D] to keys and values [B, H, M, d_kv]; returns [B, L, D]."""
         q = self._split(x, self.q)
         mixed = attention.attend(q, keys, values, bias, self.kernel)
         return self.o(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x: torch.Tensor, project: nn.Linear) -> torch.Tensor:
-        """Returns a projection of x [B, L, D] by heads: [B, H, L, d_kv]."""
+        """Projects x [B, L, D] and splits the result by heads; returns [B, H, L, d_kv]."""
         return project(x).unflatten(-1, (self._heads, -1)).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
-    """The feed-forward layer, gated in T5 1.1."""
+    """The feed-forward layer, which is gated in T5 1.1."""
 
     def __init__(self, spec: T5Spec) -> None:
         super().__init__()
@@ -123,7 +129,7 @@ class FeedForward(nn.Module):
         self.wo = nn.Linear(sizes.d_ff, sizes.d_model, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns [B, L, D] of x [B, L, D]."""
+        """Returns the layer's output [B, L, D] for x [B, L, D]."""
         first, *gates = (getattr(self, name)(x) for name in self._inner)
         hidden = self._activation(first)
         for gate in gates:
@@ -134,7 +140,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Adds a norm and a residual to a layer; `name` is its name in Hugging Face's models."""
+    """A layer with its norm and residual; `name` is the layer's name in Hugging Face's models."""
 
     def __init__(self, name: str, inner: nn.Module, spec: T5Spec) -> None:
         super().__init__()
@@ -156,7 +162,7 @@ class Layer(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of the encoder or the decoder; the first block computes the bias for all."""
+    """A block of the encoder or decoder. The first block computes the position bias for all."""
 
     def __init__(self, spec: T5Spec, *, decoder: bool, first: bool) -> None:
         super().__init__()
@@ -175,13 +181,14 @@ class Block(nn.Module):
         memory: torch.Tensor | None = None,
         cross: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Returns the next x; the first block also returns the bias for the other blocks.
+        """Returns the output of the block; the first block also returns the bias for the others.
 
         Args:
-          x: [B, L, D].
-          bias: [B, H, L, L]; for the first block the mask [B, 1, L, L], to which it adds its bias.
-          memory: the encoder's output [B, M, D], for a block of the decoder.
-          cross: the mask of the memory, [B, 1, L, M].
+          x: the input of the block, [B, L, D].
+          bias: the sum of mask and position bias, [B, H, L, L]. The first block gets only the mask,
+            [B, 1, L, L], and adds the position bias.
+          memory: the encoder's output, [B, M, D]; only for a block of the decoder.
+          cross: the mask of the memory, [B, 1, L, M]; only for a block of the decoder.
         """
         self_attention, *cross_layers, dense = self.layer
         if self._first:
@@ -189,15 +196,16 @@ class Block(nn.Module):
         x = self_attention(x, bias)
         for layer in cross_layers:
             x = layer(x, memory, cross)
-        # Returning the argument itself would return a view, and FSDP warns about views.
+        # The other blocks return None instead of their argument, because FSDP would return a view
+        # of it, and warn about that.
         return dense(x), bias if self._first else None
 
 
 class Stack(nn.Module):
-    """The encoder's or the decoder's blocks.
+    """The blocks of the encoder or the decoder.
 
     Attributes:
-      recompute: whether the backward pass computes a block's activations again instead of keeping
+      recompute: whether the backward pass computes a block's activations again instead of storing
         them.
     """
 
@@ -212,7 +220,10 @@ class Stack(nn.Module):
         self.recompute = False
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, *memory: torch.Tensor) -> torch.Tensor:
-        """Returns [B, L, D] of the embedded x [B, L, D] and the mask [B, 1, L, L]."""
+        """Returns the output [B, L, D] for embedded tokens x [B, L, D] and a mask [B, 1, L, L].
+
+        The decoder's further arguments are the encoder's output and the mask for it.
+        """
         x, bias = apply_row_dropout(x, self._rate, self.training), mask
         for block in self.block:
             if self.recompute and self.training:
@@ -230,7 +241,7 @@ class T5(nn.Module):
       spec: the model.
 
     Attributes:
-      loss_sums: `losses.sums`, or its compiled form.
+      loss_sums: the function `losses.sums`, or its compiled form.
     """
 
     def __init__(self, spec: T5Spec) -> None:
@@ -244,17 +255,17 @@ class T5(nn.Module):
             self.lm_head = nn.Linear(sizes.d_model, sizes.vocabulary, bias=False)
 
     def set_attention_kernel(self, kernel: str) -> None:
-        """Chooses the kernel of attention in training, one of `attention.KERNELS` or "auto"."""
+        """Sets the attention kernel for training: one of `attention.KERNELS`, or "auto"."""
         for module in self.modules():
             if isinstance(module, Attention):
                 module.kernel = kernel
 
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Returns `losses.sums` over the batch, float32 [6].
+        """Returns the sums of `losses.sums` over a batch, float32 [6].
 
-        For targets with answer choices, [B, C, L], returns their log-likelihoods [B, C] in nats.
-        "predicted" of the batch is as in `move_to_device`; without it, logits are computed at all
-        positions.
+        If the targets are answer choices, [B, C, L], it returns their log-likelihoods in nats,
+        [B, C], instead. If the batch has "predicted" (see `move_to_device`), logits are computed
+        only at these positions; otherwise at all positions.
         """
         targets = batch["targets"]
         if targets.dim() == 3:
@@ -270,9 +281,9 @@ class T5(nn.Module):
     def _log_likelihoods(
         self, inputs: torch.Tensor, targets: torch.Tensor, predicted: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the summed log-probabilities [B, C] of targets [B, C, L] for inputs [B, M].
+        """Returns the log-likelihoods [B, C] of choices [B, C, L], given inputs [B, M], in nats.
 
-        Inputs are encoded once, and all choices of an input attend to the same keys. Logits and
+        Each input is encoded once, and all choices of an input attend to the same keys. Logits and
         their softmax are float32.
         """
         memory, segments = self.encode({"inputs": inputs})
@@ -292,7 +303,7 @@ class T5(nn.Module):
         return nats.view(targets.shape).sum(-1)
 
     def encode(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the encoder's output [B, M, D] and the segments of the inputs [B, M]."""
+        """Returns the encoder's output [B, M, D], and the segment numbers of the inputs [B, M]."""
         inputs = batch["inputs"]
         segments = batch.get("inputs_segmentation", inputs.clamp(max=1))
         x = self.shared(inputs)
@@ -311,7 +322,7 @@ class T5(nn.Module):
         return self.decoder(x, self_mask, memory, mask(target_segments, segments, x.dtype))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns the logits [..., V] of the decoder's output [..., D], in its type."""
+        """Returns the logits [..., V] for the decoder's output [..., D], in the same type."""
         if not self.spec.sizes.tied:
             return functional.linear(hidden, self.lm_head.weight.to(hidden.dtype))
         table = self.shared.weight.to(hidden.dtype)
@@ -323,8 +334,8 @@ def move_to_device(
 ) -> dict[str, torch.Tensor]:
     """Copies a batch to a device as int64, without waiting for a GPU.
 
-    It adds "predicted": the positions in the flattened targets that are not padding. The CPU finds
-    them, because it would have to wait for a GPU that finds them.
+    The result also has "predicted": the positions in the flattened targets that are not padding.
+    They are computed on the CPU, because the CPU would have to wait for a GPU to return them.
     """
     tensors = {}
     for name, values in {**batch, "predicted": np.flatnonzero(batch["targets"])}.items():
@@ -336,17 +347,18 @@ def move_to_device(
 
 
 def _future_positions(length: int, device: torch.device) -> torch.Tensor:
-    """Returns which positions come after each position, bool [L, L]."""
+    """Returns bool [L, L]: whether position j (column) is after position i (row)."""
     return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
-    # Without values: drawing them on the meta device imports PyTorch's compiler, which is slow.
+    # The values are not drawn, because on the meta device that would import PyTorch's compiler,
+    # which is slow.
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 def shift_right(targets: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
-    """Returns the decoder's inputs [B, L]: the previous target, 0 at the start of an example."""
+    """Returns the decoder's inputs [B, L]: the previous target, or 0 where an example starts."""
     before = functional.pad(targets, (1, 0))[:, :-1]
     same = functional.pad(segments, (1, 0))[:, :-1] == segments
     return before * same
@@ -355,7 +367,15 @@ def shift_right(targets: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
 def mask(
     query_segments: torch.Tensor, key_segments: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Returns [B, 1, L, M]: 0 if query [B, L] and key [B, M] have equal segments, else -1e9."""
+    """Returns the attention mask [B, 1, L, M], which is added to the logits.
+
+    It is 0 if the query and the key are in the same segment, otherwise -1e9.
+
+    Args:
+      query_segments: the segment numbers of the queries, [B, L].
+      key_segments: the segment numbers of the keys, [B, M].
+      dtype: the type of the mask.
+    """
     different = query_segments[:, None, :, None] != key_segments[:, None, None, :]
     return torch.zeros(different.shape, dtype=dtype, device=query_segments.device).masked_fill(
         different, HIDDEN
@@ -363,11 +383,12 @@ def mask(
 
 
 def bucket(distance: torch.Tensor, buckets: int, bidirectional: bool) -> torch.Tensor:
-    """Returns the bucket of each distance from query to key, as Mesh TensorFlow counts them.
+    """Returns the bucket of the position bias for each distance from query to key.
 
-    Half of the buckets are for distances one by one, half for logarithmically growing ranges up to
-    128; with `bidirectional`, keys after the query have their own buckets.
-    (`_relative_position_bucket` in mesh_tensorflow/transformer/transformer_layers.py.)
+    Half of the buckets are for single distances, and half for ranges of distances that grow
+    logarithmically up to 128. With `bidirectional`, keys after the query have their own buckets.
+    Mesh TensorFlow computes the same numbers (`_relative_position_bucket` in
+    mesh_tensorflow/transformer/transformer_layers.py).
     """
     first = torch.zeros_like(distance)
     if bidirectional:
@@ -383,11 +404,11 @@ def bucket(distance: torch.Tensor, buckets: int, bidirectional: bool) -> torch.T
 
 
 def apply_row_dropout(x: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
-    """Returns x [B, L, D] after dropout that is the same for all positions of a row."""
+    """Applies dropout to x [B, L, D], with the same draw for all positions of a row."""
     return apply_dropout(x, rate, (x.shape[0], 1, x.shape[2])) if training and rate else x
 
 
 def apply_dropout(x: torch.Tensor, rate: float, shape: tuple[int, ...]) -> torch.Tensor:
-    """Returns x times a draw of `shape`: 0 with probability `rate`, else 1 / (1 - rate)."""
+    """Multiplies x by random factors of `shape`: 0 with probability `rate`, else 1 / (1 - rate)."""
     keep = torch.rand(shape, device=x.device) >= rate
     return x * (keep / (1.0 - rate)).to(x.dtype)

@@ -1,12 +1,13 @@
-"""Mesh TensorFlow's optimizers for weights that are sharded over processes by rows.
+"""Updates weights whose rows are sharded over processes, with Mesh TensorFlow's optimizers.
 
     optimizer = build(spec.optimizer, weights, total=world.all_reduce_sum)
     squares = optimizer.step(step=0, rate=0.001, clip_norm=None)      # of gradients, of weights
     optimizer.slots["encoder/rms_norm/scale_slot_v"].value
 
-The rules are those of `t0.training.optimizers`. A process holds its own rows of each weight, in
-PyTorch's orientation, and no weight is ever gathered. Means over columns and root mean squares are
-summed over the processes, for all weights together: Adafactor and AdamW need two reductions a step.
+The rules are those of `t0.training.optimizers`. A process has its own rows of each weight, in
+PyTorch's orientation, and no weight is ever gathered. Means over columns and root mean squares need
+sums over the processes. The sums of all weights are reduced together, so Adafactor and AdamW need
+only two reductions per step.
 """
 
 import abc
@@ -23,7 +24,7 @@ from t0.checkpoints.shape import factored_axes
 from t0.config.specification import ConfiguredSpec, Count, Range, read_value
 from t0.errors import UserError
 
-# Sums a tensor over all processes, and returns it.
+# A function that sums a tensor over all processes, and returns the sum.
 Total = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -32,12 +33,13 @@ class Weight:
     """A weight that is trained.
 
     Attributes:
-      name: Mesh TensorFlow's name.
-      shape: the whole weight's shape in Mesh TensorFlow's orientation.
+      name: the name in Mesh TensorFlow.
+      shape: the shape of the whole weight, in Mesh TensorFlow's orientation.
       transposed: whether PyTorch has the two dimensions in the opposite order.
-      local: returns this process's rows, in PyTorch's orientation; writing to them changes the
-        model.
-      gradient: returns the gradient of these rows, None if the loss does not depend on them.
+      local: function that returns this process's rows, in PyTorch's orientation. Writing to these
+        rows changes the model.
+      gradient: function that returns the gradient of these rows; None if the loss does not depend
+        on the weight.
     """
 
     name: str
@@ -57,11 +59,11 @@ class Slot:
     """A variable of the optimizer.
 
     Attributes:
-      weight: the name of its weight.
-      kind: "vr", "vc", "v" or "m" of Adafactor, "adam_m" or "adam_v" of AdamW.
-      value: float32, this process's rows, or all of it.
-      by_rows: whether each process has its own rows.
-      shape: the whole slot's shape, in PyTorch's orientation.
+      weight: the name of the weight to which the slot belongs.
+      kind: "vr", "vc", "v" or "m" for Adafactor; "adam_m" or "adam_v" for AdamW.
+      value: the values in float32: this process's rows if `by_rows`, otherwise the whole slot.
+      by_rows: whether each process has its own rows of the slot.
+      shape: the shape of the whole slot, in PyTorch's orientation.
     """
 
     weight: str
@@ -76,8 +78,8 @@ class Squares:
     """Sums of squares over all weights in one step.
 
     Attributes:
-      gradient: of the gradients, before any clipping.
-      weight: of the weights, before the update.
+      gradient: the sum of squares of the gradients, before any clipping.
+      weight: the sum of squares of the weights, before the update.
     """
 
     gradient: float
@@ -100,7 +102,7 @@ class _PowerDecay:
 
 @dataclasses.dataclass(frozen=True)
 class _AdafactorParameters:
-    """The parameters of Adafactor that a specification holds."""
+    """The parameters of Adafactor in a specification."""
 
     multiply_by_parameter_scale: bool
     decay_rate: ConfiguredSpec | _Share
@@ -116,7 +118,7 @@ class _AdafactorParameters:
 
 @dataclasses.dataclass(frozen=True)
 class _AdamParameters:
-    """The parameters that AdamW's two forms share."""
+    """The parameters that both forms of AdamW have."""
 
     weight_decay_rate: float
     beta_1: _BelowOne
@@ -135,7 +137,7 @@ class _AdamWParameters(_AdamParameters):
 
 
 class Optimizer(abc.ABC):
-    """The base of Adafactor and AdamW: slots, sums over processes, clipping by the global norm."""
+    """The base class of Adafactor and AdamW, with their slots and their gradients."""
 
     def __init__(self, weights: Sequence[Weight], total: Total) -> None:
         self._weights, self._total = weights, total
@@ -143,12 +145,12 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def step(self, step: int, rate: float, clip_norm: float | None) -> Squares:
-        """Updates the weights.
+        """Updates the weights; returns the sums of squares before the update.
 
         Args:
-          step: the number of steps done, from 0 on.
+          step: the number of steps done, from 0.
           rate: the learning rate.
-          clip_norm: the largest norm of all gradients together, or None.
+          clip_norm: the norm to which all gradients together are clipped; None for no clipping.
         """
 
     def _add(self, weight: Weight, kind: str, shape: Sequence[int], *, by_rows: bool) -> None:
@@ -167,7 +169,11 @@ class Optimizer(abc.ABC):
     def _collect_gradients(
         self, *, wide: bool = True
     ) -> list[tuple[Weight, torch.Tensor, torch.Tensor]]:
-        """Returns weights, their rows and gradients; matrices' gradients are float32 if `wide`."""
+        """Returns (weight, this process's rows, their gradient) of each weight with a gradient.
+
+        Args:
+          wide: whether the gradients of matrices are cast to float32. Those of vectors always are.
+        """
         pairs = [(weight, weight.gradient()) for weight in self._weights]
         return [
             (w, w.local(), g.float() if wide or g.dim() < 2 else g)
@@ -177,7 +183,7 @@ class Optimizer(abc.ABC):
 
 
 def _sum_together(tensors: Sequence[torch.Tensor], total: Total) -> list[torch.Tensor]:
-    """Returns the sums of tensors over the processes, computed in one reduction."""
+    """Sums several tensors over the processes in one reduction; returns the sums."""
     if not tensors:
         return []
     flat = total(torch.cat([tensor.reshape(-1) for tensor in tensors]))
@@ -188,9 +194,9 @@ def _sum_together(tensors: Sequence[torch.Tensor], total: Total) -> list[torch.T
 class Adafactor(Optimizer):
     """Mesh TensorFlow's Adafactor (Shazeer and Stern 2018; mesh_tensorflow/optimize.py).
 
-    The second moments of a matrix are kept by rows and columns if both dimensions have at least
-    `min_dim_size_to_factor` elements: vr is without the larger dimension, vc without the
-    other.
+    The second moments of a matrix are factored if both dimensions have at least
+    `min_dim_size_to_factor` elements. Then the slots are two vectors of means instead of a matrix:
+    "vr" has means over the larger dimension, and "vc" has means over the other.
     """
 
     def __init__(self, weights: Sequence[Weight], total: Total, **parameters: Any) -> None:
@@ -198,7 +204,7 @@ class Adafactor(Optimizer):
         self._parameters = parameters
         self._passes = _MATRIX_PASSES
         self._cached_weight_facts: tuple[torch.Tensor, torch.Tensor] | None = None
-        # name -> the slots along rows and columns, or the one slot of a weight not factored.
+        # Name of a weight -> its slots along rows and columns; one slot if it is not factored.
         self._slots_by_weight: dict[str, tuple[Slot, ...]] = {}
         for weight in weights:
             shape = tuple(weight.local().shape[1:])
@@ -214,7 +220,7 @@ class Adafactor(Optimizer):
                 self._add(weight, "m", (_rows(weight), *shape), by_rows=True)
 
     def _kinds(self, weight: Weight) -> tuple[str | None, str | None]:
-        """Returns the names of the moments along rows and along columns, None if not factored."""
+        """Returns the kinds of the slots along rows and along columns; None if not factored."""
         shape = weight.shape
         small = self._parameters["min_dim_size_to_factor"]
         if not self._parameters["factored"] or len(shape) < 2 or sorted(shape)[-2] < small:
@@ -230,12 +236,14 @@ class Adafactor(Optimizer):
     def update(
         self, decay: float | torch.Tensor, rate: float | torch.Tensor, clip_norm: float | None
     ) -> torch.Tensor:
-        """Updates the weights without waiting for a GPU; returns the values of `Squares`, [2].
+        """Updates the weights without waiting for a GPU; returns the two values of `Squares`, [2].
+
+        `decay` and `rate` may be tensors, which a CUDA graph reads at each replay.
 
         Args:
-          decay: the share of the second moments that stays; see `decay`.
-          rate: the learning rate. Both may be tensors, which a CUDA graph reads at each replay.
-          clip_norm: the largest norm of all gradients together, or None.
+          decay: the factor of the old second moments; see the method `decay`.
+          rate: the learning rate.
+          clip_norm: the norm to which all gradients together are clipped; None for no clipping.
         """
         trained = self._collect_gradients(wide=False)
         slots = [self._slots_by_weight[weight.name] for weight, _, _ in trained]
@@ -276,11 +284,11 @@ class Adafactor(Optimizer):
         return squares
 
     def compile(self) -> None:
-        """Compiles the passes over matrices: eager ones read and write each gradient many times."""
+        """Compiles the passes over matrices, so that each reads the gradient only once."""
         self._passes = _Passes(*(torch.compile(x, dynamic=False) for x in _MATRIX_PASSES))
 
     def decay(self, step: int) -> float:
-        """Returns the share of the second moments that stays at a step."""
+        """Returns the factor of the old second moments at a step, between 0 and 1."""
         decay = self._parameters["decay_rate"]
         if isinstance(decay, float):
             return decay
@@ -299,12 +307,13 @@ class Adafactor(Optimizer):
         """Updates the second moments of all weights.
 
         Args:
-          trained: the weights.
-          slots: their slots.
-          along: the gradients' squares, summed along rows if the weight is factored.
-          columns: for each factored weight the sums along columns, over all processes.
-          clip: the factor of the gradients.
-          decay: the share of the moments that stays.
+          trained: the weights, with their rows and gradients.
+          slots: the slots of each weight.
+          along: for each weight, the squares of its gradient; if the weight is factored, their sum
+            for each row.
+          columns: for each factored weight, the sum of squares for each column, over all processes.
+          clip: the factor by which clipping multiplies the gradients.
+          decay: the factor of the old moments.
         """
         next_columns = iter(columns)
         for (weight, _, gradient), weight_slots, rows in zip(trained, slots, along, strict=True):
@@ -318,10 +327,10 @@ class Adafactor(Optimizer):
     def _update_squares(
         self, gradient: torch.Tensor, weight_slots: tuple[Slot, ...], clip: torch.Tensor
     ) -> torch.Tensor:
-        """Returns this process's part of two sums, [2].
+        """Returns this process's part of two sums for a weight, [2].
 
-        The first is over the squares of gradient / sqrt(moments), the second over the moments along
-        the rows.
+        The first sum is over the squares of gradient / sqrt(moments). The second is over the slot
+        along rows; it is 0 if the weight is not factored.
         """
         moment = weight_slots[0].value
         if len(weight_slots) == 1:
@@ -333,10 +342,16 @@ class Adafactor(Optimizer):
     def _moment_mean(
         weight: Weight, weight_slots: tuple[Slot, ...], row_sum: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the divisor of the moments along rows; 1 if the weight is not factored."""
+        """Returns the mean of the slot "vr", by which it is divided; 1 if there is no such slot.
+
+        Args:
+          weight: the weight.
+          weight_slots: the slots of the weight, first the one along rows.
+          row_sum: the sum of the slot along rows, over all processes.
+        """
         if len(weight_slots) == 1:
             return torch.ones_like(row_sum)
-        # vr is in units of its mean; the mean of vc is the same except for rounding.
+        # If the slot along rows is "vr", the result is its mean, otherwise that of the other slot.
         return (
             row_sum / _rows(weight)
             if weight_slots[0].kind == "vr"
@@ -353,10 +368,11 @@ class Adafactor(Optimizer):
         """Returns the factor of each weight's update, [N].
 
         Args:
-          trained: N weights.
+          trained: the N weights, with their rows and gradients.
           rate: the learning rate.
-          squares: the sums of the weights' squares, [N].
-          update_squares: those of the updates' squares, before any factor, [N].
+          squares: the sum of squares of each weight, [N].
+          update_squares: the sum of squares of each update before it is multiplied by this factor,
+            [N].
         """
         parameters = self._parameters
         sizes, unscaled = self._weight_facts(
@@ -398,9 +414,9 @@ class Adafactor(Optimizer):
     def _weight_facts(
         self, names: tuple[str, ...], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the sizes of weights, and which of them are updated without parameter scale.
+        """Returns two tensors: the sizes of weights, and whether they have no parameter scale.
 
-        They are made once, because copying them to a GPU takes a wait.
+        The tensors are made only once, because a copy to a GPU has to wait for the GPU.
         """
         if self._cached_weight_facts is None:
             self._cached_weight_facts = self._make_weight_facts(names, device)
@@ -419,7 +435,7 @@ class Adafactor(Optimizer):
 
 
 class _Passes(NamedTuple):
-    """Adafactor's passes over a matrix; a compiled pass reads the gradient only once."""
+    """Adafactor's three passes over a matrix. A compiled pass reads the gradient only once."""
 
     sums: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
     update_squares: Callable[..., torch.Tensor]
@@ -429,7 +445,11 @@ class _Passes(NamedTuple):
 def _matrix_sums(
     local: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns sums of a gradient's squares by row and by column, and both sums of squares, [2]."""
+    """Returns the sums of the gradient's squares by row and by column, and two total sums, [2].
+
+    The total sums are over the squares of the gradient, and over the squares of the weight's rows
+    `local`.
+    """
     square = gradient.float().square()
     rows = square.sum(1)
     return rows, square.sum(0), torch.stack([rows.sum(), local.float().square().sum()])
@@ -438,7 +458,14 @@ def _matrix_sums(
 def _matrix_update_squares(
     gradient: torch.Tensor, along: torch.Tensor, across: torch.Tensor, clip: torch.Tensor
 ) -> torch.Tensor:
-    """Returns the sums of `Adafactor._update_squares`, of moments along and across the rows."""
+    """Returns the two sums of `Adafactor._update_squares` for a factored matrix.
+
+    Args:
+      gradient: the gradient.
+      along: the slot along rows.
+      across: the slot along columns.
+      clip: the factor by which clipping multiplies the gradients.
+    """
     weighed = gradient.float().square() @ across.reciprocal()
     return torch.stack([(weighed / along).sum() * clip.square(), along.sum()])
 
@@ -454,10 +481,10 @@ _MATRIX_PASSES = _Passes(_matrix_sums, _matrix_update_squares, _update_matrix)
 
 
 class AdamW(Optimizer):
-    """`t0.AdamWOptimizer`, and with `epsilon_first` `t0.AdamWScaleOptimizer` (nanoT5's).
+    """Adam with decoupled weight decay, and optionally with Adafactor's bound and scale.
 
-    Adam with decoupled weight decay, and optionally with Adafactor's bound and scale; see
-    `t0.training.optimizers` for the parameters.
+    It is `t0.AdamWOptimizer`; with `epsilon_first`, it is `t0.AdamWScaleOptimizer`, the optimizer
+    of nanoT5. `t0.training.optimizers` describes the parameters.
     """
 
     def __init__(
@@ -523,13 +550,13 @@ class AdamW(Optimizer):
         return (mean / corrections[0]) / ((square / corrections[1]).sqrt() + epsilon)
 
 
-# The parameters that `t0.AdamWScaleOptimizer` fixes.
+# The parameters that `t0.AdamWScaleOptimizer` sets to fixed values.
 _SCALED = {
     "rms_clipping_threshold": None,
     "multiply_by_parameter_scale": True,
     "exclude_from_weight_decay": ("rms_norm", "layer_norm"),
 }
-# Selector -> the optimizer's constructor, and the class of its parameters.
+# Selector in gin -> the constructor of the optimizer, and the class of its parameters.
 _KINDS: Mapping[str, tuple[Callable[..., Optimizer], type]] = {
     "mesh_tensorflow.optimize.AdafactorOptimizer": (Adafactor, _AdafactorParameters),
     "t0.AdamWOptimizer": (AdamW, _AdamWParameters),
@@ -538,11 +565,11 @@ _KINDS: Mapping[str, tuple[Callable[..., Optimizer], type]] = {
 
 
 def read_parameters(configured: ConfiguredSpec) -> dict[str, Any]:
-    """Returns the parameters of the optimizer that a specification names, checked.
+    """Checks and returns the parameters of the optimizer that a specification names.
 
     Raises:
-      UserError: if this engine does not have the optimizer, or a parameter is missing, unknown, of
-        another type or out of range.
+      UserError: if this engine does not have the optimizer; or if a parameter is missing, is
+        unknown, has another type or is out of range.
     """
     if configured.selector not in _KINDS:
         raise UserError(
@@ -578,9 +605,9 @@ def build(
     """Returns the optimizer that a specification names.
 
     Args:
-      configured: its selector and parameters, as `run.optimizer` binds them.
+      configured: the selector and the parameters of the optimizer, as `run.optimizer` binds them.
       weights: the weights that are trained.
-      total: sums a tensor over all processes.
+      total: function that sums a tensor over all processes.
       compiled: whether PyTorch compiles Adafactor's passes over matrices, once for each shape.
 
     Raises:
@@ -594,14 +621,14 @@ def build(
 
 
 def _steps_since(step: int, offset: int, name: str) -> int:
-    """Returns the number of steps since a step, from 1 on."""
+    """Returns the number of steps from step `offset` to `step`, including both."""
     if offset > step:
         raise UserError(f"{name}.offset is {offset:,} at step {step:,}; wanted at most that step")
     return step - offset + 1
 
 
 def _rows(weight: Weight) -> int:
-    """Returns the rows of the whole weight, in PyTorch's orientation."""
+    """Returns the number of rows of the whole weight, in PyTorch's orientation."""
     return weight.shape[-1 if weight.transposed else 0]
 
 
@@ -612,5 +639,5 @@ def _clip_factor(square: torch.Tensor, norm: float | None) -> torch.Tensor:
 
 
 def _bias_correction(beta: float, step: float) -> float:
-    """Returns the factor by which a moving average that began at 0 is too small."""
+    """Returns the ratio of a moving average that started at 0 to an unbiased average."""
     return -math.expm1(step * math.log(beta)) if beta else 1.0

@@ -1,9 +1,9 @@
-"""Mode `infer` on PyTorch: predictions for caches and files, by one process or many.
+"""Runs mode `infer` on PyTorch: predicts for caches and files, in one or several processes.
 
     predict(spec, world)    # spec: a `RunSpec` whose mode is "infer"
 
-The inputs, batches and files are those of `t0.inference` on every engine. A process predicts every
-`world.size`-th batch with its own whole model.
+The inputs, batches and output files are the same as with the other engine, because `t0.inference`
+makes them for both. Each process has the whole model, and predicts every `world.size`-th batch.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class Pieces:
     """A SentencePiece model with the interface of SeqIO's vocabularies.
 
     Args:
-      path: the model's file.
+      path: the file of the SentencePiece model.
     """
 
     eos_id = EOS
@@ -48,7 +48,7 @@ def predict(spec: RunSpec, joined: World) -> None:
       joined: the processes.
 
     Raises:
-      UserError: if this engine does not predict such a run, or a file cannot be read or written.
+      UserError: if this engine cannot predict such a run, or a file cannot be read or written.
     """
     if spec.infer is None:
         raise UserError(
@@ -108,7 +108,7 @@ def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Pr
 
 
 def _limit_examples(source: InputSource, most: int | None) -> InputSource:
-    """Returns a source with its first `most` examples, or with all."""
+    """Returns a source with only the first `most` examples; with all examples if `most` is None."""
     if most is None:
         return source
 

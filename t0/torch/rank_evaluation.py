@@ -1,9 +1,9 @@
-"""Mode `score_eval` on PyTorch: the rank evaluation of all engines, with a sharded scorer.
+"""Runs mode `score_eval` on PyTorch: rank evaluation with a model that is sharded over processes.
 
     evaluate(spec, world)    # spec: a `RunSpec` whose mode is "score_eval"
 
 Tasks are read from their caches. Each process encodes and scores every `world.size`-th example of a
-batch; the first writes the same files as Mesh TensorFlow's evaluation.
+batch. The first process writes the same files as the TensorFlow engine.
 """
 
 import functools
@@ -32,7 +32,7 @@ def evaluate(spec: RunSpec, world: World) -> None:
       world: the processes.
 
     Raises:
-      UserError: if this engine does not evaluate such a run, or the evaluation raises one.
+      UserError: if this engine cannot evaluate such a run, or the evaluation fails.
     """
     rank, model = _check_supported(spec), t5(spec.model)
     settings = ranking.check_settings(ranking.RankEvaluationSettings(**rank.settings))
@@ -79,11 +79,11 @@ def evaluate(spec: RunSpec, world: World) -> None:
 
 
 class ShardedScorer:
-    """Scores choices with a sharded model; see `ranking.ChoiceScorer`.
+    """Scores choices with a sharded model. The interface is `ranking.ChoiceScorer`.
 
     Args:
       spec: the model.
-      world: the processes, which divide each batch.
+      world: the processes, among which each batch is divided.
       activations: the type of activations.
     """
 

@@ -3,13 +3,14 @@
     steps = ReplayedSteps(masters, local, optimizer, denominator=16384, clip_norm=None)
     sums, squares = steps.take(batches, seeds, step=0, rate=0.001)      # of losses; of all weights
 
-Without graphs, Python starts thousands of kernels a step, one after the other, which takes longer
-than an H100 takes to compute them: T5 1.1 large took 410 ms a step, and the GPU waited most of that
+Without graphs, Python starts thousands of kernels per step, one after the other. On an H100 this
+takes longer than the computation: T5 1.1 large took 410 ms per step, and the GPU waited most of the
 time. A CUDA graph starts all kernels in one call. Its shapes and memory addresses are fixed, so
-logits are computed at all target positions; those of padding do not count.
+logits are computed at all target positions, including padding, which does not count in the loss.
 
-One process needs no weights from others. `masters` are the sharded float32 weights that checkpoints
-hold. `local` is a copy in the type of activations, which computes losses and gradients.
+A single process needs no weights of other processes. So it has two models: `masters` has the
+sharded float32 weights that checkpoints contain, and `local` is a copy in the type of activations,
+which computes losses and gradients.
 """
 
 import dataclasses
@@ -25,18 +26,19 @@ from t0.torch.optimizers import Adafactor, Optimizer, Squares, Weight
 from t0.torch.sharding import local_rows
 
 DEVICES = ("cuda",)
-_EAGER = 2  # steps before the recording, in which kernels are compiled and loaded
+_EAGER = 2  # the number of steps before the recording, in which kernels are compiled and loaded
 
 
 class ReplayedSteps:
-    """The steps of a run.
+    """Takes the training steps of a run: the first ones eagerly, then by replaying CUDA graphs.
 
     Args:
-      masters: the float32 weights.
+      masters: the model with the float32 weights.
       local: the model that computes, on the same device.
-      optimizer: updates the masters, with the gradients of `local` (see `use_gradients_of`).
-      denominator: the divisor of the losses.
-      clip_norm: the largest norm of all gradients together, or None.
+      optimizer: the optimizer, which updates the masters with the gradients of `local` (see
+        `use_gradients_of`).
+      denominator: the divisor of the summed losses.
+      clip_norm: the norm to which all gradients together are clipped; None for no clipping.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class ReplayedSteps:
         self.refresh()
 
     def refresh(self) -> None:
-        """Copies the masters' values to the local model, after the masters were filled."""
+        """Copies the masters' values to the local model; call it after filling the masters."""
         _copy(self._narrow, self._wide)
 
     def take(
@@ -76,20 +78,20 @@ class ReplayedSteps:
         step: int,
         rate: float,
     ) -> tuple[torch.Tensor, Squares]:
-        """Takes a step; returns the losses' sums [6] and the squares.
+        """Takes a training step; returns the sums of losses [6], and the sums of squares.
 
         Args:
-          batches: its microbatches.
-          seed: seeds the dropout of a microbatch by its number.
+          batches: the microbatches of the step.
+          seed: function that seeds the dropout of a microbatch, given its number.
           step: the number of steps done.
           rate: the learning rate.
         """
         if self._stream is None:
             return self._take(batches, seed, step, rate)
-        # CUDA cannot record on the default stream, for which all other streams wait.
+        # CUDA cannot record on the default stream, because other streams wait for that one.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            return self._take(batches, seed, step, rate)  # which waits for the stream
+            return self._take(batches, seed, step, rate)  # the call waits for the stream at its end
 
     def _take(
         self,
@@ -141,13 +143,14 @@ class ReplayedSteps:
             parameter.grad = None
 
     def _record_graphs(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph | None]:
-        """Returns the graphs of a microbatch, and of Adafactor's update."""
+        """Returns the graph of a microbatch, and that of Adafactor's update (None with AdamW)."""
         if self._graphs is None:
             self._clear_gradients()
             torch.cuda.synchronize()
             torch.cuda.empty_cache()  # the graphs have their own memory
             microbatch_graph, update_graph = torch.cuda.CUDAGraph(), None
-            # Only this thread's calls are checked: NCCL's thread queries its own events.
+            # CUDA must check only this thread's calls during the recording, because NCCL's thread
+            # queries its events at the same time.
             with torch.cuda.graph(
                 microbatch_graph, stream=self._stream, capture_error_mode="thread_local"
             ):
@@ -176,7 +179,7 @@ class ReplayedSteps:
 
 
 def _add_to_sum(parameter: torch.nn.Parameter) -> None:
-    """Adds the gradient of a microbatch to the sum, right after it is computed."""
+    """Adds the gradient of a microbatch to the sum, immediately after it has been computed."""
     parameter.grad_sum += parameter.grad
     parameter.grad = None
 
@@ -184,13 +187,14 @@ def _add_to_sum(parameter: torch.nn.Parameter) -> None:
 def use_gradients_of(
     local: T5, masters: T5, weights: Sequence[Weight], *, microbatches: int
 ) -> list[Weight]:
-    """Returns weights whose gradients are those of a local model.
+    """Returns the weights of `masters`, with gradients that are computed by `local`.
 
     Args:
       local: the model that computes.
-      masters: the model that the weights belong to.
-      weights: the weights that are trained, in the masters' order of names.
-      microbatches: the microbatches of a step; the gradients of several are summed in float32.
+      masters: the model to which the weights belong.
+      weights: the weights that are trained, in the order of the names in `masters`.
+      microbatches: the number of microbatches per step. If there are several, their gradients are
+        summed in float32.
     """
     parameter_by_address = {}
     for parameter, master in zip(local.parameters(), masters.parameters(), strict=True):

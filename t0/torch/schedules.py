@@ -3,8 +3,8 @@
     rate = schedule(spec.schedule, total=spec.schedule_steps)
     rate(0)
 
-The functions are those of `t0.training.schedules`, and this module's ports of Mesh TensorFlow's
-`transformer/learning_rate_schedules.py` to Python numbers.
+Some schedules are functions of `t0.training.schedules`. The others are in this module: they are
+those of Mesh TensorFlow's `transformer/learning_rate_schedules.py`, computed with Python numbers.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from t0.training.schedules import SCHEDULES
 
 Rate = Callable[[int], float]
 _MESH_MODULE = "mesh_tensorflow.transformer.learning_rate_schedules"
-_LARGEST = 3.4e38  # what float32 holds
+_LARGEST = 3.4e38  # about the largest float32 number
 
 
 def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
@@ -29,7 +29,7 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
       total: the number of steps for which the schedule is made.
 
     Raises:
-      UserError: if it is a schedule that this engine does not have.
+      UserError: if this engine does not have the schedule, or one of its parameters is wrong.
     """
     if configured is None:
         raise UserError(
@@ -59,10 +59,10 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
 
 
 def _check_parameters(selector: str, parameters: Any) -> None:
-    """Checks the parameters of a schedule, and of the schedules in a product.
+    """Checks the parameters of a schedule; for a product, also those of its factors.
 
     Raises:
-      UserError: if one is missing, unknown or not a finite number.
+      UserError: if a parameter is missing, is unknown or is not a finite number.
     """
     if not isinstance(parameters, Mapping):
         raise UserError(f"@{selector} has the parameters {parameters!r:.80}; wanted an object")

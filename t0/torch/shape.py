@@ -38,7 +38,7 @@ _STACK = {
     "token_dropout_rate": 0.0,
     "ensemble": None,
 }
-# Parameters with one value that this engine computes: layer -> parameter -> value.
+# The parameters for which this engine supports only one value: layer -> parameter -> that value.
 _FIXED = {
     "SelfAttention": _ATTENTION,
     "EncDecAttention": {**_ATTENTION, "relative_attention_type": None},
@@ -50,7 +50,7 @@ _BLOCKS = {
 }
 _NORMS = ("sublayer_rms_norm", "sublayer_legacy_rms_norm", "sublayer_legacy_final_rms_norm")
 _DROPOUTS = ("sublayer_dropout", "sublayer_legacy_dropout")
-# The order of a T5's sublayers; dropout may be left out.
+# The sublayers of a T5 in their order. Dropout sublayers may be missing.
 _SUBLAYERS = {
     "initial": ("dropout",),
     "per_layer": ("norm", "sublayer_call_layer", "dropout", "sublayer_residual"),
@@ -65,9 +65,9 @@ class Dropout:
     """The dropout rates of a T5.
 
     Attributes:
-      residual: of the embeddings, of each layer's result, and of each stack's result.
-      attention: of the attention weights.
-      hidden: of the feed-forward layer's hidden values.
+      residual: the rate for the embeddings, the output of each layer, and the output of each stack.
+      attention: the rate for the attention weights.
+      hidden: the rate for the hidden values of feed-forward layers.
     """
 
     residual: float = 0.0
@@ -77,16 +77,19 @@ class Dropout:
 
 @dataclasses.dataclass(frozen=True)
 class T5Spec:
-    """A T5.
+    """The settings of a T5: its sizes, activation, dropout rates and loss.
 
     Attributes:
       sizes: the sizes of its tensors.
-      activation: "relu"; "gelu" or "silu" for a gated layer.
-      dropout: its dropout rates.
-      label_smoothing: the share of the target's probability that is spread over all tokens.
-      z_loss: the factor of the squared logarithm of the softmax's denominator.
-      loss_denominator: the divisor of the summed loss; None for the batch's target positions.
-      legacy_norms: whether checkpoints of Mesh TensorFlow have the older names of norms.
+      activation: the activation of feed-forward layers: "relu"; or "gelu" or "silu", whose layers
+        are gated.
+      dropout: the dropout rates.
+      label_smoothing: the part of the target's probability that is spread over all tokens.
+      z_loss: the factor of the z-loss, which is the square of the logarithm of the softmax's
+        denominator.
+      loss_denominator: the divisor of the summed loss; None for the number of target positions in
+        the batch.
+      legacy_norms: whether norms have their older names in Mesh TensorFlow's checkpoints.
     """
 
     sizes: ModelShape
@@ -99,10 +102,10 @@ class T5Spec:
 
 
 def t5(spec: ModelSpec) -> T5Spec:
-    """Returns the T5 of a specification.
+    """Returns the settings of the T5 in a specification.
 
     Raises:
-      UserError: naming the setting that this engine does not compute.
+      UserError: if this engine does not support a setting. The message names the setting.
     """
     if spec.model_type != "bitransformer":
         raise _refusal("run.model_type", spec.model_type, "'bitransformer', an encoder-decoder")
@@ -178,7 +181,7 @@ def _read_model(spec: ModelSpec) -> T5Spec:
 
 
 def _read_layers(side: str, stack: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the parameters of a stack's layers; checks their kinds and fixed parameters."""
+    """Returns the parameters of a stack's layers, after checking their kinds and fixed values."""
     _check_fixed(side, stack, _STACK)
     _check_sublayers(side, stack["sublayers"])
     kinds = [layer["selector"].rpartition(".")[2] for layer in stack["layers"]]

@@ -4,9 +4,9 @@
     model = sharded(spec, world, activations=torch.bfloat16, switches=switches)
     weights = trained_weights(model, variable_filter=None)
 
-Each block is a unit of `fully_shard`: its weights are gathered before it computes, in the type of
-activations, and its gradients are summed over the processes in float32. Each process keeps its own
-rows of each weight, in float32. With one process nothing is gathered.
+Each process stores its own rows of each weight, in float32. Each block is a unit of `fully_shard`:
+before a block computes, its weights are gathered in the type of activations. Its gradients are
+summed over the processes in float32. With one process, nothing is gathered.
 """
 
 import functools
@@ -38,12 +38,12 @@ def sharded(
     compiled: bool = False,
     kernel: str = "auto",
 ) -> T5:
-    """Returns a model without values: the weights' rows of this process are not yet filled.
+    """Returns a sharded model, in which this process's rows of the weights are not yet filled.
 
     Args:
       spec: the model.
       world: the processes.
-      activations: the type to compute in.
+      activations: the type of activations, in which the model computes.
       switches: the options that trade memory for time.
       compiled: whether PyTorch compiles the blocks and the loss, at the first step.
       kernel: the attention kernel in training; see `t0.torch.attention`.
@@ -59,7 +59,8 @@ def sharded(
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            # The loss is a sum over all processes, which the loop has divided; gloo only sums.
+            # The factor is 1, because the loop has already divided the loss, so gradients only
+            # have to be summed. (With gloo, sums are the only choice.)
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return model.to_empty(device=world.device)
@@ -72,7 +73,10 @@ def unsharded(
     compiled: bool = False,
     kernel: str = "auto",
 ) -> T5:
-    """Returns a model without values and without memory, on the device "meta"; see `sharded`."""
+    """Returns a model on the device "meta", so its weights have no values and need no memory.
+
+    The arguments are those of `sharded`.
+    """
     with torch.device("meta"):
         model = T5(spec)
     model.encoder.recompute = model.decoder.recompute = switches.recompute
@@ -81,26 +85,27 @@ def unsharded(
         model.loss_sums = torch.compile(model.loss_sums)
         for module in model.modules():
             if isinstance(module, Block):
-                # Shapes do not change between batches, and kernels for dynamic shapes are slower.
+                # Kernels for dynamic shapes are slower, and shapes do not change between batches.
                 module.compile(dynamic=False)
     return model
 
 
 def names_and_parameters(model: T5) -> dict[str, nn.Parameter]:
-    """Returns canonical name -> parameter, in Mesh TensorFlow's order."""
+    """Returns canonical name -> parameter, in the order of Mesh TensorFlow's variables."""
     parameters = dict(model.named_parameters())
     return {name: parameters[names.hf_name(name)] for name in expected_shapes(model.spec.sizes)}
 
 
 def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
-    """Returns the weights that are trained; the others keep their values.
+    """Returns the weights that are trained; all other weights keep their values.
 
     Args:
       model: the model.
-      variable_filter: a regular expression of Mesh TensorFlow's names, None for all.
+      variable_filter: a regular expression for Mesh TensorFlow's names of the weights; None to
+        train all.
 
     Raises:
-      UserError: if it is not a regular expression, or no weight matches.
+      UserError: if the filter is not a regular expression, or matches no weight.
     """
     try:
         pattern = re.compile(variable_filter or "")
@@ -130,13 +135,16 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
 
 
 def own_rows(rows: int, world: World) -> slice:
-    """Returns which rows of a weight are this process's: equal chunks, the last ones shorter."""
+    """Returns the slice of a weight's rows that this process has.
+
+    All processes have equally many rows, except that the last ones may have fewer.
+    """
     chunk = -(-rows // world.size)
     return slice(min(world.rank * chunk, rows), min((world.rank + 1) * chunk, rows))
 
 
 def local_rows(parameter: torch.Tensor) -> torch.Tensor:
-    """Returns this process's rows of a weight; writing to them changes the model."""
+    """Returns this process's rows of a weight. Writing to these rows changes the model."""
     return parameter.data.to_local() if isinstance(parameter.data, DTensor) else parameter.data
 
 
@@ -149,12 +157,13 @@ def _gradient(parameter: nn.Parameter) -> Callable[[], torch.Tensor | None]:
 
 
 def prepare_pass(model: T5, *, last: bool, keep: bool) -> None:
-    """Prepares a forward and a backward pass.
+    """Prepares the forward and backward pass of a microbatch.
 
     Args:
       model: the model.
-      last: whether it is the step's last, after which gradients are summed.
-      keep: whether gathered weights are kept until then.
+      last: whether this is the last microbatch of the step, after which the gradients are summed
+        over the processes.
+      keep: whether gathered weights are kept until the end of the last microbatch.
     """
     model.set_requires_gradient_sync(last)
     model.set_reshard_after_backward(last or not keep)

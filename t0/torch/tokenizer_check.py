@@ -3,9 +3,9 @@
     check_within_limits(Path("/models/gpt2"))       # a UserError if that fails
     tokenizer = load_tokenizer(Path("/models/gpt2"))
 
-The library that reads a tokenizer.json ends the whole process if memory runs out, and a small file
-can make it use all memory or run forever. So another process loads the tokenizer first, and encodes
-a short text; only then does the caller load it.
+The library that reads tokenizer.json ends the whole process if memory runs out, and even a small
+file can make it use all memory or run forever. So a separate process first loads the tokenizer and
+encodes a short text. If that works, the caller can load the tokenizer safely.
 """
 
 import functools
@@ -23,7 +23,7 @@ from t0.errors import UserError, install_command, short_reason
 LIMIT_BYTES = 4 * 2**30  # more than the imports use; a vocabulary of 256,000 pieces takes 1 GiB
 LIMIT_SECONDS = 300
 _TEXT = f"{string.printable} It rains in Zürich, 北京 and São Paulo. 😀 "
-_MOST_TOKENS_OF_A_BYTE = 20  # a byte of text is at most one token, with some more around the text
+_MOST_TOKENS_OF_A_BYTE = 20  # a byte is at most one token; the rest is for special tokens
 
 
 @functools.cache
@@ -31,10 +31,10 @@ def import_transformers() -> Any:
     """Returns the package transformers.
 
     Raises:
-      UserError: if it, or PyTorch, is not installed.
+      UserError: if transformers or PyTorch is not installed.
     """
     try:
-        import torch  # noqa: F401 (transformers also imports without it)
+        import torch  # noqa: F401 (checked here, because transformers can be imported without it)
         import transformers as package
     except ImportError as error:
         raise UserError(
@@ -46,17 +46,18 @@ def import_transformers() -> Any:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Returns the tokenizer of a folder; no code of the folder is run."""
+    """Returns the tokenizer of a folder, without running code from the folder."""
     return import_transformers().AutoTokenizer.from_pretrained(
         folder, trust_remote_code=False, local_files_only=True
     )
 
 
 def check_within_limits(folder: Path) -> None:
-    """Loads a folder's tokenizer in another process, and encodes a text.
+    """Loads a folder's tokenizer in a separate process, and encodes a short text with it.
 
     Raises:
-      UserError: if it fails, uses more than `LIMIT_BYTES`, or takes more than `LIMIT_SECONDS`.
+      UserError: if the process fails, needs more than `LIMIT_BYTES` of memory, or takes longer than
+        `LIMIT_SECONDS`.
     """
     command = [sys.executable, "-m", "t0.torch.tokenizer_check", str(folder)]
     try:

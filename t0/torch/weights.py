@@ -1,10 +1,10 @@
-"""Fills a sharded model: from a checkpoint in any format, or at random.
+"""Fills the weights of a sharded model from a checkpoint in any format, or at random.
 
     load(model, optimizer, "/models/t0_3b", world)       # every process reads its own rows
     warm_start(model, optimizer, "/models/t5", world)    # some variables may be missing
     fill_at_random(model, seed=0, world=world)           # Mesh TensorFlow's distributions
 
-Names and orientation are the canonical ones of `t0.checkpoints.names`.
+Names and orientations of weights are the canonical ones of `t0.checkpoints.names`.
 """
 
 import contextlib
@@ -31,21 +31,21 @@ from t0.torch.sharding import local_rows, names_and_parameters, own_rows
 from t0.torch.world import World
 from t0.training import resume_file, start_report
 
-# The tensors of Mesh TensorFlow's dense layers, whose initial values are at most two standard
-# deviations from zero.
+# The dimensions of weights of Mesh TensorFlow's dense layers. Their initial values are at most two
+# standard deviations from zero.
 _TRUNCATED = ("DF", "FD", "DV")
 
 
 def find_checkpoints(model_dir: str, checkpoint: str | None, steps: Any) -> dict[int, str]:
-    """Returns step -> path of the checkpoints to evaluate, in whichever format each is.
+    """Returns step -> path of the checkpoints to evaluate; each may have any format.
 
     Args:
       model_dir: the folder with checkpoints of either engine.
-      checkpoint: a checkpoint to use instead, or None.
-      steps: a step, a list of steps, "all", or None for the latest.
+      checkpoint: a checkpoint to use instead of those in `model_dir`, or None.
+      steps: a step, a list of steps, "all", or None for the latest step.
 
     Raises:
-      UserError: if there is none.
+      UserError: if there is no such checkpoint.
     """
     if checkpoint:
         with contextlib.closing(open_source(checkpoint, keep_slots=False)) as source:
@@ -60,7 +60,7 @@ def find_checkpoints(model_dir: str, checkpoint: str | None, steps: Any) -> dict
 
 
 def fingerprint(path: str) -> str:
-    """Returns a hash that changes with a checkpoint's values."""
+    """Returns a hash that changes if the values of a checkpoint change."""
     kind, prefix = conversion.recognise(path)
     if kind == "mtf":
         return checkpoint_files.fingerprint(prefix)
@@ -76,22 +76,25 @@ def warm_start(
     unfilled: Sequence[str] = (),
     seed: int = 0,
 ) -> tuple[int, list[str]]:
-    """Fills the weights from an initial checkpoint, in which some may be missing.
+    """Fills the weights from an initial checkpoint, in which some variables may be missing.
 
     Args:
       model: the model.
-      optimizer: its optimizer.
-      path: a checkpoint in any format; only one of Mesh TensorFlow may have missing variables.
+      optimizer: the optimizer of the model.
+      path: a checkpoint in any format. Variables may be missing only if it is Mesh TensorFlow's
+        format.
       world: the processes.
-      unfilled: regular expressions of Mesh TensorFlow's names that may keep random values.
-      seed: the seed of these.
+      unfilled: regular expressions for Mesh TensorFlow's names of the variables that may be
+        missing, and then have random values.
+      seed: the seed of these random values.
 
     Returns:
-      what `load` returns; a line names the variables that are left random.
+      the checkpoint's step, and lines about the filled weights. One of the lines names the
+      variables that have random values.
 
     Raises:
       UserError: if there is no such checkpoint, a variable is missing that `unfilled` does not
-        match, or one has another shape.
+        match, or a variable has another shape.
     """
     kind, prefix = conversion.recognise(path) if unfilled else ("", "")
     if kind != "mtf":
@@ -141,21 +144,21 @@ def load(
     *,
     exact: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[int, list[str]]:
-    """Fills the weights, and the optimizer's slots where the checkpoint has them.
+    """Fills the weights, and those slots of the optimizer that the checkpoint has.
 
     Args:
       model: the model.
-      optimizer: its optimizer; None to read only the weights.
+      optimizer: the optimizer of the model; None to read only the weights.
       path: a checkpoint in any format.
       world: the processes.
-      exact: the arrays of the checkpoint's resume file: the low halves of weights that it holds in
-        bfloat16.
+      exact: the arrays of the checkpoint's resume file, which have the missing bits of weights that
+        the checkpoint stores in bfloat16; None if there are none.
 
     Returns:
-      the checkpoint's step, and lines that say what was restored.
+      the checkpoint's step, and lines about the restored weights and slots.
 
     Raises:
-      UserError: if there is no such checkpoint, or it is of another model.
+      UserError: if there is no such checkpoint, or it belongs to another model.
     """
     with contextlib.closing(open_source(path, keep_slots=False)) as source:
         _check_sizes(model, source)
@@ -198,7 +201,7 @@ def _check_sizes(model: T5, source: CheckpointSource) -> None:
 
 
 def _load_slots(optimizer: Optimizer, prefix: str, world: World) -> int:
-    """Fills the slots that a checkpoint of Mesh TensorFlow has; returns how many."""
+    """Fills the slots that a Mesh TensorFlow checkpoint has; returns the number of these slots."""
     with contextlib.closing(BundleReader(prefix)) as reader:
         stored_names = optimizer.slots.keys() & reader.entries.keys()
         for name in stored_names:
@@ -215,7 +218,7 @@ def _load_slots(optimizer: Optimizer, prefix: str, world: World) -> int:
 
 
 def fill_at_random(model: T5, seed: int, world: World) -> None:
-    """Fills the weights at random, like Mesh TensorFlow's initializers for each kind of tensor.
+    """Fills the weights at random, from the distributions of Mesh TensorFlow's initializers.
 
     The values depend only on the seed, not on the number of processes.
     """
@@ -234,14 +237,14 @@ def _draw_initial(
     if row.dims == "D":
         return torch.ones(shape)
     value = torch.empty(shape)
-    if row.dims == "HB":  # Glorot and Bengio 2010, TensorFlow's default
+    if row.dims == "HB":  # TensorFlow's default initializer (Glorot and Bengio 2010)
         limit = (6 / sum(shape)) ** 0.5
         return value.uniform_(-limit, limit, generator=generator)
     deviation = {"VD": 1.0, "FD": sizes.d_ff**-0.5, "ID": sizes.inner**-0.5}.get(
         row.dims, sizes.d_model**-0.5
     )
     if name.endswith("/q"):
-        deviation *= sizes.d_kv**-0.5  # replaces the division of the attention logits
+        deviation *= sizes.d_kv**-0.5  # because T5 does not divide attention logits by sqrt(d_kv)
     if row.dims in _TRUNCATED:
         bound = 2 * deviation
         return torch.nn.init.trunc_normal_(

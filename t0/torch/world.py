@@ -1,12 +1,12 @@
-"""The processes of a run: their number, their devices, and communication between them.
+"""Joins the processes of a run, chooses their devices, and lets them communicate.
 
     with join_processes("auto") as world:
         world.rank, world.size, world.device
         world.all_reduce_sum(tensor)
         world.check_equal("the specification", text)    # UserError if the processes differ
 
-`torchrun`, `accelerate launch` and SLURM's scripts of `bin/` set RANK, WORLD_SIZE and LOCAL_RANK.
-Without these variables there is one process. GPUs communicate with NCCL, CPUs with gloo.
+`torchrun`, `accelerate launch` and the SLURM scripts in `bin/` set RANK, WORLD_SIZE and LOCAL_RANK.
+Without these variables there is only one process. GPUs communicate with NCCL, CPUs with gloo.
 """
 
 import contextlib
@@ -32,9 +32,9 @@ _T = TypeVar("_T")
 
 DEVICES = ("auto", "cuda", "cpu")
 TIMEOUT_MINUTES = 30.0  # how long a process waits for the others before it reports a missing one
-FAILED = 2  # the exit status after a mistake of the user
+FAILED = 2  # the exit status after a UserError
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-# Words in gloo's error if another process has ended or does not answer.
+# Words in gloo's error messages about a process that has ended or does not answer.
 _LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -42,8 +42,8 @@ _LOST = (
     "timed out connecting",
     "Socket",
 )
-_SETTLED_SECONDS = 3.0  # until all processes that wait for a lost one have noticed
-_MISTAKE = "t0/mistake"  # in torchrun's store: starting again would print the same message
+_SETTLED_SECONDS = 3.0  # the time after which all processes have noticed that one is lost
+_MISTAKE = "t0/mistake"  # a key in torchrun's store: a UserError ended the run, so do not restart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +62,11 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that prints and writes for all."""
+        """Whether this is the first process, which prints and writes for all."""
         return self.rank == 0
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sums a tensor over all processes, in place; returns it."""
+        """Sums a tensor over all processes in place; returns the tensor."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
@@ -86,14 +86,14 @@ class World:
         return values
 
     def wait(self) -> None:
-        """Waits until all processes have called this."""
+        """Waits until all processes have called this method."""
         self.max_over_processes(0)
 
     def broadcast_text(self, make_text: Callable[[], str]) -> str:
         """Returns the text that the first process makes, on every process.
 
         Raises:
-          SystemExit: on the other processes, if the first could not make it.
+          SystemExit: on the other processes, if the first process could not make the text.
         """
         texts: list[str | None] = [None]
         try:
@@ -110,7 +110,7 @@ class World:
         """Checks that all processes have the same text.
 
         Raises:
-          UserError: naming the processes that differ from the first.
+          UserError: if texts differ. The message names the processes that differ from the first.
         """
         digests = self.gather(hashlib.sha256(text.encode()).hexdigest())
         others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
@@ -141,12 +141,13 @@ class World:
 def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
     """Joins the processes of this run for the duration of the block.
 
-    If several processes fail, one of them prints the reason. After a mistake of the user, processes
-    that `torchrun --max_restarts` starts again end immediately: they would print the same message.
+    If several processes fail, only one of them prints the reason. If the reason is a UserError,
+    processes that `torchrun --max_restarts` starts again end immediately, because they would only
+    fail with the same message.
 
     Args:
       device: "cuda", "cpu", or "auto" for CUDA if there is a GPU.
-      minutes: how long a process waits for the others.
+      minutes: the time in minutes for which a process waits for the others.
 
     Raises:
       UserError: if there is no such device, or a process is lost.
@@ -161,8 +162,8 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
     all_starts = store = None
     try:
         all_starts = _open_store(rank, timeout)
-        # Torchrun's store outlives a start of the processes. With the same names at each start,
-        # PyTorch would find the addresses of processes that have ended.
+        # Torchrun's store is still there when it restarts the processes. If all starts used the
+        # same keys, PyTorch would find the addresses of processes that have ended.
         start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"t0/start/{start}", all_starts)
         backend = "nccl" if torch_device.type == "cuda" else "gloo"
@@ -179,7 +180,7 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
             raise SystemExit(FAILED) from None
         raise
     except RuntimeError as error:
-        lost = any(words in str(error) for words in _LOST)  # gloo has no error class
+        lost = any(words in str(error) for words in _LOST)  # gloo has no error class of its own
         if not lost and not isinstance(error, dist.DistBackendError):
             raise
         raise _lost_process(store, rank, size, error) from error
@@ -190,7 +191,7 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
 
 
 def _open_store(rank: int, timeout: datetime.timedelta) -> dist.Store:
-    """Returns the store through which the processes find each other: torchrun's, or our own."""
+    """Returns the store with which the processes find each other: torchrun's, or our own."""
     if "RANK" not in os.environ:
         return dist.HashStore()
     by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -214,15 +215,20 @@ def _is_first_to_fail(store: dist.Store | None, rank: int) -> bool:
     try:
         store.set(f"t0/failed/{rank}", "")
         return store.add("t0/failed", 1) == 1
-    except RuntimeError:  # the store was in the process that failed first
+    except RuntimeError:  # the process that failed first had the store, which is now gone
         return False
 
 
 def _lost_process(
     store: dist.Store | None, rank: int, size: int, error: Exception
 ) -> BaseException:
-    """Returns the exception that ends this process; the first to notice names the lost one."""
-    # Torchrun ends this process because the other one is lost, but the message has to be printed.
+    """Returns the exception with which this process ends after another process was lost.
+
+    The first process that notices the loss gets a UserError that names the lost process. All others
+    get a SystemExit without a message.
+    """
+    # Torchrun sends SIGTERM to this process because another one is lost. The signal is ignored, so
+    # that the message can still be printed.
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if not _is_first_to_fail(store, rank):
@@ -238,7 +244,7 @@ def _lost_process(
 
 
 def _find_silent(store: dist.Store, size: int) -> list[int]:
-    """Returns the processes that have not reported a failure after a few seconds."""
+    """Waits a few seconds, and returns the processes that have not reported a failure by then."""
     deadline = time.monotonic() + _SETTLED_SECONDS
     silent = list(range(size))
     with contextlib.suppress(RuntimeError):
@@ -256,7 +262,7 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
       local_rank: the number of the process on its machine.
 
     Raises:
-      UserError: there is no such device.
+      UserError: if there is no such device.
     """
     if name not in DEVICES:
         raise UserError(f"--device is {name!r}; wanted one of {', '.join(DEVICES)}")
@@ -279,7 +285,7 @@ def device_name(device: torch.device) -> str:
 
 
 def _no_gpu() -> str:
-    """Returns why PyTorch finds no GPU, as the end of a message."""
+    """Returns the reason why PyTorch finds no GPU, as the end of an error message."""
     if torch.version.cuda is None:
         return ": this build of PyTorch is for the CPU; install one for CUDA"
     try:
@@ -290,11 +296,12 @@ def _no_gpu() -> str:
 
 
 def choose_activation_type(name: str, device: torch.device) -> torch.dtype:
-    """Returns the type of activations; warns of bfloat16 on a processor that emulates it.
+    """Returns the type of activations; warns if it is bfloat16 and the processor has to emulate it.
 
     Args:
-      name: "float32", "bfloat16", or "auto": bfloat16 if the device has instructions for it.
-      device: the device.
+      name: "float32", "bfloat16" or "auto". "auto" is bfloat16 if the device has instructions for
+        it, otherwise float32.
+      device: the device that computes.
     """
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -307,10 +314,11 @@ def choose_activation_type(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if fast else torch.float32
 
 
-@functools.cache  # once, however many tasks are predicted
+@functools.cache  # prints the warning only once, even if several tasks are predicted
 def _warn_of_bfloat16() -> None:
-    # Without AVX-512 products of large matrices took 2 to 7 times as long in a forward pass, and
-    # over 100 times if no operand is transposed, as in a backward pass (2.13.0).
+    # With PyTorch 2.13.0 on a processor without AVX-512, products of large matrices took 2 to 7
+    # times as long in bfloat16 as in float32 in a forward pass. If no operand is transposed, as in
+    # a backward pass, they took over 100 times as long.
     say(
         "warning: activations are bfloat16, and this processor has no instructions for it. PyTorch "
         "takes several times as long as in float32, in training up to a hundred times. "
