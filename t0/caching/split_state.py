@@ -46,9 +46,9 @@ class SplitOutcome:
 
     Attributes:
       split: the split.
-      status: WRITTEN; EMPTY (it correctly has no example); ABSENT (its data cannot be found);
-        FAILED (this task cannot be cached); STOP (the output cannot be written, so no task can be
-        cached).
+      status: WRITTEN; EMPTY (it has no example, which is not an error); ABSENT (its data cannot be
+        found); FAILED (this task cannot be cached); STOP (the output cannot be written, so no task
+        can be cached).
       stats: the statistics for SeqIO's `stats.<split>.json`.
       files: file name -> its "bytes", "crc32c" and "sha256"; for a file with records, also the
         number of its "examples".

@@ -135,7 +135,7 @@ def checked_step(value: Any, where: str) -> int:
 
 
 def checked_rate(value: Any, where: str) -> float | None:
-    """Validates a dropout rate that was read from a file; None if the file has none.
+    """Checks and returns a dropout rate that was read from a file; None if the file has none.
 
     Raises:
       UserError: if it is not a number in [0, 1).

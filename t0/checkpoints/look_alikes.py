@@ -4,8 +4,8 @@
     hint(Path("/runs/trainer_output"))
     # ". Its subfolders with a checkpoint: ..."
 
-Other such folders are the hub's cache, and shards that another program must merge first. No weights
-are read: files are recognized by their names.
+It also detects the hub's cache, and shards that another program must merge first. Files are
+recognized by their names, so no weights are read.
 """
 
 import re

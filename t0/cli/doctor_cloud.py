@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Raises a `UserError` if a zone or project is given without anything to look up in it."""
+    """Raises a `UserError` if a zone or project is given, but nothing to look up in it."""
     if args.zone and not (args.tpu or args.model_dir or args.cache):
         raise UserError("--zone needs --tpu=NAME")
     if args.project and not args.tpu:

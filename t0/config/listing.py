@@ -34,8 +34,8 @@ def text(parsed: Config, command_bindings: CommandBindings) -> str:
 
     Args:
       parsed: the result of `parse.parse`.
-      command_bindings: parameters that the command binds after parsing, and that gin does not have
-        yet.
+      command_bindings: parameters that the command binds after parsing, so that gin does not have
+        them yet.
     """
     locations = origins(parsed)
     overriding = {_parse_key(name): (value, why) for name, (value, why) in command_bindings.items()}

@@ -5,7 +5,7 @@
     state = mixture.state()             # four numbers for each task that was drawn from
     mixture.restore(state)              # continues from this state
 
-After a state is restored, the examples before it are not read again.
+Restoring a state does not read the earlier examples again.
 """
 
 import dataclasses

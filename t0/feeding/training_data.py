@@ -122,7 +122,7 @@ class TrainingData:
         """Checks a position from a checkpoint, and returns it for use with `batches`.
 
         Args:
-          position: the position; None, which is also returned, for the start of the data.
+          position: the position; None means the start of the data, and is returned as None.
 
         Raises:
           ValueError: if it is not a position from `batches`.

@@ -121,7 +121,7 @@ def read_text(path: Path) -> str:
 
 
 def exists(path: Path) -> bool:
-    """Returns whether a file or folder exists; False if its local folder may not be read.
+    """Returns whether a file or folder exists; False if we may not read its local folder.
 
     Raises:
       OSError: if a remote path is forbidden or unreachable.

@@ -10,9 +10,9 @@ of the dataset share a text.
             record.example, record.choice, record.text
 
 Caches written by this project are in order, so their files are simply read again each time. All
-other records are sorted once. For example, SeqIO itself writes shuffled caches. Records are sorted
-in memory, up to a limit for all tasks together. Beyond that they are sorted in a temporary Arrow
-file. So memory does not grow with the number of records.
+other records, such as those of SeqIO's own shuffled caches, are sorted once. They are sorted in
+memory, up to a limit for all tasks together, and beyond that in a temporary Arrow file. So memory
+does not grow with the number of records.
 """
 
 import functools

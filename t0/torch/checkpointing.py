@@ -148,7 +148,7 @@ class Checkpoints:
         return {name: text for each in self._world.gather(checksums) for name, text in each.items()}
 
     def _check_checksums(self, folder: Path, record: Mapping[str, Any]) -> None:
-        """Checks the hashes of all files. Each process hashes some; all raise the same error."""
+        """Checks the hashes of all files. Each process hashes a part; all raise the same error."""
         paths = [folder / name for name in sorted(record["files"])]
         own = paths[self._world.rank :: self._world.size]
         damaged = [path for path in own if not torch_shards.has_checksum(path, record)]

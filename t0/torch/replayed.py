@@ -34,7 +34,7 @@ class ReplayedSteps:
 
     Args:
       masters: the model with the float32 weights.
-      local: the model that computes, on the same device.
+      local: the model that computes the losses and gradients, on the same device.
       optimizer: the optimizer, which updates the masters with the gradients of `local` (see
         `use_gradients_of`).
       denominator: the divisor of the summed losses.

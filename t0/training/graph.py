@@ -407,7 +407,7 @@ class ModelProgram:
     def loss(
         self, placeholders: Mapping[str, tf.Tensor], mode: str, features: Any = None
     ) -> dict[str, mtf.Tensor]:
-        """Returns "loss" and each of `losses.PARTS` -> its value, a scalar of the mesh."""
+        """Returns "loss" and each name in `losses.PARTS` -> its value, a scalar on the mesh."""
         features = features or self._features(placeholders)
         with losses.computed_in_float32(self.model, self.mesh_impl) as sums:
             loss = self._call(features, mode)
