@@ -52,7 +52,7 @@ def test_evaluation_results_equal_mesh_tensorflow(world, trained, reference):
     done = world.torch(world.specified(trained["torch"], 30, model=given))
     assert done.returncode == 0, done.stdout + done.stderr
     # A file's words are printed, and not carried out.
-    assert "you trust where the specification comes from: python -m t0.cli" in done.stdout
+    assert "if you trust the source of the specification, run: python -m t0.cli" in done.stdout
     assert not (folder / "decoded_30.json").exists()
     done = world.torch(*world.flags(trained["torch"], 30, model=given))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -117,11 +117,11 @@ KILLED = """
 import os, signal
 from t0.inference.prediction_file import PredictionFile
 
-def keep(self, *given, whole=PredictionFile.keep):
+def save_batch(self, *given, whole=PredictionFile.save_batch):
     whole(self, *given)
     os.kill(os.getpid(), signal.SIGKILL)
 
-PredictionFile.keep = keep
+PredictionFile.save_batch = save_batch
 from t0.torch import __main__
 __main__.main({words!r})
 """
