@@ -271,7 +271,7 @@ def _group_spellings(
 ) -> tuple[dict[str, str], list[str]]:
     """Returns label -> its most frequent spelling, and notes about labels with several spellings.
 
-    If `choices` contains all spellings of a label, each spelling is a label of its own.
+    If `choices` contains all spellings of a label, each spelling is a separate label.
     """
     groups: dict[str, list[str]] = {}
     for label in sorted(counts, key=lambda label: (-counts[label], label)):

@@ -180,7 +180,7 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
             raise SystemExit(FAILED) from None
         raise
     except RuntimeError as error:
-        lost = any(words in str(error) for words in _LOST)  # gloo has no error class of its own
+        lost = any(words in str(error) for words in _LOST)  # gloo has no error class
         if not lost and not isinstance(error, dist.DistBackendError):
             raise
         raise _lost_process(store, rank, size, error) from error
