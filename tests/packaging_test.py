@@ -151,7 +151,8 @@ def test_requirements_equal_the_imports_of_the_package():
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
-    owners = importlib.metadata.packages_distributions()
+    # Python 3.10 does not find the owner of a wheel without top_level.txt.
+    owners = {"sklearn": ["scikit-learn"], **importlib.metadata.packages_distributions()}
     google = {
         "google.api_core": "google-api-core",
         "google.auth": "google-auth",
