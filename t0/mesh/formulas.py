@@ -333,7 +333,11 @@ def _attention(
 
 
 def _tokens(shape: ModelShape, share: Share, stored: StoredValues, sublayers: int) -> int:
-    """Returns the bytes that the norms, residual sums and feed-forward layer of a block store."""
+    """Returns the bytes that a block stores outside attention, which grow with the tokens.
+
+    They are those of its norms, residual sums and feed-forward layer. An encoder's block has two
+    sublayers, a decoder's three.
+    """
     tokens = share.rows * (share.inputs if sublayers == 2 else share.targets)
     hidden = (0, stored.gated if shape.gated else stored.ungated)
     d_ff = share.on_device(shape.d_ff, "d_ff")

@@ -230,7 +230,7 @@ _STEPS, _RESULT = "\0steps", "\0result"  # a template cannot write these names
 
 
 def count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a Jinja filter so that the row's meter counts its result before it runs."""
+    """Wraps a Jinja filter: the meter counts the size of its result before the filter runs."""
     passes = getattr(function, "jinja_pass_arg", None)
 
     @functools.wraps(function)

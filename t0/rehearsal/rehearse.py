@@ -65,8 +65,8 @@ def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
     Args:
       steps: the number of training steps on each side.
       small: whether to shrink the model and the batch first.
-      data: the parsed flags of the command, to train on the run's own mixture; None to train on
-        random tokens.
+      data: the parsed flags of the command, which say where the data of the run's own mixture is;
+        None to train on random tokens.
 
     Returns:
       0 if the cores' program and our loop agree, else 1.

@@ -199,7 +199,7 @@ def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
 
 
 def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tuple[int, ...]:
-    """Returns the position of the last checkpoint of each series, out of the given positions."""
+    """Returns the positions in `runs` of the last checkpoints of the series at `positions`."""
     last: dict[str, int] = {}
     for i in positions:
         best = last.get(runs[i].series)

@@ -227,7 +227,7 @@ class ScoringTask:
 def _examples_of(
     records: Iterator[ChoiceRecord],
 ) -> Iterator[tuple[MultipleChoiceExample, str | None]]:
-    """Joins ordered records, and yields each example, not truncated, with its document's key."""
+    """Joins the adjacent records of each example; yields examples and their documents' keys."""
     for idx, group in itertools.groupby(records, key=lambda record: record.example):
         by_choice = {record.choice: record for record in group}
         first = next(iter(by_choice.values()))

@@ -105,7 +105,7 @@ def split_halves(wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Returns:
       two arrays. The first is int16: the difference between the bit pattern of each weight and that
       of the nearest bfloat16 number, with ties rounded to even. The second is int64: the positions
-      of ties that are rounded down. Their difference is 0x8000, which overflows int16.
+      of ties that are rounded down. The difference at such a tie is 0x8000, which overflows int16.
     """
     bits = wide.view(np.uint32)
     ties = np.flatnonzero((bits & np.uint32(0x1FFFF)) == 0x8000)
