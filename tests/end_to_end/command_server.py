@@ -125,7 +125,7 @@ class CommandServer:
         self._server.stdin.flush()
         pid = json.loads(self._server.stdout.readline())["pid"]
         if interrupt_at:
-            _interrupt(pid, out, interrupt_at, interrupt_by)
+            _interrupt(pid, out, err, interrupt_at, interrupt_by)
         status = json.loads(self._server.stdout.readline())["status"]
         config = operative.read_text() if operative.exists() else ""
         return Finished(status, out.read_text(), err.read_text(), config)
@@ -135,15 +135,28 @@ class CommandServer:
         self._server.wait()
 
 
-def _interrupt(pid, out, awaited, by):
+def _interrupt(pid, out, err, awaited, by):
     """Sends a signal to a command once it has printed `awaited`, unless it ends before."""
     while awaited not in out.read_text():
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
+        if not _send(pid, 0):
             return
         time.sleep(0.1)
-    os.kill(pid, by)
+    # Python drops an exception that is raised in a finalizer: then a user presses Ctrl-C again.
+    sends = _send(pid, by)
+    while sends and by == signal.SIGINT and _send(pid, 0):
+        if "Exception ignored in" in err.read_text():
+            _send(pid, by)
+            return
+        time.sleep(0.2)
+
+
+def _send(pid, number):
+    """Sends a signal; returns whether there is such a process."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _redirected(path, number):
