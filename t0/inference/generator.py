@@ -95,7 +95,7 @@ class MeshGenerator:
     @property
     def device_kind(self) -> str:
         """ "gpu" or "cpu"."""
-        return "gpu" if any("gpu" in name.lower() for name in self._placement.devices) else "cpu"
+        return self._placement.device_kind
 
     def restore(self, checkpoint: str) -> int:
         """Loads all variables of the model from `checkpoint`, for all batch shapes.

@@ -290,7 +290,7 @@ def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
             **given_facts(),
         },
         activations=devices.activation_dtype(dtype),
-        make_model=torch_engine and functools.partial(torch_engine.make_held_out_model, dtype),
+        make_model=torch_engine and functools.partial(torch_engine.make_scorer, dtype),
     )
 
 

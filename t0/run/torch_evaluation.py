@@ -2,11 +2,10 @@
 
     choose_engine("auto", "auto")           # "torch" if PyTorch sees a GPU, else "tensorflow"
     engine = TorchEvaluation(arguments, "auto")         # gin's model; arguments of Mesh's `run`
-    engine.make_scorer("float32")                       # a `ranking.ChoiceScorer`
+    engine.make_scorer("float32")       # a `ranking.ChoiceScorer` and `perplexity.HeldOutModel`
     engine.make_generator(dtype="float32", method=method)
-    engine.make_held_out_model("float32")               # a `perplexity.HeldOutModel`
 
-Only these three objects depend on the engine. Records, batches, metrics and files do not.
+Only these two objects depend on the engine. Records, batches, metrics and files do not.
 """
 
 import functools
@@ -19,16 +18,13 @@ from t0.errors import UserError, install_command, say
 from t0.run import specify
 from t0.scoring.mesh_model import both_vocabularies
 
-ENGINES = ("auto", "tensorflow", "torch")
-DEVICES = ("auto", "cuda", "cpu")
-
 
 def choose_engine(engine: str, device: str) -> str:
     """Returns "tensorflow" or "torch"; if PyTorch computes, hides the GPUs from TensorFlow.
 
     Args:
-      engine: one of `ENGINES`; "auto" means PyTorch if it is installed and sees a GPU.
-      device: one of `DEVICES`, for PyTorch.
+      engine: "tensorflow", "torch", or "auto" for PyTorch if it is installed and sees a GPU.
+      device: PyTorch's device, one of `t0.torch.world.DEVICES`.
 
     Raises:
       UserError: PyTorch is not installed, it has no such device, or a device is set for TensorFlow.
@@ -68,7 +64,7 @@ class TorchEvaluation:
 
     Args:
       arguments: the arguments of the run, as `arguments.read` returns them.
-      device: one of `DEVICES`.
+      device: one of `t0.torch.world.DEVICES`.
 
     Raises:
       UserError: the PyTorch engine does not support the model.
@@ -86,7 +82,7 @@ class TorchEvaluation:
         say(f"evaluated with PyTorch on {world.device_name(self._world.device)}")
 
     def make_scorer(self, dtype: str) -> Any:
-        """Builds the scorer of answer choices."""
+        """Builds the scorer of answer choices, which also sums losses."""
         from t0.torch.rank_evaluation import ShardedScorer
 
         return ShardedScorer(self._spec, self._world, self._activations(dtype))
@@ -97,9 +93,3 @@ class TorchEvaluation:
 
         device = self._world.device
         return TorchGenerator(self._spec, device, self._activations(dtype), method)
-
-    def make_held_out_model(self, dtype: str) -> Any:
-        """Builds the model that sums the losses of held-out examples."""
-        from t0.torch.held_out import TorchHeldOutModel
-
-        return TorchHeldOutModel(self._spec, self._world.device, self._activations(dtype))

@@ -54,6 +54,11 @@ class Placement:
     layout_rules: mtf.LayoutRules
     devices: Sequence[str]
 
+    @property
+    def device_kind(self) -> str:
+        """The kind of devices: "gpu" or "cpu"."""
+        return "gpu" if any("gpu" in name.lower() for name in self.devices) else "cpu"
+
 
 def build_model(spec: MeshModel, vocabularies: tuple[Any, Any]) -> tuple[Any, Placement]:
     """Builds the configured model, and returns it with its placement.

@@ -92,8 +92,7 @@ class MeshScorer:
     @property
     def device_kind(self) -> str:
         """ "gpu" or "cpu"."""
-        has_gpu = any("gpu" in device.lower() for device in self._placement.devices)
-        return "gpu" if has_gpu else "cpu"
+        return self._placement.device_kind
 
     def restore(self, checkpoint: str) -> int:
         """Restores every variable of the model from `checkpoint`, for all batch shapes.

@@ -45,7 +45,7 @@ class TorchGenerator:
     @property
     def device_kind(self) -> str:
         """The kind of device that computes: "gpu" or "cpu"."""
-        return "gpu" if self._world.device.type == "cuda" else "cpu"
+        return self._world.device_kind
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables.

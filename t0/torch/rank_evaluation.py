@@ -7,6 +7,7 @@ batch. The first process writes the same files as the TensorFlow engine.
 """
 
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ class ShardedScorer:
             model = sharding.unsharded(spec).to(activations).to_empty(device=world.device)
         self.model = model.eval()
         self.replicas = world.size
-        self.device_kind = "gpu" if world.device.type == "cuda" else "cpu"
+        self.device_kind = world.device_kind
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables."""
@@ -115,6 +116,14 @@ class ShardedScorer:
         scores = torch.zeros(targets.shape[:2], device=self._world.device)
         scores[own] = self.model(batch)
         return self._world.all_reduce_sum(scores).cpu().numpy()
+
+    @torch.no_grad()
+    def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the sums of `losses.SUM_NAMES` over a batch of examples padded to [B, L].
+
+        All processes have the same batch; see `t0.scoring.perplexity.HeldOutModel`.
+        """
+        return self.model(move_to_device(batch, self._world.device)).double().cpu().numpy()
 
 
 def _check_supported(spec: RunSpec) -> RankSpec:

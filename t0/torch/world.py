@@ -61,6 +61,11 @@ class World:
     device: torch.device
 
     @property
+    def device_kind(self) -> str:
+        """The kind of device of this process: "gpu" or "cpu"."""
+        return "gpu" if self.device.type == "cuda" else "cpu"
+
+    @property
     def first(self) -> bool:
         """Whether this is the first process, which prints and writes for all."""
         return self.rank == 0
