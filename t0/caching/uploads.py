@@ -163,7 +163,7 @@ class Uploads(InPlace):
         paths.remove(self._local(path))
         if path in self._earlier or (upload and not upload.cancelled()):
             with writing(path):
-                paths.remove_file(path)
+                paths.remove(path)
 
     def check(self) -> None:
         """Raises the first error of the background threads, if there is one."""

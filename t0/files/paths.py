@@ -30,6 +30,7 @@ from t0.errors import UNREACHABLE, classify_remote, describe_remote, short_reaso
 
 Path = str | os.PathLike[str]
 _BUCKETS = "gs://"
+_REMOVALS = 8  # attempts to remove a remote path
 
 
 def is_remote(path: Path) -> bool:
@@ -274,17 +275,19 @@ def remove(path: Path) -> None:
     Raises:
       OSError: if that fails.
     """
-    with contextlib.suppress(FileNotFoundError):
-        if is_remote(path):
-            with converted(path) as gfile:
-                (gfile.rmtree if gfile.isdir(os.fspath(path)) else gfile.remove)(os.fspath(path))
-        elif os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
-            shutil.rmtree(path)
-        else:
-            os.remove(path)  # noqa: PTH107
-
-
-remove_file = remove
+    if not is_remote(path):
+        with contextlib.suppress(FileNotFoundError):
+            is_folder = os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114
+            (shutil.rmtree if is_folder else os.remove)(path)  # noqa: PTH107
+        return
+    # TensorFlow also says "not found" if one of its requests failed. So look again.
+    for _ in range(_REMOVALS):
+        with contextlib.suppress(FileNotFoundError), converted(path) as gfile:
+            (gfile.rmtree if is_remote_folder(path) else gfile.remove)(os.fspath(path))
+            return
+        if not exists(path):
+            return
+    raise OSError(errno.EIO, "the object store does not answer", os.fspath(path))
 
 
 def rename(source: Path, target: Path) -> None:

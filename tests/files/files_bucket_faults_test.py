@@ -69,6 +69,18 @@ def test_bucket_publish_retries_transient_faults(bucket, seed):
     assert sum(call.fault is not None for call in bucket.calls()) > 0
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_bucket_folder_is_removed_whole_or_an_error_is_raised(bucket, seed):
+    for name in range(3):
+        bucket.put("b", f"cache/toy/{name}", b"x")
+    bucket.set_faults(Seeded(seed, PASSING, every=3))
+    removed = False
+    with contextlib.suppress(OSError):
+        paths.remove("gs://b/cache/toy")
+        removed = True
+    assert not (removed and bucket.files("b"))
+
+
 def test_bucket_publish_checksum_is_checked_before_the_marker(bucket):
     name = next(iter(FACTS))
     staging = "gs://b/cache/toy.incomplete-host-1-2"
