@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import os
 import posixpath
+import ssl
 import urllib.error
 import urllib.request
 import uuid
@@ -104,8 +105,11 @@ def _is_reachable() -> bool:
     try:
         # A new opener, which reads the current proxy settings of the environment.
         urllib.request.build_opener().open(STORE, timeout=cloud.SECONDS_TO_ANSWER).close()
+    except urllib.error.HTTPError:
+        return True
     except OSError as error:
-        return isinstance(error, urllib.error.HTTPError)
+        # Only TensorFlow's client may trust the certificate. The server has still answered.
+        return isinstance(getattr(error, "reason", None), ssl.SSLError)
     return True
 
 
