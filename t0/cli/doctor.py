@@ -286,7 +286,8 @@ def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     seen += [f"TPU_NAME={devices['tpu']}"] if devices["tpu"] else []
     yield "devices", ", ".join(seen)
     for row in report["commands"]:
-        yield "command", f"{row['name']} runs {row['module']} ({row['script']})"
+        runs = f"runs {row['module']} ({row['script']})" if row["script"] else "is not installed"
+        yield "command", f"{row['name']} {runs}"
     yield "disk", f"{disk['free_bytes'] / 1e9:.1f} GB free in {disk['path']}"
     for label, facts in report.get("cloud", {}).items():
         # A dict shows its names with a true value: permissions, or caches with faults.
