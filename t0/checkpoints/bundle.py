@@ -23,12 +23,12 @@ blocks.
 Files are little-endian. TensorFlow writes other files only on big-endian machines.
 """
 
+import contextlib
 import os
 import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import google_crc32c
@@ -77,7 +77,7 @@ def shape_of(entry: BundleEntry) -> tuple[int, ...]:
     return tuple(dim.size for dim in entry.shape.dim)
 
 
-class BundleReader:
+class BundleReader(contextlib.AbstractContextManager):
     """Reads the tensors of a TensorFlow checkpoint by name.
 
     Args:
@@ -155,15 +155,7 @@ class BundleReader:
         for file in self._files.values():
             file.close()
 
-    def __enter__(self) -> "BundleReader":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_sizes(self) -> None:
@@ -247,12 +239,9 @@ class BundleWriter:
 
 def prefixes(folder: Path) -> dict[int, str]:
     """Returns step -> prefix of each checkpoint in a model directory, in ascending order."""
-    paths = {}
-    for name in names_like(folder, "model.ckpt-*.index"):
-        match = re.fullmatch(r"(model\.ckpt-(\d+))\.index", name)
-        if match:
-            paths[int(match[2])] = str(folder / match[1])
-    return dict(sorted(paths.items()))
+    pattern = re.compile(r"(model\.ckpt-(\d+))\.index")
+    matches = filter(None, map(pattern.fullmatch, names_like(folder, "model.ckpt-*.index")))
+    return dict(sorted((int(match[2]), str(folder / match[1])) for match in matches))
 
 
 def _extend_crc(crc: int, piece: np.ndarray) -> int:
@@ -366,28 +355,23 @@ def _separator(last: bytes, following: bytes | None) -> bytes:
             if byte != 0xFF:
                 return last[:position] + bytes([byte + 1])
         return last
-    same = next((i for i, (a, b) in enumerate(zip(last, following, strict=False)) if a != b), None)
-    if same is None or last[same] == 0xFF or last[same] + 1 >= following[same]:
+    same = len(os.path.commonprefix([last, following]))
+    if same == len(last) or last[same] == 0xFF or last[same] + 1 >= following[same]:
         return last
     return last[:same] + bytes([last[same] + 1])
 
 
 def _append_block(out: bytearray, rows: list[tuple[bytes, bytes]]) -> bytes:
     """Appends a block and its trailer, and returns the block's handle."""
-    block, restarts, previous = bytearray(), [], b""
+    block, restarts, previous = bytearray(), [0], b""
     for number, (key, value) in enumerate(rows):
-        shared = 0
-        if number % _RESTART_INTERVAL:
-            shared = next(
-                (i for i, (a, b) in enumerate(zip(key, previous, strict=False)) if a != b),
-                min(len(key), len(previous)),
-            )
-        else:
+        shared = len(os.path.commonprefix([key, previous]))
+        if number and number % _RESTART_INTERVAL == 0:
+            shared = 0
             restarts.append(len(block))
         block += varint(shared) + varint(len(key) - shared) + varint(len(value))
         block += key[shared:] + value
         previous = key
-    restarts = restarts or [0]
     block += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
     typed = typed_block(bytes(block))
     handle = varint(len(out)) + varint(len(typed) - 1)

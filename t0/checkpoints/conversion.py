@@ -53,7 +53,7 @@ from t0.checkpoints.formats import (
     TensorEntry,
     checksum,
 )
-from t0.checkpoints.shape import listed
+from t0.checkpoints.shape import ModelShape, listed
 from t0.checkpoints.weight_files import INDEX, SINGLE
 from t0.errors import UserError, unknown_name
 from t0.files import paths, publishing
@@ -377,12 +377,7 @@ def make_plan(
         )
         model = dataclasses.replace(model, vocabulary=options.vocabulary_rows)
     entries = {
-        name: TensorEntry(
-            _choose_shape(name, entry, model),
-            _choose_tensor_dtype(name, entry, dtype),
-            entry.native,
-        )
-        for name, entry in source.entries.items()
+        name: _plan_entry(name, entry, model, dtype) for name, entry in source.entries.items()
     }
     facts = _choose_facts(source, to, options, notes)
     settings = {
@@ -480,15 +475,14 @@ def _choose_dtype(source: CheckpointSource, options: ConversionOptions) -> np.dt
     return None
 
 
-def _choose_tensor_dtype(name: str, entry: TensorEntry, requested: np.dtype | None) -> np.dtype:
+def _plan_entry(
+    name: str, entry: TensorEntry, model: ModelShape, dtype: np.dtype | None
+) -> TensorEntry:
     # Mesh TensorFlow keeps slots in float32, whatever the dtype of the parameters.
-    return entry.dtype if requested is None or names.split_slot(name)[1] else requested
-
-
-def _choose_shape(name: str, entry: TensorEntry, model: object) -> tuple[int, ...]:
     if names.split_slot(name)[1]:
-        return entry.shape
-    return tuple(model.sizes[letter] for letter in names.row_of(name).dims)
+        return entry
+    shape = tuple(model.sizes[letter] for letter in names.row_of(name).dims)
+    return dataclasses.replace(entry, shape=shape, dtype=dtype or entry.dtype)
 
 
 def _fit_array(name: str, array: np.ndarray, entry: TensorEntry) -> np.ndarray:

@@ -14,6 +14,7 @@ Our engines use fixed ids for padding, start and end, and a fixed epsilon in the
 with other values is refused.
 """
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,11 @@ from t0.checkpoints.formats import (
     TensorEntry,
     checked_rate,
     checked_step,
-    checksum,
     read_json,
     write_json,
 )
 from t0.checkpoints.shape import ModelShape, listed, shown
-from t0.checkpoints.weight_files import INDEX, PICKLES, SINGLE, ShardWriter, open_weights
+from t0.checkpoints.weight_files import INDEX, PICKLES, SINGLE, ShardWriter, digest, open_weights
 from t0.errors import UserError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -42,11 +42,6 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 _TOKENS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 _NORMS = {"layer_norm_epsilon": 1e-6}
 MODEL_TYPES = ("t5", "mt5", "umt5")
-_CLASSES = {
-    "t5": "T5ForConditionalGeneration",
-    "mt5": "MT5ForConditionalGeneration",
-    "umt5": "UMT5ForConditionalGeneration",
-}
 _MT5_ROWS = 250_112  # the number of embeddings of every public mT5
 _ACTIVATIONS = {
     "relu": (False, "relu"),
@@ -98,8 +93,10 @@ class HfSource(CheckpointSource):
                 unknown.append(key)
             else:
                 self._add(name, key)
-        if _HEAD not in self.entries and _is_tied_unscaled(config):
-            # The unscaled embedding is also the output matrix.
+        tied = config.get("tie_word_embeddings") is not False
+        if _HEAD not in self.entries and tied and not scaled:
+            # The unscaled embedding is also the output matrix. In new releases of `transformers`, a
+            # T5 1.1 can be such a model.
             self._add(_HEAD, embedding)
         self.check(unknown)
         self._check_head(config, scaled)
@@ -162,7 +159,7 @@ class HfSource(CheckpointSource):
         copies = {
             key: f"the same as {embedding}"
             for key in same
-            if key != embedding and self._are_equal(key, embedding)
+            if key != embedding and digest(self._weights, key) == digest(self._weights, embedding)
         }
         wrong = [key for key in present if key not in copies]
         if wrong:
@@ -174,28 +171,13 @@ class HfSource(CheckpointSource):
             copies[_NEVER_USED] = "no layer uses it"
         return copies
 
-    def _are_equal(self, key: str, other: str) -> bool:
-        a, b = self._weights.tensors[key], self._weights.tensors[other]
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return False
-        # Hash one after the other: two copies of the largest tensor may not fit into memory.
-        return self._digest(key) == self._digest(other)
-
-    def _digest(self, key: str) -> str:
-        return checksum(self._weights.load(key, transposed=False))
-
     def _check_head(self, config: dict, scaled: bool) -> None:
         if self.model.tied and not scaled:
             raise UserError(
                 f"{self.path} has no lm_head.weight, but its config.json says tie_word_embeddings "
                 "= false: the output matrix is missing"
             )
-        if (
-            not self.model.tied
-            and scaled
-            and config["model_type"] == "t5"
-            and not _is_unscaled(config)
-        ):
+        if not self.model.tied and scaled and config["model_type"] == "t5":
             raise UserError(
                 f"{self.path} has an untied lm_head.weight, but its config.json says "
                 "tie_word_embeddings = true, which also scales the outputs. For a T5 1.1 set it to "
@@ -220,10 +202,10 @@ class HfTarget(CheckpointTarget):
             "step": str(facts.step),
             "mtf_norms": "layer_norm" if facts.legacy_norms else "rms_norm",
         }
-        self._writers = {}
-        for number, shard in enumerate(self._shards):
-            path = folder / self._shard_name(number)
-            self._writers[number] = ShardWriter(path, shard, metadata)
+        self._writers = [
+            ShardWriter(folder / self._shard_name(number), shard, metadata)
+            for number, shard in enumerate(self._shards)
+        ]
         self._shard_of = {key: n for n, shard in enumerate(self._shards) for key in shard}
 
     def write(self, name: str, array: np.ndarray) -> None:
@@ -234,7 +216,7 @@ class HfTarget(CheckpointTarget):
 
     def finish(self) -> None:
         """Writes the shards' index, the tokenizer, the generation config and finally the config."""
-        for writer in self._writers.values():
+        for writer in self._writers:
             writer.finish()
         if len(self._shards) > 1:
             index = {
@@ -246,7 +228,7 @@ class HfTarget(CheckpointTarget):
 
     def close(self) -> None:
         """Closes the shards."""
-        for writer in self._writers.values():
+        for writer in self._writers:
             writer.close()
 
     def _shard_name(self, number: int) -> str:
@@ -258,13 +240,13 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
     """Adjusts a plan to Hugging Face's format, which has no slots.
 
     Raises:
-      UserError: if the tokenizer has more ids than the model has embeddings.
+      UserError: if Hugging Face's T5 does not support this feed-forward layer.
     """
-    _check_supported(plan.model, plan.facts.activation)
+    function = plan.facts.activation
+    if (plan.model.gated, function) not in _PROJECTIONS:
+        raise UserError(f"Hugging Face's T5 has no feed-forward layer with {function} and no gate")
     entries = {n: e for n, e in plan.entries.items() if names.split_slot(n)[1] is None}
-    if plan.facts.tokenizer:
-        tokenizer.check(plan.facts.tokenizer, plan.model.vocabulary)
-    return TargetPlan(plan.model, entries, plan.facts, plan.options)
+    return dataclasses.replace(plan, entries=entries)
 
 
 def _read_step(metadata: dict[str, str], where: str) -> int | None:
@@ -276,10 +258,6 @@ def _read_step(metadata: dict[str, str], where: str) -> int | None:
     if not re.fullmatch(r"[0-9]{1,4000}", step):
         return None
     return checked_step(int(step), where)
-
-
-def _is_unscaled(config: dict) -> bool:
-    return config.get("scale_decoder_outputs") is False
 
 
 def _plan_shards(plan: TargetPlan, shard_bytes: int) -> list[dict]:
@@ -324,14 +302,6 @@ def _scales_outputs(config: dict[str, Any]) -> bool:
     if config.get("scale_decoder_outputs") is False or config["model_type"] == "mt5":
         return False
     return config.get("tie_word_embeddings") is not False
-
-
-def _is_tied_unscaled(config: dict[str, Any]) -> bool:
-    """Returns whether the model ties its embedding but does not scale its outputs.
-
-    In new releases of `transformers`, a T5 1.1 can be such a model.
-    """
-    return config.get("tie_word_embeddings") is not False and not _scales_outputs(config)
 
 
 def _read_activation(folder: Path, config: dict[str, Any], model: ModelShape) -> str:
@@ -435,7 +405,7 @@ def _write_config(folder: Path, plan: TargetPlan) -> None:
         tokenizer.write_hf(folder, plan.facts.tokenizer)
     dtypes = {entry.dtype.name for entry in plan.entries.values()}
     config = {
-        "architectures": [_CLASSES[kind]],
+        "architectures": [f"{kind.upper()}ForConditionalGeneration"],
         "d_ff": model.d_ff,
         "d_kv": model.d_kv,
         "d_model": model.d_model,
@@ -458,13 +428,3 @@ def _write_config(folder: Path, plan: TargetPlan) -> None:
     if plan.facts.dropout_rate is not None:
         config["dropout_rate"] = plan.facts.dropout_rate
     write_json(folder / CONFIG, config)
-
-
-def _check_supported(model: ModelShape, function: str) -> None:
-    """Checks that Hugging Face's T5 supports this feed-forward layer.
-
-    Raises:
-      UserError: if it does not.
-    """
-    if (model.gated, function) not in _PROJECTIONS:
-        raise UserError(f"Hugging Face's T5 has no feed-forward layer with {function} and no gate")

@@ -106,7 +106,6 @@ BY_MTF = {row.mtf: row for row in ROWS}
 # without factoring) and m (the momentum). vr has the parameter's dimensions except the largest, vc
 # has them except the second largest. If two dimensions are equal, the first counts as larger. The
 # slots of `t0.AdamWOptimizer` are called `<parameter>/<kind>`, and hold the two moments.
-SLOTS = ("vr", "vc", "v", "m")
 ADAM_SLOTS = ("adam_m", "adam_v")
 _SLOT = re.compile(r"(.+)(?:_slot_(vr|vc|v|m)|/(adam_m|adam_v))")
 
@@ -143,26 +142,24 @@ def row_of(name: str) -> TensorNames | None:
     return BY_MTF[match[0]] if match else None
 
 
-def hf_name(parameter: str) -> str:
-    """Returns the Hugging Face key of a canonical parameter."""
-    key, block = _find_known(parameter)
-    return BY_MTF[key].hf.format(b=block)
+def hf_name(parameter: str) -> str | None:
+    """Returns the Hugging Face key of a canonical parameter; None if unknown."""
+    return _translate("mtf", parameter, "hf")
 
 
 def from_hf(key: str) -> str | None:
     """Returns the canonical name of a Hugging Face key; None if unknown."""
-    return _find_canonical("hf", key)
+    return _translate("hf", key, "mtf")
 
 
-def t5x_name(parameter: str) -> str:
-    """Returns a canonical parameter's path below `target/`, if layers are not stacked."""
-    key, block = _find_known(parameter)
-    return BY_MTF[key].t5x.format(b=block)
+def t5x_name(parameter: str) -> str | None:
+    """Returns a parameter's path below `target/` if layers are not stacked; None if unknown."""
+    return _translate("mtf", parameter, "t5x")
 
 
 def from_t5x(path: str) -> str | None:
     """Returns the canonical name of an unstacked T5X path below `target/`; None if unknown."""
-    return _find_canonical("t5x", path)
+    return _translate("t5x", path, "mtf")
 
 
 def from_mtf(name: str) -> str | None:
@@ -189,16 +186,9 @@ def to_mtf(name: str, *, legacy_norms: bool) -> str:
     return name.replace("/rms_norm/", inner if "/block_" in name else final)
 
 
-def _find_known(parameter: str) -> tuple[str, int]:
-    match = find(parameter)
-    if match is None:
-        raise KeyError(parameter)
-    return match
-
-
-def _find_canonical(column: str, name: str) -> str | None:
+def _translate(column: str, name: str, target: str) -> str | None:
     match = _find(column, name)
-    return match[0].format(b=match[1]) if match else None
+    return getattr(BY_MTF[match[0]], target).format(b=match[1]) if match else None
 
 
 @functools.lru_cache(maxsize=65_536)

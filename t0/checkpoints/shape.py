@@ -18,6 +18,10 @@ Shape = tuple[int, ...]
 SHOWN = 8  # the number of names that an error lists; the others are counted
 _LONGEST_SHOWN = 80  # the most characters shown of a value from a file
 _LARGEST_SIZE = 2**31 - 1
+# A letter in `names.TensorNames.dims` -> the field of `ModelShape` with its size.
+_FIELDS = dict(
+    zip("VDIFHB", ("vocabulary", "d_model", "inner", "d_ff", "heads", "buckets"), strict=True)
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,14 +62,7 @@ class ModelShape:
     @property
     def sizes(self) -> dict[str, int]:
         """The size of each letter in `names.TensorNames.dims`."""
-        return {
-            "V": self.vocabulary,
-            "D": self.d_model,
-            "I": self.inner,
-            "F": self.d_ff,
-            "H": self.heads,
-            "B": self.buckets,
-        }
+        return {letter: getattr(self, field) for letter, field in _FIELDS.items()}
 
 
 def listed(items: list[str]) -> str:
@@ -202,16 +199,6 @@ def factored_axes(shape: Shape) -> tuple[int, int]:
     # TensorFlow.
     first, second = sorted(range(len(shape)), key=lambda axis: -shape[axis])[:2]
     return first, second
-
-
-_FIELDS = {
-    "V": "vocabulary",
-    "D": "d_model",
-    "I": "inner",
-    "F": "d_ff",
-    "H": "heads",
-    "B": "buckets",
-}
 
 
 def _read_sizes(shapes: Mapping[str, Shape], where: str) -> dict[str, int]:

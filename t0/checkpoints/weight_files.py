@@ -157,7 +157,7 @@ def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Wei
     (name, single), (other_name, sharded) = first, second
     wrong = sorted(single.tensors.keys() ^ sharded.tensors.keys())
     if not wrong:
-        differ = (k for k in single.tensors if _digest(single, k) != _digest(sharded, k))
+        differ = (k for k in single.tensors if digest(single, k) != digest(sharded, k))
         wrong = list(itertools.islice(differ, 1))
     if wrong:
         raise UserError(
@@ -166,8 +166,10 @@ def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Wei
         )
 
 
-def _digest(weights: Weights, key: str) -> str:
-    return f"{weights.tensors[key].dtype} {checksum(weights.load(key, transposed=False))}"
+def digest(weights: Weights, key: str) -> str:
+    """Returns a text that two tensors share only if their shapes, dtypes and values are equal."""
+    tensor = weights.tensors[key]
+    return f"{tensor.dtype} {tensor.shape} {checksum(weights.load(key, transposed=False))}"
 
 
 def _without_wrappers(folder: Path, weights: Weights) -> Weights:
@@ -243,22 +245,31 @@ class ShardWriter:
 
 
 def _open_safetensors(folder: Path, shard_of: Mapping[str, str]) -> Weights:
-    """Opens the files that `shard_of` names or, if it is empty, the single file."""
-    tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
-    for shard in sorted(set(shard_of.values())) or [SINGLE]:
-        stored, metadata = _read_header(folder / shard)
-        if duplicates := sorted(tensors.keys() & stored.keys()):
-            raise UserError(f"{folder / INDEX}: several of its files have:{listed(duplicates)}")
-        tensors |= stored
-    if shard_of and set(tensors) != set(shard_of):
-        wrong = sorted(set(tensors) ^ set(shard_of))
-        raise UserError(f"{folder / INDEX} and its shards disagree on:{listed(wrong)}")
+    tensors: dict[str, StoredTensor] = _read_files(
+        (folder / SINGLE, folder / INDEX), shard_of, lambda path: _read_header(path, metadata)
+    )
 
     def load(key: str, *, transposed: bool) -> np.ndarray:
         return _read_tensor(tensors[key], transposed=transposed)
 
     return Weights(tensors, metadata, load)
+
+
+def _read_files(
+    names: tuple[Path, Path], shard_of: Mapping[str, str], read: Callable[[Path], dict[str, Any]]
+) -> dict[str, Any]:
+    """Reads the files that `shard_of` names or, if it is empty, the single file."""
+    single, index = names
+    tensors: dict[str, Any] = {}
+    for name in sorted(set(shard_of.values())) or [single.name]:
+        more = read(index.with_name(name))
+        if duplicates := sorted(tensors.keys() & more.keys()):
+            raise UserError(f"{index}: several of its files have:{listed(duplicates)}")
+        tensors |= more
+    if shard_of and (wrong := sorted(tensors.keys() ^ shard_of.keys())):
+        raise UserError(f"{index} and its files disagree on:{listed(wrong)}")
+    return tensors
 
 
 def _shards_by_key(index: Path) -> dict[str, str]:
@@ -273,8 +284,8 @@ def _shards_by_key(index: Path) -> dict[str, str]:
     return where
 
 
-def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Reads a file's tensors and metadata; checks that the tensors fill the file without gaps."""
+def _read_header(path: Path, metadata: dict[str, str]) -> dict[str, StoredTensor]:
+    """Reads a file's tensors and adds its metadata; checks that the tensors leave no gaps."""
     try:
         size = path.stat().st_size
         with binary(path) as file:
@@ -282,9 +293,10 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
             if length > min(_LARGEST_HEADER_BYTES, size - 8):
                 raise ValueError("its header is too long")
             header = parsed_json(file.read(length))
-        metadata = header.pop("__metadata__", None) or {}
-        if not all(isinstance(text, str) for text in metadata.values()):
+        texts = header.pop("__metadata__", None) or {}
+        if not all(isinstance(text, str) for text in texts.values()):
             raise ValueError("its metadata are not texts")
+        metadata |= texts
         if len(header) > _MOST_TENSORS:
             raise UserError(f"{path} has {len(header):,} tensors; a T5 has a few hundred")
         end, tensors = 8 + length, {}
@@ -303,7 +315,7 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
             f"{path} is truncated or not a safetensors file ({size:,} bytes): {shown(str(error))}. "
             "Copy it again"
         ) from error
-    return tensors, metadata
+    return tensors
 
 
 def _describe_tensor(
@@ -361,31 +373,21 @@ def _transpose(source: np.ndarray, target: np.ndarray) -> None:
 
 
 def _open_pickles(folder: Path, shard_of: Mapping[str, str]) -> Weights:
-    """Opens the files that `shard_of` names or, if it is empty, the single file."""
     if is_remote(folder):
         raise UserError(f"{folder} has only a pytorch_model.bin: copy it to this machine first")
     torch = _import_safe_torch(folder)
-    tensors: dict[str, Any] = {}
-    paths: dict[str, Path] = {}
-    for path in [folder / name for name in sorted(set(shard_of.values())) or [PICKLES[0]]]:
-        state = _read_pickle(torch, path)
-        if duplicates := sorted(tensors.keys() & state.keys()):
-            raise UserError(
-                f"{folder / PICKLES[1]}: several of its files have:{listed(duplicates)}"
-            )
-        tensors |= state
-        paths |= dict.fromkeys(state, path)
-    if shard_of and set(tensors) != set(shard_of):
-        wrong = sorted(set(tensors) ^ set(shard_of))
-        raise UserError(f"{folder / PICKLES[1]} and its files disagree on:{listed(wrong)}")
+    single, index = (folder / name for name in PICKLES)
+    tensors = _read_files((single, index), shard_of, lambda path: _read_pickle(torch, path))
     stored = {
-        key: StoredTensor(paths[key], tuple(tensor.shape), _torch_dtype(torch, tensor))
-        for key, tensor in sorted(tensors.items(), key=lambda item: str(paths[item[0]]))
+        key: StoredTensor(
+            path, tuple(tensor.shape), np.dtype(str(tensor.dtype).removeprefix("torch."))
+        )
+        for key, (path, tensor) in tensors.items()
     }
 
     def load(key: str, *, transposed: bool) -> np.ndarray:
-        tensor = tensors[key].t() if transposed else tensors[key]
-        tensor = tensor.contiguous()
+        tensor = tensors[key][1]
+        tensor = (tensor.t() if transposed else tensor).contiguous()
         if tensor.dtype == torch.bfloat16:
             return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return tensor.numpy()
@@ -393,8 +395,8 @@ def _open_pickles(folder: Path, shard_of: Mapping[str, str]) -> Weights:
     return Weights(stored, {}, load)
 
 
-def _read_pickle(torch: Any, path: Path) -> dict[str, Any]:
-    """Returns key -> tensor for all tensors of a file; parameters without their gradients."""
+def _read_pickle(torch: Any, path: Path) -> dict[str, tuple[Path, Any]]:
+    """Returns key -> (path, tensor) for all tensors of a file; parameters without gradients."""
     try:
         # A file written before PyTorch 1.6 is not a zip archive and cannot be memory-mapped.
         with path.open("rb") as file:
@@ -414,7 +416,7 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, Any]:
             f"{path} contains more than a model's tensors. Save only model.state_dict(), or "
             f"use the model's safetensors files{'; its keys are:' if keys else ''}{keys}"
         )
-    return {key: tensor.detach() for key, tensor in state.items()}
+    return {key: (path, tensor.detach()) for key, tensor in state.items()}
 
 
 def _import_safe_torch(folder: Path) -> Any:
@@ -428,9 +430,3 @@ def _import_safe_torch(folder: Path) -> Any:
             f"{folder} has only a pytorch_model.bin, and PyTorch is {torch.__version__}. {_ADVICE}"
         )
     return torch
-
-
-def _torch_dtype(torch: Any, tensor: Any) -> np.dtype:
-    if tensor.dtype == torch.bfloat16:
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(str(tensor.dtype).removeprefix("torch."))
