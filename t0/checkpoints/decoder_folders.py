@@ -7,8 +7,8 @@
 
 from pathlib import Path
 
-from t0.errors import UserError, reading
-from t0.files.untrusted import parsed_json
+from t0.errors import UserError
+from t0.files.untrusted import read_json
 
 # The published ways to join an input and an answer choice; see `t0.torch.decoder_only.JOINS`.
 JOINS = ("lm-eval", "t-zero")
@@ -21,9 +21,8 @@ def is_decoder_only(path: str) -> bool:
     file = Path(path) / _CONFIG
     if "://" in path or not file.is_file():
         return False
-    with reading(file, ValueError):
-        config = parsed_json(file.read_text(encoding="utf-8"))
-    if not isinstance(config, dict) or config.get("model_type", "t5") in _T5:
+    config = read_json(file)
+    if config.get("model_type", "t5") in _T5:
         return False
     if config.get("is_encoder_decoder"):
         raise UserError(

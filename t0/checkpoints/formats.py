@@ -27,7 +27,6 @@ import xxhash
 from t0.checkpoints import names
 from t0.checkpoints.shape import ModelShape, Shape, check_slots, listed, read_shape, shown
 from t0.errors import UserError
-from t0.files.untrusted import parsed_json
 
 FLOAT32 = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -36,7 +35,6 @@ DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16}
 # to float32 only if the user asks for it.
 _READABLE = {FLOAT32, BFLOAT16, np.dtype(np.float16), np.dtype(np.float64)}
 ACTIVATIONS = ("relu", "gelu", "silu")
-_LARGEST_JSON_BYTES = 100_000_000
 _LARGEST_STEP = 2**31 - 1  # T5X keeps it as int32
 _PIECE_BYTES = 16 << 20
 
@@ -248,25 +246,6 @@ class CheckpointTarget(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Closes the files, whether or not the checkpoint is finished."""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object from a file.
-
-    Raises:
-      UserError: if the file does not contain a JSON object.
-    """
-    try:
-        with path.open("rb") as file:
-            # For read(LARGEST + 1), Python would first allocate a buffer of that size.
-            if path.stat().st_size > _LARGEST_JSON_BYTES:
-                raise ValueError(f"it has more than {_LARGEST_JSON_BYTES:,} bytes")
-            value = parsed_json(file.read())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a JSON file: {error}") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} does not contain a JSON object")
-    return value
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -30,12 +30,12 @@ from t0.checkpoints.formats import (
     TensorEntry,
     checked_rate,
     checked_step,
-    read_json,
     write_json,
 )
 from t0.checkpoints.shape import ModelShape, listed, shown
 from t0.checkpoints.weight_files import INDEX, PICKLES, SINGLE, ShardWriter, digest, open_weights
 from t0.errors import UserError
+from t0.files.untrusted import read_json
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 # The engines support only these values.

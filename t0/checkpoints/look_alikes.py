@@ -8,12 +8,13 @@ It also detects the hub's cache, and shards that another program must merge firs
 recognized by their names, so no weights are read.
 """
 
+import contextlib
 import re
 from pathlib import Path
 
 from t0.errors import UserError
 from t0.files.paths import is_remote
-from t0.files.untrusted import parsed_json
+from t0.files.untrusted import read_json
 
 ADAPTER = "adapter_config.json"
 _WEIGHTS = (
@@ -43,11 +44,9 @@ def check(folder: Path) -> None:
     """
     if not (folder / ADAPTER).is_file():
         return
-    try:
-        config = parsed_json((folder / ADAPTER).read_bytes())
-    except (OSError, ValueError):
-        config = None
-    config = config if isinstance(config, dict) else {}
+    config = {}
+    with contextlib.suppress(UserError):
+        config = read_json(folder / ADAPTER)
     kind, base = (f"{config.get(key)!a:.80}" for key in ("peft_type", "base_model_name_or_path"))
     alone = not _has_weights(folder)
     raise UserError(

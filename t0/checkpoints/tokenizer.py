@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from t0.checkpoints import tokenizer_json
-from t0.checkpoints.formats import CheckpointFacts, read_json, write_json
+from t0.checkpoints.formats import CheckpointFacts, write_json
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError
 from t0.files.any_path import any_path
+from t0.files.untrusted import read_json
 
 FILE = "spiece.model"
 # The SHA-256 of the vocabulary of T5, T0 and the LM-adapted models.
@@ -31,15 +32,7 @@ _PADDED_TO = 128
 _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
 _CONFIG = "tokenizer_config.json"
 # `_ADDING`: files that can add tokens to a folder's tokenizer -> the fields with these tokens.
-_ROLES = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
+_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _ADDING = {
     tokenizer_json.FILE: ("added_tokens",),

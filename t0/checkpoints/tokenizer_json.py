@@ -17,9 +17,10 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from t0.checkpoints.formats import read_json, write_json
+from t0.checkpoints.formats import write_json
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
+from t0.files.untrusted import read_json
 
 FILE = "tokenizer.json"
 SPECIAL = ("<pad>", "</s>", "<unk>")  # T5's ids 0, 1 and 2

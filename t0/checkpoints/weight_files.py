@@ -36,13 +36,13 @@ import ml_dtypes
 import numpy as np
 
 from t0.checkpoints import look_alikes
-from t0.checkpoints.formats import checksum, nbytes_of, read_into, read_json
+from t0.checkpoints.formats import checksum, nbytes_of, read_into
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError, install_command
 from t0.files.any_path import binary
 from t0.files.names import checked_name
 from t0.files.paths import is_remote
-from t0.files.untrusted import parsed_json
+from t0.files.untrusted import parsed_json, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")

@@ -1,7 +1,8 @@
 """Parses JSON and YAML that others have written, with limits on size and depth.
 
     parsed_json('{"text": "a"}')           # ValueError: not JSON, or nested too deep
-    read_yaml("/data/mine/mixtures.yaml")  # UserError with the file, the line and the problem
+    read_json(Path("config.json"))         # a dict; UserError with the file and the problem
+    read_yaml(Path("mixtures.yaml"))       # UserError with the file, the line and the problem
 
 With `count_values`, `read_yaml` also limits the number of values, because a YAML file of a few
 lines can stand for a billion values if it has aliases of aliases.
@@ -19,6 +20,7 @@ from t0.files.any_path import binary
 
 SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST = 100
+LARGEST_JSON = 100_000_000
 LARGEST_YAML = 16 * 2**20
 # Values in a YAML file; an alias counts as all the values it stands for.
 MOST_YAML_VALUES = 200_000
@@ -38,6 +40,25 @@ def parsed_json(text: str | bytes) -> Any:
         raise ValueError(f"nested more than {DEEPEST} levels deep") from None
     if text.count("[") + text.count("{") > DEEPEST and _is_deeper(value, DEEPEST):
         raise ValueError(f"nested more than {DEEPEST} levels deep")
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object from a file.
+
+    Raises:
+      UserError: if the file cannot be read, is too large or does not contain a JSON object.
+    """
+    try:
+        with reading(path), binary(path) as file:
+            # For read(LARGEST + 1), Python would first allocate a buffer of that size.
+            if path.stat().st_size > LARGEST_JSON:
+                raise ValueError(f"it has more than {LARGEST_JSON:,} bytes")
+            value = parsed_json(file.read())
+        if not isinstance(value, dict):
+            raise ValueError(f"expected an object, got a {type(value).__name__}")
+    except ValueError as error:
+        raise UserError(f"{path} is not a JSON file: {error}. Copy it again.") from error
     return value
 
 

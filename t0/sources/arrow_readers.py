@@ -23,7 +23,7 @@ from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.files.any_path import binary
 from t0.files.paths import is_remote
-from t0.files.untrusted import parsed_json
+from t0.files.untrusted import read_json
 
 
 def _open_file(path: Path) -> pa.NativeFile:
@@ -124,9 +124,8 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
     """
     state = folder / "state.json"
     try:
-        with reading(state):
-            names = [entry["filename"] for entry in parsed_json(state.read_bytes())["_data_files"]]
-    except (ValueError, KeyError, TypeError) as error:
+        names = [entry["filename"] for entry in read_json(state)["_data_files"]]
+    except (KeyError, TypeError) as error:
         raise UserError(
             f"{state}: was not written by Dataset.save_to_disk ({error!r}). Save it again."
         ) from error

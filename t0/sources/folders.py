@@ -19,11 +19,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from t0.errors import UserError, reading
+from t0.errors import UserError
 from t0.files import checked_name
 from t0.files.any_path import any_path
 from t0.files.paths import is_remote
-from t0.files.untrusted import parsed_json
+from t0.files.untrusted import read_json
 from t0.sources.readers import FORMATS, TEXT_FORMATS
 from t0.sources.schema import DEFAULT_SUBSET
 
@@ -147,7 +147,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
         return {}
     if (folder / "dataset_dict.json").is_file():
         path = folder / "dataset_dict.json"
-        names = _saved(path).get("splits", [])
+        names = read_json(path).get("splits", [])
         if not isinstance(names, list):
             raise UserError(f"{path}: 'splits' must be a list of names. Save the dataset again.")
         names = [checked_name(name, "split", path) for name in names]
@@ -155,7 +155,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
     if (folder / "state.json").is_file():
         # `datasets` writes null as the split of a dataset that was not loaded as a split.
         path = folder / "state.json"
-        name = _saved(path).get("_split") or "train"
+        name = read_json(path).get("_split") or "train"
         return {checked_name(name, "split", path): SplitFile("saved", folder)}
     splits: dict[str, SplitFile] = {}
     for path in sorted(folder.iterdir()):
@@ -192,12 +192,3 @@ def _split_of(path: Path) -> tuple[str, SplitFile | None]:
     if kind is None or (packed and kind not in TEXT_FORMATS) or not path.is_file():
         return path.name, None
     return plain.stem, SplitFile(kind, path)
-
-
-def _saved(path: Path) -> dict:
-    try:
-        with reading(path):
-            content = parsed_json(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path}: is not JSON ({error}). Save the dataset again.") from error
-    return content if isinstance(content, dict) else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError, reading
-from t0.files.untrusted import parsed_json
+from t0.files.untrusted import parsed_json, read_json
 from t0.sources.folders import SplitFile
 
 INFO = "dataset_info.json"
@@ -28,20 +28,12 @@ def read_label_names(file: SplitFile) -> dict[str, tuple[str, ...]]:
 
         content = stored_metadata(file.kind, file.path).get(b"huggingface")
         if content:
-            return _read_names(_parse(content, file.path).get("info"), file.path)
+            with reading(file.path, ValueError):
+                value = parsed_json(content)
+            return _read_names(value.get("info") if isinstance(value, dict) else None, file.path)
     if (folder / INFO).is_file():
-        with reading(folder / INFO):
-            content = (folder / INFO).read_bytes()
-        return _read_names(_parse(content, folder / INFO), folder / INFO)
+        return _read_names(read_json(folder / INFO), folder / INFO)
     return {}
-
-
-def _parse(content: bytes, path: Path) -> dict[str, Any]:
-    try:
-        value = parsed_json(content)
-    except ValueError as error:
-        raise UserError(f"{path}: its description of the columns is not JSON ({error})") from error
-    return value if isinstance(value, dict) else {}
 
 
 def _read_names(info: Any, path: Path) -> dict[str, tuple[str, ...]]:  # noqa: ANN401 (of a file)
