@@ -239,10 +239,7 @@ def fingerprint(checkpoint: str) -> str:
 def vocabulary_size(checkpoint: str) -> int | None:
     """Returns the padded vocabulary size of a checkpoint; None if it has no embedding."""
     present = read(checkpoint)
-    for name in _EMBEDDINGS:
-        if name in present:
-            return int(present[name][0][-2])
-    return None
+    return next((int(present[name][0][-2]) for name in _EMBEDDINGS if name in present), None)
 
 
 def check_vocabulary(

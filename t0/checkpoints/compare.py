@@ -27,7 +27,7 @@ from t0.checkpoints.conversion import as_mesh_checkpoint, open_source
 from t0.checkpoints.formats import CheckpointFacts, CheckpointSource
 from t0.checkpoints.operative_config import TO_MESH
 from t0.checkpoints.shape import ModelShape
-from t0.errors import UserError, install_command
+from t0.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,11 +153,6 @@ def compare_forward(
     )
 
 
-def hf_available() -> bool:
-    """Returns whether torch and transformers are installed."""
-    return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-
-
 def hf_logits(folder: str | Path, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Computes logits with `transformers` on the CPU.
 
@@ -168,17 +163,10 @@ def hf_logits(folder: str | Path, inputs: np.ndarray, targets: np.ndarray) -> np
 
     Returns:
       float32 [B, T, V].
-
-    Raises:
-      UserError: if `transformers` and PyTorch are not installed.
     """
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        raise UserError(
-            f"transformers and torch are not installed: {install_command('hf')}"
-        ) from error
+    import torch
+    import transformers
+
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.from_numpy(np.asarray(inputs, np.int64))
     shifted = np.concatenate([np.zeros_like(targets[:, :1]), targets[:, :-1]], axis=1)
@@ -330,7 +318,7 @@ def _compute_logits(
 ) -> tuple[np.ndarray, str]:
     with contextlib.closing(open_source(path)) as source:
         kind, model, facts = source.kind, source.model, source.facts
-    if kind == "hf" and hf_available():
+    if kind == "hf" and all(map(importlib.util.find_spec, ("torch", "transformers"))):
         return hf_logits(path, inputs, targets), "transformers"
     prefix = as_mesh_checkpoint(str(path), workdir)
     activation = facts.activation or ("gelu" if model.gated else "relu")

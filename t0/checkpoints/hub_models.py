@@ -23,13 +23,13 @@ _COMPANIONS = (
     *("tokenizer.model", "vocab.json", "merges.txt"),  # for decoder-only models
 )
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-_INDEX = "*.index.json"
 _SECONDS = 10.0
 
 
 def is_hub_name(text: str) -> bool:
     """Returns whether a text is owner/name, optionally with @revision, and not a local path."""
-    return bool(_NAME.fullmatch(text)) and not Path(text).exists() and not _prefix_exists(text)
+    exists = Path(text).exists() or Path(f"{text}.index").exists()
+    return bool(_NAME.fullmatch(text)) and not exists
 
 
 def fetch(name: str) -> tuple[str, str]:
@@ -65,7 +65,7 @@ def _choose_files(files: list[str], name: str) -> list[str]:
     for pattern in _WEIGHTS:
         if any(Path(file).match(pattern) for file in top_level):
             kind = Path(pattern).suffix
-            return [*_COMPANIONS, pattern, f"*{kind}{_INDEX[1:]}"]
+            return [*_COMPANIONS, pattern, f"*{kind}.index.json"]
     raise UserError(
         f"{name} has neither safetensors nor pytorch_model.bin; its files: "
         f"{', '.join(top_level[:8]) or 'none'}"
@@ -86,10 +86,6 @@ def _find_downloaded(repo: str, revision: str, error: Exception) -> str:
             f"publishes it: config.json, the weights and spiece.model). Copy the folder {short} "
             f"here, and use its path"
         ) from None
-
-
-def _prefix_exists(text: str) -> bool:
-    return Path(f"{text}.index").exists()
 
 
 def _is_offline() -> bool:

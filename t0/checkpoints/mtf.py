@@ -100,17 +100,16 @@ class MtfSource(CheckpointSource):
     def _read_facts(self) -> CheckpointFacts:
         folder = any_path(self.path).parent
         pieces = folder / tokenizer.FILE
-        step = self._read_step() if STEP in self._reader.entries else None
+        step = None
+        if STEP in self._reader.entries:
+            array = self._reader.load(STEP)
+            step = checked_step(array.item() if array.size == 1 else array.shape, self.path)
         return CheckpointFacts(
             step=step,
             legacy_norms=any("layer_norm/" in entry.native for entry in self.entries.values()),
             tokenizer=pieces if pieces.is_file() else None,
             **operative_config.facts_of(folder, self.model),
         )
-
-    def _read_step(self) -> int:
-        array = self._reader.load(STEP)
-        return checked_step(array.item() if array.size == 1 else array.shape, self.path)
 
 
 class MtfTarget(CheckpointTarget):

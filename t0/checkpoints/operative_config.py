@@ -11,7 +11,6 @@ parses it: it checks that the file imports only known modules.
 """
 
 import ast
-import dataclasses
 import os
 import posixpath
 import re
@@ -49,20 +48,10 @@ def find_operative(checkpoint: str) -> str | None:
     return path if paths.exists(path) else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Macro:
-    """A reference to a gin macro as the value of a binding."""
-
-    name: str
-
-    def __repr__(self) -> str:
-        return f"%{self.name}"
-
-
 EPSILON = "sublayer_rms_norm.epsilon"
 # Mesh TensorFlow accepts these two settings only together. With them, norms have the same names as
 # in the first T5 models.
-_LEGACY_STACK = {"LayerStack.dropout_rate": Macro("dropout_rate"), "LayerStack.norm_epsilon": 1e-6}
+_LEGACY_STACK = ("LayerStack.dropout_rate = %dropout_rate", "LayerStack.norm_epsilon = 1e-06")
 
 
 def read_operative(path: Path) -> dict[str, Any]:
@@ -157,7 +146,6 @@ def write_operative(
         "transformer_layers.SelfAttention.relative_attention_num_buckets": model.buckets,
         "Unitransformer.shared_embedding_and_softmax_weights": model.tied,
         "get_variable_dtype.master_dtype": master_dtype,
-        **(_LEGACY_STACK if legacy_norms else {}),
     }
     lines = [
         "# -*-Python-*-",
@@ -168,6 +156,7 @@ def write_operative(
         f"include {include!r}",
         "",
         *[f"{name} = {value!r}" for name, value in bindings.items()],
+        *(_LEGACY_STACK if legacy_norms else ()),
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

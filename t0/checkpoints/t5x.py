@@ -66,22 +66,19 @@ def find_folder(path: Path, step: int | None) -> Path | None:
         return path.parent
     if (path / INDEX).is_file() and _is_index(path / INDEX):
         return path
-    folders = {}
-    for folder in path.glob("checkpoint_*"):
-        match = re.fullmatch(r"checkpoint_(\d+)", folder.name)
-        if match and (folder / INDEX).is_file():
-            folders[int(match[1])] = folder
-    if step is not None and folders and step not in folders:
-        steps = ", ".join(map(str, sorted(folders)))
+    folders = {
+        int(match[1]): folder
+        for folder in path.glob("checkpoint_*")
+        if (match := re.fullmatch(r"checkpoint_(\d+)", folder.name))
+    }
+    complete = {step: folder for step, folder in folders.items() if (folder / INDEX).is_file()}
+    if folders and not complete:
+        folder = next(iter(folders.values()))
+        raise UserError(f"{folder} has no index: the file {INDEX} in it is missing")
+    if step is not None and folders and step not in complete:
+        steps = ", ".join(map(str, sorted(complete)))
         raise UserError(f"{path} has no checkpoint of step {step}; it has {steps}")
-    if not folders:
-        without_index = [
-            f for f in path.glob("checkpoint_*") if re.fullmatch(r"checkpoint_\d+", f.name)
-        ]
-        if without_index:
-            raise UserError(f"{without_index[0]} has no index: the file {INDEX} in it is missing")
-        return None
-    return folders[step if step is not None else max(folders)]
+    return complete.get(max(complete, default=None) if step is None else step)
 
 
 def _read_step(leaf: Any, where: str) -> int:
@@ -272,49 +269,40 @@ class T5xTarget(CheckpointTarget):
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes a tensor by canonical name."""
         parameter, slot = names.split_slot(name)
-        path = names.t5x_name(parameter)
-        side, layer, rest = _split_layer(path)
+        side, layer, rest = _split_layer(names.t5x_name(parameter))
         if not self._scan or layer is None:
-            self._open_writer(
-                _find_native_path(parameter, slot, self._plan), array.shape, array.dtype
-            ).write(array)
+            path = _find_native_path(parameter, slot, self._plan)
+            self._open_writer(path, array.shape, array.dtype).write(array)
             return
-        writer = self._open_stacked_writer(side, rest, array)
-        layers = [layer]
-        if rest == _BIAS and self._plan.model.shared_bias:
-            layers = range(self._count_layers(side))
-        for layer in layers:
-            writer.write_layer(layer, array)
+        layers = getattr(self._plan.model, f"{side}_layers")
+        shape = (array.shape[0], layers, *array.shape[1:])
+        writer = self._open_writer(f"target/{side}/{side}/{rest}", shape, array.dtype)
+        is_shared = rest == _BIAS and self._plan.model.shared_bias
+        for number in range(layers) if is_shared else [layer]:
+            writer.write_layer(number, array)
 
     def finish(self) -> None:
         """Writes the index, which completes the checkpoint."""
         # The step is written as an array, because T5X's loader reads its dtype. T5X itself has also
         # written plain integers.
-        step = pack_array(np.asarray(self._plan.facts.step, np.int32))
-        tree: dict[str, Any] = {"state": {"step": step}, "target": {}}
-        slots = any(names.split_slot(name)[1] for name in self._plan.entries)
+        leaves = {"state/step": pack_array(np.asarray(self._plan.facts.step, np.int32))}
+        if any(names.split_slot(name)[1] for name in self._plan.entries):
+            leaves |= self._make_placeholders()
         for path, writer in self._writers.items():
             writer.finish()
-            _insert(tree, path, writer.spec())
-        if slots:
-            self._add_placeholders(tree)
-        index = {"version": _VERSION, "optimizer": _sort_tree(tree)}
-        (self._folder / INDEX).write_bytes(
-            msgpack.packb(index, use_bin_type=True, strict_types=True)
-        )
+            leaves[path] = writer.spec
+        optimizer: dict[str, Any] = {}
+        for path in sorted(leaves, key=lambda path: path.split("/")):
+            _insert(optimizer, path, leaves[path])
+        index = {"version": _VERSION, "optimizer": optimizer}
+        content = msgpack.packb(index, use_bin_type=True, strict_types=True)
+        (self._folder / INDEX).write_bytes(content)
         if self._plan.facts.tokenizer:
             target = self._folder.parent / tokenizer.FILE
             target.write_bytes(tokenizer.model_bytes(self._plan.facts.tokenizer))
 
     def close(self) -> None:
         """Does nothing: no file stays open."""
-
-    def _count_layers(self, side: str) -> int:
-        return getattr(self._plan.model, f"{side}_layers")
-
-    def _open_stacked_writer(self, side: str, rest: str, array: np.ndarray) -> ZarrWriter:
-        shape = (array.shape[0], self._count_layers(side), *array.shape[1:])
-        return self._open_writer(f"target/{side}/{side}/{rest}", shape, array.dtype)
 
     def _open_writer(self, path: str, shape: tuple[int, ...], dtype: np.dtype) -> ZarrWriter:
         if path not in self._writers:
@@ -329,17 +317,14 @@ class T5xTarget(CheckpointTarget):
             )
         return self._writers[path]
 
-    def _add_placeholders(self, tree: dict[str, Any]) -> None:
-        """Adds placeholders for slots that the plan does not have.
+    def _make_placeholders(self) -> dict[str, msgpack.ExtType]:
+        """Returns path -> placeholder for every slot; `finish` replaces those that the plan has.
 
         T5X's Adafactor has every kind of slot for every parameter.
         """
-        for path in [p for p in self._writers if p.startswith("target/")]:
-            parameter = path.removeprefix("target/")
-            for kind in _SLOTS:
-                slot = f"state/param_states/{parameter}/{kind}"
-                if slot not in self._writers:
-                    _insert(tree, slot, pack_array(np.zeros(_PLACEHOLDER_SHAPE, np.float32)))
+        empty = pack_array(np.zeros(_PLACEHOLDER_SHAPE, np.float32))
+        parameters = [p.removeprefix("target/") for p in self._writers if p.startswith("target/")]
+        return {f"state/param_states/{p}/{kind}": empty for p in parameters for kind in _SLOTS}
 
 
 def adapt_plan(plan: TargetPlan) -> TargetPlan:
@@ -354,14 +339,14 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
         if names.split_slot(name)[1] not in names.ADAM_SLOTS
     }
     plan = dataclasses.replace(plan, entries=entries)
-    slots = any(names.split_slot(name)[1] for name in plan.entries)
-    if plan.options.get("scan_layers") and slots:
+    if not plan.options.get("scan_layers"):
+        return plan
+    if any(names.split_slot(name)[1] for name in plan.entries):
         raise UserError(
             "T5X factors the optimizer's state of stacked layers differently: add --drop_slots to "
             "--scan_layers"
         )
-    layers = {plan.model.encoder_layers, plan.model.decoder_layers}
-    if plan.options.get("scan_layers") and 0 in layers:
+    if 0 in (plan.model.encoder_layers, plan.model.decoder_layers):
         raise UserError("there are no layers to stack")
     return plan
 
@@ -383,12 +368,6 @@ def _insert(tree: dict[str, Any], path: str, value: Any) -> None:
     for key in parents:
         tree = tree.setdefault(key, {})
     tree[last] = value
-
-
-def _sort_tree(tree: Any) -> Any:
-    if not isinstance(tree, dict):
-        return tree
-    return {key: _sort_tree(tree[key]) for key in sorted(tree)}
 
 
 def _unshare_bias(path: str) -> str:

@@ -90,13 +90,9 @@ class ZarrArray:
     packed_bfloat16: bool = False
 
 
-class BrokenIndexError(Exception):
-    """The bytes are not the index of a T5X checkpoint."""
-
-
 # The exceptions that damaged msgpack data can cause.
 _UNREADABLE = (
-    *(BrokenIndexError, msgpack.UnpackException, ArithmeticError, MemoryError, RecursionError),
+    *(msgpack.UnpackException, ArithmeticError, MemoryError, RecursionError),
     *(LookupError, ValueError, TypeError, AttributeError),
 )
 
@@ -110,7 +106,7 @@ def read_index(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             if path.stat().st_size == 0:
-                raise BrokenIndexError("it is empty")
+                raise ValueError("it is empty")
             with _map_file(file, path) as data:
                 reader = _Reader(data, path)
                 tree = msgpack.unpackb(
@@ -121,7 +117,7 @@ def read_index(path: Path) -> dict[str, Any]:
                     max_array_len=_LONGEST_LIST,
                 )
             if not isinstance(tree, dict):
-                raise BrokenIndexError("it is not a single map")
+                raise ValueError("it is not a single map")
     except _UNREADABLE as error:
         raise UserError(f"{path} is truncated or not a T5X checkpoint: {error}") from error
     try:
@@ -163,9 +159,7 @@ class _Reader:
         start = self._data.find(content, self._end)
         self._end = start + len(content)
         if code not in (_ARRAY, _SCALAR):
-            raise BrokenIndexError(
-                f"it contains an extension of code {code}, which is not an array"
-            )
+            raise ValueError(f"it contains an extension of code {code}, which is not an array")
         shape, name, values = msgpack.unpackb(content, max_array_len=_LONGEST_LIST)
         if code == _SCALAR:
             return np.frombuffer(values, _dtype(name)).reshape(())[()]
@@ -185,7 +179,7 @@ class _Reader:
         self, shape: list[int], dtype: np.dtype, spans: tuple[tuple[int, int], ...]
     ) -> InlineArray:
         if sum(length for _, length in spans) != math.prod(shape) * dtype.itemsize:
-            raise BrokenIndexError("the number of an array's bytes does not match its shape")
+            raise ValueError("the number of an array's bytes does not match its shape")
         return InlineArray(tuple(shape), dtype, spans, self._path)
 
 
@@ -274,6 +268,9 @@ class ZarrWriter:
       gzip_level: 0 to 9; T5X itself uses 1.
       one_layer_chunks: whether each chunk has only one of the layers that are stacked on axis 1, so
         that layers can be written one by one.
+
+    Attributes:
+      spec: the specification that the index holds in place of the array.
     """
 
     def __init__(
@@ -288,7 +285,7 @@ class ZarrWriter:
     ) -> None:
         fixed = (1,) if one_layer_chunks else ()
         chunks = chunk_shape(shape, CHUNK_BYTES // dtype.itemsize, single=fixed)
-        self._spec = {
+        self.spec = {
             "driver": "zarr",
             "dtype": dtype.name,
             "kvstore": {"driver": "file", "path": f"{name}/"},
@@ -301,7 +298,7 @@ class ZarrWriter:
         self._folder = parent / name
         kvstore = {"driver": "file", "path": f"{self._folder}/"}
         # By default TensorStore waits for the disk after every chunk; `finish` waits once for all.
-        spec = {**self._spec, "kvstore": kvstore, "context": {"file_io_sync": False}}
+        spec = {**self.spec, "kvstore": kvstore, "context": {"file_io_sync": False}}
         self._store = _tensorstore().open(spec, create=True, open=True).result()
 
     def write(self, array: np.ndarray) -> None:
@@ -317,10 +314,6 @@ class ZarrWriter:
         for path in self._folder.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-
-    def spec(self) -> dict[str, Any]:
-        """Returns the specification that the index holds in place of the array."""
-        return self._spec
 
 
 def chunk_shape(
