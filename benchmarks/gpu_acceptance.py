@@ -382,20 +382,20 @@ def verdicts(parts: Mapping[str, Records]) -> Iterator[dict[str, Any]]:
         theirs = [r["rate"] for r in same if r["system"].startswith("Transformers")]
         if ours and theirs:
             ratio = max(ours) / max(theirs)
-            goal = f"T5 1.1 {size}, {rows} x {tokens}: 1.5 times the tokens a second of the best"
+            goal = f"T5 1.1 {size}, {rows} x {tokens}: 1.5 times the tokens/s of the best run"
             yield {"goal": f"{goal} of Transformers", **_found(f"{ratio:.2f}", ratio >= 1.5)}
     shares = [r["mfu"] for r in measured if r["size"] == "large" and r["mfu"]]
     if shares:
         yield {"goal": "T5 1.1 large: 45% MFU", **_found(f"{max(shares):.1%}", max(shares) >= 0.45)}
     for record in parts.get("memory", ()):
         if record["size"] == "xl" and "gib" in record:
-            goal = f"T0-3B, {record['kernel']} attention: the planned {record['formula']:.1f} GiB"
+            goal = f"T0-3B, {record['kernel']} attention: {record['formula']:.1f} GiB, as planned"
             yield {
                 "goal": goal,
                 **_found(f"{record['gib']:.1f} GiB", abs(record["ratio"] - 1) < 0.1),
             }
     for record in parts.get("ranking", ()):
-        goal = "ranking: 3 times a plain loop"
+        goal = "ranking: 3 times the speed of a plain loop"
         yield {"goal": goal, **_found(f"{record['ratio']:.2f}", record["ratio"] >= 3)}
 
 
@@ -406,7 +406,8 @@ def _found(what: str, met: bool) -> dict[str, Any]:
 def report(facts: Mapping[str, Any]) -> str:
     """Returns the measurements as a Markdown page."""
     lines = [f"# GPU acceptance: {facts['device']}", ""]
-    lines += [f"Written by `bin/gpu_acceptance` with PyTorch {facts['torch']}.", ""]
+    lines += ["Use this page to compare your GPU with this one: `bin/gpu_acceptance` wrote it with"]
+    lines += [f"PyTorch {facts['torch']}. The first table has our goals.", ""]
     lines += table(list(verdicts(facts["parts"])))
     for name, found in facts["parts"].items():
         groups = itertools.groupby(found, key=lambda record: "support" in record)
