@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--reproduce", action="store_true", help=reproduce)
     downloads = "print download commands for --reproduce on a machine without network, and exit"
     add("--downloads", action="store_true", help=downloads)
-    add("--limit", type=int, metavar="N", help="the first N examples of each task")
+    limit = "a random sample of N examples of each task, with the same rows for every prompt"
+    add("--limit", type=int, metavar="N", help=limit)
     shards = "split ranking into N shards, one per command; `t0 merge` joins them"
     add("--num_shards", type=int, metavar="N", help=shards)
     add("--shard_id", type=int, metavar="I", help="the shard to run, from 0")
@@ -184,6 +185,7 @@ def _evaluation(
         names = whole_evaluation.drop_absent(names, args.split, skip=args.skip_absent)
     return whole_evaluation.WholeEvaluation(
         output=output,
+        name=args.checkpoint,
         tasks=names,
         split=args.split,
         lengths=lengths,
@@ -223,7 +225,8 @@ def _report(output: Path, args: argparse.Namespace) -> int:
     from t0.reports import read_report
 
     files = [path for head in _HEADLINES for path in sorted(output.glob(f"{head}_*.json"))]
-    notes = [f"Only the first {args.limit:,} examples of each task."] if args.limit else []
+    sample = f"A random sample of at most {args.limit:,} examples of each task."
+    notes = [sample] if args.limit else []
     report = read_report(files, notes=notes)
     written = report.write(output / "report")
     print()

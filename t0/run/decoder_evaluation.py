@@ -1,6 +1,6 @@
 """Rank evaluation of a decoder-only model for `t0 eval`, with PyTorch.
 
-    evaluate("/models/gpt2", "/models/gpt2", WholeEvaluation("out", names, join="lm-eval"))
+    evaluate("/models/gpt2", "/models/gpt2", WholeEvaluation("out", "gpt2", names, join="lm-eval"))
 
 Inputs and choices are joined as in lm-evaluation-harness or as in T0's repository. Tasks are read
 from their caches, which contain the texts of inputs and choices. Without caches, tasks are rendered
@@ -25,7 +25,15 @@ from t0.scoring import evaluate as rank_evaluation
 from t0.scoring import ranking
 from t0.scoring.batching import BatchLimits, SortedPlan
 from t0.scoring.examples import Truncation
-from t0.scoring.records import ChoiceRecord, ReadRecords, RecordSorter, cached_records, text_of
+from t0.scoring.records import (
+    ChoiceRecord,
+    ReadRecords,
+    RecordSorter,
+    cached_records,
+    sample_facts,
+    sample_records,
+    text_of,
+)
 from t0.scoring.results import WITHOUT_EOS
 
 
@@ -68,7 +76,8 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
         max_truncated_targets_share=1.0,
     )
     join = decoder_only.JOINS[evaluation.join]
-    facts = {"model_dir": folder, "step": 0, "source": source} | ranking.run_facts(
+    facts = {"name": evaluation.name, "model_dir": folder, "step": 0, "source": source}
+    facts |= ranking.run_facts(
         folder,
         model.fingerprint,
         settings,
@@ -83,7 +92,7 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
         "joined": join.description,
         "normalisation": WITHOUT_EOS,
     }
-    facts |= {"examples": evaluation.examples} if evaluation.examples else {}
+    facts |= sample_facts(evaluation.examples)
     print(f"{source}: {model.config.model_type}, joined as {join.description}", file=sys.stderr)
     ranked = {}
     for task in tasks:
@@ -169,13 +178,12 @@ def _open_caches(evaluation: WholeEvaluation) -> None:
 def _open_records(
     task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation, sorter: RecordSorter
 ) -> ReadRecords:
-    max_examples = evaluation.examples
     if evaluation.cache_dirs:
         files, _ = opening.cache_files(task, evaluation.split)
-        texts = cached_records(task.name, files, sorter, examples=max_examples)()
+        texts = cached_records(task.name, files, sorter, examples=evaluation.examples)()
     else:
-        texts = map(_make_text_record, _render_records(task, evaluation.split))
-        texts = (record for record in texts if not max_examples or record.example < max_examples)
+        rendered = map(_make_text_record, _render_records(task, evaluation.split))
+        texts = sample_records(rendered, evaluation.examples)
     try:
         return sorter.sort(joiner.records(texts))
     except tf.errors.OpError as error:

@@ -200,21 +200,14 @@ def _open_records(
         files, _ = opening.cache_files(task, split)
         return records.cached_records(name, files, sorter, examples=examples)
     if task and not use_cached and _is_prompted(task):
-        rendered = records.prompted_records(task.source, split, task.output_features)
-        return sorter.sort(_first_examples(map(records.record_of, rendered), examples))
+        rendered = records.prompted_records(task.source, split, task.output_features, examples)
+        return sorter.sort(map(records.record_of, rendered))
     with tf.Graph().as_default():
         try:
-            return sorter.sort(map(records.record_of, _seqio_records(data)))
+            read = map(records.record_of, _seqio_records(data))
+            return sorter.sort(records.sample_records(read, examples))
         except tf.errors.OpError as error:
             raise original(error) from error
-
-
-def _first_examples(
-    ordered: Iterator[records.ChoiceRecord], examples: int | None
-) -> Iterator[records.ChoiceRecord]:
-    if examples is None:
-        return ordered
-    return itertools.takewhile(lambda record: record.example < examples, ordered)
 
 
 def _is_prompted(task: seqio.Task) -> bool:

@@ -79,6 +79,7 @@ MADE_FROM = (
     "template_version",
     "reading",
     "examples",
+    "sample_seed",
     "shard",
     "batches",
 )

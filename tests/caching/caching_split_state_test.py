@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from rich.console import Console
 
 from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.caching.split_state import (
@@ -329,13 +328,11 @@ def test_split_state_same_faults_in_the_general_engine(
 
 
 def test_split_state_counts_are_shown_and_recorded(with_data, cache_here, tmp_path):
-    console = Console(file=io.StringIO(), width=250)
-    cache_here(
-        tmp_path, "weather_drops", options=RecordOptions(max_dropped_share=0.5), console=console
-    )
+    file = io.StringIO()
+    cache_here(tmp_path, "weather_drops", options=RecordOptions(max_dropped_share=0.5), file=file)
     (line,) = [
         line
-        for line in console.file.getvalue().splitlines()
+        for line in file.getvalue().splitlines()
         if line.startswith("weather_drops") and " train " in line
     ]
     assert line.split()[:5] == ["weather_drops", "train", "1,203", "962", "241"]
