@@ -22,6 +22,7 @@ from t0.checkpoints import decoder_folders
 from t0.cli import reproduce
 from t0.cli.arguments import JoinedList, add_shared, split_list
 from t0.errors import UserError, printable
+from t0.text_tables import terminal_width
 
 if TYPE_CHECKING:
     from t0.scoring.batching import BatchShard
@@ -230,7 +231,7 @@ def _report(output: Path, args: argparse.Namespace) -> int:
     report = read_report(files, notes=notes)
     written = report.write(output / "report")
     print()
-    for line in report.lines():
+    for line in report.lines(terminal_width()):
         print(printable(line))
     if args.reproduce:
         for run in report.summary.runs:

@@ -8,12 +8,11 @@ t0 report --metrics first/ second/ --output curves             # training runs o
 """
 
 import argparse
-import shutil
-import sys
 
 from t0.errors import UserError, printable
 from t0.files.any_path import any_path
 from t0.reports import read_report
+from t0.text_tables import terminal_width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,9 +79,7 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
         any_texts=args.any_texts,
         must_compare=must_compare,
     )
-    # Without a terminal each row is one line, so that names are not wrapped.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in report.lines(width) if args.runs else ():
+    for line in report.lines(terminal_width()) if args.runs else ():
         print(printable(line))
     if args.output is not None:
         paths = report.write(args.output)

@@ -211,7 +211,9 @@ def prompted_records(
       source: the task's `PromptedSource`.
       split: the split.
       features: `inputs` and `targets` -> the feature with its vocabulary and `add_eos`.
-      examples: the number of rows to draw, as `draw_sample` does; None for all.
+      examples: the number of rows to draw, as `draw_sample` does; None for all. In a sample, an
+        example's number is its row's index, so all prompts get the same rows even if some prompt
+        drops a row.
     """
 
     @functools.lru_cache(4096)  # choices and inputs of a row repeat
@@ -219,7 +221,12 @@ def prompted_records(
         vocabulary = features[name].vocabulary
         return [*vocabulary.encode(text), *([vocabulary.eos_id] if features[name].add_eos else [])]
 
-    for number, row in draw_sample(enumerate(source.records(split)), examples):
+    numbered = enumerate(source.records(split))
+    if examples is not None:
+        indices = enumerate(range(source.open(split).num_rows))
+        sample = [index for index, _ in draw_sample(indices, examples)]
+        numbered = source.numbered_records(split, sample)
+    for number, row in numbered:
         inputs, document = encode("inputs", row["inputs"]), row.get("document")
         for choice, text in enumerate(row["answer_choices"] or ()):
             yield {

@@ -292,6 +292,19 @@ def test_split_state_split_without_labels_is_refused(cache_labels, engine):
 
 
 @pytest.mark.parametrize("engine", ["ranges", "general"])
+def test_split_state_warns_of_a_class_without_examples(cache_labels, engine, tmp_path):
+    def notes(name, labels):
+        cache_labels(f"{name}.jsonl", labels, engine=engine)
+        manifest = tmp_path / "out" / f"{name}_jsonl_{engine}_a_score_eval" / "COMPLETED"
+        return json.loads(manifest.read_text())["splits"]["train"]["notes"]
+
+    assert notes("both", [0, 1, 0]) == []
+    assert notes("one", [0, 0, 0]) == [
+        "WARNING: train has no example of the class 'Yes', so it cannot measure its recall"
+    ]
+
+
+@pytest.mark.parametrize("engine", ["ranges", "general"])
 def test_split_state_choices_without_the_target_are_refused(cache_labels, engine):
     with pytest.raises(UserError) as error:
         cache_labels("floats.parquet", [0.0, 1.0], jinja="{{text}} ||| {{label}}", engine=engine)
