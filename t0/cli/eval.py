@@ -226,8 +226,9 @@ def _report(output: Path, args: argparse.Namespace) -> int:
     from t0.reports import read_report
 
     files = [path for head in _HEADLINES for path in sorted(output.glob(f"{head}_*.json"))]
-    sample = f"A random sample of at most {args.limit:,} examples of each task."
-    notes = [sample] if args.limit else []
+    notes = []
+    if args.limit:
+        notes = [f"A random sample of at most {args.limit:,} examples of each task."]
     report = read_report(files, notes=notes)
     written = report.write(output / "report")
     print()
