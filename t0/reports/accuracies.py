@@ -7,7 +7,7 @@
     [row["mid_p_value"] for row in prompt_gaps(tasks, grid, 0, 1)]          # [1.0]
 
     >>> s = summarize_spread([50.0, 60.0, 90.0])
-    >>> s.mean, s.median, s.first_quartile, s.third_quartile
+    >>> s["mean"], s["median"], s["first_quartile"], s["third_quartile"]
     (66.66666666666667, 60.0, 55.0, 75.0)
 
 An interval generalizes to other examples and, if there are several prompts, to other similar
@@ -34,21 +34,6 @@ if TYPE_CHECKING:
     from t0.reports.evaluations import EvaluatedRun, RankedTask
 
 SIGNIFICANT = 0.05
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The mean, quartiles and range of accuracies over prompts.
-
-    Quartiles that fall between two accuracies are interpolated linearly.
-    """
-
-    mean: float
-    median: float
-    first_quartile: float
-    third_quartile: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -145,11 +130,15 @@ class Gap:
         return {key: value for key, value in vars(self).items() if key != "estimates"}
 
 
-def summarize_spread(accuracies: Sequence[float]) -> Spread:
-    """Computes the mean, quartiles and range of one or more accuracies."""
+def summarize_spread(accuracies: Sequence[float]) -> dict[str, float]:
+    """Computes the mean, quartiles and range of one or more accuracies.
+
+    Quartiles that fall between two accuracies are interpolated linearly.
+    """
     values = np.asarray(accuracies, float)
-    low, first, median, third, high = np.percentile(values, (0, 25, 50, 75, 100))
-    return Spread(*map(float, (values.mean(), median, first, third, low, high)))
+    shares = {"median": 50, "first_quartile": 25, "third_quartile": 75, "low": 0, "high": 100}
+    percentiles = np.percentile(values, list(shares.values())).tolist()
+    return {"mean": float(values.mean())} | dict(zip(shares, percentiles, strict=True))
 
 
 def shared_grid(
@@ -170,43 +159,30 @@ def shared_grid(
         _find_shared_examples(scores, any_texts=any_texts)
         for scores in zip(*all_scores, strict=True)
     ]
-    rows = np.unique(np.concatenate([shared.idx for shared in prompts]))
+    indices, correct, prompt_documents, left_out, other_texts = zip(*prompts, strict=True)
+    rows = np.unique(np.concatenate(indices))
     present = np.zeros((len(prompts), len(rows)), bool)
     right = [np.zeros((len(run_scores), *present.shape), bool) for run_scores in seeds]
     documents: np.ndarray | None = None
-    for p, shared in enumerate(prompts):
-        columns = np.searchsorted(rows, shared.idx)
+    for p, prompt_rows in enumerate(indices):
+        columns = np.searchsorted(rows, prompt_rows)
         present[p, columns] = True
-        correct = iter(shared.correct)
-        for run_scores in right:
-            for s in range(len(run_scores)):
-                run_scores[s, p, columns] = next(correct)
-        if shared.documents is not None:
-            if documents is None:
-                documents = rows.astype(str).astype(object)
-            documents[columns] = shared.documents
-    return Grid(
-        rows=rows,
-        right=tuple(right),
-        present=present,
-        documents=documents,
-        left_out=tuple(shared.left_out for shared in prompts),
-        other_texts=tuple(shared.other_texts for shared in prompts),
-    )
+        evaluations = (evaluation for run_scores in right for evaluation in run_scores)
+        for evaluation, is_correct in zip(evaluations, correct[p], strict=True):
+            evaluation[p, columns] = is_correct
+        if prompt_documents[p] is not None:
+            documents = rows.astype(str).astype(object) if documents is None else documents
+            documents[columns] = prompt_documents[p]
+    return Grid(rows, tuple(right), present, documents, left_out, other_texts)
 
 
-@dataclass(frozen=True)
-class _SharedExamples:
-    """The examples that several evaluations of one prompt share; see `Grid`."""
+def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -> tuple[Any, ...]:
+    """Finds the examples that several evaluations of one prompt share.
 
-    idx: np.ndarray
-    correct: list[np.ndarray]
-    documents: np.ndarray | None
-    left_out: int
-    other_texts: int
-
-
-def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -> _SharedExamples:
+    Returns:
+      their rows, whether each evaluation is correct, their documents or None, and the numbers of
+      examples for `Grid.left_out` and `Grid.other_texts`.
+    """
     rows = scores[0].idx
     for other in scores[1:]:
         rows = np.intersect1d(rows, other.idx, assume_unique=True)
@@ -217,22 +193,17 @@ def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -
     for evaluation, indices in zip(scores[1:], positions[1:], strict=True):
         same_answer &= evaluation.gold[indices] == scores[0].gold[positions[0]]
         same_answer &= evaluation.choices[indices] == scores[0].choices[positions[0]]
-    texts = np.stack(
-        [evaluation.texts[indices] for evaluation, indices in zip(scores, positions, strict=True)]
-    )
+    texts = np.stack([s.texts[indices] for s, indices in zip(scores, positions, strict=True)])
     texts = np.where(texts == 0, texts.max(axis=0), texts)
     same_texts = (texts == texts[0]).all(axis=0)
     shared = same_answer if any_texts else same_answer & same_texts
     documents = scores[0].documents
-    return _SharedExamples(
-        idx=rows[shared],
-        correct=[
-            evaluation.correct[indices[shared]]
-            for evaluation, indices in zip(scores, positions, strict=True)
-        ],
-        documents=None if documents is None else documents[positions[0][shared]],
-        left_out=len(all_rows) - int(same_answer.sum()),
-        other_texts=int((same_answer & ~same_texts).sum()),
+    return (
+        rows[shared],
+        [s.correct[indices[shared]] for s, indices in zip(scores, positions, strict=True)],
+        None if documents is None else documents[positions[0][shared]],
+        len(all_rows) - int(same_answer.sum()),
+        int((same_answer & ~same_texts).sum()),
     )
 
 
@@ -395,13 +366,12 @@ def prompt_gaps(
             **{key: columns[key] for key in keys},
         }
         if any(len(right) > 1 for right in pair):
-            p_value = columns["p_value"]
-            counts = dict.fromkeys(("first_only", "second_only"))
-            rows.append(row | counts | dict.fromkeys(("p_value", "mid_p_value"), p_value))
-            continue
-        test = statistics.mcnemar(*(right[0, 0] for right in pair))
-        row |= {key: int(getattr(test, key)) for key in ("first_only", "second_only")}
-        rows.append(row | {key: float(getattr(test, key)) for key in ("p_value", "mid_p_value")})
+            row |= dict.fromkeys(("first_only", "second_only"))
+            row |= dict.fromkeys(("p_value", "mid_p_value"), columns["p_value"])
+        else:
+            test = statistics.mcnemar(*(right[0, 0] for right in pair))
+            row |= {key: value.item() for key, value in vars(test).items()}
+        rows.append(row)
     return rows
 
 
@@ -412,8 +382,6 @@ def bounds(interval: Interval | Accuracy | None, *, fixed: bool = False) -> dict
       interval: the interval, or an accuracy with its intervals.
       fixed: whether to add columns for the interval with fixed prompts.
     """
-    columns = dict.fromkeys(("interval_low", "interval_high"))
-    columns |= dict.fromkeys(("fixed_low", "fixed_high")) if fixed else {}
-    for name in columns if interval else ():
-        columns[name] = getattr(interval, name.removeprefix("interval_"))
-    return columns
+    ends = {"interval_low": "low", "interval_high": "high"}
+    ends |= {"fixed_low": "fixed_low", "fixed_high": "fixed_high"} if fixed else {}
+    return {column: getattr(interval, end) if interval else None for column, end in ends.items()}

@@ -19,10 +19,9 @@ Assumptions: `accuracies.shared_grid` decides which examples are the same. The m
 datasets that all runs have.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -107,9 +106,9 @@ class ComparedDataset:
     tasks: Sequence[RankedTask] = ()
     grid: Grid | None = None
     tied: tuple[tuple[int, ...], ...] = ()
-    prompts: Mapping[int, Sequence[Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
-    won: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    lost: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    prompts: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    won: Mapping[int, int] = field(default_factory=dict)
+    lost: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -314,16 +313,13 @@ def _with_adjusted_p_values(rows: Sequence[ComparedDataset]) -> tuple[ComparedDa
     """Returns the rows with tied sets, and with p-values adjusted over all rows."""
     baseline_p_values = iter(_adjust([d.gap.p_value for row in rows for d in row.differences]))
     pair_p_values = iter(_adjust([gap.p_value for row in rows for gap in row.gaps.values()]))
-    return tuple(
-        dataclasses.replace(
-            row,
-            differences=tuple(
-                dataclasses.replace(d, adjusted=next(baseline_p_values)) for d in row.differences
-            ),
-            tied=_find_tied_sets(row.runs, {pair: next(pair_p_values) for pair in row.gaps}),
-        )
-        for row in rows
-    )
+    adjusted_rows = []
+    for row in rows:
+        differences = [replace(d, adjusted=next(baseline_p_values)) for d in row.differences]
+        different = [pair for pair in row.gaps if next(pair_p_values) < SIGNIFICANT]
+        tied = tuple(tied_sets(row.runs, different=different))
+        adjusted_rows.append(replace(row, differences=tuple(differences), tied=tied))
+    return tuple(adjusted_rows)
 
 
 def _adjust(p_values: Sequence[float]) -> list[float]:
@@ -331,16 +327,6 @@ def _adjust(p_values: Sequence[float]) -> list[float]:
     from scipy import stats
 
     return stats.false_discovery_control(p_values).tolist() if p_values else []
-
-
-def _find_tied_sets(
-    runs: Sequence[int], p_values: Mapping[tuple[int, int], float]
-) -> tuple[tuple[int, ...], ...]:
-    different = {
-        tuple(runs.index(run) for run in pair) for pair, p in p_values.items() if p < SIGNIFICANT
-    }
-    groups = tied_sets(len(runs), different=different)
-    return tuple(tuple(runs[position] for position in group) for group in groups)
 
 
 # The tables of a comparison.
@@ -407,15 +393,9 @@ def _make_accuracy_table(comparison: RunComparison) -> ReportTable:
     ]
     for run in comparison.runs:
         letter = run.mark.letter
-        columns.append(
-            ReportColumn(
-                "title",
-                letter,
-                letter,
-                text=_accuracy_formatter(run.name),
-                detail=_interval_formatter(run.name),
-            )
-        )
+        text = _accuracy_formatter(run.name, "{mean:.1f} {letters}", missing="–")
+        detail = _accuracy_formatter(run.name, "{low:.1f} to {high:.1f}")
+        columns.append(ReportColumn("title", letter, letter, text=text, detail=detail))
     note = (
         "Mean over prompts, on the prompts and examples that all runs of a row scored; in small "
         f"type the {_PERCENT} % interval for other examples and prompts. Runs that share a small "
@@ -424,18 +404,11 @@ def _make_accuracy_table(comparison: RunComparison) -> ReportTable:
     return ReportTable("accuracies", "Compared accuracy (%)", columns, rows, note)
 
 
-def _accuracy_formatter(name: str) -> Callable[[Row], str]:
+def _accuracy_formatter(name: str, template: str, missing: str = "") -> Callable[[Row], str]:
     def text(row: Row) -> str:
         accuracy = row["accuracies"].get(name)
-        return f"{number(accuracy['mean'])} {row['letters'][name]}".strip() if accuracy else "–"
-
-    return text
-
-
-def _interval_formatter(name: str) -> Callable[[Row], str]:
-    def text(row: Row) -> str:
-        accuracy = row["accuracies"].get(name)
-        return f"{number(accuracy['low'])} to {number(accuracy['high'])}" if accuracy else ""
+        letters = row["letters"].get(name)
+        return template.format(letters=letters, **accuracy).strip() if accuracy else missing
 
     return text
 

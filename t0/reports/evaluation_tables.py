@@ -9,7 +9,7 @@ Accuracies are in percent. Those of a dataset are means over its prompts. In CSV
 the label of a checkpoint.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from t0.reports import class_metrics
@@ -84,15 +84,6 @@ def run_column(summary: Summary) -> list[ReportColumn]:
     return [_RUN] if len(summary.runs) > 1 else []
 
 
-def _list_fields(row: Mapping[str, Any]) -> dict[str, str]:
-    """Returns name in CSV and JSON -> key, for rows whose "run" is the run's position.
-
-    In the files, "run" is the run's label instead.
-    """
-    keys = [key for key in row if key not in (MARK, "run", "label")]
-    return {"run": "label"} | {key: key for key in keys}
-
-
 def _make_dataset_table(summary: Summary) -> ReportTable:
     rows = [
         {**row, **{model: published_mean([row["dataset"]], model) for model in MODELS}}
@@ -127,8 +118,7 @@ def _make_dataset_table(summary: Summary) -> ReportTable:
         "it. Majority: always giving the most frequent right answer. Ties, truncated and excluded "
         "count examples summed over prompts. Click a heading to sort."
     )
-    fields = _list_fields(rows[0]) if rows else None
-    return ReportTable("datasets", "Accuracy (%) over prompts", columns, rows, note, fields=fields)
+    return ReportTable("datasets", "Accuracy (%) over prompts", columns, rows, note)
 
 
 def _format_dataset_name(row: Row) -> str:
@@ -194,9 +184,8 @@ def _make_clean_table(summary: Summary) -> ReportTable:
         f"{summary.overlap} Clean: accuracy (%) on the other examples. The test of clean minus all "
         "is paired, because both contain the clean examples."
     )
-    fields = _list_fields(rows[0]) if rows else None
     title = "Accuracy (%) without overlapping examples"
-    return ReportTable("clean_part", title, columns, rows, note, fields=fields)
+    return ReportTable("clean_part", title, columns, rows, note)
 
 
 def _interval_formatter(kind: str) -> Any:
@@ -221,8 +210,7 @@ def _make_normalization_table(summary: Summary) -> ReportTable:
         "log-probabilities. Next to it: the sum divided by the choice’s tokens, and by its "
         "characters; and whether the decoded answer is the right choice."
     )
-    fields = _list_fields(rows[0]) if rows else None
-    return ReportTable("ways", "Accuracy (%) by normalization", columns, rows, note, fields=fields)
+    return ReportTable("ways", "Accuracy (%) by normalization", columns, rows, note)
 
 
 def _make_prompt_table(summary: Summary) -> ReportTable:

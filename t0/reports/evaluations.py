@@ -29,7 +29,9 @@ belong to checkpoints of one training run, so they form a series over steps. Opt
 missing. A malformed field or file is a UserError that names it.
 """
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -82,10 +84,10 @@ class RankedTask:
     accuracy: float
     chance: float | None
     metrics: Mapping[str, float]
-    truncated_inputs: int | None
-    truncated_targets: int | None
     excluded: Mapping[str, int]
     scores: ExampleScores | None
+    truncated_inputs: int | None = None
+    truncated_targets: int | None = None
 
 
 @dataclass(frozen=True)
@@ -269,17 +271,11 @@ def _find_name(path: Path, facts: Mapping[str, Any]) -> str:
 def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     """Gives longer names, such as `sni/model` and `qa/model`, to models with equal names."""
     folders = [PurePosixPath(str(run.facts.get("model_dir", ""))) for run in runs]
-    by_folder = [run.name == folder.name for run, folder in zip(runs, folders, strict=True)]
-    names = distinct_names(
-        [
-            folder
-            for folder, is_folder_name in zip(folders, by_folder, strict=True)
-            if is_folder_name
-        ]
-    )
+    is_named_by_folder = [r.name == folder.name for r, folder in zip(runs, folders, strict=True)]
+    names = distinct_names(list(itertools.compress(folders, is_named_by_folder)))
     return [
-        replace(run, name=names[folder]) if is_folder_name else run
-        for run, folder, is_folder_name in zip(runs, folders, by_folder, strict=True)
+        replace(run, name=names[folder]) if named_by_folder else run
+        for run, folder, named_by_folder in zip(runs, folders, is_named_by_folder, strict=True)
     ]
 
 
@@ -294,16 +290,10 @@ def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...
         [f", {run.facts.get('split')}" for run in runs],
         [f" ({printable(run.path.resolve().parent.name)})" for run in runs],
     ):
-        ambiguous = {
-            label
-            for label in labels
-            if len(
-                {suffix for suffix, other in zip(suffixes, labels, strict=True) if other == label}
-            )
-            > 1
-        }
+        distinct = set(zip(labels, suffixes, strict=True))
+        suffixes_of = Counter(label for label, _ in distinct)
         labels = [
-            label + suffix if label in ambiguous else label
+            label + suffix if suffixes_of[label] > 1 else label
             for label, suffix in zip(labels, suffixes, strict=True)
         ]
     return tuple(
@@ -466,8 +456,6 @@ def _make_harness_task(prompt: lm_eval_samples.HarnessPrompt, scores: ExampleSco
         accuracy=scores.accuracy,
         chance=scores.chance,
         metrics={"accuracy": scores.accuracy},
-        truncated_inputs=None,
-        truncated_targets=None,
         excluded={},
         scores=scores,
     )
@@ -492,18 +480,16 @@ def _make_decoded_task(name: str, record: object, where: str, path: Path) -> Dec
         for metric, value in raw_metrics.items()
     }
     signatures = field(record, "signatures", dict, where, default={})
-    examples = field(record, "examples", int, where)
-    file = _find_predictions_file(record, path, where)
     whole, groups = _split_by_group(values)
     return DecodedTask(
         name=name,
         metrics=whole,
         groups=groups,
         signatures={str(metric): str(text) for metric, text in signatures.items()},
-        examples=examples,
+        examples=field(record, "examples", int, where),
         truncated_inputs=field(record, "truncated_inputs", int, where, default=None),
         truncated_targets=field(record, "truncated_targets", int, where, default=None),
-        predictions_file=file,
+        predictions_file=_find_predictions_file(record, path, where),
         intervals=_read_intervals(record, where),
         results_file=path,
     )
@@ -590,29 +576,19 @@ def _parse_prediction(record: object, where: str) -> Prediction:
         raise UserError(f"{where}: expected an object with the text 'prediction'.")
     if isinstance(record.get("Instance"), dict):  # the format of Tk-Instruct
         instance = record["Instance"]
-        input_texts = [
-            *_collect_texts(record.get("Definition")),
-            *_collect_texts(instance.get("input")),
-        ]
-        heading, targets = (
-            _collect_texts(record.get("Task")),
-            _collect_texts(instance.get("output")),
-        )
+        inputs = _collect_texts(record.get("Definition"), instance.get("input"))
+        heading, targets = record.get("Task"), instance.get("output")
     elif "question" in record:
-        input_texts = [*_collect_texts(record["question"]), *_collect_texts(record.get("context"))]
-        heading, targets = _collect_texts(record.get("id")), _collect_texts(record.get("answers"))
+        inputs = _collect_texts(record["question"], record.get("context"))
+        heading, targets = record.get("id"), record.get("answers")
     else:
-        input_texts, targets = (
-            _collect_texts(record.get("inputs")),
-            _collect_texts(record.get("targets")),
-        )
-        heading = ()
-    return Prediction(
-        "".join(heading), "\n\n".join(input_texts), tuple(targets), record["prediction"]
-    )
+        inputs = _collect_texts(record.get("inputs"))
+        heading, targets = None, record.get("targets")
+    heading, targets = "".join(_collect_texts(heading)), tuple(_collect_texts(targets))
+    return Prediction(heading, "\n\n".join(inputs), targets, record["prediction"])
 
 
-def _collect_texts(value: object) -> Sequence[str]:
-    """Returns a text as a list of one, and of a list only the texts; other values give []."""
-    values = value if isinstance(value, list) else [value]
-    return [text for text in values if isinstance(text, str)]
+def _collect_texts(*values: object) -> list[str]:
+    """Returns the values that are texts, and of lists only the texts; leaves out other values."""
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    return [text for texts in lists for text in texts if isinstance(text, str)]

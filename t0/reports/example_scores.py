@@ -29,7 +29,6 @@ an index out of range, or a prediction that is not the likeliest choice is a Use
 the file and line.
 """
 
-import functools
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +47,9 @@ from t0.reports.result_files import finite, is_integer, json_object
 _ROUNDING_NATS = 1e-4
 # The lengths by which a choice's log-likelihood may be divided.
 LENGTHS = ("tokens", "characters")
+# The statistics of an example, and their types in `ExampleScores`.
+_STATISTICS = ("idx", "gold", "prediction", "correct", "confidence", "choices", "tied", "texts")
+_TYPES = (np.int64, np.int32, np.int32, bool, np.float32, np.int32, bool, np.uint32)
 
 
 @dataclass(frozen=True)
@@ -230,20 +232,13 @@ class _ScoreColumns:
 
     def scores(self, path: Path, task: str | None = None) -> ExampleScores:
         """Returns the statistics of all examples that were added, as arrays."""
-        columns = zip(*self._rows, strict=True) if self._rows else ((),) * 8
-        idx, gold, prediction, correct, confidence, choices, tied, texts = columns
+        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(_STATISTICS)
+        arrays = map(np.array, columns, _TYPES)
         has_documents = self._documents and None not in self._documents
         return ExampleScores(
             path=path,
-            idx=np.array(idx, np.int64),
-            gold=np.array(gold, np.int32),
-            prediction=np.array(prediction, np.int32),
-            correct=np.array(correct, bool),
-            confidence=np.array(confidence, np.float32),
-            choices=np.array(choices, np.int32),
-            tied=np.array(tied, bool),
+            **dict(zip(_STATISTICS, arrays, strict=True)),
             labels=next(iter(self._labels)) if len(self._labels) == 1 else None,
-            texts=np.array(texts, np.uint32),
             documents=np.array(self._documents, object) if has_documents else None,
             right_by={
                 name: np.array(right, bool)
@@ -298,13 +293,8 @@ def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
 def _compute_checksum(inputs: str | None, texts: tuple[str, ...]) -> int:
     if inputs is None:
         return 0
-    text = " ".join(inputs.split()) + _join_choices(texts)
+    text = "\0".join([" ".join(text.split()) for text in (inputs, *texts)])
     return max(1, zlib.crc32(text.encode(errors="surrogatepass")))
-
-
-@functools.lru_cache(maxsize=256)  # most examples of a task have the same choices
-def _join_choices(texts: tuple[str, ...]) -> str:
-    return "".join(["\0" + " ".join(text.split()) for text in texts])
 
 
 def _has_gold(record: Mapping[str, Any]) -> bool:
@@ -313,13 +303,11 @@ def _has_gold(record: Mapping[str, Any]) -> bool:
 
 def _read_records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
-        name = str(path)
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
-                where = f"{name}, line {number}"
-                if not line.strip():
-                    continue
-                yield where, json_object(line, where)
+                if line.strip():
+                    where = f"{path}, line {number}"
+                    yield where, json_object(line, where)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}.") from error
 

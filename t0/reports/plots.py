@@ -223,11 +223,6 @@ def step_axis(axes: "Axes") -> None:
     axes.set_xlabel("training step")
 
 
-def set_title(axes: "Axes", text: str) -> None:
-    """Writes a panel's title, in lines that fit its width."""
-    axes.set_title("\n".join(title_lines(text)))
-
-
 def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
     """Splits a title into at most three lines, preferably after separators.
 
@@ -253,7 +248,7 @@ def panel_svg(panel: Panel, name: str) -> str:
     figure = new_figure(_PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES)
     with styled():
         axes = figure.subplots()
-        set_title(axes, panel.title)
+        axes.set_title("\n".join(title_lines(panel.title)))
         tooltips = panel.draw(axes)
     return inline_svg(figure, name, panel.description, tooltips)
 
@@ -289,7 +284,7 @@ def panels_png(
         )
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, panel in zip(grid.flat, panels, strict=False):
-            set_title(axes, panel.title)
+            axes.set_title("\n".join(title_lines(panel.title)))
             panel.draw(axes)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
@@ -322,8 +317,9 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
     buffer = io.BytesIO()
     figure.set_dpi(_SVG_DOTS_PER_INCH)
     with styled():
-        # `savefig` is avoided as in `png_bytes`. The metadata, which has a date, is removed below.
-        FigureCanvasSVG(figure).print_svg(buffer)
+        # `savefig` is avoided as in `png_bytes`. The metadata, which has a date, is left out.
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=metadata)
     root = ElementTree.fromstring(buffer.getvalue())
     for element in root.iter():
         _make_plain(element, name)
@@ -334,7 +330,6 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
             title.text = text
             target.insert(0, title)
             target.set("class", "tip")
-    _remove_elements(root, "metadata")
     for size in ("width", "height"):
         root.attrib.pop(size, None)  # the page sets the width, and the viewBox the proportions
     root.set("role", "img")
@@ -361,9 +356,3 @@ def _make_plain(element: ElementTree.Element, name: str) -> None:
 def themed(style: str) -> str:
     """Replaces the colours in a CSS style by the page's variables, which adapt to a dark theme."""
     return _COLOUR.sub(lambda match: _VARIABLES.get(match[0].lower(), match[0]), style)
-
-
-def _remove_elements(root: ElementTree.Element, tag: str) -> None:
-    for parent in root.iter():
-        for child in [child for child in parent if child.tag == tag]:
-            parent.remove(child)

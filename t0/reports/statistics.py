@@ -407,14 +407,16 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
     return McNemar(first_only, second_only, exact, np.where(total == 0, 1.0, mid))
 
 
-def tied_sets(count: int, *, different: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
+def tied_sets(
+    runs: Collection[int], *, different: Collection[tuple[int, int]]
+) -> list[tuple[int, ...]]:
     """Returns the maximal sets of runs in which no two runs differ, in the order of the runs.
 
     Args:
-      count: the number of runs.
-      different: the pairs (first < second) that differ.
+      runs: the runs.
+      different: the pairs (first < second) of runs that differ.
     """
-    groups: list[set[int]] = [set(range(count))]
+    groups: list[set[int]] = [set(runs)]
     for pair in sorted(different):
         split = [group - {member} for group in groups if group.issuperset(pair) for member in pair]
         remaining = [group for group in groups if not group.issuperset(pair)]

@@ -28,7 +28,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from t0.absent_classes import warn_of_absent_classes
@@ -259,7 +259,7 @@ def _make_dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[
         "prompts": len(tasks),
         "fewest_examples": min(task.examples for task in tasks),
         "most_examples": max(task.examples for task in tasks),
-        **asdict(accuracies.summarize_spread([task.accuracy for task in tasks])),
+        **accuracies.summarize_spread([task.accuracy for task in tasks]),
         **bounds(_mean_accuracy([task.scores for task in tasks]), fixed=True),
         **{name: _mean_or_none(row[name] for row in rows) for name in _MEANS},
         **{name: _sum_or_none(row[name] for row in rows) for name in _TOTALS},
@@ -353,6 +353,7 @@ def _make_value_row(
 ) -> dict[str, Any]:
     run = runs[position]
     values = task.groups[group] if group else task.metrics
+    ends = None if group else task.intervals.get(metric)
     # Counts and signatures belong to the whole task.
     return {
         "run": position,
@@ -364,18 +365,13 @@ def _make_value_row(
         "group": group,
         "metric": metric,
         "value": values.get(metric),
-        **bounds(_metric_interval(task, metric) if not group else None),
+        **bounds(Interval(*ends) if ends else None),
         "examples": None if group else task.examples,
         "truncated_inputs": None if group else task.truncated_inputs,
         "truncated_targets": None if group else task.truncated_targets,
         "signature": None if group else task.signatures.get(metric),
         "results_file": printable(str(task.results_file)),
     }
-
-
-def _metric_interval(task: DecodedTask, metric: str) -> Interval | None:
-    ends = task.intervals.get(metric)
-    return Interval(*ends) if ends else None
 
 
 def _classify_group(group: str) -> str:

@@ -159,7 +159,8 @@ class ReportTable:
       rows: a mapping from key to value for each row.
       note: a text that the page shows above the table.
       file: the name of the table's CSV file; empty if it has none.
-      fields: name in CSV and JSON -> key in the rows; by default all keys of the rows.
+      fields: name in CSV and JSON -> key in the rows; by default all keys of the rows, with the
+        label as "run".
       nested: fields with structured values, which are only in JSON.
       long: whether the page shows only the first rows, and a text field to filter all rows.
       shown: returns whether page and terminal show a row; by default they show all rows.
@@ -210,7 +211,10 @@ class ReportTable:
         )
 
     def _list_fields(self, row: Row) -> Mapping[str, str]:
-        return self.fields or {key: key for key in row if key != MARK}
+        # In rows with a label, "run" is the run's position. In the files, it is the label instead.
+        position = {"run": "label"} if "label" in row else {}
+        keys = [key for key in row if key not in (MARK, *position, *position.values())]
+        return self.fields or position | {key: key for key in keys}
 
 
 def _escape_csv(value: object) -> object:

@@ -29,8 +29,8 @@ def scores(correct, idx=None, gold=None, choices=2, texts=None, documents=None):
 
 def test_prompt_spread_quartiles_by_hand():
     s = accuracies.summarize_spread([40.0, 50.0, 60.0, 90.0])
-    assert (s.mean, s.median, s.low, s.high) == (60.0, 55.0, 40.0, 90.0)
-    assert (s.first_quartile, s.third_quartile) == (47.5, 67.5)
+    assert (s["mean"], s["median"], s["low"], s["high"]) == (60.0, 55.0, 40.0, 90.0)
+    assert (s["first_quartile"], s["third_quartile"]) == (47.5, 67.5)
 
 
 def test_confidence_interval_of_one_prompt_is_wilsons():

@@ -43,7 +43,9 @@ def test_tied_sets_are_the_maximal_ones(count, data):
     ]
     tied = [one for one in subsets if not any(one.issuperset(pair) for pair in different)]
     maximal = [one for one in tied if not any(one < other for other in tied)]
-    assert tied_sets(count, different=different) == sorted(tuple(sorted(one)) for one in maximal)
+    assert tied_sets(range(count), different=different) == sorted(
+        tuple(sorted(one)) for one in maximal
+    )
 
 
 def test_correlation_with_a_constant_is_none():
