@@ -269,9 +269,8 @@ def _make_class_mean_table(summary: Summary) -> ReportTable:
         "class that is neither right nor predicted counts as 0. Balanced accuracy: the mean recall "
         "of the classes that have examples."
     )
-    fields = {"run": "label", **{key: key for key in ("step", "dataset", "prompts", *headings)}}
     title = "Macro F1 and balanced accuracy (%)"
-    return ReportTable("class_means", title, columns, rows, note, fields=fields)
+    return ReportTable("class_means", title, columns, rows, note)
 
 
 def _make_class_table(summary: Summary) -> ReportTable:
@@ -303,7 +302,6 @@ def _make_class_table(summary: Summary) -> ReportTable:
         "all examples. Examples: how often the class is right. A dash: the class is never "
         "predicted, or has no examples."
     )
-    fields = {"run": "label", **{key: key for key in (*names[3:], "class", *headings)}}
     return ReportTable(
         name="classes",
         title="Metrics per class (%)",
@@ -311,7 +309,6 @@ def _make_class_table(summary: Summary) -> ReportTable:
         rows=rows,
         note=note,
         file="report_classes.csv",
-        fields=fields,
         long=True,
     )
 
