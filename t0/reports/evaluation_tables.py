@@ -98,8 +98,7 @@ def _make_dataset_table(summary: Summary) -> ReportTable:
         ReportColumn("prompts", "Prompts", "prompts"),
         ReportColumn("most_examples", "Examples", "examples", text=_format_examples),
         ReportColumn("mean", "Mean", "mean", detail=interval),
-        ReportColumn("median", "Median", "median"),
-        ReportColumn("first_quartile", "Quartiles", text=_format_quartiles),
+        ReportColumn("median", "Median", "median", detail=_format_quartiles),
         ReportColumn("high", "Range", "range", text=lambda row: span(row["low"], row["high"], 1)),
         ReportColumn("chance", "Chance", "chance"),
         ReportColumn("majority", "Majority"),
@@ -112,7 +111,7 @@ def _make_dataset_table(summary: Summary) -> ReportTable:
     )
     note = (
         "Rank evaluation: the answer choice of the highest log-likelihood is the prediction. "
-        "Accuracy (%) over the prompts of each dataset; in small type the "
+        "Accuracy (%) over the prompts of each dataset; in small type the quartiles and the "
         f"{_PERCENT} % interval of the mean for other examples and other prompts like these (JSON "
         "also has it for these prompts only). Group: whether T0 held the dataset out or trained on "
         "it. Majority: always giving the most frequent right answer. Ties, truncated and excluded "

@@ -14,8 +14,8 @@ A script lists, for each prompt, the examples in the order of their rows:
     [row, input, gold, choices, [[run, prediction, [log-likelihood of each choice]], ...], id]
     [heading, input, targets, [[run, text], ...]]                  # decoded text
 
-Inputs, choices and texts are indices into `strings`. The id is the user's; most rows have none. If a run scored other choices for a row, it
-has a separate record.
+Inputs, choices, texts and ids are indices into `strings`. The id is the user's; most rows have
+none. If a run scored other choices for a row, it has a separate record.
 
 Assumptions: a row of a dataset has the same number in every run.
 """
