@@ -17,6 +17,7 @@ from t0.scoring.examples import (
     truncate,
 )
 from t0.scoring.records import RecordSorter, cached_records, draw_sample, record_of
+from t0.scoring.results import score_line
 
 
 def features(example, choice, targets, correct, inputs=(5, 6, 7)):
@@ -196,6 +197,17 @@ def test_documents_missing_in_records_come_from_the_rows(monkeypatch):
         keys = None
         assert count_task(facts, read, None).document_count == UNKNOWN
         assert count_task(FACTS, read, None).document_count is None
+
+
+def test_ids_of_examples_are_in_the_lines_of_scores(monkeypatch):
+    monkeypatch.setattr("t0.scoring.examples.ids_in_rows", lambda *rows: ["T-1", "T-2"])
+    facts = RankTaskFacts("made", "mine", "", [], ("mine", None, "validation"))
+    lines = [
+        score_line(example, np.zeros(1))
+        for of_facts in (facts, FACTS)
+        for example in examples([record(i, 0, [3, 1], True) for i in range(2)], of_facts)
+    ]
+    assert [line.get("id") for line in lines] == ["T-1", "T-2", None, None]
 
 
 @pytest.mark.parametrize(
