@@ -199,7 +199,7 @@ def _open_records(
     if task and use_cached and opening.is_all_cached(task):
         files, _ = opening.cache_files(task, split)
         return records.cached_records(name, files, sorter, examples=examples)
-    if task and not use_cached and _is_prompted(task):
+    if task and not use_cached and is_prompted(task):
         rendered = records.prompted_records(task.source, split, task.output_features, examples)
         return sorter.sort(map(records.record_of, rendered))
     with tf.Graph().as_default():
@@ -210,8 +210,8 @@ def _open_records(
             raise original(error) from error
 
 
-def _is_prompted(task: seqio.Task) -> bool:
-    """Returns whether `records.prompted_records` can produce a task's records."""
+def is_prompted(task: seqio.Task) -> bool:
+    """Returns whether `records.rendered_rows` can render a task's rows."""
     *steps, last = task.preprocessors
     tokenized = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos]
     return (

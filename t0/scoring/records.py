@@ -211,9 +211,7 @@ def prompted_records(
       source: the task's `PromptedSource`.
       split: the split.
       features: `inputs` and `targets` -> the feature with its vocabulary and `add_eos`.
-      examples: the number of rows to draw, as `draw_sample` does; None for all. In a sample, an
-        example's number is its row's index, so all prompts get the same rows even if some prompt
-        drops a row.
+      examples: see `rendered_rows`.
     """
 
     @functools.lru_cache(4096)  # choices and inputs of a row repeat
@@ -221,12 +219,7 @@ def prompted_records(
         vocabulary = features[name].vocabulary
         return [*vocabulary.encode(text), *([vocabulary.eos_id] if features[name].add_eos else [])]
 
-    numbered = enumerate(source.records(split))
-    if examples is not None:
-        indices = enumerate(range(source.open(split).num_rows))
-        sample = [index for index, _ in draw_sample(indices, examples)]
-        numbered = source.numbered_records(split, sample)
-    for number, row in numbered:
+    for number, row in rendered_rows(source, split, examples):
         inputs, document = encode("inputs", row["inputs"]), row.get("document")
         for choice, text in enumerate(row["answer_choices"] or ()):
             yield {
@@ -238,6 +231,24 @@ def prompted_records(
                 "targets_pretokenized": text,
                 "document": document,
             }
+
+
+def rendered_rows(
+    source: Any, split: str, examples: int | None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yields the number and the rendered record of each row of a prompted task.
+
+    Args:
+      source: the task's `PromptedSource`.
+      split: the split.
+      examples: the number of rows to draw, as `draw_sample` does; None for all. In a sample, an
+        example's number is its row's index, so all prompts get the same rows even if some prompt
+        drops a row.
+    """
+    if examples is None:
+        return enumerate(source.records(split))
+    indices = enumerate(range(source.open(split).num_rows))
+    return source.numbered_records(split, [index for index, _ in draw_sample(indices, examples)])
 
 
 class RecordSorter:
