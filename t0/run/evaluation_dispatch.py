@@ -330,5 +330,5 @@ def given_facts() -> dict[str, Any]:
     settings = EvaluationSettings()
     engine = settings.engine if settings.engine != "tensorflow" else None
     facts = {"name": settings.name, "source": settings.source, "engine": engine}
-    given = {name: value for name, value in facts.items() if value}
-    return given | sample_facts(settings.examples)
+    stated = {name: value for name, value in facts.items() if value}
+    return stated | sample_facts(settings.examples)
