@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 import t0
 from t0.cli import doctor_cloud
 from t0.cli.doctor_cloud import Problem, problem
@@ -109,27 +111,17 @@ def _examine_python(wrong: list[Problem]) -> dict[str, str]:
 
 def installed_version(name: str) -> str | None:
     """Returns the version of an installed distribution, or None."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    distributions = importlib.metadata.distributions(name=name)
+    return next((distribution.version for distribution in distributions), None)
 
 
 def _examine_packages(wrong: list[Problem]) -> list[dict[str, Any]]:
-    try:
-        specifiers = importlib.import_module("packaging.specifiers")
-    except ImportError:
-        fault = "packaging is not installed: versions cannot be checked"
-        wrong.append(problem(fault, _remedy("packaging")))
-        return []
     rows = []
     for package, versions in PACKAGES.items():
-        names = [package, INSTEAD.get(package, package)]
+        names = (package, INSTEAD.get(package, package))
         name = next(filter(installed_version, names), package)
         version = installed_version(name)
-        fits = bool(version) and specifiers.SpecifierSet(versions).contains(
-            version, prereleases=True
-        )
+        fits = bool(version) and SpecifierSet(versions).contains(version, prereleases=True)
         rows.append({"name": name, "found": version, "wanted": versions, "fits": fits})
         if not fits:
             fault = f"{name} {version or 'is not installed'}: expected {versions}"
@@ -146,22 +138,20 @@ def _remedy(package: str, versions: str = "") -> str:
 
 
 def _examine_vocabulary(wrong: list[Problem]) -> dict[str, Any]:
-    path_from_variable = os.environ.get("T0_VOCAB")
-    path, pieces = path_from_variable or DEFAULT_VOCABULARY, None
+    variable = os.environ.get("T0_VOCAB")
+    path, pieces = variable or DEFAULT_VOCABULARY, None
     try:
         if "://" not in path:
             # Imported here, because this command must also work if packages are missing.
             sentence_pieces = importlib.import_module("t0.catalogue.sentence_pieces")
-            model = sentence_pieces.checked_model(path, Path(path).read_bytes())
-            pieces = len(model.pieces)
-    except OSError as error:
-        fault = f"the vocabulary {path} cannot be read ({error.strerror})"
+            pieces = len(sentence_pieces.checked_model(path, Path(path).read_bytes()).pieces)
+    except (OSError, UserError) as error:
+        reason = getattr(error, "strerror", None)
+        fault = f"the vocabulary {path} cannot be read ({reason})" if reason else str(error)
         wrong.append(problem(fault, "T0_VOCAB=/path/to/a/sentencepiece.model"))
-    except UserError as error:
-        wrong.append(problem(str(error), "T0_VOCAB=/path/to/a/sentencepiece.model"))
     except ImportError:  # already reported with the packages
         pass
-    return {"path": path, "from": "T0_VOCAB" if path_from_variable else "default", "pieces": pieces}
+    return {"path": path, "from": "T0_VOCAB" if variable else "default", "pieces": pieces}
 
 
 def _examine_data(wrong: list[Problem]) -> list[dict[str, Any]]:
@@ -169,42 +159,36 @@ def _examine_data(wrong: list[Problem]) -> list[dict[str, Any]]:
         # Imported here: the module needs yaml, and this command must work if packages are missing.
         sources = importlib.import_module("t0.sources")
         folders = sources.data_dirs()
-        rows = [{"path": str(path), "datasets": _dataset_names(path)} for path in folders]
         own = sources.find_own_datasets(folders)
+        return [_describe_folder(folder, own) for folder in folders]
     except ImportError as error:
         wrong.append(problem(f"data folders cannot be examined: {error}", _remedy("pyyaml")))
-        return []
     except UserError as error:
         wrong.append(problem(str(error), "fix that, or set other folders: T0_DATA_DIR=a:b"))
-        return []
-    for row in rows:
-        row["own_prompts"] = {
-            _dataset_name(dataset.name, dataset.subset): len(dataset.template_file.templates)
-            for dataset in own
-            if dataset.folder.is_relative_to(row["path"])
-        }
-    return rows
+    return []
 
 
-def _dataset_names(folder: Path) -> list[str]:
-    """Returns the datasets of a data folder, as `dataset` or `dataset/subset`.
+def _describe_folder(folder: Path, own: list[Any]) -> dict[str, Any]:
+    """Returns the datasets of a data folder, and which of them have templates of the user.
 
-    A dataset is a folder that holds splits.
+    A dataset is a folder that holds splits. Its name is `dataset` or `dataset/subset`.
     """
     from t0.sources.folders import folder_splits
 
-    names = []
+    names: list[str] = []
     for dataset in sorted(path for path in folder.iterdir() if path.is_dir()):
-        if folder_splits(dataset):
-            names.append(dataset.name)
-            continue
-        subsets = sorted(path.name for path in dataset.iterdir() if folder_splits(path))
-        names += [_dataset_name(dataset.name, subset) for subset in subsets]
-    return names
+        candidates = [dataset] if folder_splits(dataset) else sorted(dataset.iterdir())
+        names += [_dataset_name(folder, path) for path in candidates if folder_splits(path)]
+    prompts = {
+        _dataset_name(folder, dataset.folder): len(dataset.template_file.templates)
+        for dataset in own
+        if dataset.folder.is_relative_to(folder)
+    }
+    return {"path": str(folder), "datasets": names, "own_prompts": prompts}
 
 
-def _dataset_name(name: str, subset: str | None) -> str:
-    return name if subset in (None, "default") else f"{name}/{subset}"
+def _dataset_name(folder: Path, dataset: Path) -> str:
+    return str(dataset).removeprefix(f"{folder}/").removesuffix("/default")
 
 
 def gpus() -> list[str]:
@@ -224,13 +208,11 @@ def command(name: str, path: str | None = None) -> dict[str, Any]:
       name: the command's name.
       path: folders to search, as in PATH; by default PATH, then the interpreter's folder.
     """
-    script = shutil.which(name, path=path)
-    on_path = script is not None
-    script = script or shutil.which(name, path=str(Path(sys.executable).parent))
+    folder = str(Path(sys.executable).parent)
+    script = shutil.which(name, path=path) or shutil.which(name, path=folder)
     text = Path(script).read_text(encoding="utf-8", errors="replace") if script else ""
     match = re.search(r"^from ([\w.]+) import ", text, re.MULTILINE)
-    module = match[1] if match else None
-    return {"name": name, "script": script, "module": module, "on_path": on_path}
+    return {"name": name, "script": script, "module": match and match[1]}
 
 
 def _examine_commands(wrong: list[Problem]) -> list[dict[str, Any]]:
@@ -248,23 +230,31 @@ def _examine_commands(wrong: list[Problem]) -> list[dict[str, Any]]:
 
 
 def _examine_disk(wrong: list[Problem]) -> dict[str, Any]:
-    folder = os.getcwd()  # noqa: PTH109
+    folder = str(Path.cwd())
     free = shutil.disk_usage(folder).free
     if free < LITTLE_DISK_BYTES:
-        fault = (
-            f"{free / 1e9:.1f} GB of disk are free in {folder}: caches and checkpoints need more"
-        )
-        wrong.append(
-            problem(fault, "free some, or use other folders: --output_cache_dir, --model_dir")
-        )
+        need = "caches and checkpoints need more"
+        fault = f"{free / 1e9:.1f} GB of disk are free in {folder}: {need}"
+        remedy = "free some, or use other folders: --output_cache_dir, --model_dir"
+        wrong.append(problem(fault, remedy))
     return {"path": folder, "free_bytes": free}
 
 
 def render(report: dict[str, Any]) -> list[str]:
     """Returns the lines of the report: first the facts, then each problem and its remedy."""
-    lines = [*_render_versions(report), *_render_environment(report)]
-    if "cloud" in report:
-        lines += [_line(label, words) for label, words in doctor_cloud.lines(report["cloud"])]
+    cells = [
+        f"{' ' if row['fits'] else '!'} {row['name']} {row['found'] or 'none'} {row['wanted']}"
+        for row in report["packages"]
+    ]
+    pairs = zip(cells[::2], [*cells[1::2], ""], strict=False)
+    python = report["python"]
+    lines = [
+        f"t0 {report['t0']['version']} in {report['t0']['path']}",
+        f"Python {python['version']} (expected {python['wanted']}) at {python['executable']}",
+        "packages: installed version and supported range, ! if it is outside",
+        *(f"{cell:<44}{next_cell}".rstrip() for cell, next_cell in pairs),
+        *(f"{label:<11}{words}" for label, words in _facts(report)),
+    ]
     if not report["wrong"]:
         return [*lines, "nothing is wrong"]
     lines.append(f"wrong: {len(report['wrong'])}")
@@ -273,48 +263,36 @@ def render(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _render_versions(report: dict[str, Any]) -> Iterator[str]:
-    python = report["python"]
-    yield f"t0 {report['t0']['version']} in {report['t0']['path']}"
-    yield f"Python {python['version']} (expected {python['wanted']}) at {python['executable']}"
-    yield "packages: installed version and supported range, ! if it is outside"
-    cells = [
-        f"{' ' if row['fits'] else '!'} {row['name']} {row['found'] or 'none'} {row['wanted']}"
-        for row in report["packages"]
-    ]
-    for cell, next_cell in zip(cells[::2], [*cells[1::2], ""], strict=False):
-        yield f"{cell:<44}{next_cell}".rstrip()
-
-
-def _render_environment(report: dict[str, Any]) -> Iterator[str]:
-    vocabulary = report["vocabulary"]
+def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields a label and a text about everything except the packages."""
+    vocabulary, devices, disk = report["vocabulary"], report["devices"], report["disk"]
     pieces = f", {vocabulary['pieces']:,} pieces" if vocabulary["pieces"] else ""
-    yield _line("vocabulary", f"{vocabulary['path']} ({vocabulary['from']}{pieces})")
+    yield "vocabulary", f"{vocabulary['path']} ({vocabulary['from']}{pieces})"
     if not report["data"]:
-        yield _line("data", "no folder (T0_DATA_DIR); datasets come from the Hugging Face hub")
+        yield "data", "no folder (T0_DATA_DIR); datasets come from the Hugging Face hub"
     for row in report["data"]:
-        for label, words in zip(("data", "", ""), _data_words(row), strict=False):
-            yield _line(label, words)
-    devices = report["devices"]
+        yield "data", row["path"]  # unabridged, so that users can copy it
+        own = [f"{name} ({count})" for name, count in row["own_prompts"].items()]
+        for title, names in (
+            (f"{len(row['datasets'])} datasets", row["datasets"]),
+            ("own prompts", own),
+        ):
+            if names:
+                yield (
+                    "",
+                    textwrap.shorten(f"{title}: {', '.join(names)}", WIDTH, placeholder=" ..."),
+                )
     seen = [f"{devices['cores']} CPU cores", *(f"GPU {gpu}" for gpu in devices["gpus"])]
     seen += [f"TPU_NAME={devices['tpu']}"] if devices["tpu"] else []
-    yield _line("devices", ", ".join(seen))
+    yield "devices", ", ".join(seen)
     for row in report["commands"]:
-        note = "" if row["on_path"] else ", not on PATH"
-        runs = f"runs {row['module']} (in {Path(row['script']).parent}{note})"
-        yield _line("command", f"{row['name']} {runs}" if row["script"] else f"{row['name']}: none")
-    disk = report["disk"]
-    yield _line("disk", f"{disk['free_bytes'] / 1e9:.1f} GB free in {disk['path']}")
-
-
-def _data_words(row: dict[str, Any]) -> Iterator[str]:
-    names = ", ".join(row["datasets"])
-    yield row["path"]  # unabridged, so that users can copy it
-    yield textwrap.shorten(f"{len(row['datasets'])} datasets: {names}", WIDTH, placeholder=" ...")
-    if row["own_prompts"]:
-        own = ", ".join(f"{name} ({count})" for name, count in row["own_prompts"].items())
-        yield textwrap.shorten(f"own prompts: {own}", WIDTH, placeholder=" ...")
-
-
-def _line(label: str, words: str) -> str:
-    return f"{label:<11}{words}"
+        runs = f"runs {row['module']} ({row['script']})" if row["script"] else "is not installed"
+        yield "command", f"{row['name']} {runs}"
+    yield "disk", f"{disk['free_bytes'] / 1e9:.1f} GB free in {disk['path']}"
+    for label, facts in report.get("cloud", {}).items():
+        # A dict shows its names with a true value: permissions, or caches with faults.
+        words = {
+            name: " ".join(filter(value.get, value)) if isinstance(value, dict) else value
+            for name, value in facts.items()
+        }
+        yield label, ", ".join(f"{name} {value}" for name, value in words.items() if value)

@@ -3,7 +3,7 @@
     machine = read_machine("my-slice", zone=None, project=None)
     machine.chips, machine.worker, machine.accelerator_type      # 4, "0", "v3-32"
     read_node(machine).state                                     # "READY"
-    drives_tpu(Path(".../site-packages/tensorflow"))             # False: built without TPUs
+    machine.drives_tpu                                           # False: TensorFlow without TPUs
 
 This module does not import TensorFlow, so that problems are reported before TensorFlow loads. It
 uses the same addresses as TensorFlow's own client, including the environment variables
@@ -25,7 +25,7 @@ import re
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ SECONDS_TO_ANSWER = 5
 # The packages that TensorFlow needs to look up a TPU by name.
 CLIENT_PACKAGES = ("googleapiclient", "oauth2client")
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+# Attribute of the metadata server -> the same value's name in the attribute tpu-env.
+_OTHER_ATTRIBUTES = {"accelerator-type": "ACCELERATOR_TYPE", "agent-worker-number": "WORKER_ID"}
 _DEVICES = ("accel[0-9]*", "vfio/[0-9]*")
 _OF_TPU_ENV = re.compile(r"^(\w+): '(.*)'$", re.M)
 IMAGE, POD_IMAGE = "tpu-vm-tf-2.15.1-se", "tpu-vm-tf-2.15.1-pod-se"
@@ -56,53 +58,6 @@ LIBRARIES = (
 _OFF = ("", "0", "false")
 # Only a TensorFlow built for TPUs has the code that loads libtpu.so.
 _LOADS_LIBTPU = (b"libtpu.so", b"TPU_LIBRARY_PATH")
-
-
-@dataclasses.dataclass(frozen=True)
-class Machine:
-    """The facts about this machine, from the machine itself and from its metadata server.
-
-    Attributes:
-      tpu: the value of --tpu.
-      environment: the environment variables.
-      chips: the number of TPU chips in this machine.
-      tensorflow: the version of the installed TensorFlow, "" if it is unknown.
-      drives_tpu: whether that TensorFlow can drive the TPU chips of this machine.
-      missing: the packages that are not installed, but that TensorFlow needs to look up a TPU by
-        name.
-      on_google: whether a metadata server answers.
-      project: the Google Cloud project, from the flag or otherwise from the metadata server; "" if
-        neither has it.
-      zone: the zone, from the same sources as `project`.
-      worker: the number of this host in its slice; "" outside TPU VMs.
-      accelerator_type: the slice that this host belongs to, such as "v3-32"; "" outside TPU VMs.
-      image: the runtime version of this host; "" if the metadata server does not have it.
-    """
-
-    tpu: str
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    chips: int = 0
-    tensorflow: str = ""
-    drives_tpu: bool = False
-    missing: tuple[str, ...] = ()
-    on_google: bool = False
-    project: str = ""
-    zone: str = ""
-    worker: str = ""
-    accelerator_type: str = ""
-    image: str = ""
-
-    @property
-    def kind(self) -> str:
-        """The kind of `tpu`: LOCAL, NAMED or ADDRESS."""
-        if self.tpu == "local":
-            return LOCAL
-        return ADDRESS if self.tpu.startswith("grpc://") else NAMED
-
-    @property
-    def on_tpu_vm(self) -> bool:
-        """Whether this machine is a host of a TPU."""
-        return bool(self.chips or self.worker or self.accelerator_type)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +79,65 @@ class Node:
     endpoints: tuple[tuple[str, int], ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """The facts about this machine, from itself and its metadata server, and about a run's TPU.
+
+    Attributes:
+      tpu: the value of --tpu.
+      environment: the environment variables.
+      chips: the number of TPU chips in this machine.
+      tensorflow: the version of the installed TensorFlow, "" if it is unknown.
+      drives_tpu: whether that TensorFlow can drive the TPU chips of this machine.
+      missing: the packages that are not installed, but that TensorFlow needs to look up a TPU by
+        name.
+      on_google: whether a metadata server answers.
+      project: the Google Cloud project, from the flag or otherwise from the metadata server; "" if
+        neither has it.
+      zone: the zone, from the same sources as `project`.
+      worker: the number of this host in its slice; "" outside TPU VMs.
+      accelerator_type: the slice that this host belongs to, such as "v3-32"; "" outside TPU VMs.
+      image: the runtime version of this host; "" if the metadata server does not have it.
+      node: the answer of the TPU API about the TPU; None if it was not asked.
+    """
+
+    tpu: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    chips: int = 0
+    tensorflow: str = ""
+    drives_tpu: bool = False
+    missing: tuple[str, ...] = ()
+    on_google: bool = False
+    project: str = ""
+    zone: str = ""
+    worker: str = ""
+    accelerator_type: str = ""
+    image: str = ""
+    node: Node | None = None
+
+    @property
+    def kind(self) -> str:
+        """The kind of `tpu`: LOCAL, NAMED or ADDRESS."""
+        if self.tpu == "local":
+            return LOCAL
+        return ADDRESS if self.tpu.startswith("grpc://") else NAMED
+
+    @property
+    def slice_type(self) -> str:
+        """The type of the run's slice, such as "v3-32"; "" if unknown."""
+        return (self.node.accelerator_type if self.node else "") or self.accelerator_type
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether TensorFlow servers read the data and compute, instead of this process."""
+        return self.kind != LOCAL
+
+    @property
+    def on_tpu_vm(self) -> bool:
+        """Whether this machine is a host of a TPU."""
+        return bool(self.chips or self.worker or self.accelerator_type)
+
+
 def hosts_of(accelerator_type: str) -> int:
     """Returns the number of hosts of a slice such as "v3-32"; 0 if its name is unknown."""
     return topology(accelerator_type).hosts if accelerator_type in SLICES else 0
@@ -141,13 +155,13 @@ def read_machine(
       root: the root of the file system, in which `dev` lists the TPU chips.
     """
     own_project = metadata("project/project-id")
+    on_google = own_project is not None
     attributes: dict[str, str] = {}
-    if own_project is not None:
-        own_zone = metadata("instance/zone") or ""
-        zone = zone or own_zone.rpartition("/")[2]
+    if on_google:
+        zone = zone or (metadata("instance/zone") or "").rpartition("/")[2]
         attributes = dict(_OF_TPU_ENV.findall(metadata("instance/attributes/tpu-env") or ""))
-        for name in ("accelerator-type", "agent-worker-number"):
-            attributes[name] = metadata(f"instance/attributes/{name}") or ""
+        for name, key in _OTHER_ATTRIBUTES.items():
+            attributes[key] = metadata(f"instance/attributes/{name}") or attributes.get(key, "")
     chips = sum(len(list((root / "dev").glob(name))) for name in _DEVICES)
     return Machine(
         tpu=tpu,
@@ -157,12 +171,11 @@ def read_machine(
         # This searches a gigabyte of libraries, so it runs only on machines with a TPU.
         drives_tpu=bool(chips) and _tensorflow_drives_tpu(),
         missing=tuple(name for name in CLIENT_PACKAGES if not importlib.util.find_spec(name)),
-        on_google=own_project is not None,
+        on_google=on_google,
         project=project or own_project or "",
         zone=zone or "",
-        worker=attributes.get("agent-worker-number") or attributes.get("WORKER_ID", ""),
-        accelerator_type=attributes.get("accelerator-type")
-        or attributes.get("ACCELERATOR_TYPE", ""),
+        worker=attributes.get("WORKER_ID", ""),
+        accelerator_type=attributes.get("ACCELERATOR_TYPE", ""),
         image=attributes.get("RUNTIME_VERSION", ""),
     )
 
@@ -190,43 +203,44 @@ def metadata(path: str) -> str | None:
 
 
 def _tensorflow_version() -> str:
-    for name in ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-gpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""
+    names = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-gpu")
+    installed = (importlib.metadata.distributions(name=name) for name in names)
+    return next((distribution.version for several in installed for distribution in several), "")
 
 
 def _tensorflow_drives_tpu() -> bool:
+    """Returns whether the installed TensorFlow was built for TPUs."""
     spec = importlib.util.find_spec("tensorflow")
     folders = (spec.submodule_search_locations if spec else None) or ()
-    return any(drives_tpu(Path(folder)) for folder in folders)
+    libraries = (Path(folder) / name for folder in folders for name in LIBRARIES)
+    return any(loads_libtpu(path) for path in libraries if path.is_file())
+
+
+def loads_libtpu(library: Path) -> bool:
+    """Returns whether a shared library contains the code that loads a TPU driver."""
+    with (
+        library.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        return any(content.find(name) >= 0 for name in _LOADS_LIBTPU)
 
 
 def read_node(machine: Machine) -> Node:
     """Asks the TPU API about the TPU that `machine.tpu` names."""
     try:
-        token = _token()
         name = f"projects/{machine.project}/locations/{machine.zone}/nodes/{machine.tpu}"
-        node = _json(f"{_api()}v1/{name}", token)
+        node = _get(f"{_api()}v1/{name}", _token())
     except urllib.error.HTTPError as error:
         return Node(trouble=f"HTTP {error.code}: {_reason(error)}")
     except (OSError, ValueError, LookupError) as error:
         return Node(trouble=f"{error}" or type(error).__name__)
+    hosts = [host for host in node.get("networkEndpoints") or [node] if host.get("ipAddress")]
     return Node(
         accelerator_type=str(node.get("acceleratorType", "")),
         state=str(node.get("state", "")),
         runtime=str(node.get("runtimeVersion") or node.get("tensorflowVersion") or ""),
-        endpoints=tuple(_endpoints(node)),
+        endpoints=tuple((str(host["ipAddress"]), int(host.get("port") or PORT)) for host in hosts),
     )
-
-
-def _endpoints(node: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    listed = node.get("networkEndpoints") or [node]
-    for endpoint in listed if isinstance(listed, list) else ():
-        if isinstance(endpoint, Mapping) and endpoint.get("ipAddress"):
-            yield str(endpoint["ipAddress"]), int(endpoint.get("port") or PORT)
 
 
 def addresses(tpu: str) -> tuple[tuple[str, int], ...]:
@@ -253,7 +267,7 @@ def _api() -> str:
     discovery_url = os.environ.get("TPU_API_DISCOVERY_URL")
     if not discovery_url:
         return API
-    document = _json(discovery_url.replace("{api}", "tpu").replace("{apiVersion}", "v1"), None)
+    document = _get(discovery_url.replace("{api}", "tpu").replace("{apiVersion}", "v1"))
     return str(document.get("rootUrl") or API) + str(document.get("servicePath") or "")
 
 
@@ -269,7 +283,7 @@ def _token() -> str:
     if not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         own_token = metadata("instance/service-accounts/default/token")
         if own_token:
-            return _text_of(parsed_json(own_token), "access_token")
+            return str(_json_object(own_token)["access_token"])
     import google.auth
     from google.auth import exceptions
     from google.auth.transport import requests
@@ -284,20 +298,18 @@ def _token() -> str:
     return str(credentials.token)
 
 
-def _text_of(answer: Any, name: str) -> str:
-    if not isinstance(answer, dict) or not isinstance(answer.get(name), str):
-        raise ValueError(f"the answer has no text '{name}'")  # noqa: TRY004 (an answer, not a type)
-    return answer[name]
-
-
-def _json(url: str, token: str | None) -> dict[str, Any]:
+def _get(url: str, token: str = "") -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)
     with urllib.request.urlopen(request, timeout=6 * SECONDS_TO_ANSWER) as reply:
-        answer = parsed_json(reply.read())
-    if not isinstance(answer, dict):
-        raise ValueError(f"{url} answered with {type(answer).__name__}, not an object")  # noqa: TRY004
-    return answer
+        return _json_object(reply.read())
+
+
+def _json_object(text: str | bytes) -> dict[str, Any]:
+    value = parsed_json(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"the answer is {type(value).__name__}, not an object")  # noqa: TRY004
+    return value
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
@@ -312,18 +324,3 @@ def _reason(error: urllib.error.HTTPError) -> str:
 def pjrt_variables(environment: Mapping[str, str]) -> list[str]:
     """Returns the environment variables that make TensorFlow drive the TPU through PJRT."""
     return [name for name in PJRT_VARIABLES if environment.get(name, "").lower() not in _OFF]
-
-
-def drives_tpu(tensorflow: Path) -> bool:
-    """Returns whether the TensorFlow in the folder `tensorflow` was built for TPUs."""
-    libraries = (tensorflow / name for name in LIBRARIES)
-    return any(loads_libtpu(path) for path in libraries if path.is_file())
-
-
-def loads_libtpu(library: Path) -> bool:
-    """Returns whether a shared library contains the code that loads a TPU driver."""
-    with library.open("rb") as file:
-        if not library.stat().st_size:  # mmap refuses empty files
-            return False
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return any(content.find(name) >= 0 for name in _LOADS_LIBTPU)

@@ -1,8 +1,8 @@
 """Checks this machine, the TPU and the configured run before a run on a TPU.
 
-    facts = check_machine("my-slice", zone="europe-west4-a", project="mine")
-    facts.accelerator_type, facts.is_remote              # "v3-32", True
-    check_run(facts, model_dir="gs://mine/model", cores=mesh_cores())     # after gin was parsed
+    machine = check_machine("my-slice", zone="europe-west4-a", project="mine")
+    machine.slice_type, machine.is_remote                # "v3-32", True
+    check_run(machine, model_dir="gs://mine/model", cores=mesh_cores())     # after gin was parsed
 
 `check_machine` does not import TensorFlow. Without these checks, TensorFlow would fail with a
 traceback, or would wait a day for a server that does not exist. The error lists all faults and how
@@ -11,13 +11,13 @@ to fix them.
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from t0.errors import UserError, install_command
 from t0.files import paths
 from t0.mesh import cloud
-from t0.mesh.cloud import ADDRESS, IMAGES, LOCAL, NAMED, Machine, Node, pjrt_variables
+from t0.mesh.cloud import ADDRESS, IMAGES, LOCAL, NAMED, Machine, pjrt_variables
 from t0.mesh.topology import GENERATIONS, SLICES, topology
 
 # The last release of TensorFlow that has Estimator. This project's lock files pin it.
@@ -25,65 +25,16 @@ TENSORFLOW = "2.15."
 INSTALL = f"Install them: {install_command('tpu')}"
 
 
-@dataclasses.dataclass(frozen=True)
-class TpuFacts:
-    """Facts about this machine and, if the TPU API was asked, about the TPU.
-
-    Attributes:
-      machine: the facts about this machine.
-      node: the answer of the TPU API; None if it was not asked.
-    """
-
-    machine: Machine
-    node: Node | None = None
-
-    @property
-    def accelerator_type(self) -> str:
-        """The type of the slice, such as "v3-32"; "" if unknown."""
-        named = self.node.accelerator_type if self.node else ""
-        return named or self.machine.accelerator_type
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether TensorFlow servers read the data and compute, instead of this process."""
-        return self.machine.kind != LOCAL
-
-
-@dataclasses.dataclass(frozen=True)
-class TpuRun(TpuFacts):
-    """Facts about the TPU of a run, with the run's settings from gin and flags.
-
-    Attributes:
-      model_dir: the folder of its checkpoints; None if neither a flag nor gin sets it.
-      cache_dirs: the folders with cached tasks.
-      cores: the number of cores of the configured mesh; None if it is not a mesh of TPU cores.
-      checkpoint: the checkpoint to start from.
-      vocabulary: the path of the SentencePiece model.
-    """
-
-    model_dir: str | None = None
-    cache_dirs: tuple[str, ...] = ()
-    cores: int | None = None
-    checkpoint: str | None = None
-    vocabulary: str = ""
-
-    @property
-    def hosts(self) -> int:
-        """The number of hosts, if the machine, the API or the configuration tells it."""
-        named = cloud.hosts_of(self.accelerator_type)
-        return named or max(1, (self.cores or 0) // topology("v3-8").cores)
-
-
-def machine_faults(facts: TpuFacts) -> Iterator[str]:
-    """Yields the faults of this machine and how to fix them."""
-    machine = facts.machine
+def find_faults(machine: Machine) -> Iterator[str]:
+    """Yields the faults of this machine and of its TPU, and how to fix them."""
     yield from _local_faults(machine) if machine.kind == LOCAL else _remote_faults(machine)
     if machine.tensorflow and not machine.tensorflow.startswith(TENSORFLOW):
         yield (
             f"TensorFlow {machine.tensorflow} is installed; expected 2.15, the last release with "
             f"Estimator. Create the TPU VM with the image {IMAGES}"
         )
-    yield from _slice_faults(facts)
+    yield from _slice_faults(machine)
+    yield from _node_faults(machine)
 
 
 def _local_faults(machine: Machine) -> Iterator[str]:
@@ -142,10 +93,10 @@ def _remote_faults(machine: Machine) -> Iterator[str]:
         )
 
 
-def _slice_faults(facts: TpuFacts) -> Iterator[str]:
+def _slice_faults(machine: Machine) -> Iterator[str]:
     """Yields a fault if Estimator does not support the TPU's image or generation."""
-    variables = pjrt_variables(facts.machine.environment)
-    images = (facts.machine.image, facts.node.runtime if facts.node else "")
+    variables = pjrt_variables(machine.environment)
+    images = (machine.image, machine.node.runtime if machine.node else "")
     image = next((image for image in images if "pjrt" in image), "")
     if image:
         yield (
@@ -158,7 +109,7 @@ def _slice_faults(facts: TpuFacts) -> Iterator[str]:
             "would use the TPU through PJRT, with which Estimator crashes (tensorflow#90807). "
             f"unset {' '.join(variables)}; if the image set them, it is a -pjrt image: use {IMAGES}"
         )
-    kind = facts.accelerator_type
+    kind = machine.slice_type
     if kind and kind.partition("-")[0] not in GENERATIONS:
         yield (
             f"the TPU is a {kind}; TensorFlow's Estimator drives {', '.join(GENERATIONS)}, because "
@@ -166,9 +117,9 @@ def _slice_faults(facts: TpuFacts) -> Iterator[str]:
         )
 
 
-def node_faults(facts: TpuFacts) -> Iterator[str]:
+def _node_faults(machine: Machine) -> Iterator[str]:
     """Yields the faults of the TPU. If none of its servers answers, this takes seconds."""
-    machine, node = facts.machine, facts.node
+    node = machine.node
     endpoints = cloud.addresses(machine.tpu) if machine.kind == ADDRESS else ()
     if node and node.trouble:
         yield (
@@ -186,8 +137,6 @@ def node_faults(facts: TpuFacts) -> Iterator[str]:
         )
     elif node:
         endpoints = node.endpoints
-    if node:
-        yield from _slice_faults(facts)
     silent = [f"{host}:{port}" for host, port in endpoints if not cloud.answers(host, port)]
     if silent:
         shown = ", ".join(silent[:3]) + (" ..." if len(silent) > 3 else "")
@@ -197,75 +146,35 @@ def node_faults(facts: TpuFacts) -> Iterator[str]:
         )
 
 
-def run_faults(run: TpuRun) -> Iterator[str]:
-    """Yields the faults of a configured run on its TPU."""
-    from t0.config.bindings import bound
-
-    if not run.model_dir:
-        yield (
-            "no model directory is set, and runs on a TPU have no default: "
-            "--model_dir=gs://BUCKET/FOLDER"
-        )
-    yield from _mesh_faults(run)
-    folders = {"--model_dir": run.model_dir, "the checkpoint to start from": run.checkpoint}
-    folders |= {f"cache folder {n}": path for n, path in enumerate(run.cache_dirs, 1)}
-    local = [f"{name} ({at})" for name, at in folders.items() if at and not paths.is_remote(at)]
-    if run.is_remote and run.hosts > 1 and local:
-        yield (
-            f"the {run.hosts} hosts of the slice share no disk, but "
-            f"{'one path is' if len(local) == 1 else 'paths are'} local: {', '.join(local)}. Copy "
-            "to a bucket in the slice's region and use that: gsutil -m cp -r FOLDER gs://BUCKET/FOLDER"
-        )
-    if run.is_remote and bound("pack_dataset.use_custom_ops", False):
-        yield (
-            "pack_dataset.use_custom_ops = True needs custom TensorFlow operations, which a TPU's "
-            "hosts do not have. --gin_param='pack_dataset.use_custom_ops "
-            "= False'"
-        )
-    if not run.vocabulary.startswith("gs://") and not Path(run.vocabulary).is_file():
-        yield (
-            f"there is no vocabulary {run.vocabulary}; a TPU's host has its own disk. Use one "
-            "on this machine or in a bucket: --vocab=FILE or T0_VOCAB=FILE"
-        )
-
-
-def _mesh_faults(run: TpuRun) -> Iterator[str]:
-    kind = run.accelerator_type
-    if run.cores is None or kind not in SLICES:
-        return
-    cores = topology(kind).cores
-    # A v4 chip appears either as one core ("megacore") or as two.
-    if run.cores == cores or (kind.startswith("v4-") and run.cores == cores // 2):
-        return
-    from t0.config.bindings import bound
-
-    topology_in_gin = bound("tpu_mesh_shape.tpu_topology", evaluate=False)
-    setting = (
-        f"tpu_mesh_shape.tpu_topology = {topology_in_gin!r}"
-        if topology_in_gin
-        else "run.mesh_shape"
-    )
-    yield (
-        f"the mesh has {run.cores} cores ({setting}), the TPU is a {kind} with {cores}. Add "
-        f"--gin_file=mesh/{kind}.gin after the other files, or start on a slice of the mesh's size"
-    )
-
-
-def refuse_faults(facts: TpuFacts, faults: Iterable[str]) -> None:
-    """Raises a UserError that lists all faults, if there are any."""
-    all_faults = list(faults)
-    if all_faults:
-        items = all_faults if len(all_faults) == 1 else [f"\n  - {fault}" for fault in all_faults]
-        raise UserError(f"--tpu={facts.machine.tpu} cannot start: {''.join(items)}")
-
-
-def check_machine(tpu: str, *, zone: str | None = None, project: str | None = None) -> TpuFacts:
-    """Checks that this machine can use the TPU that --tpu names. Does not import TensorFlow.
+def examine(tpu: str, *, zone: str | None, project: str | None) -> tuple[Machine, list[str]]:
+    """Collects facts and faults of this machine and its TPU. Does not import TensorFlow.
 
     Args:
       tpu: the value of --tpu.
       zone: the value of --tpu_zone.
       project: the value of --gcp_project.
+    """
+    machine = cloud.read_machine(tpu, zone=zone, project=project)
+    if machine.on_google:
+        # Let TensorFlow ask Google's metadata server for credentials. On other machines, `compat`
+        # prevents this.
+        os.environ.setdefault("NO_GCE_CHECK", "false")
+    if machine.kind == NAMED and machine.project and machine.zone:
+        machine = dataclasses.replace(machine, node=cloud.read_node(machine))
+    return machine, list(find_faults(machine))
+
+
+def refuse_faults(tpu: str, faults: list[str]) -> None:
+    """Raises a UserError that lists all faults, if there are any."""
+    if faults:
+        items = faults if len(faults) == 1 else [f"\n  - {fault}" for fault in faults]
+        raise UserError(f"--tpu={tpu} cannot start: {''.join(items)}")
+
+
+def check_machine(tpu: str, *, zone: str | None = None, project: str | None = None) -> Machine:
+    """Checks that this machine can use the TPU that --tpu names.
+
+    The arguments are those of `examine`.
 
     Returns:
       the facts, for `check_run`.
@@ -273,46 +182,91 @@ def check_machine(tpu: str, *, zone: str | None = None, project: str | None = No
     Raises:
       UserError: there are faults; the message lists them and how to fix them.
     """
-    facts = TpuFacts(cloud.read_machine(tpu, zone=zone, project=project))
-    refuse_faults(facts, machine_faults(facts))
-    if facts.machine.on_google:
-        # Let TensorFlow ask Google's metadata server for credentials. On other machines, `compat`
-        # prevents this.
-        os.environ.setdefault("NO_GCE_CHECK", "false")
-    if facts.machine.kind == NAMED:
-        facts = dataclasses.replace(facts, node=cloud.read_node(facts.machine))
-    refuse_faults(facts, node_faults(facts))
-    return facts
+    machine, faults = examine(tpu, zone=zone, project=project)
+    refuse_faults(tpu, faults)
+    return machine
 
 
 def check_run(
-    facts: TpuFacts, *, model_dir: str | None, cores: int | None, checkpoint: str | None = None
-) -> TpuRun:
+    machine: Machine, *, model_dir: str | None, cores: int | None, checkpoint: str | None = None
+) -> None:
     """Checks that the configured run fits its TPU. Call it after parsing gin.
 
     Args:
-      facts: the result of `check_machine`.
+      machine: the result of `check_machine`.
       model_dir: the folder of the run's checkpoints; None if it is not set.
-      cores: the number of cores of the configured mesh.
+      cores: the number of cores of the configured mesh; None if it is not a mesh of TPU cores.
       checkpoint: the checkpoint that the run starts from or reads; None if it is in `model_dir`.
 
     Raises:
       UserError: there are faults; the message lists them and how to fix them.
     """
     from t0.compat import seqio
+
+    faults = (
+        []
+        if model_dir
+        else [
+            "no model directory is set, and runs on a TPU have no default: "
+            "--model_dir=gs://BUCKET/FOLDER"
+        ]
+    )
+    faults += _mesh_faults(machine.slice_type, cores)
+    folders = {"--model_dir": model_dir, "the checkpoint to start from": checkpoint}
+    folders |= {f"cache folder {n}": at for n, at in enumerate(seqio.get_global_cache_dirs(), 1)}
+    if machine.is_remote:
+        hosts = cloud.hosts_of(machine.slice_type) or (cores or 0) // topology("v3-8").cores
+        faults += _remote_run_faults(hosts, folders)
+    faults += _vocabulary_faults()
+    refuse_faults(machine.tpu, faults)
+
+
+def _mesh_faults(kind: str, mesh_cores: int | None) -> Iterator[str]:
+    """Yields a fault if the mesh does not have the cores of the slice, such as "v3-32"."""
+    if mesh_cores is None or kind not in SLICES:
+        return
+    cores = topology(kind).cores
+    # A v4 chip appears either as one core ("megacore") or as two.
+    if mesh_cores == cores or (kind.startswith("v4-") and mesh_cores == cores // 2):
+        return
+    from t0.config.bindings import bound
+
+    in_gin = bound("tpu_mesh_shape.tpu_topology", evaluate=False)
+    setting = f"tpu_mesh_shape.tpu_topology = {in_gin!r}" if in_gin else "run.mesh_shape"
+    yield (
+        f"the mesh has {mesh_cores} cores ({setting}), the TPU is a {kind} with {cores}. Add "
+        f"--gin_file=mesh/{kind}.gin after the other files, or start on a slice of the mesh's size"
+    )
+
+
+def _remote_run_faults(hosts: int, folders: dict[str, str | None]) -> Iterator[str]:
+    """Yields the faults of a run whose data TensorFlow servers on several hosts read."""
+    from t0.config.bindings import bound
+
+    local = [f"{name} ({at})" for name, at in folders.items() if at and not paths.is_remote(at)]
+    if hosts > 1 and local:
+        yield (
+            f"the {hosts} hosts of the slice share no disk, but "
+            f"{'one path is' if len(local) == 1 else 'paths are'} local: {', '.join(local)}. Copy "
+            "to a bucket in the slice's region and use that: gsutil -m cp -r FOLDER gs://BUCKET/FOLDER"
+        )
+    if bound("pack_dataset.use_custom_ops", False):
+        yield (
+            "pack_dataset.use_custom_ops = True needs custom TensorFlow operations, which a TPU's "
+            "hosts do not have. --gin_param='pack_dataset.use_custom_ops "
+            "= False'"
+        )
+
+
+def _vocabulary_faults() -> Iterator[str]:
     from t0.tasks.vocabulary import vocabulary_path
 
-    run = TpuRun(
-        facts.machine,
-        facts.node,
-        model_dir=model_dir,
-        cache_dirs=tuple(seqio.get_global_cache_dirs()),
-        cores=cores,
-        checkpoint=checkpoint,
-        vocabulary=vocabulary_path(),
-    )
-    refuse_faults(run, run_faults(run))
-    return run
+    path = vocabulary_path()
+    if not path.startswith("gs://") and not Path(path).is_file():
+        yield (
+            f"there is no vocabulary {path}; a TPU's host has its own disk. Use one "
+            "on this machine or in a bucket: --vocab=FILE or T0_VOCAB=FILE"
+        )
 
 
 def mesh_cores() -> int | None:

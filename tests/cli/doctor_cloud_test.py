@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from t0.caching import cache_files
-from t0.cli import doctor_cloud
+from t0.cli import doctor, doctor_cloud
 from t0.cli.main import main
 from t0.files import object_facts, publishing
 from tests.buckets.object_store import READ, Bucket
@@ -20,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mesh"))
 import imitated_google  # noqa: E402
 
 PACKAGE = pytest.mark.skipif(not object_facts.installed(), reason=f"needs {object_facts.PACKAGE}")
-EMAIL = "t0@my-project.iam.gserviceaccount.com"
 
 
 @pytest.fixture(autouse=True)
@@ -54,17 +53,11 @@ def test_doctor_reports_healthy_bucket_cache_and_region(bucket):
     before = bucket.files("b")
     report, wrong = examine(zone="europe-west4-a", model_dir="gs://b/m", cache="gs://b/cache")
     assert wrong == []
-    assert report["caller"]["kind"] == "token"
     assert all(report["model_dir"]["may"].values())
     assert (report["cache"]["caches"], report["cache"]["whole"]) == (1, 1)
     assert bucket.files("b") == before  # the probe is gone
-    words = dict(doctor_cloud.lines(report))
-    assert words["model"] == "gs://b/m: can write, read, list, delete"
-    assert words["cache"].startswith("gs://b/cache: 1 of 1 are whole")
     if object_facts.installed():
         assert report["locations"] == {"b": "EUROPE-WEST4"}
-        assert report["cache"]["bytes"] > 1000
-        assert report["not_asked"] == []
 
 
 @pytest.mark.parametrize("package", [pytest.param(True, marks=PACKAGE), False])
@@ -77,7 +70,6 @@ def test_doctor_finds_truncated_and_unfinished_caches(bucket, monkeypatch, packa
     assert (report["cache"]["caches"], report["cache"]["whole"]) == (3, 1)
     assert any("has 999 bytes, but 1,000 were written" in what for what in wrong)
     assert any("gs://b/cache/dead: unfinished, it has no COMPLETED" in what for what in wrong)
-    assert package == (not any("how large" in words for words in report["not_asked"]))
 
 
 @PACKAGE
@@ -96,7 +88,7 @@ def test_doctor_finds_damaged_cache_by_checksum_without_reading(bucket):
     ("buckets", "tokens", "token", "message"),
     [
         ({"b": Bucket(tokens={"token": {READ}})}, None, "token", "cannot write.*403"),
-        ({"b": Bucket(tokens={})}, None, None, "gs:// is anonymous"),
+        ({"b": Bucket(tokens={})}, None, None, "cannot write.*40[13]"),
         ({"b": Bucket()}, {"another"}, "token", "cannot write.*401"),
         ({"other": Bucket()}, None, "token", "cannot write.*"),
     ],
@@ -134,38 +126,23 @@ def test_doctor_bucket_location_near_tpu_region(place, near):
     assert doctor_cloud.is_near(place, "europe-west4") == near
 
 
-def test_doctor_credentials_are_searched_in_tensorflows_order(monkeypatch, tmp_path):
-    def caller():
-        return tuple(doctor_cloud.caller().values())
-
-    assert caller()[0] == "anonymous"
-    metadata = {"instance/service-accounts/default/email": EMAIL}
-    with imitated_google.serving({**imitated_google.tpu_vm(), **metadata}) as google:
-        for name, value in google.environment.items():
-            monkeypatch.setenv(name, value)
-        assert caller() == ("service account", EMAIL, "metadata server")
-        folder = tmp_path / "gcloud"
-        folder.mkdir()
-        user = folder / "application_default_credentials.json"
-        user.write_text(json.dumps({"type": "authorized_user", "account": "me@example.com"}))
-        assert caller() == ("user", "me@example.com", str(user))
-        key = tmp_path / "key.json"
-        key.write_text(json.dumps({"type": "service_account", "client_email": EMAIL}))
-        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
-        assert caller() == ("service account", EMAIL, str(key))
-        key.write_text("not JSON")
-        assert caller()[0] == "user"
-        monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "token")
-        assert caller()[0] == "token"
+def test_doctor_lines_about_buckets_show_permissions_and_faults():
+    report = doctor.examine()
+    report["cloud"] = {
+        "model_dir": {"path": "gs://b/m", "may": {"write": True, "read": True, "list": False}},
+        "cache": {"path": "gs://b/c", "caches": 2, "whole": 1, "faults": {"gs://b/c/cut": ["x"]}},
+    }
+    lines = doctor.render(report)
+    assert "model_dir  path gs://b/m, may write read" in lines
+    assert "cache      path gs://b/c, caches 2, whole 1, faults gs://b/c/cut" in lines
 
 
-def test_doctor_without_network_reports_what_it_did_not_ask(monkeypatch):
+def test_doctor_without_network_reports_one_problem(monkeypatch):
     for name in ("https_proxy", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     report, wrong = examine(model_dir="gs://b/model", cache="gs://b/cache")
-    (words,) = report["not_asked"]
-    assert words.startswith("gs://b/model, gs://b/cache: https://storage.googleapis.com/ does not")
-    assert wrong == ["gs:// is anonymous: no credentials were found"]
+    assert report == {}
+    assert wrong == ["gs://b/model, gs://b/cache: https://storage.googleapis.com/ does not answer"]
 
 
 @pytest.mark.parametrize(
@@ -188,8 +165,8 @@ def test_doctor_finds_tpu_that_is_preempted_or_missing(monkeypatch, node, messag
 
 def test_doctor_tpu_api_that_is_unreachable(monkeypatch):
     monkeypatch.setenv("TPU_API_DISCOVERY_URL", "http://127.0.0.1:9/")
-    report, _ = examine(tpu="my-tpu", zone="europe-west4-a", project="p")
-    assert report["not_asked"][0].startswith("the TPU 'my-tpu': ")
+    _, wrong = examine(tpu="my-tpu", zone="europe-west4-a", project="p")
+    assert any("the TPU 'my-tpu' cannot be looked up in project p" in what for what in wrong)
 
 
 def test_doctor_command_reports_anonymous_credentials_as_json(bucket, monkeypatch, capsys):
@@ -197,7 +174,6 @@ def test_doctor_command_reports_anonymous_credentials_as_json(bucket, monkeypatc
     bucket.reset({"b": Bucket(tokens={})})
     assert main(["doctor", "--model_dir=gs://b/model", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert report["cloud"]["caller"]["kind"] == "anonymous"
-    words = dict(doctor_cloud.lines(report["cloud"]))
-    assert words["caller"] == "anonymous (no credentials)"
+    assert not any(report["cloud"]["model_dir"]["may"].values())
+    assert "gs://b/model: cannot write" in report["wrong"][-1]["what"]
     assert "GCS_RETRY_CONFIG_MAX_RETRIES" in os.environ

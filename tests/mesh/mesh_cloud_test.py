@@ -61,8 +61,6 @@ def test_tpu_library_libtpu_is_detected(tmp_path, content):
     assert cloud.loads_libtpu(path)
     path.write_bytes(b"nothing of that kind")
     assert not cloud.loads_libtpu(path)
-    path.write_bytes(b"")
-    assert not cloud.loads_libtpu(path)
 
 
 def test_tpu_node_facts_from_cloud_api(google):

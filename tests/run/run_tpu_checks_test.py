@@ -11,7 +11,7 @@ from t0.config import parse
 from t0.errors import UserError
 from t0.mesh.cloud import Machine, Node
 from t0.run import tpu_checks
-from t0.run.tpu_checks import TpuFacts, machine_faults, node_faults, refuse_faults
+from t0.run.tpu_checks import find_faults, refuse_faults
 
 SE = "tpu-vm-tf-2.15.1-se"
 # A TPU VM that --tpu=local can use, and worker 0 of a slice for --tpu=NAME.
@@ -30,7 +30,7 @@ NAMED = dataclasses.replace(
     LOCAL, tpu="my-tpu", accelerator_type="v3-32", environment={"TPU_LOAD_LIBRARY": "0"}
 )
 READY = Node(accelerator_type="v3-32", state="READY", runtime="tpu-vm-tf-2.15.1-pod-se")
-SLICE = TpuFacts(NAMED, READY)
+SLICE = dataclasses.replace(NAMED, node=READY)
 PJRT = {"NEXT_PLUGGABLE_DEVICE_USE_C_API": "true"}
 
 # (the good machine, what is different, what the message holds)
@@ -52,27 +52,21 @@ FAULTS = [
 ]
 
 
-def check_machine(machine):
-    facts = TpuFacts(machine)
-    refuse_faults(facts, machine_faults(facts))
-
-
-def check_node(machine, node=None):
-    facts = TpuFacts(machine, node)
-    refuse_faults(facts, node_faults(facts))
+def check(machine):
+    refuse_faults(machine.tpu, list(find_faults(machine)))
 
 
 @pytest.mark.parametrize(("good", "changed", "message"), FAULTS)
 def test_tpu_checks_find_faults_of_the_machine(good, changed, message):
-    check_machine(good)
+    check(good)
     with pytest.raises(UserError, match=f"--tpu={good.tpu} cannot start: .*{message}"):
-        check_machine(dataclasses.replace(good, **changed))
+        check(dataclasses.replace(good, **changed))
 
 
 def test_tpu_checks_report_all_faults_together():
     machine = Machine(tpu="my-tpu", missing=("googleapiclient", "oauth2client"))
     with pytest.raises(UserError) as caught:
-        check_machine(machine)
+        check(machine)
     first, *lines = str(caught.value).splitlines()
     assert first == "--tpu=my-tpu cannot start: "
     assert [line.split()[0] for line in lines] == ["-", "-"]
@@ -93,17 +87,17 @@ def test_tpu_checks_report_all_faults_together():
     ],
 )
 def test_tpu_checks_find_faults_of_the_node(changed, message):
-    check_node(NAMED, READY)
+    check(SLICE)
     with pytest.raises(UserError, match=message):
-        check_node(NAMED, dataclasses.replace(READY, **changed))
+        check(dataclasses.replace(NAMED, node=dataclasses.replace(READY, **changed)))
 
 
 def test_tpu_checks_of_server_by_grpc_address():
     with socket.create_server(("127.0.0.1", 0)) as server:
         tpu = f"grpc://127.0.0.1:{server.getsockname()[1]}"
-        check_node(Machine(tpu))
+        check(Machine(tpu))
     with pytest.raises(UserError, match="1 of the 1 TensorFlow servers do not answer"):
-        check_node(Machine(tpu))
+        check(Machine(tpu))
 
 
 def test_tpu_checks_do_not_import_tensorflow():
@@ -162,7 +156,7 @@ def configured(tmp_path, monkeypatch):
     ],
 )
 def test_tpu_checks_find_faults_of_the_run(configured, params, changed, message):
-    assert configured().hosts == 4
+    configured()
     with pytest.raises(UserError, match=message):
         configured(*params, **changed)
 
@@ -179,14 +173,13 @@ def test_tpu_checks_find_local_cache_and_missing_vocabulary(configured, monkeypa
 
 
 def test_tpu_checks_allow_local_disk_on_one_host(configured):
-    found = TpuFacts(LOCAL)
-    assert configured(found=found, cores=8, model_dir="/disk/m").hosts == 1
+    configured(found=LOCAL, cores=8, model_dir="/disk/m")
     with pytest.raises(UserError, match="mesh has 32 cores"):
-        configured(found=found, model_dir="/disk/m")
+        configured(found=LOCAL, model_dir="/disk/m")
 
 
 def test_tpu_checks_allow_one_core_per_v4_chip(configured):
-    found = TpuFacts(dataclasses.replace(LOCAL, accelerator_type="v4-8"))
+    found = dataclasses.replace(LOCAL, accelerator_type="v4-8")
     for cores in (8, 4):
         configured(found=found, cores=cores)
     with pytest.raises(UserError, match="mesh has 2 cores"):
