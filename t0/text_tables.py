@@ -11,6 +11,7 @@ is coloured. On a terminal, cells are never split across lines, so that names ca
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from typing import TextIO
 
 from t0.errors import printable
 
@@ -19,18 +20,30 @@ _INDENT = "    "
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Collection[str] = (),
+    file: TextIO | None = None,
 ) -> None:
-    """Prints a table on standard output, at most as wide as the terminal.
+    """Prints a table, at most as wide as the terminal.
 
     Args:
       columns: the titles; the first column holds the names.
       rows: the cells.
       right: the columns to align on the right.
+      file: where to print; standard output by default.
     """
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in table_lines(columns, rows, right=right, width=width):
-        print(line)
+    for line in table_lines(columns, rows, right=right, width=terminal_width(file)):
+        print(line, file=file)
+
+
+def terminal_width(file: TextIO | None = None) -> int | None:
+    """Returns the width of the terminal behind a file in characters; None if there is none.
+
+    Args:
+      file: the file; standard output by default.
+    """
+    return shutil.get_terminal_size().columns if (file or sys.stdout).isatty() else None
 
 
 def table_lines(

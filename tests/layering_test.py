@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = (
     "machine",
     "errors",
+    "absent_classes",
     "text_tables",
     "progress",
     "compat",
@@ -45,7 +46,7 @@ ROOMS = (
 )
 # Reports are made from files alone, and the PyTorch engine from plain data.
 ONLY = {
-    "reports": {"errors", "files", "progress", "reports", "text_tables"},
+    "reports": {"absent_classes", "errors", "files", "progress", "reports", "text_tables"},
     "torch": {
         *(
             "machine",

@@ -3,18 +3,17 @@
 with Progress(plan, sys.stdout) as progress:
     progress.advance(split, examples=1200, rows=600)
     progress.finish(outcome)
-console.print(summary(outcomes))
+print_summary(outcomes, sys.stdout)
 """
 
 from collections.abc import Iterable
 from typing import TextIO
 
-from rich.table import Table
-
 from t0.caching.cache_plan import LONGEST, CachePlan, TaskSplit
 from t0.caching.split_state import EMPTY, WRITTEN, SplitOutcome
 from t0.progress import ProgressLine
 from t0.prompts.row_report import DROPPED
+from t0.text_tables import print_table
 
 
 class Progress:
@@ -86,23 +85,23 @@ class Progress:
 
 
 _NUMBERS = (
-    *("rows", "written", "dropped", "inputs mean", "max", f"over {LONGEST['inputs']}"),
-    *("targets mean", "max", f"over {LONGEST['targets']}", "files"),
+    *("rows", "written", "dropped"),
+    *(
+        f"{feature} {number}"
+        for feature, most in LONGEST.items()
+        for number in ("mean", "max", f"over {most}")
+    ),
+    "files",
 )
 
 
-def summary(outcomes: Iterable[SplitOutcome]) -> Table:
-    """Returns the table of the outcomes, with one row for each split.
+def print_summary(outcomes: Iterable[SplitOutcome], file: TextIO) -> None:
+    """Prints the table of the outcomes, with one row for each split.
 
     Token counts do not include EOS. The columns "over" show the share of examples that are longer
     than T0's sequence lengths; there, EOS counts as a token.
     """
-    table = Table(box=None, pad_edge=False)
-    table.add_column("task", overflow="fold")
-    table.add_column("split")
-    for numbers in _NUMBERS:
-        table.add_column(numbers, justify="right")
-    table.add_column("why, and notes", overflow="fold")
+    rows = []
     for outcome in sorted(outcomes, key=lambda o: (o.split.task, o.split.name)):
         cells = [""] * len(_NUMBERS)
         note = f"NOT WRITTEN ({outcome.status})"
@@ -112,8 +111,8 @@ def summary(outcomes: Iterable[SplitOutcome]) -> Table:
             cells[:3] = f"{outcome.counts['rows']:,}", "0", f"{outcome.counts['rows']:,}"
             note = "left out"
         why = "; ".join(filter(None, [note, _join_reasons(outcome), *outcome.notes]))
-        table.add_row(outcome.split.task, outcome.split.name, *cells, why)
-    return table
+        rows.append((outcome.split.task, outcome.split.name, *cells, why))
+    print_table(("task", "split", *_NUMBERS, "notes"), rows, _NUMBERS, file)
 
 
 def _format_cells(outcome: SplitOutcome) -> list[str]:

@@ -338,6 +338,7 @@ class _TaskRecords:
                 "counts": counts,
                 "labels": self.report.labels,
                 "first": self.report.first,
+                "answers": self.report.answers,
                 "tokens": self._tokens,
                 "max_tokens": self._longest,
                 "over": self._over,
@@ -419,6 +420,8 @@ def _render(
     renderer: Renderer,
 ) -> None:
     compiled = renderer.compiled(prompt)
+    for output in outputs:
+        output.report.count_answers(compiled.fixed_choices)
     rendered = []
     for raw, row in rows:
         example = compiled.example(row, raw.number)

@@ -16,9 +16,7 @@ import posixpath
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
-
-from rich.console import Console
+from typing import Any, TextIO
 
 from t0.caching import cache_files, parts, workers
 from t0.caching.cache_plan import (
@@ -32,7 +30,7 @@ from t0.caching.cache_plan import (
     make_plan,
     task_directory,
 )
-from t0.caching.cache_progress import Progress, summary
+from t0.caching.cache_progress import Progress, print_summary
 from t0.caching.prompted_rows import RowRange
 from t0.caching.provenance import changes_of, provenance
 from t0.caching.source_shards import ShardRun
@@ -68,7 +66,7 @@ def cache(
     *,
     num_workers: int | None = None,
     pipeline_options: Sequence[str] = (),
-    console: Console | None = None,
+    file: TextIO | None = None,
 ) -> list[SplitOutcome]:
     """Caches tasks, and returns the outcome of each split.
 
@@ -80,13 +78,13 @@ def cache(
         one worker per core, or 0 if the plan has at most `SMALL_ROWS` rows.
       pipeline_options: options for Apache Beam. If they differ from SeqIO's default,
         `--runner=DirectRunner`, Beam runs the jobs.
-      console: the console for progress and summary; stdout by default.
+      file: where to print progress and summary; stdout by default.
 
     Raises:
       UserError: if a selected split could not be cached. The tasks whose splits could all be cached
         are published.
     """
-    console = console or _console()
+    file = file or sys.stdout
     publishing.check_writable(selection.output_cache_dir)
     workers.prepare(setup)
     seqio.add_global_cache_dirs(
@@ -104,7 +102,7 @@ def cache(
         for task in plan.tasks.values()
     }
     for note in (*plan.notes, *_tidy_up(plan, selection, parts_dir), *_describe_plan(plan)):
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        print(printable(note), file=file)
     if not plan.splits:
         return []
     cache_files.make_directory(parts_dir)
@@ -113,7 +111,7 @@ def cache(
     unfinished = {task.staging for task in plan.tasks.values()}
     try:
         with (
-            Progress(plan, console.file) as progress,
+            Progress(plan, file) as progress,
             interruptible(advice),
             open_output(parts_dir, on_this_machine=not beam) as output,
         ):
@@ -132,7 +130,7 @@ def cache(
             paths.remove(parts_dir)
         for staging in unfinished:
             paths.remove(staging)
-    _conclude(plan, selection, outcomes, console)
+    _conclude(plan, selection, outcomes, file)
     return outcomes
 
 
@@ -149,11 +147,6 @@ def chosen_workers(plan: CachePlan, num_workers: int | None) -> int:
     if all(rows) and sum(rows) <= SMALL_ROWS:
         return 0
     return len(os.sched_getaffinity(0))
-
-
-def _console() -> Console:
-    # Without a terminal, rich would wrap tables at 80 columns. A log file may have longer lines.
-    return Console(width=None if sys.stdout.isatty() else 400)
 
 
 def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
@@ -455,9 +448,9 @@ def _finish(
 
 
 def _conclude(
-    plan: CachePlan, selection: CacheSelection, outcomes: Sequence[SplitOutcome], console: Console
+    plan: CachePlan, selection: CacheSelection, outcomes: Sequence[SplitOutcome], file: TextIO
 ) -> None:
-    console.print(summary(outcomes), highlight=False)
+    print_summary(outcomes, file)
     faults = []
     for outcome in outcomes:
         absent = outcome.status == ABSENT
@@ -477,4 +470,4 @@ def _conclude(
             f"{selection.output_cache_dir}:\n" + "\n".join(f"  {fault}" for fault in faults)
         )
     where = printable(selection.output_cache_dir)
-    console.print(f"{done} tasks cached in {where}", highlight=False, markup=False, soft_wrap=True)
+    print(f"{done} tasks cached in {where}", file=file)

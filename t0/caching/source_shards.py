@@ -190,7 +190,8 @@ def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
         # Only sources of one shard count rows, so the counts belong to this job.
         counts = dict(report.counts)
         rows = counts.pop("rows")
-        return {"rows": rows, "counts": counts, "labels": report.labels, "first": report.first}
+        names = ("labels", "first", "answers")
+        return {"rows": rows, "counts": counts, **{name: getattr(report, name) for name in names}}
     empty = not made and not any(
         has_rows(task, split, shard, of=job.shards) for shard in range(job.start, job.stop)
     )

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+from t0.absent_classes import warn_of_absent_classes
 from t0.caching import parts
 from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.prompts import NO_LABEL
@@ -339,6 +340,9 @@ def _decide_publication(
         return verdict
     labels = summed(infos, "labels")
     labelled = counts["rows"] - counts.get(DROPPED, 0) - counts.get(HIDDEN, 0)
+    warning = warn_of_absent_classes(summed(infos, "answers"), spec.split.name)
+    if warning and spec.choices:
+        verdict = dataclasses.replace(verdict, notes=(*verdict.notes, f"WARNING: {warning}"))
     return _judge_labels(verdict, spec, labels, labelled, first, options)
 
 

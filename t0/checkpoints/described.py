@@ -30,7 +30,6 @@ class Described:
     """A checkpoint that is ready for a run.
 
     Attributes:
-      name: the checkpoint's name in messages and tables.
       source: the path, or the hub name with its revision, to be written into the results.
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
       gin_file: the gin file of its model.
@@ -38,7 +37,6 @@ class Described:
       model: the model's shape; None if it is not a T5 encoder-decoder.
     """
 
-    name: str
     source: str
     checkpoint: str
     gin_file: str
@@ -75,7 +73,6 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
         `vocabulary` is None; or if `output` cannot be written.
     """
     kind, prefix_or_folder = conversion.recognise(path)
-    name = Path(source.partition("@")[0]).name
     if kind != "mtf":
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
             model, facts = opened.model, opened.facts
@@ -90,7 +87,7 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
         pieces = facts.tokenizer
         if pieces and pieces.suffix == ".json":  # the converted folder has the model
             pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
-        return Described(name, source, prefix, config, pieces and str(pieces), model)
+        return Described(source, prefix, config, pieces and str(pieces), model)
     config = Path(prefix_or_folder).parent / operative_config.FILE
     try:
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
@@ -101,7 +98,7 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
             raise
         print(f"note: {error}; its model is read from {config}", file=sys.stderr)
         gin_file, model, pieces = str(config), None, None
-    return Described(name, source, prefix_or_folder, gin_file, pieces and str(pieces), model)
+    return Described(source, prefix_or_folder, gin_file, pieces and str(pieces), model)
 
 
 def _write(source: CheckpointSource, path: Path) -> Path:

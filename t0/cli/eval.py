@@ -22,6 +22,7 @@ from t0.checkpoints import decoder_folders
 from t0.cli import reproduce
 from t0.cli.arguments import JoinedList, add_shared, split_list
 from t0.errors import UserError, printable
+from t0.text_tables import terminal_width
 
 if TYPE_CHECKING:
     from t0.scoring.batching import BatchShard
@@ -45,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--reproduce", action="store_true", help=reproduce)
     downloads = "print download commands for --reproduce on a machine without network, and exit"
     add("--downloads", action="store_true", help=downloads)
-    add("--limit", type=int, metavar="N", help="the first N examples of each task")
+    limit = "a random sample of N examples of each task, with the same rows for every prompt"
+    add("--limit", type=int, metavar="N", help=limit)
     shards = "split ranking into N shards, one per command; `t0 merge` joins them"
     add("--num_shards", type=int, metavar="N", help=shards)
     add("--shard_id", type=int, metavar="I", help="the shard to run, from 0")
@@ -184,6 +186,7 @@ def _evaluation(
         names = whole_evaluation.drop_absent(names, args.split, skip=args.skip_absent)
     return whole_evaluation.WholeEvaluation(
         output=output,
+        name=args.checkpoint,
         tasks=names,
         split=args.split,
         lengths=lengths,
@@ -223,11 +226,13 @@ def _report(output: Path, args: argparse.Namespace) -> int:
     from t0.reports import read_report
 
     files = [path for head in _HEADLINES for path in sorted(output.glob(f"{head}_*.json"))]
-    notes = [f"Only the first {args.limit:,} examples of each task."] if args.limit else []
+    notes = []
+    if args.limit:
+        notes = [f"A random sample of at most {args.limit:,} examples of each task."]
     report = read_report(files, notes=notes)
     written = report.write(output / "report")
     print()
-    for line in report.lines():
+    for line in report.lines(terminal_width()):
         print(printable(line))
     if args.reproduce:
         for run in report.summary.runs:

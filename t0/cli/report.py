@@ -5,15 +5,17 @@ t0 report model/eval --output report --metrics model           # also a page, CS
 t0 report first/eval second/eval                               # compared with the first
 t0 report a=s1/eval,s2/eval b=t1/eval,t2/eval --baseline=b     # seeds under one name are averaged
 t0 report --metrics first/ second/ --output curves             # training runs only
+t0 report model/eval --examples wrong.csv --only wrong         # examples for a spreadsheet
 """
 
 import argparse
-import shutil
-import sys
 
 from t0.errors import UserError, printable
 from t0.files.any_path import any_path
 from t0.reports import read_report
+from t0.reports.evaluations import last_of_series
+from t0.reports.example_file import ONLY, check_path, write_examples
+from t0.text_tables import terminal_width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--any_texts", action="store_true", help=any_texts)
     output = "folder for report.html, CSV, JSON and pictures"
     add("--output", type=any_path, metavar="DIR", help=output)
+    examples = "file for the examples of the last step: .csv, .tsv or .jsonl"
+    add("--examples", type=any_path, metavar="FILE", help=examples)
+    add("--only", choices=ONLY, help="write only the wrong or the right examples to that file")
     metrics = (
         "metrics of training runs, or their model directories, for training curves with the best "
         "evaluation and early stopping"
@@ -70,6 +75,12 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
     for flag, value in (("--title", args.title), ("--metrics", args.metrics)):
         if value and args.output is None:
             raise UserError(f"{flag} is for the page that --output writes: add --output")
+    if args.only and args.examples is None:
+        raise UserError("--only selects what --examples writes: add --examples FILE")
+    if args.examples is not None:
+        check_path(args.examples)
+        if not args.runs:
+            raise UserError("--examples needs evaluated examples: add results_<step>.json")
     report = read_report(
         args.runs,
         title=args.title,
@@ -80,10 +91,13 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
         any_texts=args.any_texts,
         must_compare=must_compare,
     )
-    # Without a terminal each row is one line, so that names are not wrapped.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in report.lines(width) if args.runs else ():
+    for line in report.lines(terminal_width()) if args.runs else ():
         print(printable(line))
+    if args.examples is not None:
+        runs = report.summary.runs
+        last = [runs[position] for position in last_of_series(runs, range(len(runs)))]
+        count = write_examples(last, args.examples, args.only)
+        print(printable(f"{args.examples}: {count:,} examples"))
     if args.output is not None:
         paths = report.write(args.output)
         for path in (paths.html, *paths.csv, paths.json, *paths.plots):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from t0.errors import AbsentData, UserError, printable
 from t0.sources import data_dirs, open_split, split_sizes
 from t0.sources.hub import HUB, PARQUET_REVISION
+from t0.text_tables import terminal_width
 
 if TYPE_CHECKING:
     from t0.reports import EvaluatedRun
@@ -109,7 +110,7 @@ def print_table(run: "EvaluatedRun", output: Path) -> None:
 
     rows = reproduction(run)
     print(f"\n{printable(run.label)}, next to the published values:")
-    for line in [*reproduction_table(rows).lines(), _CAUTION]:
+    for line in [*reproduction_table(rows).lines(terminal_width()), _CAUTION]:
         print(printable(line))
     path = output / f"reproduction_{run.step}.json"
     sources = sorted({row.source for row in published_accuracies()})

@@ -258,7 +258,7 @@ class JobSpec:
       input_file: the file of inputs, if there is no task; else None.
       add_eos: whether the inputs of a file end in EOS.
       repeats: how many times to repeat each input of a file.
-      examples: the maximum number of examples, from the first on; None for all.
+      examples: the maximum number of examples, a random sample; None for all.
       hides_targets: whether the task's split has rows without labels. The targets in its cache may
         then be invented, so they are left out of the predictions.
       vocabulary: the SentencePiece model that tokenises the inputs of a file.

@@ -39,7 +39,7 @@ from t0.mesh.pod_run import (
     model_dimensions,
     read_pod_run,
 )
-from t0.text_tables import table_lines
+from t0.text_tables import table_lines, terminal_width
 
 FITS, RECOMPUTES, TOO_LARGE = "fits", "fits with recomputation", "does not fit"
 _METHODS = {
@@ -341,7 +341,7 @@ def _memory_lines(plan: dict[str, Any]) -> Iterator[str]:
     sizes = plan["per_core_bytes"].items()
     rows = [(f"  {_KINDS[key]}", f"{size:,}", gib(size)) for key, size in sizes]
     yield ""
-    yield from table_lines(columns, rows, right=columns[1:])
+    yield from table_lines(columns, rows, right=columns[1:], width=terminal_width())
     yield f"  activations by {plan['activations_method']}"
     yield f"VERDICT: {plan['verdict']['word']}: {plan['verdict']['reason']}"
 
@@ -361,7 +361,8 @@ def _collectives(plan: dict[str, Any]) -> Iterator[str]:
         for row in plan["collectives"]
     ]
     yield ""
-    yield from table_lines(columns, rows, right=("cores", *columns[4:]))
+    right = ("cores", *columns[4:])
+    yield from table_lines(columns, rows, right=right, width=terminal_width())
 
 
 def _times(plan: dict[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ withheld label is kept with the target `<NO LABEL>`, so that none of its choices
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 from t0.prompts.render import LONGEST_PRINTED, NO_LABEL, Example
 
@@ -35,6 +36,8 @@ class RowReport:
       counts: key (DROPPED, HIDDEN, ...) -> number of rows; "rows" counts all.
       labels: UNLABELLED and NO_CHOICE -> number of rows, not counting rows with a withheld label.
       first: key of `counts` or `labels` -> the index of the first such row.
+      answers: choice -> number of rows whose target it is, for templates with the same choices in
+        all rows; see `count_answers`.
     """
 
     def __init__(self, *, hide_labels: bool, ranked: bool = False) -> None:
@@ -43,6 +46,15 @@ class RowReport:
         self.counts: Counter[str] = Counter(rows=0)
         self.labels: Counter[str] = Counter()
         self.first: dict[str, int] = {}
+        self.answers: dict[str, int] = {}
+
+    def count_answers(self, choices: Sequence[str] | None) -> None:
+        """Counts the rows of each choice from now on; does nothing if they are counted already.
+
+        Args:
+          choices: the choices of all rows; None if the choices depend on the row.
+        """
+        self.answers = self.answers or dict.fromkeys(choices or (), 0)
 
     def target(self, example: Example | None, withheld: bool, index: int) -> str | None:
         """Counts a row and returns its target, or None if the row is dropped.
@@ -64,6 +76,8 @@ class RowReport:
         target = example.targets
         if target == NO_LABEL:
             self._count(self.labels, UNLABELLED, index)
+        if target in self.answers:
+            self.answers[target] += 1
         choices = example.choices
         if choices is not None:
             correct = choices.count(target)

@@ -16,7 +16,8 @@ The inputs are `results_<step>.json` of mode `score_eval` with `scores/` next to
     read_report(words)               all of these -> tables, which have four renderings
     write_report(words, output)      all of these, and report.html, .csv, .json and pictures
 
-Of t0's other packages, this package imports only `errors`, `files`, `progress` and `text_tables`.
+Of t0's other packages, this package imports only `absent_classes`, `errors`, `files`, `progress`
+and `text_tables`.
 It never imports TensorFlow. matplotlib, Jinja and scipy are imported only when a report is made.
 """
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from t0.reports import accuracies, statistics
+from t0.reports.class_metrics import ClassMetrics, measure_classes
 from t0.reports.evaluations import EvaluatedRun
 from t0.reports.example_scores import ExampleScores
 from t0.reports.held_out import title_of
@@ -103,6 +104,7 @@ class Diagnosis:
       without_ties: the accuracy on examples whose highest score is unique; None if there are none.
       entropy: the entropy of the distribution of predictions, in bits; 0 if all predictions are the
         same.
+      classes: the metrics of each answer; None if the choices differ between examples.
     """
 
     answers: tuple[str, ...]
@@ -114,6 +116,7 @@ class Diagnosis:
     calibration: Calibration
     without_ties: float | None
     entropy: float
+    classes: ClassMetrics | None
 
 
 def diagnose(scores: ExampleScores) -> Diagnosis | None:
@@ -137,6 +140,7 @@ def diagnose(scores: ExampleScores) -> Diagnosis | None:
         calibration=calibrate(scores.confidence, scores.correct),
         without_ties=100 * float(decided.mean()) if len(decided) else None,
         entropy=abs(float((shares * np.log2(shares)).sum())),
+        classes=scores.labels and measure_classes(scores.gold, scores.prediction, scores.labels),
     )
 
 

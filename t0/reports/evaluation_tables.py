@@ -12,6 +12,7 @@ the label of a checkpoint.
 from collections.abc import Iterable
 from typing import Any
 
+from t0.reports import class_metrics
 from t0.reports.evaluation_plots import axis_label
 from t0.reports.example_browser import cut_in_middle, diagnosis_record
 from t0.reports.held_out import MODELS, held_out_titles, published_mean, title_of
@@ -31,6 +32,7 @@ from t0.reports.tables import (
 )
 
 _PERCENT = round(100 * CONFIDENCE)
+_MOST_TERMINAL_ROWS = 40
 _RUN = ReportColumn("label", "Run", "run", css="t short", kind="run")
 # Name in CSV and JSON -> key in the rows of prompts.
 _PROMPT_FIELDS = {
@@ -48,6 +50,7 @@ _PROMPT_FIELDS = {
     "decoded_exact_match_percent": "by_decoded",
     "accuracy_without_ties_percent": "without_ties",
     "prediction_entropy_bits": "entropy",
+    **{f"{name}_percent": name for name in class_metrics.MEANS},
     "calibration_error_percent": "calibration_error",
     "calibration_low_percent": "calibration_low",
     "calibration_high_percent": "calibration_high",
@@ -68,8 +71,10 @@ def evaluation_tables(summary: Summary) -> dict[str, ReportTable]:
         _make_dataset_table(summary),
         _make_clean_table(summary),
         _make_normalization_table(summary),
+        _make_class_mean_table(summary),
         _make_metric_table(summary),
         _make_prompt_table(summary),
+        _make_class_table(summary),
     ]
     return {table.name: table for table in tables if table.rows}
 
@@ -93,8 +98,7 @@ def _make_dataset_table(summary: Summary) -> ReportTable:
         ReportColumn("prompts", "Prompts", "prompts"),
         ReportColumn("most_examples", "Examples", "examples", text=_format_examples),
         ReportColumn("mean", "Mean", "mean", detail=interval),
-        ReportColumn("median", "Median", "median"),
-        ReportColumn("first_quartile", "Quartiles", text=_format_quartiles),
+        ReportColumn("median", "Median", "median", detail=_format_quartiles),
         ReportColumn("high", "Range", "range", text=lambda row: span(row["low"], row["high"], 1)),
         ReportColumn("chance", "Chance", "chance"),
         ReportColumn("majority", "Majority"),
@@ -107,7 +111,7 @@ def _make_dataset_table(summary: Summary) -> ReportTable:
     )
     note = (
         "Rank evaluation: the answer choice of the highest log-likelihood is the prediction. "
-        "Accuracy (%) over the prompts of each dataset; in small type the "
+        "Accuracy (%) over the prompts of each dataset; in small type the quartiles and the "
         f"{_PERCENT} % interval of the mean for other examples and other prompts like these (JSON "
         "also has it for these prompts only). Group: whether T0 held the dataset out or trained on "
         "it. Majority: always giving the most frequent right answer. Ties, truncated and excluded "
@@ -243,6 +247,73 @@ def _make_prompt_table(summary: Summary) -> ReportTable:
         nested=nested,
         long=True,
     )
+
+
+def _make_class_mean_table(summary: Summary) -> ReportTable:
+    headings = dict(
+        zip(class_metrics.MEANS, ("macro F1", "over all choices", "balanced accuracy"), strict=True)
+    )
+    keys = ("run", "label", MARK, "step", "dataset", "prompts", *headings)
+    rows = [
+        {key: row[key] for key in keys} for row in summary.datasets if row["macro_f1"] is not None
+    ]
+    columns = (
+        _DATASET,
+        *run_column(summary),
+        *(ReportColumn(key, head[0].upper() + head[1:], head) for key, head in headings.items()),
+    )
+    note = (
+        "Mean over the prompts whose choices are the same in all examples. Macro F1: the mean F1 "
+        "of the classes that have examples; next to it, the mean over all choices, in which a "
+        "class that is neither right nor predicted counts as 0. Balanced accuracy: the mean recall "
+        "of the classes that have examples."
+    )
+    title = "Macro F1 and balanced accuracy (%)"
+    return ReportTable("class_means", title, columns, rows, note)
+
+
+def _make_class_table(summary: Summary) -> ReportTable:
+    names = ("run", "label", MARK, "step", "dataset", "prompt", "task")
+    rows = [
+        {name: row[name] for name in names} | of_class
+        for row in summary.prompts
+        if row["diagnosis"] and row["diagnosis"].classes
+        for of_class in row["diagnosis"].classes.rows()
+    ]
+    headings = {"precision": "precision", "recall": "recall", "f1": "F1", "support": "examples"}
+    headings["predicted"] = "predicted"
+    # The terminal shows a short table only.
+    in_terminal = len(rows) <= _MOST_TERMINAL_ROWS
+    columns = (
+        ReportColumn("dataset", "Dataset", "dataset" * in_terminal, css="t head", kind="name"),
+        *run_column(summary),
+        ReportColumn(
+            "prompt", "Prompt", "prompt" * in_terminal, css="t head", text=_format_prompt_name
+        ),
+        ReportColumn("class", "Class", "class" * in_terminal, _cut_class, css="t"),
+        *(
+            ReportColumn(key, head.capitalize(), head * in_terminal)
+            for key, head in headings.items()
+        ),
+    )
+    note = (
+        "Precision, recall and F1 (%) of each class of the prompts whose choices are the same in "
+        "all examples. Examples: how often the class is right. A dash: the class is never "
+        "predicted, or has no examples."
+    )
+    return ReportTable(
+        name="classes",
+        title="Metrics per class (%)",
+        columns=columns,
+        rows=rows,
+        note=note,
+        file="report_classes.csv",
+        long=True,
+    )
+
+
+def _cut_class(text: str) -> str:
+    return cut_in_middle(text, 40)
 
 
 def _format_prompt_name(row: Row) -> str:

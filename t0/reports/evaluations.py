@@ -134,8 +134,8 @@ class EvaluatedRun:
     """One evaluated checkpoint.
 
     Attributes:
-      name: the model's name: the name in the results, or the end of its directory's path. The end
-        is as long as necessary to differ from the names of other models.
+      name: the model's name: the relative path or hub name that the user typed, or the end of an
+        absolute path. The end is as long as necessary to differ from the names of other models.
       label: the name and step, unique among the runs that are read together.
       series: identifies the training run. Its checkpoints share one line in plots.
       facts: the `run` object of the results file, without its notes.
@@ -261,16 +261,23 @@ def _read_run(path: Path) -> EvaluatedRun:
 
 
 def _find_name(path: Path, facts: Mapping[str, Any]) -> str:
-    for key in ("name", "model_dir"):
-        value = facts.get(key)
-        if isinstance(value, str) and PurePosixPath(value).name:
-            return PurePosixPath(value).name
-    return printable(path.resolve().parent.name) or "run"
+    folder = _find_model_folder(facts)
+    # A relative path or a hub name is short and shown as the user typed it.
+    name = facts.get("name")
+    if name and isinstance(name, str) and not folder.is_absolute() and "://" not in name:
+        return printable(str(folder))
+    return folder.name or printable(path.resolve().parent.name) or "run"
+
+
+def _find_model_folder(facts: Mapping[str, Any]) -> PurePosixPath:
+    """Returns the model's path or hub name as the user typed it, or else its folder."""
+    values = (facts.get(key) for key in ("name", "model_dir"))
+    return PurePosixPath(next((v for v in values if v and isinstance(v, str)), ""))
 
 
 def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     """Gives longer names, such as `sni/model` and `qa/model`, to models with equal names."""
-    folders = [PurePosixPath(str(run.facts.get("model_dir", ""))) for run in runs]
+    folders = [_find_model_folder(run.facts) for run in runs]
     is_named_by_folder = [r.name == folder.name for r, folder in zip(runs, folders, strict=True)]
     names = distinct_names(list(itertools.compress(folders, is_named_by_folder)))
     return [

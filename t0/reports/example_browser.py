@@ -11,11 +11,11 @@ often at the end.
 
 A script lists, for each prompt, the examples in the order of their rows:
 
-    [row, input, gold, choices, [[run, prediction, [log-likelihood of each choice]], ...]]
+    [row, input, gold, choices, [[run, prediction, [log-likelihood of each choice]], ...], id]
     [heading, input, targets, [[run, text], ...]]                  # decoded text
 
-Inputs, choices and texts are indices into `strings`. If a run scored other choices for a row, it
-has a separate record.
+Inputs, choices, texts and ids are indices into `strings`. The id is the user's; most rows have
+none. If a run scored other choices for a row, it has a separate record.
 
 Assumptions: a row of a dataset has the same number in every run.
 """
@@ -124,7 +124,9 @@ def _collect_ranked_rows(
             choices = tuple([_add_string(strings, choice["text"]) for choice in scored_choices])
             inputs = inputs_of(record)
             input_index = None if inputs is None else _add_string(strings, inputs)
-            row = rows.setdefault((idx, gold, choices), [idx, input_index, gold, choices, []])
+            row = [idx, input_index, gold, choices, []]
+            row += [_add_string(strings, str(record["id"]))] if "id" in record else []
+            row = rows.setdefault((idx, gold, choices), row)
             values = [round(float(choice["log_likelihood"]), 3) for choice in scored_choices]
             row[4].append([run, record["prediction"], values])
     return [rows[key] for key in sorted(rows)]
@@ -183,4 +185,5 @@ def diagnosis_record(diagnosis: Diagnosis | None) -> dict[str, Any] | None:
         "calibration_interval": [round(calibration.low, 4), round(calibration.high, 4)],
         "accuracy_without_ties": diagnosis.without_ties and round(diagnosis.without_ties, 4),
         "entropy_bits": round(diagnosis.entropy, 4),
+        "classes": diagnosis.classes and diagnosis.classes.rows(),
     }

@@ -42,6 +42,7 @@ _NOTED = {
     "activation_dtype": "different types of activations, which round differently",
     "dtype": "different types, which round differently",
     "examples": "different numbers of examples for each task",
+    "sample_seed": "different samples of the examples",
 }
 
 

@@ -31,8 +31,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from t0.absent_classes import warn_of_absent_classes
 from t0.errors import UserError, printable
-from t0.reports import accuracies
+from t0.reports import accuracies, class_metrics
 from t0.reports.accuracies import Accuracy, bounds, scores_of
 from t0.reports.clean_examples import Overlap, clean_rows
 from t0.reports.comparison import RunComparison, compare
@@ -223,7 +224,7 @@ def _make_prompt_row(task: RankedTask) -> dict[str, Any]:
     scores = scores_of([task])
     accuracy = accuracies.accuracy(accuracies.shared_grid([scores]), 0) if scores else None
     diagnosis = diagnose(scores[0]) if scores else None
-    calibration = diagnosis and diagnosis.calibration
+    calibration, classes = diagnosis and diagnosis.calibration, diagnosis and diagnosis.classes
     right_by = scores[0].right_by if scores else {}
     return {
         "prompt": task.prompt,
@@ -236,6 +237,7 @@ def _make_prompt_row(task: RankedTask) -> dict[str, Any]:
         },
         "chance": task.chance,
         **{name: diagnosis and getattr(diagnosis, name) for name in _DIAGNOSIS},
+        **{name: classes and getattr(classes, name) for name in class_metrics.MEANS},
         **{
             f"calibration_{name}": calibration and getattr(calibration, name)
             for name in ("error", "low", "high")
@@ -266,7 +268,7 @@ def _make_dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[
     }
 
 
-_MEANS = ("chance", "majority", "most_predicted")
+_MEANS = ("chance", "majority", "most_predicted", *class_metrics.MEANS)
 _TOTALS = ("ties", "truncated_inputs", "truncated_targets")
 
 
@@ -440,6 +442,7 @@ def _find_warnings(runs: Sequence[EvaluatedRun]) -> list[str]:
             "several choices tie for the highest score in most examples, so the accuracy means "
             f"little: {_format_first_five(list(dict.fromkeys(tied)))}."
         )
+    warnings += _find_absent_classes(runs)
     for run in runs:
         without_scores = sum(task.scores is None for task in run.tasks)
         if without_scores:
@@ -453,6 +456,23 @@ def _find_warnings(runs: Sequence[EvaluatedRun]) -> list[str]:
                 f"{_format_first_five(run.skipped)}."
             )
     return warnings
+
+
+def _find_absent_classes(runs: Sequence[EvaluatedRun]) -> list[str]:
+    """Returns a warning for each dataset in which some prompt has a class without examples."""
+    warnings: dict[str, dict[str, str]] = {}
+    for task in (task for run in runs for task in run.tasks):
+        scores = task.scores
+        if scores is not None and scores.labels:
+            counts = Counter(scores.gold.tolist())
+            support = {name: counts[number] for number, name in enumerate(scores.labels)}
+            if warning := warn_of_absent_classes(support, task.dataset):
+                warnings.setdefault(task.dataset, {})[task.name] = warning
+    return [
+        f"{next(iter(by_task.values()))}"
+        + (f" (first of {len(by_task)} prompts)." if len(by_task) > 1 else ".")
+        for by_task in warnings.values()
+    ]
 
 
 def _format_first_five(names: Sequence[str]) -> str:

@@ -197,7 +197,7 @@ class ReportTable:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(names)
         for record in self.records():
-            writer.writerow([_escape_csv(record[name]) for name in names])
+            writer.writerow([escape_formula(record[name]) for name in names])
         return text.getvalue()
 
     def lines(self, width: int | None = None) -> Iterator[str]:
@@ -217,8 +217,11 @@ class ReportTable:
         return self.fields or position | {key: key for key in keys}
 
 
-def _escape_csv(value: object) -> object:
-    """Escapes a text that a spreadsheet would run as a formula; returns other values unchanged."""
+def escape_formula(value: object) -> object:
+    """Escapes a text that a spreadsheet would run as a formula; returns other values unchanged.
+
+    A mapping becomes one text.
+    """
     if isinstance(value, Mapping):
         value = "; ".join(f"{key}: {item}" for key, item in value.items())
     if not isinstance(value, str):

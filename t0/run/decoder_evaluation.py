@@ -1,6 +1,6 @@
 """Rank evaluation of a decoder-only model for `t0 eval`, with PyTorch.
 
-    evaluate("/models/gpt2", "/models/gpt2", WholeEvaluation("out", names, join="lm-eval"))
+    evaluate("/models/gpt2", "/models/gpt2", WholeEvaluation("out", "gpt2", names, join="lm-eval"))
 
 Inputs and choices are joined as in lm-evaluation-harness or as in T0's repository. Tasks are read
 from their caches, which contain the texts of inputs and choices. Without caches, tasks are rendered
@@ -25,7 +25,16 @@ from t0.scoring import evaluate as rank_evaluation
 from t0.scoring import ranking
 from t0.scoring.batching import BatchLimits, SortedPlan
 from t0.scoring.examples import Truncation
-from t0.scoring.records import ChoiceRecord, ReadRecords, RecordSorter, cached_records, text_of
+from t0.scoring.records import (
+    ChoiceRecord,
+    ReadRecords,
+    RecordSorter,
+    cached_records,
+    rendered_rows,
+    sample_facts,
+    sample_records,
+    text_of,
+)
 from t0.scoring.results import WITHOUT_EOS
 
 
@@ -68,7 +77,8 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
         max_truncated_targets_share=1.0,
     )
     join = decoder_only.JOINS[evaluation.join]
-    facts = {"model_dir": folder, "step": 0, "source": source} | ranking.run_facts(
+    facts = {"name": evaluation.name, "model_dir": folder, "step": 0, "source": source}
+    facts |= ranking.run_facts(
         folder,
         model.fingerprint,
         settings,
@@ -83,7 +93,7 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
         "joined": join.description,
         "normalisation": WITHOUT_EOS,
     }
-    facts |= {"examples": evaluation.examples} if evaluation.examples else {}
+    facts |= sample_facts(evaluation.examples)
     print(f"{source}: {model.config.model_type}, joined as {join.description}", file=sys.stderr)
     ranked = {}
     for task in tasks:
@@ -169,17 +179,28 @@ def _open_caches(evaluation: WholeEvaluation) -> None:
 def _open_records(
     task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation, sorter: RecordSorter
 ) -> ReadRecords:
-    max_examples = evaluation.examples
     if evaluation.cache_dirs:
         files, _ = opening.cache_files(task, evaluation.split)
-        texts = cached_records(task.name, files, sorter, examples=max_examples)()
+        texts = cached_records(task.name, files, sorter, examples=evaluation.examples)()
+    elif rank_evaluation.is_prompted(task):
+        texts = _render_texts(task, evaluation)
     else:
-        texts = map(_make_text_record, _render_records(task, evaluation.split))
-        texts = (record for record in texts if not max_examples or record.example < max_examples)
+        rendered = map(_make_text_record, _render_records(task, evaluation.split))
+        texts = sample_records(rendered, evaluation.examples)
     try:
         return sorter.sort(joiner.records(texts))
     except tf.errors.OpError as error:
         raise original(error) from error
+
+
+def _render_texts(task: seqio.Task, evaluation: WholeEvaluation) -> Iterator[ChoiceRecord]:
+    """Yields the records of a prompted task without TensorFlow, which takes a second per task."""
+    no_ids = np.zeros(0, np.int32)
+    for number, row in rendered_rows(task.source, evaluation.split, evaluation.examples):
+        inputs, target, document = row["inputs"], row["targets"], row.get("document")
+        for choice, text in enumerate(row["answer_choices"] or ()):
+            is_correct = text == target
+            yield ChoiceRecord(number, choice, no_ids, no_ids, is_correct, text, inputs, document)
 
 
 def _make_text_record(features: Mapping[str, Any]) -> ChoiceRecord:

@@ -20,15 +20,16 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from t0.compat import gin, mesh_dataset, seqio, t5_mesh
+from t0.compat import gin, mesh_dataset, seqio, t5_mesh, tf
 from t0.config.bindings import bound
 from t0.errors import UserError
-from t0.feeding import opening
+from t0.feeding import live, opening
 from t0.feeding.objectives import objective_of
 from t0.inference.text_decoder import TextDecoder
 from t0.mesh import devices
 from t0.scoring import evaluate, perplexity
 from t0.scoring.mesh_model import MeshModel, chosen_checkpoints, vocabulary_hash
+from t0.scoring.records import draw_sample, sample_facts
 from t0.training.graph import TrainingSpec
 
 RANK, DECODE, PERPLEXITY = "rank", "decode", "perplexity"
@@ -40,9 +41,11 @@ class EvaluationSettings:
     """Settings of every kind of evaluation in modes `eval` and `score_eval`.
 
     Attributes:
-      examples: the maximum number of examples per task, from the start of the split; None for all.
+      examples: the maximum number of examples per task, a random sample that has the same rows for
+        all prompts of a dataset; None for all. Perplexity is measured on the first examples.
       tasks: the tasks to evaluate, instead of the mixture's.
       source: the checkpoint's origin for the results file, such as a hub name with its revision.
+      name: the checkpoint's name as the user typed it, for results and reports.
       decoded: a folder with the texts that another engine has decoded, `<task>_<step>.jsonl`. The
         run then only computes their metrics.
       engine: the engine that computes scores, texts and losses: "tensorflow" or "torch".
@@ -52,6 +55,7 @@ class EvaluationSettings:
     examples: int | None = None
     tasks: Sequence[str] = ()
     source: str | None = None
+    name: str | None = None
     decoded: str | None = None
     engine: str = "tensorflow"
     device: str = "auto"
@@ -213,23 +217,36 @@ def select_examples(
         named = (mesh_dataset.EvalDataset(*fields) for fields in all_fields)
         datasets = (dataset for dataset in named if names is None or dataset.name in names)
         return [
-            _take_first_examples(dataset, max_examples) if max_examples else dataset
+            _limit_examples(dataset, max_examples) if max_examples else dataset
             for dataset in datasets
         ]
 
     return read
 
 
-def _take_first_examples(dataset: Any, max_examples: int) -> Any:
-    """Returns a task's dataset with only its first examples, each with all of its choices."""
+def _limit_examples(dataset: Any, max_examples: int) -> Any:
+    """Returns a task's dataset with a random sample of its examples, as `draw_sample` draws it.
+
+    The rank evaluation samples its records itself. Perplexity is measured on the first examples,
+    because a stream of text may be too long to be counted.
+    """
 
     def records(**keyword_arguments: Any) -> Any:
-        dataset_of_task = dataset.dataset_fn(**keyword_arguments)
-        if "is_correct" not in dataset_of_task.element_spec:
-            return dataset_of_task.take(max_examples)
-        if bound("mesh_eval_dataset_fn.use_cached", False):  # a cache may be shuffled
-            return dataset_of_task.filter(lambda record: record["idx"][0] < max_examples)
-        return dataset_of_task.take_while(lambda record: record["idx"][0] < max_examples)
+        examples = dataset.dataset_fn(**keyword_arguments)
+        if "is_correct" in examples.element_spec:
+            return examples
+        if not dataset.metric_fns:
+            return examples.take(max_examples)
+        counted = live.elements(
+            lambda: dataset.dataset_fn(**keyword_arguments).map(lambda _: 0).batch(1024)
+        )
+        count = sum(map(len, counted))
+        sample = [number for number, _ in draw_sample(enumerate(range(count)), max_examples)]
+        return (
+            examples.enumerate()
+            .filter(lambda number, _: tf.reduce_any(tf.equal(number, sample)))
+            .map(lambda _, example: example)
+        )
 
     return dataset._replace(dataset_fn=records)
 
@@ -312,5 +329,6 @@ def given_facts() -> dict[str, Any]:
     """Returns those settings of the evaluation that differ from the defaults, for its results."""
     settings = EvaluationSettings()
     engine = settings.engine if settings.engine != "tensorflow" else None
-    facts = {"examples": settings.examples, "source": settings.source, "engine": engine}
-    return {name: value for name, value in facts.items() if value}
+    facts = {"name": settings.name, "source": settings.source, "engine": engine}
+    stated = {name: value for name, value in facts.items() if value}
+    return stated | sample_facts(settings.examples)

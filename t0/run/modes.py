@@ -280,7 +280,8 @@ def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
 
 def _decode(run: ConfiguredRun, decode: decoded.Decode | None) -> None:
     """Computes the metrics of decoded texts, and writes them to a results file."""
-    eval_model = decoded.with_results(mesh_utils.eval_model, decode)
+    facts = evaluation_dispatch.given_facts()
+    eval_model = decoded.with_results(mesh_utils.eval_model, decode, facts)
     with compat.replaced("mesh_utils.eval_model", eval_model):
         _mesh_run(run)
 

@@ -1,7 +1,7 @@
 """The tasks of `t0 eval`, and the command line of the run that evaluates them.
 
     names = choose_tasks("t0_eval", "validation")         # a mixture's tasks, or those of a regex
-    words = command_line(described, WholeEvaluation("out", names))     # of t5_mesh_transformer
+    words = command_line(described, WholeEvaluation("out", "t5", names))  # of t5_mesh_transformer
     command.run(flags.parse(words), argv)
 
 The evaluation is a run of `runs/eval.gin`. It has that run's checks and results, and it can be
@@ -36,6 +36,7 @@ class WholeEvaluation:
 
     Attributes:
       output: the folder for results.
+      name: the checkpoint's name as the user typed it.
       tasks: the names of the tasks.
       split: the split.
       lengths: feature -> maximum number of tokens. With None, the lengths are T0's or, for
@@ -56,6 +57,7 @@ class WholeEvaluation:
     """
 
     output: str
+    name: str = ""
     tasks: Sequence[str] = ()
     split: str = "validation"
     lengths: Mapping[str, int] | None = None
@@ -148,6 +150,7 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
         "t0.evaluation.tasks": list(evaluation.tasks),
         "t0.evaluation.examples": evaluation.examples,
         "t0.evaluation.source": description.source,
+        "t0.evaluation.name": evaluation.name,
         "t0.evaluation.engine": evaluation.engine,
         "t0.evaluation.device": evaluation.device,
     }

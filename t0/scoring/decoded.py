@@ -69,12 +69,15 @@ Record = Mapping[str, Any]
 Decode = Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]
 
 
-def with_results(published: Callable[..., None], decode: Decode | None) -> Callable[..., None]:
+def with_results(
+    published: Callable[..., None], decode: Decode | None, given: Mapping[str, Any]
+) -> Callable[..., None]:
     """Wraps Mesh TensorFlow's `eval_model`, so that its results are also written to files.
 
     Args:
       published: Mesh TensorFlow's `eval_model`. The returned function has the same arguments.
       decode: the function that decodes texts; None for Mesh TensorFlow's own decoding.
+      given: additional facts of the run, for its results.
     """
 
     def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -93,7 +96,7 @@ def with_results(published: Callable[..., None], decode: Decode | None) -> Calla
     ) -> None:
         folder = eval_summary_dir or os.path.join(model_dir, f"{dataset_split}_eval")  # noqa: PTH118
         folder += f"_{eval_dir_suffix}" if eval_dir_suffix else ""
-        facts = {"model_dir": model_dir, "split": dataset_split, "mode": "eval"}
+        facts = {"model_dir": model_dir, "split": dataset_split, "mode": "eval", **given}
         recorder = _DecodingRecorder(folder, facts, sequence_length)
         datasets: list[mesh_dataset.EvalDataset] = []
 

@@ -199,26 +199,19 @@ def _open_records(
     if task and use_cached and opening.is_all_cached(task):
         files, _ = opening.cache_files(task, split)
         return records.cached_records(name, files, sorter, examples=examples)
-    if task and not use_cached and _is_prompted(task):
-        rendered = records.prompted_records(task.source, split, task.output_features)
-        return sorter.sort(_first_examples(map(records.record_of, rendered), examples))
+    if task and not use_cached and is_prompted(task):
+        rendered = records.prompted_records(task.source, split, task.output_features, examples)
+        return sorter.sort(map(records.record_of, rendered))
     with tf.Graph().as_default():
         try:
-            return sorter.sort(map(records.record_of, _seqio_records(data)))
+            read = map(records.record_of, _seqio_records(data))
+            return sorter.sort(records.sample_records(read, examples))
         except tf.errors.OpError as error:
             raise original(error) from error
 
 
-def _first_examples(
-    ordered: Iterator[records.ChoiceRecord], examples: int | None
-) -> Iterator[records.ChoiceRecord]:
-    if examples is None:
-        return ordered
-    return itertools.takewhile(lambda record: record.example < examples, ordered)
-
-
-def _is_prompted(task: seqio.Task) -> bool:
-    """Returns whether `records.prompted_records` can produce a task's records."""
+def is_prompted(task: seqio.Task) -> bool:
+    """Returns whether `records.rendered_rows` can render a task's rows."""
     *steps, last = task.preprocessors
     tokenized = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos]
     return (

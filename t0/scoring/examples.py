@@ -23,7 +23,7 @@ import numpy as np
 from t0.errors import UserError
 from t0.feeding.cut_warning import LOUD, cut_warning
 from t0.scoring.records import ChoiceRecord, ReadRecords
-from t0.sources.documents import COLUMNS, documents_in_rows
+from t0.sources.documents import COLUMNS, documents_in_rows, ids_in_rows
 
 EOS = 1
 
@@ -84,12 +84,14 @@ class MultipleChoiceExample:
       text: the prompted input as text; empty if the records do not have it.
       document: the `idx` of the first example of the same document; None if it is unknown, or no
         two examples share a document.
+      id: the user's id of the row; None if the rows have none.
     """
 
     idx: int
     choices: tuple[AnswerChoice, ...]
     text: str = ""
     document: int | None = None
+    id: str | None = None
 
     @property
     def gold(self) -> int:
@@ -187,6 +189,7 @@ class ScoringTask:
       truncated: the numbers of truncated inputs and targets.
       excluded: reason -> examples that are excluded from the accuracy.
       documents: the `idx` of the first example of each example's document; None if it is unknown.
+      ids: the user's id of each example's row; None if the rows have none.
     """
 
     facts: RankTaskFacts
@@ -199,6 +202,7 @@ class ScoringTask:
     truncated: Truncation
     excluded: Mapping[str, ExcludedExamples]
     documents: Sequence[int] | None = None
+    ids: Sequence[str] | None = None
 
     @property
     def name(self) -> str:
@@ -219,9 +223,9 @@ class ScoringTask:
         shared = isinstance(count, int) and count < len(self.choices)
         for number, (example, _) in enumerate(_examples_of(self.read())):
             example, _ = truncate(example, self.lengths)
-            yield (
-                dataclasses.replace(example, document=self.documents[number]) if shared else example
-            )
+            document = self.documents[number] if shared else None
+            row_id = self.ids[number] if self.ids else None
+            yield dataclasses.replace(example, document=document, id=row_id)
 
 
 def _examples_of(
@@ -295,6 +299,7 @@ def count_task(
         truncated=truncated,
         excluded=dict(excluded),
         documents=_first_of_document(numbers, keys, facts),
+        ids=ids_in_rows(*facts.rows, len(numbers)) if facts.rows else None,
     )
     _check_excluded(task, max_excluded_share)
     _check_truncated(task, max_truncated_targets_share)

@@ -16,11 +16,13 @@ does not grow with the number of records.
 """
 
 import functools
+import hashlib
+import heapq
 import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,6 +39,10 @@ _BATCH_RECORDS = 512
 # The maximum memory for the records of all tasks.
 MEMORY_BYTES = 32 * 2**20
 _RECORD_BYTES = 800  # overhead of Python objects, in addition to their content
+# The seed of the samples that `draw_sample` draws, as results files record it.
+SAMPLE_SEED = 0
+
+_T = TypeVar("_T")
 
 
 class ChoiceRecord(NamedTuple):
@@ -83,6 +89,45 @@ def record_of(features: Mapping[str, Any]) -> ChoiceRecord:
     )
 
 
+def draw_sample(items: Iterable[tuple[int, _T]], examples: int | None) -> Iterator[tuple[int, _T]]:
+    """Draws a random sample of examples, and yields their items in the order of the numbers.
+
+    The sample depends only on the numbers and on `SAMPLE_SEED`. So all prompts of a dataset get the
+    same rows, and a larger sample contains the smaller ones.
+
+    Args:
+      items: (number of the example, item) in any order; an example may have several items.
+      examples: the number of examples to draw; None to yield all items as they come.
+    """
+    if examples is None:
+        yield from items
+        return
+    sample: dict[int, list[_T]] = {}
+    draws: list[tuple[int, int]] = []  # (negative hash, number); the largest hash comes first
+    for number, item in items:
+        if number not in sample:
+            digest = hashlib.blake2b(f"{SAMPLE_SEED} {number}".encode(), digest_size=8).digest()
+            heapq.heappush(draws, (-int.from_bytes(digest, "big"), number))
+            sample[number] = []
+            if len(sample) > examples:
+                del sample[heapq.heappop(draws)[1]]
+        if number in sample:
+            sample[number].append(item)
+    for number in sorted(sample):
+        yield from ((number, item) for item in sample[number])
+
+
+def sample_records(records: Iterable[ChoiceRecord], examples: int | None) -> Iterator[ChoiceRecord]:
+    """Yields the records of a random sample of examples; see `draw_sample`."""
+    numbered = ((record.example, record) for record in records)
+    return (record for _, record in draw_sample(numbered, examples))
+
+
+def sample_facts(examples: int | None) -> dict[str, int]:
+    """Returns the facts about a sample of this many examples for a results file; {} for None."""
+    return {} if examples is None else {"examples": examples, "sample_seed": SAMPLE_SEED}
+
+
 def text_of(value: Any) -> str:
     """Returns a record's text as a string; TensorFlow's texts are bytes."""
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
@@ -106,7 +151,7 @@ def cached_records(
       files: the TFRecord files of the split.
       sorter: sorts the records of a shuffled cache. It also stores the records of a cache in a
         bucket, so that they are downloaded only once.
-      examples: the number of examples to read from the start; None for all.
+      examples: the number of examples to draw from all, as `draw_sample` does; None for all.
 
     Raises:
       UserError: if a file cannot be read or is damaged, or if its records have no answer choices.
@@ -114,11 +159,10 @@ def cached_records(
     """
 
     def read() -> Iterator[ChoiceRecord]:
-        records = (record for file in files for record in _records_of(task, file))
-        return (record for record in records if examples is None or record.example < examples)
+        return (record for file in files for record in _records_of(task, file))
 
-    if any(map(paths.is_remote, files)) or not _are_ordered(files):
-        return sorter.sort(read())
+    if examples or any(map(paths.is_remote, files)) or not _are_ordered(files):
+        return sorter.sort(sample_records(read(), examples))
     return read
 
 
@@ -158,13 +202,16 @@ def _decode(
         raise UserError(f"{file} cannot be read: {error}") from error
 
 
-def prompted_records(source: Any, split: str, features: Mapping[str, Any]) -> Iterator[dict]:
+def prompted_records(
+    source: Any, split: str, features: Mapping[str, Any], examples: int | None = None
+) -> Iterator[dict]:
     """Renders and tokenizes a prompted task's rows, and yields the features of its records.
 
     Args:
       source: the task's `PromptedSource`.
       split: the split.
       features: `inputs` and `targets` -> the feature with its vocabulary and `add_eos`.
+      examples: see `rendered_rows`.
     """
 
     @functools.lru_cache(4096)  # choices and inputs of a row repeat
@@ -172,7 +219,7 @@ def prompted_records(source: Any, split: str, features: Mapping[str, Any]) -> It
         vocabulary = features[name].vocabulary
         return [*vocabulary.encode(text), *([vocabulary.eos_id] if features[name].add_eos else [])]
 
-    for number, row in enumerate(source.records(split)):
+    for number, row in rendered_rows(source, split, examples):
         inputs, document = encode("inputs", row["inputs"]), row.get("document")
         for choice, text in enumerate(row["answer_choices"] or ()):
             yield {
@@ -184,6 +231,24 @@ def prompted_records(source: Any, split: str, features: Mapping[str, Any]) -> It
                 "targets_pretokenized": text,
                 "document": document,
             }
+
+
+def rendered_rows(
+    source: Any, split: str, examples: int | None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yields the number and the rendered record of each row of a prompted task.
+
+    Args:
+      source: the task's `PromptedSource`.
+      split: the split.
+      examples: the number of rows to draw, as `draw_sample` does; None for all. In a sample, an
+        example's number is its row's index, so all prompts get the same rows even if some prompt
+        drops a row.
+    """
+    if examples is None:
+        return enumerate(source.records(split))
+    indices = enumerate(range(source.open(split).num_rows))
+    return source.numbered_records(split, [index for index, _ in draw_sample(indices, examples)])
 
 
 class RecordSorter:

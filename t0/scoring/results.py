@@ -11,6 +11,7 @@
 - `gold`: the correct choice; -1 if the example is excluded from the accuracy.
 - `document`, if rows share one: the `idx` of the first row with the same document
   (`t0.sources.documents`).
+- `id`, if the rows have a column of this name and all of them are evaluated: the row's id.
 
 `results_<step>.json` holds the run's facts and each task's metrics. `documents` is the number of a
 task's documents, null if none is shared, or "unknown". If answers were decoded, each task has
@@ -79,6 +80,7 @@ MADE_FROM = (
     "template_version",
     "reading",
     "examples",
+    "sample_seed",
     "shard",
     "batches",
 )
@@ -220,7 +222,8 @@ def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, 
         "gold": example.gold,
         "prediction": int(np.argmax(scores)),
     }
-    return line if example.document is None else {**line, "document": example.document}
+    more = {"document": example.document, "id": example.id}
+    return line | {name: value for name, value in more.items() if value is not None}
 
 
 def write_lines(folder: str, task: str, step: int, lines: Iterable[Mapping[str, Any]]) -> str:

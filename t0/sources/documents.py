@@ -9,11 +9,12 @@ store the key of the document as the feature `document`. `COLUMNS` lists the col
 documents; in the user's own data it is the column `document_id`.
 """
 
+import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from t0.errors import AbsentData
+from t0.errors import AbsentData, UserError
 from t0.sources.splits import available_splits, open_split
 
 OWN_COLUMN = "document_id"
@@ -65,13 +66,43 @@ def documents_in_rows(
       the keys; None if there are no rows, if they have no column with documents, or if the number
       of rows is not `examples`.
     """
+    keys = _column_of_rows(
+        dataset, subset, split, examples, functools.partial(document_column, dataset, subset)
+    )
+    return keys and [document_key(key) for key in keys]
+
+
+def ids_in_rows(dataset: str, subset: str | None, split: str, examples: int) -> list[str] | None:
+    """Returns the user's id of each row of a split, from a column named `id` in any case.
+
+    The arguments and the cases of None are those of `documents_in_rows`. The result is also None if
+    the rows cannot be read, because an evaluation of a cache does not need them.
+    """
+
+    def find_id(columns: Iterable[str]) -> str | None:
+        return next((name for name in columns if name.lower() == "id"), None)
+
+    try:
+        ids = _column_of_rows(dataset, subset, split, examples, find_id)
+    except UserError:
+        return None
+    return ids and [str(row_id) for row_id in ids]
+
+
+def _column_of_rows(
+    dataset: str,
+    subset: str | None,
+    split: str,
+    examples: int,
+    find_column: Callable[[Iterable[str]], str | None],
+) -> list[Any] | None:
     if split not in available_splits(dataset, subset):
         return None
     try:
         rows = open_split(dataset, subset, split)
     except AbsentData:
         return None
-    column = document_column(dataset, subset, rows.columns)
+    column = find_column(rows.columns)
     if column is None or rows.num_rows != examples:
         return None
-    return [document_key(row[column]) for row in rows.rows()]
+    return [row[column] for row in rows.rows()]

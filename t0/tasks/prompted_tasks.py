@@ -17,7 +17,7 @@ and the rows without a label. The cache's record has these counts.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -99,11 +99,24 @@ class PromptedSource(OrderedSource):
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:
         """Yields the rendered records of `split` as strings, and counts rows in `reports`."""
+        return (record for _, record in self.numbered_records(split))
+
+    def numbered_records(
+        self, split: str, indices: Iterable[int] | None = None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields the index of each row and its rendered record, and counts rows in `reports`.
+
+        Args:
+          split: the split.
+          indices: the indices of the rows to render, ascending; None for all rows.
+        """
         rows = self.open(split)
         document = self.document_column(rows.columns)
         report = self.reports[split] = RowReport(hide_labels=self.hide_labels)
+        report.count_answers(self.compiled.fixed_choices)
         with_choices = self.template.answer_choices is not None
-        for index, row in enumerate(rows.rows()):
+        chosen = ((index, row) for index in indices or () for row in rows.rows(index, index + 1))
+        for index, row in enumerate(rows.rows()) if indices is None else chosen:
             example = self.compiled.example(row, index)
             withheld = self.hide_labels and hidden_label(self.dataset, row)
             target = report.target(example, withheld, index)
@@ -114,7 +127,7 @@ class PromptedSource(OrderedSource):
                 record["answer_choices"] = example.choices
             if document:
                 record["document"] = document_key(row[document])
-            yield record
+            yield index, record
 
     def check(self, split: str) -> None:
         """Raises errors about missing data, and finds out whether records have a document."""

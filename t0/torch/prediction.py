@@ -7,7 +7,6 @@ makes them for both. Each process has the whole model, and predicts every `world
 """
 
 import dataclasses
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from t0.inference import cached_inputs, inputs, prediction_loop
 from t0.inference.inputs import InferenceExample, InputSource, LengthLimits
 from t0.inference.methods import EOS
 from t0.inference.prediction_jobs import InferenceSettings, PredictionJob
+from t0.scoring.records import draw_sample, sample_facts
 from t0.torch import weights, world
 from t0.torch.decoding import TorchGenerator
 from t0.torch.shape import t5
@@ -103,22 +103,22 @@ def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Pr
     activations = world.choose_activation_type(settings.activation_dtype, joined.device)
     type_name = str(activations).removeprefix("torch.")
     settings = dataclasses.replace(settings, activation_dtype=type_name)
-    source = _limit_examples(_open_source(job, spec, targets), job.examples)
+    source = _sample_examples(_open_source(job, spec, targets), job.examples)
     return PredictionJob(source, limits, settings, job.path, job.as_json)
 
 
-def _limit_examples(source: InputSource, most: int | None) -> InputSource:
-    """Returns a source with only the first `most` examples; with all examples if `most` is None."""
+def _sample_examples(source: InputSource, most: int | None) -> InputSource:
+    """Returns a source with a random sample of `most` examples; with all if `most` is None."""
     if most is None:
         return source
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-        return itertools.takewhile(
-            lambda example: example.number < most, source.read(shard, shards)
-        )
+        numbered = ((example.number, example) for example in source.read(0, 1))
+        sample = draw_sample(numbered, most)
+        return (example for number, example in sample if number % shards == shard)
 
     total = None if source.total is None else min(source.total, most)
-    facts = {**source.facts, "examples": most}
+    facts = {**source.facts, **sample_facts(most)}
     return dataclasses.replace(source, total=total, facts=facts, read=read)
 
 

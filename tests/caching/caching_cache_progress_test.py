@@ -2,10 +2,8 @@
 
 import io
 
-from rich.console import Console
-
 from t0.caching.cache_plan import CachePlan, TaskPlan, TaskSplit
-from t0.caching.cache_progress import Progress, summary
+from t0.caching.cache_progress import Progress, print_summary
 from t0.caching.split_state import SplitOutcome
 
 SPLITS = (TaskSplit("a", "train", "/a", 100), TaskSplit("b", "train", "/b", 300))
@@ -22,12 +20,6 @@ def outcome(split, **changes):
         **changes,
     }
     return SplitOutcome(split, fields.pop("status", "written"), **fields)
-
-
-def text(renderable):
-    console = Console(file=io.StringIO(), width=200)
-    console.print(renderable)
-    return console.file.getvalue()
 
 
 class Terminal(io.StringIO):
@@ -74,11 +66,24 @@ def test_cache_progress_live_line_in_a_terminal():
 def test_cache_summary_table_of_splits_and_counts():
     written = outcome(SPLITS[0], over={"inputs": 50}, notes=("known: it asks for some",))
     empty = outcome(SPLITS[0], status="empty", stats={}, files={}, notes=("as known",))
-    shown = text(summary([outcome(SPLITS[1], status="failed"), written, empty]))
-    _, first, second, third = shown.splitlines()
+    log = io.StringIO()
+    print_summary([outcome(SPLITS[1], status="failed"), written, empty], log)
+    _, first, second, third = log.getvalue().splitlines()
     cells = ["a", "train", "110", "200", "10", "5.0", "9", "25.0%", "1"]
     assert first.split()[: len(cells)] == cells
     assert first.strip().endswith("10 rendered nothing (of 110 rows); known: it asks for some")
     assert second.split()[:5] == ["a", "train", "110", "0", "110"]
     assert "left out" in second
     assert "NOT WRITTEN (failed)" in third
+
+
+def test_cache_summary_in_a_terminal_fits_80_columns_and_keeps_names_whole(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "a_dataset_with_a_long_name_and_a_prompt_whose_name_is_even_longer_than_a_terminal_is"
+    split = TaskSplit(name, "train", "/a", 100)
+    terminal = Terminal()
+    print_summary([outcome(split, notes=("known: it asks for some " * 5,))], terminal)
+    first, *lines = terminal.getvalue().splitlines()
+    assert first == name
+    assert lines[0].startswith("    split: train; rows: 110; written: 200; dropped: 10; ")
+    assert max(map(len, lines)) <= 80

@@ -83,14 +83,12 @@ class Shop:
         }
 
     def cache(self, *names, **request):
-        from rich.console import Console
-
-        lines = Console(width=400, file=io.StringIO())
+        lines = io.StringIO()
         request = CacheSelection(str(self.folder / "cache"), tasks=names or self.names, **request)
         made = cache(
-            request, RecordOptions(), Setup(module_import=["brewing"]), num_workers=0, console=lines
+            request, RecordOptions(), Setup(module_import=["brewing"]), num_workers=0, file=lines
         )
-        return {outcome.split.task for outcome in made}, lines.file.getvalue()
+        return {outcome.split.task for outcome in made}, lines.getvalue()
 
 
 @pytest.fixture

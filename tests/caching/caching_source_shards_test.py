@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import random
@@ -34,8 +35,6 @@ def content(root):
 @pytest.fixture(scope="module")
 def whole(toy, tmp_path_factory):
     """What an uninterrupted run in one process writes."""
-    from rich.console import Console
-
     from t0.caching import CacheSelection, Setup, cache
 
     out = tmp_path_factory.mktemp("whole")
@@ -45,7 +44,7 @@ def whole(toy, tmp_path_factory):
         RecordOptions(),
         setup,
         num_workers=0,
-        console=Console(quiet=True),
+        file=io.StringIO(),
     )
     return content(out)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from rich.console import Console
 
 from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.caching.split_state import (
@@ -293,6 +292,19 @@ def test_split_state_split_without_labels_is_refused(cache_labels, engine):
 
 
 @pytest.mark.parametrize("engine", ["ranges", "general"])
+def test_split_state_warns_of_a_class_without_examples(cache_labels, engine, tmp_path):
+    def notes(name, labels):
+        cache_labels(f"{name}.jsonl", labels, engine=engine)
+        manifest = tmp_path / "out" / f"{name}_jsonl_{engine}_a_score_eval" / "COMPLETED"
+        return json.loads(manifest.read_text())["splits"]["train"]["notes"]
+
+    assert notes("both", [0, 1, 0]) == []
+    assert notes("one", [0, 0, 0]) == [
+        "WARNING: train has no example of the class 'Yes', so it cannot measure its recall"
+    ]
+
+
+@pytest.mark.parametrize("engine", ["ranges", "general"])
 def test_split_state_choices_without_the_target_are_refused(cache_labels, engine):
     with pytest.raises(UserError) as error:
         cache_labels("floats.parquet", [0.0, 1.0], jinja="{{text}} ||| {{label}}", engine=engine)
@@ -329,13 +341,11 @@ def test_split_state_same_faults_in_the_general_engine(
 
 
 def test_split_state_counts_are_shown_and_recorded(with_data, cache_here, tmp_path):
-    console = Console(file=io.StringIO(), width=250)
-    cache_here(
-        tmp_path, "weather_drops", options=RecordOptions(max_dropped_share=0.5), console=console
-    )
+    file = io.StringIO()
+    cache_here(tmp_path, "weather_drops", options=RecordOptions(max_dropped_share=0.5), file=file)
     (line,) = [
         line
-        for line in console.file.getvalue().splitlines()
+        for line in file.getvalue().splitlines()
         if line.startswith("weather_drops") and " train " in line
     ]
     assert line.split()[:5] == ["weather_drops", "train", "1,203", "962", "241"]

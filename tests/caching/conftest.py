@@ -1,5 +1,6 @@
 """The toy tasks, registered once, in a folder of their own; and the commands run over them."""
 
+import io
 import os
 import subprocess
 import sys
@@ -101,11 +102,10 @@ def run_command(start_command):
 def cache_here(toy, monkeypatch):
     """Caches in this process, with SeqIO's list of cache folders as it was before."""
     import seqio
-    from rich.console import Console
 
     from t0.caching import CacheSelection, RecordOptions, Setup, cache
 
-    def run(out, *tasks, options=None, workers=0, pipeline_options=(), console=None, **request):
+    def run(out, *tasks, options=None, workers=0, pipeline_options=(), file=None, **request):
         monkeypatch.setattr(seqio.utils, "_GLOBAL_CACHE_DIRECTORIES", [])
         return cache(
             CacheSelection(str(out), tasks=tasks, **request),
@@ -113,7 +113,7 @@ def cache_here(toy, monkeypatch):
             Setup(module_import=["toy_caching_tasks", "toy_prompted_tasks"]),
             num_workers=workers,
             pipeline_options=pipeline_options,
-            console=console or Console(width=200, quiet=True),
+            file=file or io.StringIO(),
         )
 
     return run

@@ -124,6 +124,18 @@ def test_init_reads_folder_of_splits_gzip_jsonl_and_parquet(init, tmp_path):
     assert written(tmp_path, "train", "parquet")[0] == written(tmp_path, "train")[0]
 
 
+def test_init_warns_of_a_class_without_examples_in_validation(init, tmp_path):
+    rows = rows_with([True, False])
+    (tmp_path / "d").mkdir()
+    for split, some in (("train", rows), ("dev", [row for row in rows if row["sentiment"]])):
+        text = "".join(json.dumps(row) + "\n" for row in some)
+        (tmp_path / "d" / f"{split}.jsonl").write_text(text)
+    status, out, err = init("films", "d")
+    assert status == 0, err
+    warning = "validation has no example of the class 'false', so it cannot measure its recall"
+    assert f"#   WARNING: {warning}" in out
+
+
 def test_init_train_validation_split_keeps_equal_rows_together(init, tmp_path):
     rows = [{"text": f"words number {i % 31} here", "label": i % 2} for i in range(310)]
     write_csv(tmp_path / "x.csv", rows)

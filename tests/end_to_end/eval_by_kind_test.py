@@ -57,20 +57,36 @@ def test_eval_ranks_score_eval_tasks(evaluate, tmp_path):
 
 
 @pytest.mark.slow
-def test_evaluation_limit_takes_the_first_examples(evaluate, tmp_path):
-    for name, words in (("all", []), ("some", ["--gin_param=t0.evaluation.examples = 4"])):
-        done = evaluate("weather_own_choices_score_eval", tmp_path / name, *words)
+def test_evaluation_limit_draws_the_same_random_rows_for_every_prompt(evaluate, tmp_path):
+    limit = "--gin_param=t0.evaluation.examples = 4"
+    cached = gin(USE_CACHED_TASKS=True)
+    for name, words in (("all", []), ("some", [limit]), ("cached", [limit, *cached])):
+        done = evaluate("weather_eval", tmp_path / name, *words)
         assert done.status == 0, done.err
     lines = {
-        name: (tmp_path / name / "scores" / "weather_own_choices_score_eval_1.jsonl")
-        .read_text()
-        .splitlines()
-        for name in ("all", "some")
+        (run, prompt): list(
+            map(
+                json.loads,
+                (tmp_path / run / "scores" / f"weather_{prompt}_score_eval_1.jsonl")
+                .read_text()
+                .splitlines(),
+            )
+        )
+        for run in ("all", "some", "cached")
+        for prompt in ("own_choices", "which_word")
     }
-    assert len(lines["some"]) == 4
-    assert len(lines["all"]) == 30
-    for one, other in zip(lines["some"], lines["all"], strict=False):
-        some, every = json.loads(one), json.loads(other)
+    drawn = [line["idx"] for line in lines["some", "own_choices"]]
+    assert len(drawn) == 4
+    assert drawn != [0, 1, 2, 3]
+    for run in ("some", "cached"):
+        for prompt in ("own_choices", "which_word"):
+            assert [line["idx"] for line in lines[run, prompt]] == drawn
+    every_line = {line["idx"]: line for line in lines["all", "own_choices"]}
+    assert len(every_line) == 30
+    facts = load(tmp_path / "some" / "results_1.json")["run"]
+    assert (facts["examples"], facts["sample_seed"]) == (4, 0)
+    for some in lines["some", "own_choices"]:
+        every = every_line[some["idx"]]
         assert (some["idx"], some["gold"]) == (every["idx"], every["gold"])
         for a, b in zip(some["choices"], every["choices"], strict=True):
             assert a["text"] == b["text"]
@@ -86,6 +102,13 @@ def test_evaluation_ranks_and_decodes_one_mixture(evaluate, tmp_path):
     decoded = load(tmp_path / "decoded_1.json")["tasks"]
     assert decoded.keys() == {"weather_which_word"}
     assert decoded["weather_which_word"]["examples"] == 3
+    # The decoded texts are of the rows that are ranked.
+    files = ("scores/weather_which_word_score_eval_1", "predictions/weather_which_word_1")
+    ranked, texts = (
+        [json.loads(line)["inputs"] for line in (tmp_path / f"{f}.jsonl").read_text().splitlines()]
+        for f in files
+    )
+    assert ranked == texts
     # TensorBoard has the metrics of both kinds.
     for name, entry in (load(tmp_path / "results_1.json")["tasks"] | decoded).items():
         for metric in entry["metrics"]:
@@ -251,11 +274,12 @@ def test_evaluation_of_a_checkpoint_in_any_format(
         done = t0_eval(in_other_formats / name, *words)
         assert "Path not found" not in done.err
         assert done.status == 0, done.err
-        assert "Only the first 6 examples of each task." in done.out
+        assert "A random sample of at most 6 examples of each task." in done.out
         assert f"report: {out}/report/report.html" in done.out
         assert (out / "report" / "report.html").exists()
         results = load(out / "results_1.json")
         assert results["run"]["source"] == str(in_other_formats / name)
+        assert results["run"]["name"] == str(in_other_formats / name)
         found[name] = {task: entry["metrics"] for task, entry in results["tasks"].items()}
     first, *others = found.values()
     assert len(first) == 2

@@ -4,6 +4,8 @@ A probe is put into a copy of the page whose policy admits it; the copy is opene
 reader opens it. Each test starts one browser.
 """
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -178,3 +180,33 @@ def test_report_page_content_policy_and_narrow_screen(html, tmp_path):
     )  # fmt: skip
     found = json.loads(re.search(r'<pre id="seen">(.*?)</pre>', done.stdout)[1])
     assert found == [[20, 0], [20, 0]]
+
+
+def test_examples_download_has_what_the_page_shows(html, tmp_path):
+    script = """
+    await wait(() => all('article.error').length);
+    let blob = null;
+    URL.createObjectURL = content => { blob = content; return '#'; };
+    const download = async () => {
+      id('download-examples').click();
+      return await blob.text();
+    };
+    choose('pick-kind', 'wrong');
+    seen.count = parseInt(id('example-count').textContent);
+    seen.wrong = await download();
+    choose('pick-kind', 'all');
+    choose('pick-other', '1');
+    seen.compared = await download();
+    seen.widths = all('.wrap').map(box => [box.scrollWidth, box.clientWidth]);
+    """
+    seen = probed(html, script, tmp_path, "--window-size=1280,900")
+    rows = list(csv.DictReader(io.StringIO(seen["wrong"], newline="")))
+    assert len(rows) == seen["count"] > 0
+    assert list(rows[0])[:6] == ["id", "prompt", "text", "target", "prediction", "correct"]
+    assert {row["correct"] for row in rows} == {"false"}
+    assert all(EVIL in row["text"] for row in rows)
+    assert all(row["target"] != row["prediction"] for row in rows)
+    compared = list(csv.DictReader(io.StringIO(seen["compared"], newline="")))
+    assert len(compared) == 50
+    assert {"A prediction", "B prediction", "A score 1", "choice 2"} <= set(compared[0])
+    assert all(scroll <= client for scroll, client in seen["widths"])

@@ -25,6 +25,7 @@ def test_report_writes_csv_json_and_plots(drawn):
     assert [p.name for p in drawn.plots] == names
     assert [path.name for path in drawn.csv] == [
         "report.csv",
+        "report_classes.csv",
         "report_differences.csv",
         "report_prompt_differences.csv",
     ]

@@ -187,7 +187,7 @@ def test_csv_formula_injection_is_escaped(folder, tmp_path, formula):
     decoded.tasks[formula] = decoded.tasks.pop("x")
     decoded.write()
     paths = write_report([folder], tmp_path / "out")
-    assert len(paths.csv) == 2
+    assert len(paths.csv) == 3
     for path in paths.csv:
         # Carriage returns outside of quotes end a row, and begin a cell.
         text = path.read_bytes().decode()

@@ -160,7 +160,7 @@ def judge(tmp_path, clean_registries):
             "teas", records, lambda text, **_: text, seqio.TaskRegistry.get("teas").metric_fns
         )
         with tf.Graph().as_default(), read_from(str(tmp_path / "in")) as decode:
-            with_results(mesh_utils.eval_model, decode)(
+            with_results(mesh_utils.eval_model, decode, {})(
                 lambda **_: None, None, None, 2, "test", str(tmp_path / "model"),
                 lambda **_: [dataset], str(tmp_path / "out"), 7,
             )  # fmt: skip

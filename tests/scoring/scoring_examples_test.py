@@ -16,7 +16,8 @@ from t0.scoring.examples import (
     count_task,
     truncate,
 )
-from t0.scoring.records import RecordSorter, cached_records, record_of
+from t0.scoring.records import RecordSorter, cached_records, draw_sample, record_of
+from t0.scoring.results import score_line
 
 
 def features(example, choice, targets, correct, inputs=(5, 6, 7)):
@@ -127,12 +128,45 @@ def test_cached_records_are_streamed_in_order_or_sorted(tmp_path, monkeypatch):
         streamed = cached_records("made", files, sorter)
         for _ in range(2):
             assert [one[:2] for one in streamed()] == ordered
-        assert [one[:2] for one in cached_records("made", files, sorter, examples=2)()] == (
-            ordered[:4]
-        )
         assert not sorts
         cached_records("made", backwards, sorter)
         assert [one[:2] for one in sorts[0]] == ordered[::-1]
+
+
+def test_limit_draws_a_seeded_sample_that_only_depends_on_the_numbers():
+    def numbers(count, size):
+        return [number for number, _ in draw_sample(enumerate("x" * count), size)]
+
+    few, more = numbers(1000, 20), numbers(1000, 100)
+    assert few == numbers(1000, 20) == sorted(few)
+    assert (len(few), len(more)) == (20, 100)
+    assert set(few) < set(more)
+    assert few[-1] > 500  # not the first rows
+    # A task with a few rows less has almost the same sample.
+    assert len(set(few) & set(numbers(990, 20))) >= 18
+    assert numbers(5, 20) == [0, 1, 2, 3, 4]
+
+
+def test_limit_of_every_number_is_drawn_equally_often():
+    counts = np.zeros(10)
+    for start in range(0, 4000, 10):
+        for number, _ in draw_sample(((start + n, None) for n in range(10)), 3):
+            counts[number - start] += 1
+    assert counts.sum() == 400 * 3
+    assert counts.min() > 80
+
+
+def test_limit_keeps_all_choices_of_cached_examples_in_any_order(tmp_path):
+    ordered = [(example, choice) for example in range(50) for choice in range(3)]
+    shuffled = [ordered[n] for n in np.random.default_rng(0).permutation(len(ordered))]
+    files = [write_cache(tmp_path / "0", ordered)], [write_cache(tmp_path / "1", shuffled)]
+    with RecordSorter() as sorter:
+        samples = [
+            [one[:2] for one in cached_records("made", of_cache, sorter, examples=4)()]
+            for of_cache in files
+        ]
+    examples = [number for number, _ in draw_sample(enumerate(range(50)), 4)]
+    assert samples[0] == samples[1] == [(e, choice) for e in examples for choice in range(3)]
 
 
 def test_document_numbers_come_from_the_first_example():
@@ -163,6 +197,17 @@ def test_documents_missing_in_records_come_from_the_rows(monkeypatch):
         keys = None
         assert count_task(facts, read, None).document_count == UNKNOWN
         assert count_task(FACTS, read, None).document_count is None
+
+
+def test_ids_of_examples_are_in_the_lines_of_scores(monkeypatch):
+    monkeypatch.setattr("t0.scoring.examples.ids_in_rows", lambda *rows: ["T-1", "T-2"])
+    facts = RankTaskFacts("made", "mine", "", [], ("mine", None, "validation"))
+    lines = [
+        score_line(example, np.zeros(1))
+        for of_facts in (facts, FACTS)
+        for example in examples([record(i, 0, [3, 1], True) for i in range(2)], of_facts)
+    ]
+    assert [line.get("id") for line in lines] == ["T-1", "T-2", None, None]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from t0.errors import AbsentData
+from t0.errors import AbsentData, UserError
 from t0.sources import documents
-from t0.sources.documents import document_key, documents_in_rows
+from t0.sources.documents import document_key, documents_in_rows, ids_in_rows
 
 
 class Rows:
@@ -51,6 +51,24 @@ def test_document_keys_of_rows_come_from_a_column(on_this_machine, dataset, colu
     assert documents_in_rows(dataset, None, "validation", examples) == expected
     # If rows were dropped, an example's row is unknown.
     assert documents_in_rows(dataset, None, "validation", examples + 1) is None
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "expected"),
+    [("id", ["T-1", "T-2"], ["T-1", "T-2"]), ("ID", [7, 9], ["7", "9"]), ("idx", [0, 1], None)],
+)
+def test_ids_of_rows_come_from_a_column(on_this_machine, column, values, expected):
+    on_this_machine("mine", column, values)
+    assert ids_in_rows("mine", None, "validation", 2) == expected
+    assert ids_in_rows("mine", None, "validation", 1) is None  # a sample, or rows were dropped
+
+
+def test_ids_of_rows_that_cannot_be_read_are_unknown(monkeypatch):
+    def available_splits(*_):
+        raise UserError("the data folder does not exist")
+
+    monkeypatch.setattr(documents, "available_splits", available_splits)
+    assert ids_in_rows("mine", None, "validation", 2) is None
 
 
 def test_document_keys_do_not_download_rows(monkeypatch):

@@ -1,0 +1,27 @@
+"""Warns about classes without examples, whose metrics an evaluation cannot measure.
+
+    >>> warn_of_absent_classes({"yes": 30, "no": 0, "maybe": 0}, "validation")
+    "validation has no example of the classes 'no', 'maybe', so it cannot measure their recall"
+
+`t0 init`, caching and reports use the same words.
+"""
+
+from collections.abc import Mapping
+
+
+def warn_of_absent_classes(counts: Mapping[str, int], where: str) -> str | None:
+    """Returns a warning that names the classes without examples; None if there are none.
+
+    Args:
+      counts: class -> number of its examples. If no class has examples, the labels are withheld,
+        which others report.
+      where: the split or the task, the subject of the sentence.
+    """
+    absent = [repr(name) for name, count in counts.items() if not count]
+    if not absent or len(absent) == len(counts):
+        return None
+    noun, pronoun = ("class", "its") if len(absent) == 1 else ("classes", "their")
+    return (
+        f"{where} has no example of the {noun} {', '.join(absent)}, so it cannot measure "
+        f"{pronoun} recall"
+    )

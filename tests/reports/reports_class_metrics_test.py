@@ -1,0 +1,121 @@
+"""Precision, recall and F1 of each class, and the means over classes, in every format."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from made_up_evaluations import example_line
+from sklearn import metrics as sklearn_metrics
+
+from t0.cli import main as t0_main
+from t0.reports import read_report
+from t0.reports.class_metrics import MEANS, measure_classes
+
+KINDS = ["billing", "technical", "other"]
+
+
+def lines_of(pairs):
+    """Lines whose gold and predicted choices are the pairs."""
+    likelihoods = {p: [-1.0 if p == n else -2.0 - n for n in range(3)] for p in range(3)}
+    return [
+        example_line(n, likelihoods[predicted], gold, texts=KINDS)
+        for n, (gold, predicted) in enumerate(pairs)
+    ]
+
+
+PAIRS = [(0, 0)] * 6 + [(0, 1)] * 2 + [(1, 1)] * 3 + [(1, 2)]
+
+
+@pytest.fixture
+def tickets(evaluation):
+    made = evaluation(name="tickets/model")
+    for prompt in ("say", "which"):
+        made.add(f"tickets_{prompt}", "tickets", prompt, lines_of(PAIRS))
+    lines = [example_line(n, [-1.0, -2.0][: 1 + n], 0) for n in (0, 1)]
+    made.add("ragged_a", "ragged", "a", lines)
+    return made.write()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_class_metrics_agree_with_sklearn(seed):
+    rng = np.random.default_rng(seed)
+    gold, predicted = rng.integers(0, 3, 40), rng.integers(0, 4, 40)
+    ours = measure_classes(gold, predicted, ("a", "b", "c", "d"))
+    occurring = np.unique(gold)
+    expected = sklearn_metrics.f1_score(gold, predicted, labels=occurring, average="macro")
+    assert ours.macro_f1 == pytest.approx(100 * expected)
+    expected = sklearn_metrics.f1_score(gold, predicted, labels=range(4), average="macro")
+    assert ours.macro_f1_all_classes == pytest.approx(100 * expected)
+    expected = sklearn_metrics.recall_score(gold, predicted, labels=occurring, average="macro")
+    assert ours.balanced_accuracy == pytest.approx(100 * expected)
+
+
+def test_class_metrics_in_terminal_csv_json_and_page(tickets, tmp_path, capsys, rough_pictures):
+    assert t0_main.main(["report", str(tickets), "--output", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("Note: tickets has no example of the class 'other'")
+    start = shown.index("Metrics per class (%)")
+    assert shown[start + 2].split() == [
+        "tickets",
+        "say",
+        "billing",
+        "100.0",
+        "75.0",
+        "85.7",
+        "8",
+        "6",
+    ]
+    assert shown[start + 4].split() == ["tickets", "say", "other", "0.0", "–", "0.0", "0", "1"]
+    # F1: 6/7, 2/3; over all choices also 0.
+    start = shown.index("Macro F1 and balanced accuracy (%)")
+    assert shown[start + 2].split() == ["tickets", "76.2", "50.8", "75.0"]
+    assert not any("ragged" in line for line in shown[start:])
+
+    with (tmp_path / "out" / "report_classes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    assert (rows[1]["class"], rows[1]["support"], rows[1]["recall"]) == ("technical", "4", "75.0")
+    assert rows[2]["recall"] == ""
+    content = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert content["classes"][0] == {
+        "run": "tickets/model, step 100",
+        "step": 100,
+        "dataset": "tickets",
+        "prompt": "say",
+        "task": "tickets_say",
+        "class": "billing",
+        "precision": 100.0,
+        "recall": 75.0,
+        "f1": pytest.approx(600 / 7),
+        "support": 8,
+        "predicted": 6,
+    }
+    prompts = {row["prompt"]: row for row in content["prompts"]}
+    assert prompts["say"]["balanced_accuracy_percent"] == 75.0
+    assert [prompts["a"][f"{name}_percent"] for name in MEANS] == [None] * 3
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert '<section id="classes">' in page
+    assert '<section id="class_means">' in page
+
+
+def test_class_metrics_of_many_prompts_are_not_in_the_terminal(evaluation):
+    made = evaluation()
+    for number in range(14):
+        made.add(f"tickets_{number}", "tickets", str(number), lines_of(PAIRS))
+    report = read_report([made.write()])
+    assert len(report.tables["classes"].rows) == 42
+    assert "Metrics per class (%)" not in report.lines()
+    assert "Macro F1 and balanced accuracy (%)" in report.lines()
+
+
+def test_names_that_the_user_typed_are_shown(evaluation):
+    names = ["tickets/model", "bigscience/T0_3B", "/very/long/path/t0_3b", "gs://bucket/other", 7]
+    runs = [
+        evaluation(f"m{n}", name=name).add("t_a", "t", "a", lines_of(PAIRS)).write()
+        for n, name in enumerate(names)
+    ]
+    report = read_report(runs)
+    assert [run.name for run in report.summary.runs] == [
+        "tickets/model", "bigscience/T0_3B", "t0_3b", "other", "m4",
+    ]  # fmt: skip
