@@ -222,7 +222,7 @@ class Stack(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor, *memory: torch.Tensor) -> torch.Tensor:
         """Returns the output [B, L, D] for embedded tokens x [B, L, D] and a mask [B, 1, L, L].
 
-        The decoder's further arguments are the encoder's output and the mask for it.
+        In the decoder, `memory` is the encoder's output and its attention mask.
         """
         x, bias = apply_row_dropout(x, self._rate, self.training), mask
         for block in self.block:

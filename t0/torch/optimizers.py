@@ -414,7 +414,7 @@ class Adafactor(Optimizer):
     def _weight_facts(
         self, names: tuple[str, ...], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns two tensors: the sizes of weights, and whether they have no parameter scale.
+        """Returns two tensors: the sizes of weights, and which weights have no parameter scale.
 
         The tensors are made only once, because a copy to a GPU has to wait for the GPU.
         """
