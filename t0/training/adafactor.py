@@ -23,7 +23,7 @@ from t0.compat import tf1 as tf
 from t0.mesh.compiled import column_sum, row_sum, xla_compiled
 from t0.mesh.gather_embedding import looked_up_rows
 
-# An embedding of V rows gets a sparse update if a batch looks up at most V / _SPARSE of them.
+# An embedding of V rows gets a sparse update if a batch looks up at most V / _SPARSE of its rows.
 _SPARSE = 4
 
 
