@@ -38,7 +38,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Grid:
-    """Which examples of a dataset each run got right, for the examples that all runs scored.
+    """Says which examples each run got right, for those of a dataset that all runs scored.
 
     P is the number of prompts, E the number of these examples, and S a run's number of seeds.
 

@@ -54,8 +54,8 @@ _BOXES, _STEPS, _CURVES = "accuracy.png", "accuracy_by_step.png", "training.png"
 _RELIABILITY, _METRICS = "reliability.png", "metrics_by_step.png"
 _DIFFERENCES = "run_differences.png"
 _LINKS = {"report.csv": "CSV", "report_metrics.csv": "CSV of metrics", "report.json": "JSON"}
-# Files that only some reports have, or that only earlier versions wrote. A new report removes those
-# that an earlier report in the folder had and the new one has not.
+# Files that only some reports have, or that only earlier versions of this module wrote. If an
+# earlier report in the folder has such a file and the new report does not, the file is removed.
 _NOT_ALWAYS = (
     *(_BOXES, _RELIABILITY, _STEPS, _METRICS, _CURVES, _DIFFERENCES, "run_prompts.png"),
     *("report.csv", "report_metrics.csv", "report.md"),
