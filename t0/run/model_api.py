@@ -84,7 +84,8 @@ def run(flags: Any) -> None:
         with compat.replaced("mesh_utils.train_model", estimator.train_model):
             types = _flag_parameters(flags)
             types = {name: devices.activation_dtype(value).name for name, value in types.items()}
-            # Without a TPU, the model binds float32. It parses these bindings after that.
+            # Without a TPU, the model first binds float32, and then parses these bindings, which
+            # therefore replace float32.
             bindings = [f"{name} = '{value}'" for name, value in types.items()]
             model = _model(flags, total_steps, extra_gin_bindings=bindings)
             _carry_out(model, flags, steps)
