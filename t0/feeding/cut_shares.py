@@ -4,8 +4,8 @@
     # data: 1 task(s) at inputs 512, targets 64: nothing is cut
     # WARNING: reviews_which: 12.0% of inputs are longer than 512 tokens and lose the end, ...
 
-A cache's statistics contain the length of its longest example. Only if that length exceeds the
-limit, many records of the cache are measured. If a prompted task is not read from a cache, its
+A cache's statistics contain the length of its longest example. Many records of the cache are
+measured only if that length exceeds the limit. If a prompted task is not read from a cache, its
 first rows are rendered and tokenized.
 
 A warning also names the tasks whose sampled targets contain unknown tokens. If every target of a
