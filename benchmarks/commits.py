@@ -4,9 +4,9 @@
     .venv/bin/python benchmarks/commits.py --before=HEAD~20 ... --only training caching
 
 The other commit is checked out into a temporary folder. Both run with this environment's packages.
-Each round measures every figure at both commits, in separate processes; waiting processes sleep.
-Other projects are not measured here (see `run.py`). Prints a Markdown table. A ratio above 1 means
-that this commit is faster.
+Each round measures every figure at both commits, in separate processes. A process sleeps while
+another one is measured. Other projects are not measured here (see `run.py`). Prints a Markdown
+table. A ratio above 1 means that this commit is faster.
 """
 
 import argparse

@@ -36,7 +36,8 @@ from t0.torch.shape import t5
 SHAPES = {"512+114": {"inputs": 512, "targets": 114}, "1024+256": {"inputs": 1024, "targets": 256}}
 OTHER_SHAPES = {"1024+128": {"inputs": 1024, "targets": 128}}
 FOLDER = Path(__file__).resolve().parent
-# Sequences of 512 tokens on each GPU; of 1024, half as many.
+# The number of sequences of 512 tokens on each GPU. There are half as many sequences of 1024
+# tokens.
 ROWS = {"tiny": 4, "small": 64, "base": 32, "large": 16, "xl": 8}
 TOGETHER = 3  # systems that warm up at the same time
 OURS, OURS_COMPILED = "ours", "ours, compiled"
@@ -71,7 +72,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where it is measured.
+    """The devices on which a case is measured.
 
     Attributes:
       python: the Python of the workers.
@@ -156,7 +157,7 @@ def measured(
 
 
 def _warmed_up(started: Mapping[str, subprocess.Popen]) -> Iterator[str]:
-    """Yields the systems that work; only a few compile and use GPU memory at the same time."""
+    """Yields the systems that work. Only a few of them warm up at the same time."""
     names = list(started)
     for first in range(0, len(names), TOGETHER):
         wave = names[first : first + TOGETHER]

@@ -9,9 +9,9 @@ a plan for a TPU, and two additions for the CPU: operands of batched products ar
 order that the products need, and each updated variable gets new memory (on a TPU it is updated in
 place).
 
-Planning: the two commands of T0's recipe, planned with few blocks, with all blocks and by formula.
-The table has the seconds of the processor (other load on the machine does not count) and of the
-clock, and the peak memory.
+Planning: the two commands of T0's recipe are planned with few blocks, with all blocks and by
+formula. The table has the seconds of the processor (other load on the machine does not count) and
+of the clock, and the peak memory.
 """
 
 import argparse
@@ -130,7 +130,8 @@ def with_transposes(program):
             if (operand, order) not in copies:
                 copies[operand, order] = len(values)
                 values.append(program.values[operand])
-                # It reads like a sum: fused with its input, but its result is stored.
+                # The copy is treated like a sum: it is fused with its input, but its result is
+                # stored.
                 copy = dataclasses.replace(
                     step, kind="Sum", inputs=(operand,), outputs=(len(values) - 1,), detail=None
                 )

@@ -1,4 +1,4 @@
-"""Measures one large matrix product in this process: the limit to which other figures are compared.
+"""Measures one large matrix product in this process, the limit for comparisons of other figures.
 
 .venv/bin/python benchmarks/product_rate.py float32   # GFLOP/s
 """

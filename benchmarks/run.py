@@ -5,14 +5,15 @@
     .venv/bin/python benchmarks/run.py ... --only training scoring
 
 DATA and RECIPES are data folders, as for `--data_dir`; RECIPES has `text/`. Run nothing else on the
-machine during that time. All claims take about 40 minutes on two cores: their rounds, rows and
-steps are fewer than the defaults of the programs, which benchmarks/README.md has.
+machine during that time. A claim is one program with its arguments. All claims together take about
+40 minutes on two cores, because they use fewer rounds, rows and steps than the programs' defaults,
+which are in benchmarks/README.md.
 
 OUT/<claim>.md is the output of a program. OUT/table.md has all of them below a line about the
 machine (processor, cores, instruction sets, the rate of one large product) and the commit. Each
 claim appends one line to benchmarks/history.jsonl: date, commit, machine, seconds, exit status, and
 the cells of the program's Markdown tables as text. `--history` prints one claim's cells over time,
-which shows a slower commit.
+to find the commit that made something slower.
 """
 
 import argparse
@@ -47,7 +48,7 @@ PATHS = ("data_dir", "recipes_dir", "vocab", "hf_python", "output")
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A program and its arguments here; {names} of paths are replaced."""
+    """A program and its arguments, in which {names} of paths are replaced."""
 
     program: str
     arguments: tuple[str, ...] = ()

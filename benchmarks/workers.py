@@ -45,7 +45,7 @@ def environment(root: Path | None = None, *, gpus: bool = False) -> dict[str, st
 def worker(
     command: list[str], threads: int, root: Path | None = None, *, gpus: bool = False
 ) -> subprocess.Popen:
-    """Starts a worker: a JSON line to it requests a measurement, a JSON line from it answers.
+    """Starts a worker, which answers each JSON line with the JSON line of a measurement.
 
     Args:
       command: the program and its arguments.
