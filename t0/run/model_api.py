@@ -1,4 +1,4 @@
-"""T5's Model API, for `t5_mesh_transformer --use_model_api`.
+"""Runs the modes of T5's Model API, for `t5_mesh_transformer --use_model_api`.
 
 Without a TPU, our own loop trains. Everything else is Mesh TensorFlow's code.
 """

@@ -1,4 +1,4 @@
-"""The table from a mode to the function that runs it.
+"""Finds the function that runs a mode, and calls it.
 
     carry_out(ConfiguredRun("train", arguments))
 

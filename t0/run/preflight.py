@@ -1,4 +1,4 @@
-"""Preflight checks of mode, data, batch and checkpoints, before the model is built.
+"""Preflight checks: checks a run's mode, data, batch and checkpoints before it builds the model.
 
     run_mode()                                                        # "train"
     check_mixtures({"vocab": ["/v/spiece.model"]})                    # UserError, or notes
@@ -151,7 +151,7 @@ def _hint_if_absent(hint: str | None) -> Iterator[None]:
 def _describe_truncation(name: str, split: str, mode: str, *, use_cached: bool) -> list[str]:
     """Returns notes about how much of the mixture `name` the run's lengths truncate."""
     lengths = lengths_of_run()
-    # Truncated tokens of targets are only lost in training.
+    # Only training loses the truncated tokens of targets.
     notes = [*opening.notes(name, split, lengths if mode == "train" else None)]
     if lengths and mode in ("train", "perplexity_eval"):
         tasks = seqio.get_subtasks(opening.known_mixture(name))

@@ -1,4 +1,4 @@
-"""Functions for the run files in `gin/runs/`, which read folders and checkpoints from macros.
+"""Reads folders and checkpoints from gin macros, for the run files in `gin/runs/`.
 
     model_dir(None)                                         # the macro MODEL_DIR, else None
     folder_of_checkpoint("/models/t5/model.ckpt-100")       # "/models/t5"

@@ -1,4 +1,4 @@
-"""The tasks of `t0 eval`, and the command line of the run that evaluates them.
+"""Chooses the tasks of `t0 eval`, and builds the command line of the run that evaluates them.
 
     names = choose_tasks("t0_eval", "validation")         # a mixture's tasks, or those of a regex
     words = command_line(described, WholeEvaluation("out", names))     # of t5_mesh_transformer
