@@ -36,7 +36,8 @@ from t0.reports.statistics import FIXED, crossed_mean, interval_of_difference, p
 
 SCHEMA = 1
 RESULT = "overlap.json"
-# With fewer clean or fewer overlapping examples, the difference `clean - all` is not tested.
+# If there are fewer clean or fewer overlapping examples than this, the difference `clean - all` is
+# not tested.
 FEWEST = 5
 _SCORE_EVAL = "_score_eval"
 

@@ -42,7 +42,8 @@ _RATIO = 1.1
 _SPARE = 1.05
 # Groups wait until they fill this many packed batches, so that a batch can mix different groups.
 _POOL = 4
-# Groups wait until they fill this many sorted batches, so that groups of similar length meet.
+# Groups wait until they fill this many sorted batches, so that each batch can have groups of
+# similar length.
 _SORTED_POOL = 32
 # C, L and T of padded batches are rounded up to multiples of these; the steps double if there are
 # too many shapes. Targets are short, so their step is small.

@@ -352,8 +352,8 @@ def _future_positions(length: int, device: torch.device) -> torch.Tensor:
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
-    # The values are not drawn, because on the meta device that would import PyTorch's compiler,
-    # which is slow.
+    # The embeddings get no random values here, because drawing values on the meta device would
+    # import PyTorch's compiler, which is slow.
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
