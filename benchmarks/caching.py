@@ -56,7 +56,7 @@ def tree_bytes(process):
 
 def run(program, *words):
     """Runs a program to its end; returns the figures of its last line, and its peak memory."""
-    # Offline, because requests for absent datasets take seconds.
+    # Hugging Face's libraries run offline, because requests for absent datasets take seconds.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment["CUDA_VISIBLE_DEVICES"] = ""
     child = subprocess.Popen(
@@ -208,7 +208,7 @@ def table(results, workers):
         if not runs:
             continue
         seconds, used, records = median(runs), median(runs, "processor"), runs[0]["records"]
-        # Compare rates, because stock SeqIO may have had less to do.
+        # Rates are compared instead of seconds, because stock SeqIO may have cached fewer records.
         base = base or (records / seconds, records / used)
         memory = max(run["memory"] for run in runs) / 1e9
         ratios = [f"{records / seconds / base[0]:.1f}", f"{records / used / base[1]:.1f}"]

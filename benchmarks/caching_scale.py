@@ -144,7 +144,7 @@ def table(results):
     for (name, times, workers), runs in results.items():
         seconds = statistics.median(run["seconds"] for run in runs)
         records, memory = runs[0]["records"], max(run["memory"] for run in runs)
-        # Compared with the first number of workers in the list, usually one.
+        # The speedup is relative to the first number of workers in the list, which is usually one.
         ratio = base.setdefault((name, times), seconds) / seconds
         limit = BASE_BYTES + WORKER_BYTES * workers
         lines.append(

@@ -151,7 +151,7 @@ def stages(folder: Path, data: Path, args: argparse.Namespace) -> dict[str, Call
         output: Path, rows: Callable[[], int], *words: str | Path
     ) -> Callable[[], Measured]:
         def once() -> Measured:
-            # The command would resume from the files of an earlier run.
+            # Otherwise the command would resume from the files of an earlier run.
             shutil.rmtree(output, ignore_errors=True)
             seconds, memory, _ = run(*words)
             return Measured(seconds, rows(), memory)

@@ -30,7 +30,7 @@ from workers import ask, types, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).parent
-# Our rate divided by Hugging Face's, greedy decoding.
+# The goal for greedy decoding: our rate divided by Hugging Face's.
 AIM = 1.5
 
 

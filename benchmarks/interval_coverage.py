@@ -35,7 +35,8 @@ from t0.reports.statistics import Interval
 
 EXAMPLES, PROMPTS, ACCURACIES = (56, 277, 1267), (5, 10, 15), (0.6, 0.9)
 KINDS = (statistics.FIXED, statistics.RANDOM)
-# Of the latent score: prompt, example and interaction, and the share of each that two runs share.
+# The standard deviations of the terms of the latent score (prompt, example, and their interaction),
+# and the fraction of each term that two compared runs share.
 DEVIATIONS = {"prompt": 0.25, "example": 1.2, "both": 1.0}
 SHARED = {"prompt": 0.8, "example": 0.8, "both": 0.6}
 SEEDS = 3

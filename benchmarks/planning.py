@@ -52,7 +52,8 @@ def main():
     if args.shape:
         print(json.dumps(measure(args.shape)))
         return
-    # XLA compiles each with one thread; only bytes are measured.
+    # The shapes are measured in parallel, because XLA compiles each one with a single thread. Only
+    # bytes are measured, not times.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = list(pool.map(child, SHAPES))
     if args.json:
@@ -185,7 +186,7 @@ def configure(name):
             "run.train_steps = 100",
         ],
     )
-    # Only one of the eight replicas: a mesh of one device.
+    # Only one of the eight replicas is computed, on a mesh of one device.
     import mesh_tensorflow as mtf
 
     return dataclasses.replace(

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-# Our commands also set it; TensorFlow's default uses oneDNN only with AVX-512 VNNI.
+# Our commands also set this variable. By default, TensorFlow uses oneDNN only with AVX-512 VNNI.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import tensorflow.compat.v1 as tf  # noqa: E402

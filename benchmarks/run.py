@@ -37,7 +37,8 @@ HISTORY = FOLDER / "history.jsonl"
 INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 LOOP = "for number in range(10**6): number & 3"
 
-# Plain and rank-evaluation prompts that the feeding benchmark packs.
+# A regular expression of the prompts that the feeding benchmark packs, without their
+# rank-evaluation tasks.
 PROMPTED = "(super_glue_rte|hellaswag|social_i_qa)_(?!.*score_eval).*"
 FED = "(super_glue_rte|hellaswag|social_i_qa|rotten_tomatoes)_(?!.*score_eval).*"
 
@@ -152,7 +153,7 @@ def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": values.get("model name", platform.processor()),
-        # Clouds use one name for processors of several generations.
+        # The name is not enough, because clouds use one name for processors of several generations.
         "family": [values.get("cpu family", ""), values.get("model", "")],
         "cores": os.cpu_count(),
         "instruction_sets": [name for name in INSTRUCTION_SETS if name in flags],
@@ -173,7 +174,8 @@ def _product(dtype: str) -> int:
 
 def _environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    # Commands start from bytecode, like a user's, whatever this shell's settings are.
+    # Commands may write and read compiled bytecode, as they do for a user, whatever the settings of
+    # this shell are.
     set_here = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
     return {**os.environ, **set_here}
 
