@@ -151,7 +151,7 @@ def _measure_cache(
         count = parsed_json(paths.read_bytes(f"{folder}/info.{split}.json"))["num_shards"]
         longest = {name: stats.get(f"{name}_max_tokens") for name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return _Measured({})  # the code that reads the data reports what is wrong with its cache
+        return _Measured({})  # the code that reads the data reports the fault of its cache
     # Statistics may not include EOS.
     fits = all(
         isinstance(tokens, int) and tokens < lengths[name] for name, tokens in longest.items()

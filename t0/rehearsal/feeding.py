@@ -150,7 +150,7 @@ def _remove_core_operations(graph_def: Any) -> Any:
 
 
 def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
-    """Returns each (core, feature) for which the batch differs from that of the first core."""
+    """Returns each (core, feature) whose batch differs from the first core's batch."""
     first = cores[0]
     return [
         (number, name)

@@ -271,9 +271,8 @@ def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
 def _clean_minus_all(grid: Grid, clean: np.ndarray) -> Any:
     """Returns the accuracy on clean examples minus the accuracy on all, as a mean over prompts.
 
-    Its variance is that of the sum over examples of each example's influence on both accuracies, as
-    in the linearized variance of a ratio estimator (Cochran, Sampling Techniques, 3rd ed., 1977,
-    chapter 6).
+    Its variance is computed from each example's influence on both accuracies, as in the linearized
+    variance of a ratio estimator (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 6).
     """
     right = grid.right[0].astype(float)
     present, clean_present = grid.present.astype(float), (grid.present & clean).astype(float)

@@ -32,8 +32,8 @@ def operative_config(flags: Any) -> list[str]:
     """Returns a list with the path of the model's operative config; an empty list for a new model.
 
     Raises:
-      UserError: there is no operative config next to the checkpoints; or it is not in --gin_file,
-        and imports an unknown module that is not in --module_import.
+      UserError: there is no operative config next to the checkpoints; or the operative config is
+        not in --gin_file, and imports an unknown module that is not in --module_import.
     """
     if flags.mode in (None, "train"):
         return []

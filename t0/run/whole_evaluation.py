@@ -76,8 +76,8 @@ class WholeEvaluation:
 def choose_tasks(expression: str, split: str) -> list[str]:
     """Returns the names of the tasks of a mixture, or those that match a regular expression.
 
-    If a plain task and its rank-evaluation form both match, only the latter is returned, because T0
-    is evaluated by ranking.
+    If a plain task and its rank-evaluation form both match, only the rank-evaluation form is
+    returned, because T0 is evaluated by ranking.
 
     Raises:
       UserError: no task matches, or none of them has the split.

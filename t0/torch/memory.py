@@ -113,8 +113,8 @@ def count_microbatches(rows: int, microbatches: int, processes: int) -> int:
       processes: the number of processes; `rows` is a multiple of it.
 
     Returns:
-      the smallest number that divides a process's sequences into equal microbatches, none of which
-      is larger than a microbatch of the single process.
+      the smallest number that divides a process's sequences into equal microbatches that are not
+      larger than a microbatch of the single process.
     """
     own = rows // processes
     least = -(-microbatches // processes)
