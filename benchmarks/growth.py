@@ -12,8 +12,8 @@ rows. These steps are measured:
 - the cache is searched for CB's rows;
 - a tiny model with random weights ranks the validation rows with one prompt;
 - its results become a report;
-- the documents of RECIPES/text, in as many files as there are cores, are copied as often, and
-  cached for a language model.
+- the documents of RECIPES/text, in as many files as there are cores, are copied the same number of
+  times, and cached for a language model.
 
 Each command runs as for a user, with its default number of processes.
 

@@ -1,4 +1,4 @@
-"""Simulates how often the intervals of t0.reports.statistics cover, and its tests reject.
+"""Simulates how often t0.reports.statistics' intervals cover the truth, and its tests reject.
 
     .venv/bin/python benchmarks/interval_coverage.py                          # 10,000 for each row
     .venv/bin/python benchmarks/interval_coverage.py --evaluations=500        # half a minute
@@ -176,7 +176,7 @@ class Tally:
 
 
 def measure(setting: Setting, evaluations: int, *, seed: int = 0) -> Tally:
-    """Returns the intervals and tests of ours, of the crossed bootstrap, and over rows."""
+    """Counts coverage and rejections of our method, of the crossed bootstrap, and over rows."""
     tally = Tally()
     options = {"prompts": setting.kind, "clusters": setting.clusters}
     evaluation_pairs = simulated(setting, evaluations, seed=seed)
@@ -234,7 +234,7 @@ def calibration_coverage(examples: int, sharpness: float, evaluations: int) -> T
 
     Args:
       examples: E.
-      sharpness: 1 for a model without error; above, it is too sure of itself.
+      sharpness: 1 for a perfectly calibrated model; larger for an overconfident model.
       evaluations: the number of simulated evaluations.
     """
     rng = np.random.default_rng(0)

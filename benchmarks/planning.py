@@ -3,11 +3,11 @@
     python benchmarks/planning.py            # both tables, about two minutes on two cores
     python benchmarks/planning.py --memory --json
 
-Memory: XLA compiles a step of each small model for the CPU. Its own report says what it allocates
-in addition to the arguments (the variables). The estimate reads the same program with the rules of
-a plan for a TPU, and two additions for the CPU: operands of batched products are copied into the
-order that the products need, and each updated variable gets new memory (on a TPU it is updated in
-place).
+Memory: XLA compiles a step of each small model for the CPU. XLA's own report has the bytes that it
+allocates in addition to the arguments (the variables). The estimate reads the same program with the
+rules of a plan for a TPU, and two additions for the CPU: operands of batched products are copied
+into the order that the products need, and each updated variable gets new memory (on a TPU it is
+updated in place).
 
 Planning: the two commands of T0's recipe are planned with few blocks, with all blocks and by
 formula. The table has the seconds of the processor (other load on the machine does not count) and
@@ -195,7 +195,7 @@ def configure(name):
 
 
 def build(run):
-    """Builds a step with Mesh TensorFlow on one device: its features and what to fetch."""
+    """Builds a step with Mesh TensorFlow on one device; returns its features and its fetches."""
     import tensorflow.compat.v1 as tf
     from mesh_tensorflow.transformer import utils as mesh_utils
 

@@ -53,7 +53,7 @@ class Claim:
 
     program: str
     arguments: tuple[str, ...] = ()
-    before: tuple[str, ...] = ()  # a command of ours that makes what the program reads
+    before: tuple[str, ...] = ()  # one of our commands, whose output the program reads
 
 
 CLAIMS = {
