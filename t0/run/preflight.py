@@ -119,9 +119,9 @@ def check_mixtures(
 def _mixture_functions(mode: str) -> list[str]:
     """Returns the dataset functions that read a mixture in a mode (one or none).
 
-    A function that reads files, such as T5's for TSV files or one of Mesh TensorFlow's, reads no
-    mixture, even if a mixture is set for the sake of its vocabulary. A user's own function may call
-    T5's function; in that case a mixture is set.
+    A function that reads files, such as T5's function for TSV files or a function of Mesh
+    TensorFlow, reads no mixture. A mixture may still be set, because its vocabulary is used. A
+    user's own function may call T5's function. If a mixture is set, this is assumed.
     """
     function = DATASET_FUNCTIONS.get(mode)
     reader = bound(_READS[mode]) if function else None
