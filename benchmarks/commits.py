@@ -105,7 +105,7 @@ def _answers(process: subprocess.Popen, question: dict[str, Any], name: str) -> 
 
 @contextmanager
 def scoring(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Measures choices per second of t5.1.1.small: 20 examples of each RTE and CB prompt, float32."""
+    """Measures choices per second of t5.1.1.small: 20 examples per RTE and CB prompt, float32."""
     words = [str(os.cpu_count()), str(tree.scratch), tree.args.data_dir, tree.args.vocab]
     process = tree.asked(tree.script("scoring_tensorflow.py"), *words)
     question = {"scorer": "ours", "dataset": "ranked", "tasks": RANKED, "dtype": "float32"}
@@ -130,7 +130,7 @@ def _cache_words(tree: Tree, tasks: str, output: Path) -> list[str]:
 
 @contextmanager
 def caching(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Measures runs per hour of caching all prompts of the validation splits of RTE, CB, HellaSwag."""
+    """Measures runs per hour of caching all prompts on validation rows of RTE, CB and HellaSwag."""
 
     def rate() -> float:
         with tempfile.TemporaryDirectory(dir=tree.scratch) as output:

@@ -97,7 +97,7 @@ def simulated(setting: Setting, count: int, *, seed: int = 0) -> Iterator[Evalua
 def _effects(
     setting: Setting, size: int, rng: np.random.Generator
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Returns (of prompts [N, 1, P, 1], of examples, of both) for each of two runs."""
+    """Returns the effects of prompts [N, 1, P, 1], examples, and interactions, for two runs."""
     shapes = {
         "prompt": (size, 1, setting.prompts, 1),
         "example": (size, 1, 1, setting.examples),
@@ -167,7 +167,7 @@ class Tally:
         self.sums[name] = self.sums.get(name, 0) + added
 
     def share(self, name: str) -> float:
-        """The percentage of the evaluations that covered, or rejected."""
+        """The percentage of evaluations in which an interval covered the truth, or a test rejected."""
         return float(100 * self.sums[name][0] / self.sums[name][2])
 
     def width(self, name: str) -> float:
