@@ -167,7 +167,7 @@ class Tally:
         self.sums[name] = self.sums.get(name, 0) + added
 
     def share(self, name: str) -> float:
-        """The percentage of evaluations in which an interval covered the truth, or a test rejected."""
+        """The percentage of evaluations in which an interval covered, or a test rejected."""
         return float(100 * self.sums[name][0] / self.sums[name][2])
 
     def width(self, name: str) -> float:
