@@ -5,14 +5,15 @@
 The task is span corruption of the documents in DATA/text/{train,validation}.jsonl.gz. Each of the
 four cells is `runs/pretrain.gin` with its optimizer and schedule, trained from random weights for
 the same number of steps with each seed. The seed sets the data order, the corruption and the
-initial weights. Prints a Markdown table: the mean, minimum and maximum over the seeds of the nats
-per target token on the validation split (the same batches for all), and the time per step.
+initial weights. The program prints a Markdown table of the nats per target token on the validation
+split (mean, minimum and maximum over the seeds) and the time per step. All runs are validated on
+the same batches.
 
 The hyperparameters are nanoT5's (github.com/PiotrNawrot/nanoT5). The cosine schedule rises from
-0.01 to 0.02 over the first 15% of the steps, then falls to 1e-5. The legacy schedule is
-1 / sqrt(max(step, 10,000)), and falls to 0 over the last tenth of the steps. So in a run of fewer
-than 10,000 steps it is a constant 0.01 until then. Gradients are clipped to norm 1; there is no
-dropout.
+0.01 to 0.02 over the first 15% of the steps, then falls to 1e-5. The legacy schedule is 1 /
+sqrt(max(step, 10,000)), and falls to 0 over the last tenth of the steps. So in a run of fewer than
+10,000 steps it is a constant 0.01 until the last tenth. Gradients are clipped to norm 1; there is
+no dropout.
 
 The runs are in OUT/<cell>/<seed>. A second call trains only the missing ones.
 """

@@ -3,18 +3,18 @@
     .venv/bin/python benchmarks/caching.py --data_dir=DIR --vocab=spiece.model --rounds=3
     .venv/bin/python benchmarks/caching.py ... --tasks=".*" --stock_rounds=0
 
-The workload is the ten RTE prompts as plain and rank-evaluation tasks, train and validation, and
-HellaSwag's how_ends, plain and rank-evaluation, validation: 133,220 records. It needs
-`super_glue/rte` and `hellaswag/default` as jsonl.gz in the data folder (see README). Other
+The workload has 133,220 records: the train and validation splits of the ten RTE prompts, and the
+validation split of HellaSwag's prompt how_ends, each as a plain task and as a rank-evaluation task.
+The data folder needs `super_glue/rte` and `hellaswag/default` as jsonl.gz (see README). Other
 `--tasks` are cached if the data folder has their data.
 
 Each program runs in its own process and starts its clock after its imports. Our time also includes
-planning, starting workers, joining, hashing and publishing. The programs take turns: ours and the
-tokenizer in each round, stock SeqIO in the first `--stock_rounds`. The tokenizer's bound is
-SentencePiece encoding each input and each distinct target once, in as many processes as we have
-workers. Memory is the highest sum of resident memory over a program's process tree (shared pages
-count in each process). At the end all records of the last outputs are compared, in any order.
-Prints a Markdown table.
+planning, starting workers, joining, hashing and publishing. The programs take turns. Our command
+and the tokenizer run in each round, stock SeqIO only in the first `--stock_rounds` rounds. The
+tokenizer alone is the lower bound of the time: SentencePiece encodes each input and each distinct
+target once, in as many processes as our command has workers. Memory is the highest sum of resident
+memory over a program's process tree (shared pages count in each process). At the end all records of
+the last outputs are compared, in any order. Prints a Markdown table.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def tree_bytes(process):
 
 def run(program, *words):
     """Runs a program to its end; returns the figures of its last line, and its peak memory."""
-    # Offline, because requests for absent datasets take seconds.
+    # Hugging Face's libraries run offline, because requests for absent datasets take seconds.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment["CUDA_VISIBLE_DEVICES"] = ""
     child = subprocess.Popen(
@@ -207,7 +207,7 @@ def table(results, workers):
         if not runs:
             continue
         seconds, used, records = median(runs), median(runs, "processor"), runs[0]["records"]
-        # Compare rates, because stock SeqIO may have had less to do.
+        # Rates are compared instead of seconds, because stock SeqIO may have cached fewer records.
         base = base or (records / seconds, records / used)
         memory = max(run["memory"] for run in runs) / 1e9
         ratios = [f"{records / seconds / base[0]:.1f}", f"{records / used / base[1]:.1f}"]

@@ -31,7 +31,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE_BYTES, WORKER_BYTES = 1.0e9, 0.4e9
-# Name -> tasks, module, and the folder of its data in the data folder with the file to multiply.
+# Name -> (regular expression of its tasks, their module, the file of its rows in the data folder).
 WORKLOADS = {
     "prompts": ("super_glue_rte_.*", "t0.seqio_tasks", "super_glue/rte/train.jsonl.gz"),
     "text": ("text_lm", "t0.recipes", "text/train.jsonl.gz"),
@@ -144,7 +144,7 @@ def table(results):
     for (name, times, workers), runs in results.items():
         seconds = statistics.median(run["seconds"] for run in runs)
         records, memory = runs[0]["records"], max(run["memory"] for run in runs)
-        # Compared with the first number of workers in the list, usually one.
+        # The speedup is relative to the first number of workers in the list, which is usually one.
         ratio = base.setdefault((name, times), seconds) / seconds
         limit = BASE_BYTES + WORKER_BYTES * workers
         lines.append(

@@ -30,7 +30,7 @@ from seqio.scripts import cache_tasks_main  # noqa: E402
 from t5.data import preprocessors as t5_preprocessors  # noqa: E402
 
 NO_LABEL = "<NO LABEL>"
-# Dataset, subset, splits, templates (all if None).
+# (dataset, subset, splits, names of templates); None for the templates means all.
 WORKLOAD = (
     ("super_glue", "rte", ("train", "validation"), None),
     ("hellaswag", None, ("validation",), ("how_ends",)),

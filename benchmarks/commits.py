@@ -4,9 +4,9 @@
     .venv/bin/python benchmarks/commits.py --before=HEAD~20 ... --only training caching
 
 The other commit is checked out into a temporary folder. Both run with this environment's packages.
-Each round measures every figure at both commits, in separate processes; waiting processes sleep.
-Other projects are not measured here (see `run.py`). Prints a Markdown table. A ratio above 1 means
-that this commit is faster.
+Each round measures every figure at both commits, in separate processes. A process sleeps while
+another one is measured. Other projects are not measured here (see `run.py`). Prints a Markdown
+table. A ratio above 1 means that this commit is faster.
 """
 
 import argparse
@@ -89,7 +89,7 @@ class Tree:
 
 @contextmanager
 def training(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Steps per second of t5.1.1.small with the activation type that a run chooses by default."""
+    """Measures steps per second of t5.1.1.small with a run's default activation type."""
     words = ["ours", "auto"]
     trainer = Worker(sys.executable, tree.script("training_mesh.py"), words, tree.root)
     trainer.steps(STEPS)
@@ -105,7 +105,7 @@ def _answers(process: subprocess.Popen, question: dict[str, Any], name: str) -> 
 
 @contextmanager
 def scoring(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Choices per second: 20 examples of each RTE and CB prompt, t5.1.1.small in float32."""
+    """Measures choices per second of t5.1.1.small: 20 examples per RTE and CB prompt, float32."""
     words = [str(os.cpu_count()), str(tree.scratch), tree.args.data_dir, tree.args.vocab]
     process = tree.asked(tree.script("scoring_tensorflow.py"), *words)
     question = {"scorer": "ours", "dataset": "ranked", "tasks": RANKED, "dtype": "float32"}
@@ -115,7 +115,7 @@ def scoring(tree: Tree) -> Iterator[Callable[[], float]]:
 
 @contextmanager
 def inference(tree: Tree, dtype: str = "float32") -> Iterator[Callable[[], float]]:
-    """Tokens per second of t5.1.1.small: greedy, 32 inputs of 128 tokens, 64 predicted tokens."""
+    """Measures tokens per second of t5.1.1.small: greedy, 64 tokens for 32 inputs of 128 tokens."""
     process = tree.asked(tree.script("inference_tensorflow.py"), str(os.cpu_count()))
     sizes = {"batch": 32, "inputs": 128, "targets": 64, "beams": 1}
     yield _answers(process, {"side": "ours", "dtype": dtype, **sizes}, "tokens_per_second")
@@ -130,7 +130,7 @@ def _cache_words(tree: Tree, tasks: str, output: Path) -> list[str]:
 
 @contextmanager
 def caching(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Runs per hour of caching the validation splits of RTE, CB and HellaSwag, all prompts."""
+    """Measures runs per hour of caching all prompts on validation rows of RTE, CB and HellaSwag."""
 
     def rate() -> float:
         with tempfile.TemporaryDirectory(dir=tree.scratch) as output:
@@ -141,7 +141,7 @@ def caching(tree: Tree) -> Iterator[Callable[[], float]]:
 
 @contextmanager
 def feeding(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Examples per second, packed to 1024 + 256 tokens, from a cache of RTE and CB."""
+    """Measures examples per second, packed to 1024 + 256 tokens, from a cache of RTE and CB."""
     cache = tree.scratch / "fed"
     tree.seconds(*_cache_words(tree, FED, cache))
     process = tree.asked("-c", FEEDING, str(tree.root / "benchmarks"), str(cache), FED)
@@ -151,7 +151,7 @@ def feeding(tree: Tree) -> Iterator[Callable[[], float]]:
 
 @contextmanager
 def pretraining(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Tokens per second of packed span corruption, 512 + 114 tokens, from 12 MB of text."""
+    """Measures tokens per second of packed span corruption (512 + 114) from 12 MB of text."""
     text = tree.scratch / "text"
     text.mkdir()
     rows = sorted(Path(tree.args.data_dir, "hellaswag").rglob("*.jsonl*"))
@@ -168,7 +168,7 @@ def pretraining(tree: Tree) -> Iterator[Callable[[], float]]:
 
 @contextmanager
 def converting(tree: Tree) -> Iterator[Callable[[], float]]:
-    """Conversions per hour of a Mesh TensorFlow checkpoint to Hugging Face's format."""
+    """Measures conversions per hour of a Mesh TensorFlow checkpoint to Hugging Face's format."""
     checkpoint, converted = tree.scratch / "mesh", tree.scratch / "converted"
     generate(checkpoint, xl_shape(CONVERTED_BLOCKS))
 

@@ -36,12 +36,13 @@ from t0.torch.shape import t5
 SHAPES = {"512+114": {"inputs": 512, "targets": 114}, "1024+256": {"inputs": 1024, "targets": 256}}
 OTHER_SHAPES = {"1024+128": {"inputs": 1024, "targets": 128}}
 FOLDER = Path(__file__).resolve().parent
-# Sequences of 512 tokens on each GPU; of 1024, half as many.
+# The number of sequences of 512 tokens on each GPU. There are half as many sequences of 1024
+# tokens.
 ROWS = {"tiny": 4, "small": 64, "base": 32, "large": 16, "xl": 8}
 TOGETHER = 3  # systems that warm up at the same time
 OURS, OURS_COMPILED = "ours", "ours, compiled"
-# github.com/PiotrNawrot/nanoT5, on an A100 with 80 GB, compiled: the seconds per step of T5.1.1
-# base, by shape, rows and microbatches.
+# The published seconds per step of nanoT5 (github.com/PiotrNawrot/nanoT5), by shape, rows and
+# microbatches, for T5.1.1 base, compiled, on an A100 with 80 GB.
 NANOT5 = {
     ("512+114", 144, 2): ("nanoT5's pretraining, published", 1.05),
     ("1024+128", 8, 1): ("nanoT5's fine-tuning, published", 0.175),
@@ -71,7 +72,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where it is measured.
+    """The devices on which a case is measured.
 
     Attributes:
       python: the Python of the workers.
@@ -156,7 +157,7 @@ def measured(
 
 
 def _warmed_up(started: Mapping[str, subprocess.Popen]) -> Iterator[str]:
-    """Yields the systems that work; only a few compile and use GPU memory at the same time."""
+    """Yields the systems that work. Only a few of them warm up at the same time."""
     names = list(started)
     for first in range(0, len(names), TOGETHER):
         wave = names[first : first + TOGETHER]

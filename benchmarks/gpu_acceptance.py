@@ -1,12 +1,12 @@
-"""What a GPU has to show, in one command: parity with the CPU, kernels, memory, speed, ranking.
+"""Tests the engine on a GPU: parity with the CPU, attention kernels, memory, speed, ranking.
 
     bin/gpu_acceptance                              # all parts, under 10 minutes on one GPU
     bin/gpu_acceptance --parts kernels memory
     bin/gpu_acceptance --device=cpu --small         # does it work? minutes on a processor
 
-Each part is a process with a time limit. What is found is written as soon as a part ends:
-`gpu_acceptance.json` and `gpu_acceptance.md` in --output, with our goals beside the figures. Needs
-PyTorch, Transformers and pytest; no TensorFlow, no network, no data.
+Each part is a process with a time limit. When a part ends, its results are added to
+`gpu_acceptance.json` and `gpu_acceptance.md` in the folder --output, next to our goals. The program
+needs PyTorch, Transformers and pytest, but no TensorFlow, no network and no data.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from t0.torch import attention, rank_evaluation, world
 from t0.torch.shape import t5
 
 ROOT = Path(__file__).resolve().parents[1]
-# Part -> the most seconds that it may take; together less than ten minutes.
+# Part -> its time limit in seconds. All parts together take less than ten minutes.
 LIMITS = {"parity": 120, "kernels": 60, "memory": 90, "ranking": 60, "speed": 260}
 Records = list[dict[str, Any]]
 
@@ -55,7 +55,7 @@ def parity(given: argparse.Namespace) -> Records:
     return [{"what": lines[-1].strip("= "), "met": done.returncode == 0, "failed": failed}]
 
 
-# Name -> rows, heads, queries and keys of an attention whose bias has a gradient.
+# Name -> (sequences, heads, tokens of a sequence) of an attention whose bias has a gradient.
 ATTENTION = {
     "base 512": (32, 12, 512),
     "large 512": (16, 16, 512),
@@ -65,7 +65,7 @@ ATTENTION = {
 
 
 def kernels(given: argparse.Namespace) -> Records:
-    """Measures which kernels take a bias that needs a gradient, and their times."""
+    """Finds the kernels that accept a bias with a gradient, and measures their times."""
     device = torch.device(given.device)
     dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
     found: Records = []
@@ -88,7 +88,7 @@ def kernels(given: argparse.Namespace) -> Records:
 def _timed(
     kernel: str, sizes: tuple[int, int, int], device: torch.device, dtype: torch.dtype
 ) -> dict[str, float]:
-    """Returns the milliseconds of a forward and a backward pass, and the memory they take."""
+    """Returns the milliseconds of a forward and a backward pass, the TFLOP/s, and the memory."""
     rows, heads, length = sizes
     torch.manual_seed(0)
     queries, keys, values = (
@@ -132,7 +132,7 @@ def _timed(
     }
 
 
-# Size, rows, lengths, microbatches, kernel and how activations are kept.
+# (size, sequences, lengths, microbatches, attention kernel, whether activations are recomputed)
 STEPS = (
     ("xl", 4, "1024+256", 2, "efficient", "auto"),
     ("large", 16, "512+114", 1, "efficient", "off"),
@@ -143,7 +143,7 @@ STEPS = (
 
 
 def memories(given: argparse.Namespace) -> Records:
-    """Compares the peak memory of steps with the formula, T0-3B's as its gin file has it."""
+    """Compares the peak memory of training steps with the formula of `t0.torch.memory`."""
     found: Records = []
     steps = STEPS if not given.small else (("tiny", 2, "512+114", 1, "plain", "off"),)
     for size, rows, lengths, parts, kernel, recompute in steps:
@@ -164,7 +164,7 @@ def memories(given: argparse.Namespace) -> Records:
 def _peak(
     device: str, size: str, rows: int, lengths: Mapping[str, int], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the most memory of two steps, and what the formula says."""
+    """Returns the peak memory of a few steps, and the memory that the formula computes."""
     asked = {"size": size, "rows": rows, "lengths": lengths, "type": "bfloat16", **settings}
     with world.join_processes(device) as joined:
         if device == "cuda":
@@ -186,7 +186,7 @@ def _peak(
 
 
 def speed(given: argparse.Namespace) -> Records:
-    """Measures tokens a second and MFU beside Transformers."""
+    """Measures tokens per second and MFU of our engine and of Transformers."""
     count, name = gpu.found_gpus(sys.executable) if given.device == "cuda" else (1, "")
     place = gpu.Place(sys.executable, given.device, count, name)
     cases = [gpu.Case("large", "512+114", 16), gpu.Case("base", "512+114", 32)]
@@ -207,7 +207,7 @@ def speed(given: argparse.Namespace) -> Records:
 
 
 def ranking(given: argparse.Namespace) -> Records:
-    """Compares ranking with a plain loop over Transformers' model."""
+    """Compares the speed of our ranking with that of a plain loop over Transformers' model."""
     size, examples = ("tiny", 24) if given.small else ("large", 600)
     data = list(_examples(examples))
     device = torch.device(given.device)
@@ -323,7 +323,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Records]] = {
 }
 
 
-# Field of a record -> heading, and how a number is printed.
+# Field of a record -> (heading of its column, format of a number).
 COLUMNS = {
     "goal": ("goal", ""),
     "found": ("measured", ""),
@@ -353,7 +353,7 @@ COLUMNS = {
 
 
 def table(found: Records) -> list[str]:
-    """Returns records as a Markdown table with the columns that they have values for."""
+    """Returns records as a Markdown table of the columns for which some record has a value."""
     names = [name for name in COLUMNS if any(record.get(name) is not None for record in found)]
 
     def cell(record: Mapping[str, Any], name: str) -> str:
@@ -369,7 +369,7 @@ def table(found: Records) -> list[str]:
 
 
 def verdicts(parts: Mapping[str, Records]) -> Iterator[dict[str, Any]]:
-    """Yields each goal with what was found."""
+    """Yields each goal with the measured value, and whether the goal is met."""
     for record in parts.get("parity", ()):
         yield {
             "goal": "parity with the CPU: all tests pass",
@@ -418,7 +418,7 @@ def report(facts: Mapping[str, Any]) -> str:
 
 
 def run_part(name: str, given: argparse.Namespace) -> Records:
-    """Runs a part in a process of its own; returns what it found before it ended."""
+    """Runs a part in its own process; returns the results that it wrote before it ended."""
     path = given.output / f"{name}.json"
     path.unlink(missing_ok=True)
     words = [f"--device={given.device}", f"--output={given.output}", "--part", name]

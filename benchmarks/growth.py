@@ -6,24 +6,24 @@
 RTE's rows are multiplied by 1, 10 and 100: each premise is combined with the hypotheses of other
 rows. These steps are measured:
 
-- the rows are cached with two prompts, plain and ranked, by this machine's processes, and by Beam's
-  on the same cores;
+- the rows are cached with two prompts, as plain and as rank-evaluation tasks, once with our own
+  worker processes and once with Beam's on the same cores;
 - one epoch of the cache is fed, packed;
 - the cache is searched for CB's rows;
 - a tiny model with random weights ranks the validation rows with one prompt;
 - its results become a report;
-- the documents of RECIPES/text, in as many files as there are cores, are copied as often, and
-  cached for a language model.
+- the documents of RECIPES/text, in as many files as there are cores, are copied the same number of
+  times, and cached for a language model.
 
 Each command runs as for a user, with its default number of processes.
 
 The runs of a command follow each other, because the machine's speed may change within minutes. Each
-number of rows runs several times, forwards and backwards, and the median time counts. The most
-rows, which take minutes, run once, between the others. The cost of a row is the additional time per
-additional row, from 1x to 10x and from 10x to 100x, so it excludes the start of programs. "Flat"
-means that the second cost is at most a tenth higher than the first. If the first difference is
-below a second, it is not judged, because start times vary as much. Memory is the peak of the
-process tree; shared pages count once. Prints a Markdown table and plots it. Below it are
+number of rows runs several times, forwards and backwards, and the median time counts. The largest
+number of rows, which takes minutes, runs once, between the others. The cost of a row is the
+additional time per additional row, from 1x to 10x and from 10x to 100x, so it excludes the start of
+programs. "Flat" means that the second cost is at most a tenth higher than the first. If the first
+difference is below a second, it is not judged, because start times vary as much. Memory is the peak
+of the process tree; shared pages count once. Prints a Markdown table and plots it. Below it are
 projections to 10^8 records and 10^8 documents, on one such machine and on 100 with Beam.
 """
 
@@ -151,7 +151,7 @@ def stages(folder: Path, data: Path, args: argparse.Namespace) -> dict[str, Call
         output: Path, rows: Callable[[], int], *words: str | Path
     ) -> Callable[[], Measured]:
         def once() -> Measured:
-            # The command would resume from the files of an earlier run.
+            # Otherwise the command would resume from the files of an earlier run.
             shutil.rmtree(output, ignore_errors=True)
             seconds, memory, _ = run(*words)
             return Measured(seconds, rows(), memory)
@@ -300,7 +300,7 @@ def draw(measurements: dict[str, dict[int, Measured]], path: Path) -> None:
 
 
 def order(times: list[int], repeats: int) -> list[int]:
-    """Returns the numbers of rows of a command's runs, in order: [1, 10, 100, 10, 1, 1, 10]."""
+    """Returns the factor of rows for each run of a command: [1, 10, 100, 10, 1, 1, 10]."""
     *few, most = times
     again = (few[:: -1 if number % 2 else 1] for number in range(1, repeats))
     return [*few, most, *itertools.chain.from_iterable(again)]

@@ -13,9 +13,9 @@ that all predict the same number of tokens. Times include the encoder.
 - mesh: `Bitransformer.decode`, with embeddings gathered like ours.
 - hf: `T5ForConditionalGeneration.generate` with its defaults, weights converted to the type.
 
-The last one needs a Python with torch and transformers (torch==2.13.0, transformers==5.23.0), which
-this project's environment does not have. `torch` also needs this project's packages in that Python.
-Without --hf_python both are left out.
+The side "hf" needs a Python with torch and transformers (torch==2.13.0, transformers==5.23.0),
+which this project's environment does not have. The side "torch" also needs this project's packages
+in that Python. Without --hf_python both are left out.
 
 On a shared machine the ratio of processor time varies less.
 """
@@ -30,7 +30,7 @@ from workers import ask, types, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).parent
-# Our rate divided by Hugging Face's, greedy decoding.
+# The goal for greedy decoding: our rate divided by Hugging Face's.
 AIM = 1.5
 
 

@@ -1,8 +1,8 @@
 """The TensorFlow side of inference.py: our decoding and Mesh TensorFlow's.
 
 Started as `inference_tensorflow.py THREADS`; speaks JSON lines (see inference.py). The first line
-sets the model and the inputs, each further line asks for a measurement. The logit of EOS is made
-the lowest, so that each example takes every step.
+sets the model and the inputs, each further line asks for a measurement. EOS is never predicted, so
+that each example takes every step.
 """
 
 import json
@@ -50,7 +50,7 @@ def types_of(question: dict[str, Any]) -> mtf.VariableDType:
 
 
 def without_eos(softmax: np.ndarray) -> np.ndarray:
-    """Returns logits' weights that never predict EOS: of 32,128 logits some are above 0."""
+    """Sets EOS's column to 0. EOS is then never predicted, because some logit is above 0."""
     softmax[:, EOS] = 0.0
     return softmax
 

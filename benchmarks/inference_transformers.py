@@ -18,7 +18,7 @@ from transformers import T5ForConditionalGeneration  # noqa: E402
 
 SMALL = transformers_t5.config(eos_token_id=None)
 
-# With these settings its beam search equals ours with an exponent of 0.
+# With these settings, Transformers' beam search equals ours with a length penalty of exponent 0.
 BEAMS = {"length_penalty": 0.0, "early_stopping": "never"}
 
 

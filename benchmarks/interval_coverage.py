@@ -1,4 +1,4 @@
-"""Simulates how often the intervals of t0.reports.statistics cover, and its tests reject.
+"""Simulates how often t0.reports.statistics' intervals cover the truth, and its tests reject.
 
     .venv/bin/python benchmarks/interval_coverage.py                          # 10,000 for each row
     .venv/bin/python benchmarks/interval_coverage.py --evaluations=500        # half a minute
@@ -35,7 +35,8 @@ from t0.reports.statistics import Interval
 
 EXAMPLES, PROMPTS, ACCURACIES = (56, 277, 1267), (5, 10, 15), (0.6, 0.9)
 KINDS = (statistics.FIXED, statistics.RANDOM)
-# Of the latent score: prompt, example and interaction, and the share of each that two runs share.
+# The standard deviations of the terms of the latent score (prompt, example, and their interaction),
+# and the fraction of each term that two compared runs share.
 DEVIATIONS = {"prompt": 0.25, "example": 1.2, "both": 1.0}
 SHARED = {"prompt": 0.8, "example": 0.8, "both": 0.6}
 SEEDS = 3
@@ -96,7 +97,7 @@ def simulated(setting: Setting, count: int, *, seed: int = 0) -> Iterator[Evalua
 def _effects(
     setting: Setting, size: int, rng: np.random.Generator
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Returns (of prompts [N, 1, P, 1], of examples, of both) for each of two runs."""
+    """Returns the effects of prompts [N, 1, P, 1], examples, and interactions, for two runs."""
     shapes = {
         "prompt": (size, 1, setting.prompts, 1),
         "example": (size, 1, 1, setting.examples),
@@ -166,7 +167,7 @@ class Tally:
         self.sums[name] = self.sums.get(name, 0) + added
 
     def share(self, name: str) -> float:
-        """The percentage of the evaluations that covered, or rejected."""
+        """The percentage of evaluations in which an interval covered, or a test rejected."""
         return float(100 * self.sums[name][0] / self.sums[name][2])
 
     def width(self, name: str) -> float:
@@ -175,7 +176,7 @@ class Tally:
 
 
 def measure(setting: Setting, evaluations: int, *, seed: int = 0) -> Tally:
-    """Returns the intervals and tests of ours, of the crossed bootstrap, and over rows."""
+    """Counts coverage and rejections of our method, of the crossed bootstrap, and over rows."""
     tally = Tally()
     options = {"prompts": setting.kind, "clusters": setting.clusters}
     evaluation_pairs = simulated(setting, evaluations, seed=seed)
@@ -233,7 +234,7 @@ def calibration_coverage(examples: int, sharpness: float, evaluations: int) -> T
 
     Args:
       examples: E.
-      sharpness: 1 for a model without error; above, it is too sure of itself.
+      sharpness: 1 for a perfectly calibrated model; larger for an overconfident model.
       evaluations: the number of simulated evaluations.
     """
     rng = np.random.default_rng(0)

@@ -3,15 +3,15 @@
     python benchmarks/planning.py            # both tables, about two minutes on two cores
     python benchmarks/planning.py --memory --json
 
-Memory: XLA compiles a step of each small model for the CPU. Its own report says what it allocates
-in addition to the arguments (the variables). The estimate reads the same program with the rules of
-a plan for a TPU, and two additions for the CPU: operands of batched products are copied into the
-order that the products need, and each updated variable gets new memory (on a TPU it is updated in
-place).
+Memory: XLA compiles a step of each small model for the CPU. XLA's own report has the bytes that it
+allocates in addition to the arguments (the variables). The estimate reads the same program with the
+rules of a plan for a TPU, and two additions for the CPU: operands of batched products are copied
+into the order that the products need, and each updated variable gets new memory (on a TPU it is
+updated in place).
 
-Planning: the two commands of T0's recipe, planned with few blocks, with all blocks and by formula.
-The table has the seconds of the processor (other load on the machine does not count) and of the
-clock, and the peak memory.
+Planning: the two commands of T0's recipe are planned with few blocks, with all blocks and by
+formula. The table has the seconds of the processor (other load on the machine does not count) and
+of the clock, and the peak memory.
 """
 
 import argparse
@@ -52,7 +52,8 @@ def main():
     if args.shape:
         print(json.dumps(measure(args.shape)))
         return
-    # XLA compiles each with one thread; only bytes are measured.
+    # The shapes are measured in parallel, because XLA compiles each one with a single thread. Only
+    # bytes are measured, not times.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = list(pool.map(child, SHAPES))
     if args.json:
@@ -130,7 +131,8 @@ def with_transposes(program):
             if (operand, order) not in copies:
                 copies[operand, order] = len(values)
                 values.append(program.values[operand])
-                # It reads like a sum: fused with its input, but its result is stored.
+                # The copy is treated like a sum: it is fused with its input, but its result is
+                # stored.
                 copy = dataclasses.replace(
                     step, kind="Sum", inputs=(operand,), outputs=(len(values) - 1,), detail=None
                 )
@@ -184,7 +186,7 @@ def configure(name):
             "run.train_steps = 100",
         ],
     )
-    # Only one of the eight replicas: a mesh of one device.
+    # Only one of the eight replicas is computed, on a mesh of one device.
     import mesh_tensorflow as mtf
 
     return dataclasses.replace(
@@ -193,7 +195,7 @@ def configure(name):
 
 
 def build(run):
-    """Builds a step with Mesh TensorFlow on one device: its features and what to fetch."""
+    """Builds a step with Mesh TensorFlow on one device; returns its features and its fetches."""
     import tensorflow.compat.v1 as tf
     from mesh_tensorflow.transformer import utils as mesh_utils
 

@@ -1,4 +1,4 @@
-"""Measures one large matrix product in this process: the limit to which other figures are compared.
+"""Measures one large matrix product in this process, the limit for comparisons of other figures.
 
 .venv/bin/python benchmarks/product_rate.py float32   # GFLOP/s
 """
@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-# Our commands also set it; TensorFlow's default uses oneDNN only with AVX-512 VNNI.
+# Our commands also set this variable. By default, TensorFlow uses oneDNN only with AVX-512 VNNI.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import tensorflow.compat.v1 as tf  # noqa: E402

@@ -1,8 +1,8 @@
-"""A checkpoint of random weights for a benchmark, made by Mesh TensorFlow's own initializers.
+"""Writes a checkpoint of random weights for a benchmark, with Mesh TensorFlow's initializers.
 
     checkpoint, shapes = random_checkpoint(model, "/tmp/folder")
 
-`t0.compat.apply()` must come before the import.
+Call `t0.compat.apply()` before you import this module.
 """
 
 from collections.abc import Callable, Mapping

@@ -5,14 +5,15 @@
     .venv/bin/python benchmarks/run.py ... --only training scoring
 
 DATA and RECIPES are data folders, as for `--data_dir`; RECIPES has `text/`. Run nothing else on the
-machine during that time. All claims take about 40 minutes on two cores: their rounds, rows and
-steps are fewer than the defaults of the programs, which benchmarks/README.md has.
+machine during that time. A claim is one program with its arguments. All claims together take about
+40 minutes on two cores, because they use fewer rounds, rows and steps than the programs' defaults,
+which are in benchmarks/README.md.
 
 OUT/<claim>.md is the output of a program. OUT/table.md has all of them below a line about the
 machine (processor, cores, instruction sets, the rate of one large product) and the commit. Each
 claim appends one line to benchmarks/history.jsonl: date, commit, machine, seconds, exit status, and
 the cells of the program's Markdown tables as text. `--history` prints one claim's cells over time,
-which shows a slower commit.
+to find the commit that made something slower.
 """
 
 import argparse
@@ -36,7 +37,8 @@ HISTORY = FOLDER / "history.jsonl"
 INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 LOOP = "for number in range(10**6): number & 3"
 
-# Plain and rank-evaluation prompts that the feeding benchmark packs.
+# A regular expression of the prompts that the feeding benchmark packs, without their
+# rank-evaluation tasks.
 PROMPTED = "(super_glue_rte|hellaswag|social_i_qa)_(?!.*score_eval).*"
 FED = "(super_glue_rte|hellaswag|social_i_qa|rotten_tomatoes)_(?!.*score_eval).*"
 
@@ -47,11 +49,11 @@ PATHS = ("data_dir", "recipes_dir", "vocab", "hf_python", "output")
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A program and its arguments here; {names} of paths are replaced."""
+    """A program and its arguments, in which {names} of paths are replaced."""
 
     program: str
     arguments: tuple[str, ...] = ()
-    before: tuple[str, ...] = ()  # a command of ours that makes what the program reads
+    before: tuple[str, ...] = ()  # one of our commands, whose output the program reads
 
 
 CLAIMS = {
@@ -151,7 +153,7 @@ def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": values.get("model name", platform.processor()),
-        # Clouds use one name for processors of several generations.
+        # The name is not enough, because clouds use one name for processors of several generations.
         "family": [values.get("cpu family", ""), values.get("model", "")],
         "cores": os.cpu_count(),
         "instruction_sets": [name for name in INSTRUCTION_SETS if name in flags],
@@ -172,7 +174,8 @@ def _product(dtype: str) -> int:
 
 def _environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    # Commands start from bytecode, like a user's, whatever this shell's settings are.
+    # Commands may write and read compiled bytecode, as they do for a user, whatever the settings of
+    # this shell are.
     set_here = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
     return {**os.environ, **set_here}
 

@@ -9,10 +9,11 @@ process, which has loaded and warmed up before and sleeps while another one work
 number of threads. Ratios are of medians over the rounds, so that other load on the machine affects
 all scorers.
 
-- ours: the scoring of `score_eval`. The table has the choices per second of scoring, and of scoring
-  with the lowering of its batch shapes, as in a run of this many examples.
+- ours: the scoring of `score_eval`. The table has the choices per second without the lowering of
+  the batch shapes, and with it, as in a run of this many examples.
 - mesh: Mesh TensorFlow's scoring, with every choice padded to 1024 + 256 tokens, on a few batches.
-  `t0.compat` fixes its crash at the end; the measured program is the one that it runs.
+  `t0.compat` fixes a crash at the end of this scoring. The measured program is the one that Mesh
+  TensorFlow runs.
 - hf: `T5ForConditionalGeneration`, one forward pass per choice, in batches of choices that are
   sorted by length and padded to the longest; bfloat16 with autocast. It needs a Python with torch
   and transformers (torch==2.13.0), which this project's environment does not have. Without

@@ -1,8 +1,9 @@
 """The TensorFlow side of scoring.py: our scoring and Mesh TensorFlow's.
 
 Started as `scoring_tensorflow.py THREADS FOLDER DATA VOCAB`; speaks JSON lines (see scoring.py).
-The first question prepares, each further one measures. Writes the token ids of the scored choices
-to FOLDER/<dataset>.json, for the scorer in the other environment.
+The first question loads the model and the data, and each further question asks for a measurement.
+Writes the token ids of the scored choices to FOLDER/<dataset>.json, for the scorer in the other
+environment.
 """
 
 import collections
@@ -138,7 +139,7 @@ class Ours:
         }
 
     def _flop(self, inputs: int, targets: int) -> float:
-        """Returns the FLOP of an input and its choices, attention between tokens included."""
+        """Returns the FLOPs of an input and its choices, including attention between tokens."""
         tokens = inputs * self._costs.input_token + targets * self._costs.target_token
         encoder, decoder = self._attention_widths
         return tokens + 4.0 * inputs * (inputs * encoder + targets * decoder)

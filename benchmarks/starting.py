@@ -3,11 +3,11 @@
     .venv/bin/python benchmarks/starting.py --data_dir=DIR --vocab=spiece.model --rounds=3
 
 Each command runs in a fresh process with the same gin files: t5.1.1.mini from random weights, 16 x
-(256 + 32) tokens of one RTE prompt, from a cache that is made before, including the checkpoint of
-step 0. The peer is `t5.models.mesh_transformer_main` with this project's patches for current
-TensorFlow. The two take turns; a first round, which warms the file cache, does not count. Prints a
-Markdown table: median seconds of the processor and by the clock, from the start of the process to
-the end of the step.
+(256 + 32) tokens of one RTE prompt, from a cache that was made in advance. The time includes the
+checkpoint of step 0. The peer is `t5.models.mesh_transformer_main` with this project's patches for
+current TensorFlow. The two take turns; a first round, which warms the file cache, does not count.
+Prints a Markdown table: median seconds of the processor and by the clock, from the start of the
+process to the end of the step.
 """
 
 import argparse

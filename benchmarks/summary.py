@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/summary.py --check    # exit with 1 if the table is out of date
 
 A row shows the claim's newest run on a machine with AVX-512 BF16, or on any machine if there is
-none. Runs that missed a goal count. The ratio is above 1 if ours is better.
+none. A run that missed a goal is also shown. The ratio is above 1 if ours is better.
 """
 
 import argparse

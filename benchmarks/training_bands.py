@@ -17,7 +17,7 @@ from pathlib import Path
 
 from training_runs import gin, series, train
 
-# The maximum difference of each mean over WINDOW steps, and of the final held-out loss.
+# The maximum relative difference of each mean over WINDOW steps, and of the final held-out loss.
 BAND = 0.01
 WINDOW = 25
 

@@ -13,8 +13,8 @@ another one works:
 - prompted data: useful tokens per second, without padding. Our engine packs examples into 4 rows of
   512 + 128. The peer's batches have 16 of the same examples, padded to the longest;
 - processes: our engine as one process with both cores' threads, and as two with one thread each,
-  which send gradients and gathered weights through the machine's network stack. The same again with
-  twice as many sequences, so that a step computes more and sends the same amount.
+  which send gradients and gathered weights through the machine's network stack. This is repeated
+  with twice as many sequences, so that a step computes more but sends the same amount.
 
 `--only` selects tables. Run nothing else during that time: threads that share a core with other
 programs wait for each other, and a step takes several times as long.

@@ -73,7 +73,7 @@ def opened(
 
 
 def fill(model: torch.nn.Module) -> None:
-    """Fills a model on its device if the values do not matter; on the host it takes minutes."""
+    """Fills a model with random values on its device; filling it on the host takes minutes."""
     for parameter in model.parameters():
         sharding.local_rows(parameter).normal_(std=0.02)
 
@@ -84,7 +84,7 @@ def measured(engine: loop.TorchEngine, batches: Iterator[Any], steps: int) -> di
     for _ in range(steps):
         batch = next(batches)
         token_count += tokens(batch)
-        engine.take(batch)  # which reads the loss, and so waits for the device
+        engine.take(batch)  # reads the loss, and so waits for the device
     return {
         "seconds": time.perf_counter() - began,
         "processor": time.process_time() - processor,

@@ -32,7 +32,8 @@ def types() -> tuple[str, ...]:
 
 def environment(root: Path | None = None, *, gpus: bool = False) -> dict[str, str]:
     """Returns the environment of a process that measures this checkout or the one in `root`."""
-    # Commands start from bytecode, like a user's, whatever this shell's settings are.
+    # Commands may write and read compiled bytecode, as they do for a user, whatever the settings of
+    # this shell are.
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     if not gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ""
@@ -45,7 +46,7 @@ def environment(root: Path | None = None, *, gpus: bool = False) -> dict[str, st
 def worker(
     command: list[str], threads: int, root: Path | None = None, *, gpus: bool = False
 ) -> subprocess.Popen:
-    """Starts a worker: a JSON line to it requests a measurement, a JSON line from it answers.
+    """Starts a worker, which answers each JSON line with the JSON line of a measurement.
 
     Args:
       command: the program and its arguments.

@@ -1,4 +1,4 @@
-"""Arguments shared by several commands.
+"""Defines the arguments that several commands share.
 
 add_shared(parser, "data_dir", "vocab", "json")
 parser.add_argument("--ngrams", default="13,8", action=JoinedList)

@@ -290,7 +290,8 @@ def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "command", f"{row['name']} {runs}"
     yield "disk", f"{disk['free_bytes'] / 1e9:.1f} GB free in {disk['path']}"
     for label, facts in report.get("cloud", {}).items():
-        # A dict shows its names with a true value: permissions, or caches with faults.
+        # A value may be a dict, such as permission -> whether the account has it, or cache -> its
+        # faults. Only names with a true value are shown.
         words = {
             name: " ".join(filter(value.get, value)) if isinstance(value, dict) else value
             for name, value in facts.items()

@@ -108,7 +108,8 @@ def _is_reachable() -> bool:
     except urllib.error.HTTPError:
         return True
     except OSError as error:
-        # Only TensorFlow's client may trust the certificate. The server has still answered.
+        # A certificate error means that the server has answered. TensorFlow's client may trust a
+        # certificate that Python does not trust.
         return isinstance(getattr(error, "reason", None), ssl.SSLError)
     return True
 

@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
 def _words_for_torch(words: Sequence[str]) -> list[str] | None:
     """Returns the command line for `python -m t0.torch`; None if Mesh TensorFlow runs.
 
-    Specifications are written, and configurations listed, by Mesh TensorFlow's side for both
+    Specifications and lists of the configuration come from Mesh TensorFlow's side, for both
     engines.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

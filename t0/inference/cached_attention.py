@@ -11,7 +11,8 @@ with layers that have the same variables and
 - read only the chunks that contain tokens, so that a high limit T costs nothing;
 - compute the encoder's keys [B, H, D, L] and values [B, H, L, D] once, and share them among the
   beams;
-- compute in float32, whatever the activation type, except for the sums of the encoder's values.
+- compute in float32, whatever the activation type is. Only the weighted sums of the encoder's
+  values are computed in the activation type.
 
 The beams of an example share one cache. When beams are reordered, no cached value moves. Instead,
 `ancestors` [B, K, T] says in which column of the cache each earlier token of a beam is, and all
@@ -271,5 +272,5 @@ def _by_position(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 def _swapped(x: tf.Tensor) -> tf.Tensor:
-    """Swaps the second and third of four dimensions. If they are small, a transpose is slower."""
+    """Swaps the second and third of four dimensions, faster than a transpose if they are small."""
     return tf.stack(tf.unstack(x, axis=1), axis=2)

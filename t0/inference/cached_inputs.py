@@ -4,7 +4,8 @@
     next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
 The examples have the same order as in SeqIO, and therefore the same numbers. In a task with
-instructions, an input contains the demonstrations that fit, and the target is the first output.
+instructions, an input contains the demonstrations that fit into the length limit, and the target is
+the first of the row's outputs.
 """
 
 import itertools
@@ -115,7 +116,7 @@ def _decode_instructions(
 
 
 def _select_slices(text: bytes, sizes: np.ndarray, fits: np.ndarray) -> bytes:
-    """Removes the parts that do not fit from a text, given the size of each part in bytes."""
+    """Removes those parts of a text that do not fit; `sizes` are the parts' sizes in bytes."""
     ends = np.cumsum(sizes)
     bounds = zip((ends - sizes)[fits].tolist(), ends[fits].tolist(), strict=True)
     return b"".join(text[start:end] for start, end in bounds)

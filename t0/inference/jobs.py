@@ -100,7 +100,7 @@ def has_generator(model_type: str) -> bool:
 
 
 def uses_own_inference(model_type: str) -> bool:
-    """Returns whether mode `infer` runs this package, and not Mesh TensorFlow's inference.
+    """Returns whether mode `infer` runs this package instead of Mesh TensorFlow's inference.
 
     Raises:
       UserError: if `t0.infer` is configured with a model or function that this package does not

@@ -87,7 +87,7 @@ class InferenceSettings:
 
     @property
     def configured(self) -> bool:
-        """Whether `t0.infer` has an input or output. If not, only T5's inference may be set up."""
+        """Whether `t0.infer` has an input or output. If not, the run may use T5's `infer.gin`."""
         return any((self.mixture_or_task_name, self.input_file, self.output_dir))
 
     @property

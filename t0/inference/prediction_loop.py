@@ -35,7 +35,7 @@ class TokenGenerator(Protocol):
     """A model that predicts tokens.
 
     Attributes:
-      replicas: the number of which the batch size B must be a multiple.
+      replicas: the batch size B must be a multiple of this number.
     """
 
     replicas: int

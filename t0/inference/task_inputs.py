@@ -80,7 +80,7 @@ def open_task(
 def _hides_labels(task: seqio.Task, split: str) -> bool:
     """Returns whether a cached split has rows without a label.
 
-    The records themselves do not say which of them have none.
+    A record does not say whether its label is missing.
     """
     source = task.source
     if not isinstance(source, PromptedSource):

@@ -1,4 +1,4 @@
-"""Rehearses a pod run on this machine: each core of a TPU slice becomes a copy in one graph.
+"""Rehearses a pod run on this machine, in one graph with a copy of each TPU core's program.
 
 rehearse        runs `t0 rehearse`: shrinks the run, checks the memory, prints the comparison
 feeding         the batches of each core, from TPUEstimator's own operations

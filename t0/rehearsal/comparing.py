@@ -3,18 +3,18 @@
     comparison = compare_training(run, batches, steps=5)      # after gin has been parsed
     comparison.disagreements()           # one sentence for each difference; [] if they agree
 
-The comparison covers losses, gradients, weights and a checkpoint. Both sides start from the same
-weights, drawn by the pod's initializers, and take the same batches. After the steps, the pod's
-hosts gather the slices of each variable into its master variable, and Mesh TensorFlow's saver
-writes the masters. Both sides restore that checkpoint, take one more step, score choices and
-measure perplexity.
+The comparison covers losses, gradients, weights and a checkpoint. Its two sides are the pod's
+virtual cores and our loop. Both sides start from the same weights, drawn by the pod's initializers,
+and take the same batches. After the steps, the pod's hosts gather the slices of each variable into
+its master variable, and Mesh TensorFlow's saver writes the masters. Both sides restore that
+checkpoint, take one more step, score choices and measure perplexity.
 
 The numbers of both sides differ by rounding, because sums over cores and fused operations add in
 another order. The tolerances depend on the type of activations (`BANDS`). Some weights have no
 tolerance: Adafactor and Adam divide a gradient by its own size. So if a gradient is zero except for
-rounding, its sign is arbitrary, and its weight moves a whole step up in one program and down in the
-other. Only such weights are excluded, and only if the gradients of both programs are as small as
-rounding errors.
+rounding, its sign is arbitrary, and its weight may move a whole step up in one program and a whole
+step down in the other. Only such weights are excluded, and only if the gradients of both programs
+are as small as rounding errors.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class Bands:
       gradient: the tolerance for the first step's gradient of each variable: the norm of the
         difference, relative to the norm of the gradient.
       sign: the tolerance for one number of a gradient, relative to the gradient's root mean square.
-        Rounding may flip the sign of smaller numbers.
+        Rounding may flip the sign of numbers that are smaller than this.
       weights: the tolerance for a variable after the steps: the norm of the difference, relative to
         the norm of the variable's change in the steps. Weights are excluded if rounding decides the
         sign of their gradient.

@@ -6,8 +6,8 @@
 
 Mesh TensorFlow feeds a pod in mode `BROADCAST`: the first host reads the input function and sends
 the global batch to every core, and each core selects its rows by the layout. TPUEstimator creates
-one operation per core that enqueues the batch. Here the inputs of these operations are read
-instead, so a core gets exactly the batch that its host would enqueue for it.
+one operation per core that enqueues the batch. This module reads the inputs of these operations
+instead of running them. So a core gets exactly the batch that its host would enqueue for it.
 
 For a run's own mixture, the input function is that of Mesh TensorFlow's `run`. It uses T5's dataset
 function and packing, and repeats and batches the data as in `t0/training/estimator.py`. No model
@@ -119,7 +119,7 @@ def _enqueue_features(
 
 
 def _context(slice_: Topology) -> Any:
-    """Returns a substitute for TPUEstimator's context, with what broadcast feeding reads."""
+    """Returns a substitute for TPUEstimator's context, with the fields for broadcast feeding."""
     assignment = device_assignment(slice_)
 
     def host(replica_id: int | None = None, host_id: int | None = None) -> str:
@@ -150,7 +150,7 @@ def _remove_core_operations(graph_def: Any) -> Any:
 
 
 def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
-    """Returns each (core, feature) for which the batch differs from that of the first core."""
+    """Returns each (core, feature) whose batch differs from the first core's batch."""
     first = cores[0]
     return [
         (number, name)

@@ -20,8 +20,8 @@ The program is the one that Mesh TensorFlow lowers for a TPU, with these changes
   define their order.
 - All copies of a loop (over microbatches or decoded tokens) share the loop's frame and condition,
   so that a collective within the loop combines copies of the same iteration. If the condition
-  depends on the core, that of the first core is used. It is the same on all cores, because the
-  program computes it from a sum over all cores.
+  depends on the core, all copies use the condition of the first core. The condition is the same on
+  all cores, because the program computes it from a sum over all cores.
 """
 
 import collections

@@ -50,7 +50,7 @@ class WholeTensors:
 
     Attributes:
       values: name -> the whole tensor.
-      unequal: the names of the tensors of which two cores have different replicas.
+      unequal: the names of the tensors whose replicas differ between two cores.
     """
 
     values: Mapping[str, np.ndarray]
@@ -205,7 +205,7 @@ class _SlicedTensors:
         )
 
     def split_stacked(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns each variable by name, also those that Mesh TensorFlow has stacked into one."""
+        """Returns each variable by name, and splits those that Mesh TensorFlow stacked into one."""
         single: dict[str, np.ndarray] = {}
         for name, value in values.items():
             stacked = self._stacked[name]

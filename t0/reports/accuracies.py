@@ -38,7 +38,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Grid:
-    """Which examples of a dataset each run got right, for the examples that all runs scored.
+    """Says which examples of a dataset each run got right, among those that all runs scored.
 
     P is the number of prompts, E the number of these examples, and S a run's number of seeds.
 
@@ -103,8 +103,8 @@ class Gap:
       p_value: the p-value of the test for no difference, which generalizes to other examples and
         prompts.
       fixed_p_value: the p-value of the same test for these prompts only.
-      detectable: the smallest true difference, in percentage points, that four of five such
-        evaluations would find.
+      detectable: the smallest true difference, in percentage points, that the test would find in
+        four of five repetitions of this evaluation.
       correlation: the correlation of the two runs' means by example; None if one run has the same
         mean on all examples.
       prompts: the number of prompts.

@@ -36,7 +36,8 @@ from t0.reports.statistics import FIXED, crossed_mean, interval_of_difference, p
 
 SCHEMA = 1
 RESULT = "overlap.json"
-# With fewer clean or fewer overlapping examples, the difference `clean - all` is not tested.
+# If there are fewer clean or fewer overlapping examples than this, the difference `clean - all` is
+# not tested.
 FEWEST = 5
 _SCORE_EVAL = "_score_eval"
 
@@ -270,9 +271,8 @@ def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
 def _clean_minus_all(grid: Grid, clean: np.ndarray) -> Any:
     """Returns the accuracy on clean examples minus the accuracy on all, as a mean over prompts.
 
-    Its variance is that of the sum over examples of each example's influence on both accuracies, as
-    in the linearized variance of a ratio estimator (Cochran, Sampling Techniques, 3rd ed., 1977,
-    chapter 6).
+    Its variance is computed from each example's influence on both accuracies, as in the linearized
+    variance of a ratio estimator (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 6).
     """
     right = grid.right[0].astype(float)
     present, clean_present = grid.present.astype(float), (grid.present & clean).astype(float)

@@ -460,7 +460,7 @@ def _make_difference_table(comparison: RunComparison) -> ReportTable:
 
 
 def _count_significant_prompts(prompts: Sequence[Row] | None) -> dict[str, int | None]:
-    """Counts the prompts on which a run is significantly better and those on which it is worse.
+    """Counts the prompts on which a run differs significantly from the baseline, by direction.
 
     The p-values are not adjusted for the number of prompts.
     """

@@ -76,7 +76,7 @@ def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
 
 
 def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
-    """Returns series of checkpoints -> (colour, text), with the colour of its first checkpoint."""
+    """Returns series -> (colour, text). The colour is that of the series' first checkpoint."""
     entries: dict[str, tuple[str, str]] = {}
     for run in runs:
         entries.setdefault(run.series, (run.mark.colour, run.name))

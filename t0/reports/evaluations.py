@@ -201,7 +201,7 @@ def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
 
 
 def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tuple[int, ...]:
-    """Returns the positions in `runs` of the last checkpoints of the series at `positions`."""
+    """Returns, for each series among the runs at `positions`, its last checkpoint's position."""
     last: dict[str, int] = {}
     for i in positions:
         best = last.get(runs[i].series)
@@ -551,7 +551,7 @@ def _find_predictions_file(record: Mapping[str, Any], path: Path, where: str) ->
 
 
 def read_predictions(file: Path) -> Iterator[Prediction]:
-    """Yields the predictions in a file. A `.json` file of questions has only a sample of them.
+    """Yields the predictions in a file. A `.json` file has only a sample of the predictions.
 
     Raises:
       UserError: if the file cannot be read, or a line is malformed; the message names file and
@@ -596,6 +596,6 @@ def _parse_prediction(record: object, where: str) -> Prediction:
 
 
 def _collect_texts(*values: object) -> list[str]:
-    """Returns the values that are texts, and of lists only the texts; leaves out other values."""
+    """Returns all texts among the values, and among the items of those values that are lists."""
     lists = [value if isinstance(value, list) else [value] for value in values]
     return [text for texts in lists for text in texts if isinstance(text, str)]

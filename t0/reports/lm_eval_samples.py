@@ -54,7 +54,7 @@ class HarnessPrompt:
 
 
 def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
-    """Returns the harness's task -> its samples file, for the tasks that have such a file.
+    """Returns task -> its samples file, for those of the harness's tasks that have one.
 
     Raises:
       UserError: if no task has a samples file.

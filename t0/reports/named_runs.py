@@ -133,7 +133,7 @@ def _parse_word(word: str) -> tuple[str, list[Path]]:
 def _group_models(
     path: Path, runs: Sequence[EvaluatedRun], *, alone: bool
 ) -> dict[object, list[EvaluatedRun]]:
-    """Groups the checkpoints whose result files are at a path by model.
+    """Groups, by their models, the checkpoints whose result files are at a path.
 
     Args:
       path: a result file or a folder.

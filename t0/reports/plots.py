@@ -298,7 +298,7 @@ def png_bytes(figure: "Figure") -> bytes:
     buffer = io.BytesIO()
     figure.set_dpi(PNG_DOTS_PER_INCH)
     with styled():
-        # `savefig` would draw the figure twice, because it has a layout engine.
+        # `savefig` would draw the figure twice, because the figure has a layout engine.
         FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 

@@ -59,8 +59,8 @@ _LINKS = {
     "report_metrics.csv": "CSV of metrics",
     "report.json": "JSON",
 }
-# Files that only some reports have, or that only earlier versions wrote. A new report removes those
-# that an earlier report in the folder had and the new one has not.
+# Files that only some reports have, or that only earlier versions of this module wrote. If an
+# earlier report in the folder has such a file and the new report does not, the file is removed.
 _NOT_ALWAYS = (
     *(_BOXES, _RELIABILITY, _STEPS, _METRICS, _CURVES, _DIFFERENCES, "run_prompts.png"),
     *("report.csv", "report_classes.csv", "report_metrics.csv", "report.md"),

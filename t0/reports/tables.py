@@ -6,13 +6,13 @@ r"""Renders a table in four formats, for the page, the terminal, CSV and JSON.
     table.records()            # [{"dataset": "rte", "mean": 54.151}], for JSON
     list(table.lines())        # ["dataset  mean", "rte      54.2"], for the terminal
 
-The page renders a table with `data_table` of macros.html.j2. Page and terminal show `columns`,
-whose cells are formatted by functions such as `number`, `signed` and `interval`. CSV and JSON
-contain the values of the rows at full precision, under the names in `fields`.
+The page renders a table with `data_table` of macros.html.j2. The page and the terminal show
+`columns`, whose cells are formatted by functions such as `number`, `signed` and `interval`. CSV and
+JSON contain the values of the rows at full precision, under the names in `fields`.
 
 Texts are untrusted, so in CSV a text that a spreadsheet would interpret as a formula is prefixed
-with an apostrophe. An unknown value (None) is a dash on page and terminal, empty in CSV, and null
-in JSON.
+with an apostrophe. An unknown value (None) is a dash on the page and in the terminal, empty in CSV,
+and null in JSON.
 """
 
 import csv
@@ -99,7 +99,7 @@ def fact(value: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Formats a value for page and terminal.
+    """Formats a value for the page and the terminal.
 
     >>> value_text(54.151), value_text(1000), value_text(None), value_text("rte")
     ('54.2', '1,000', '–', 'rte')
@@ -163,7 +163,7 @@ class ReportTable:
         label as "run".
       nested: fields with structured values, which are only in JSON.
       long: whether the page shows only the first rows, and a text field to filter all rows.
-      shown: returns whether page and terminal show a row; by default they show all rows.
+      shown: returns whether the page and the terminal show a row; by default they show all rows.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Runs of `t5_mesh_transformer`, from its flags to the function that runs its mode.
+"""Performs runs of `t5_mesh_transformer`: reads the flags, checks the run, and runs its mode.
 
     command      the steps of a run: configure, list or check, run
     configure    sets modules, data folders, vocabulary and gin of the process; `reset` undoes it

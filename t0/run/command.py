@@ -59,7 +59,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
         if flags.tpu and not flags.use_model_api:
             _print_notes([host_pipeline.dry_run_line(flags)])
         return
-    # After parsing gin, because a configuration may also set cache folders.
+    # Cache folders are set after gin is parsed, because a configuration may also set them.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     if tpu:
         tpu_checks.check_run(tpu, model_dir=model_dir, **_describe_mesh(flags))
@@ -228,7 +228,7 @@ def _bind_flags(flags: Any, mode: str) -> None:
         if name.startswith("get_variable_dtype.") or name == "t0.score_eval.dtype":
             value = devices.activation_dtype(value).name
         gin.bind_parameter(name, value)
-        if mode == "eval" and name.startswith("get_variable_dtype."):  # which may also rank
+        if mode == "eval" and name.startswith("get_variable_dtype."):  # this mode may also rank
             gin.bind_parameter("t0.score_eval.dtype", value)
     if flags.finetune_steps is not None or flags.epochs is not None:
         plan = train_steps.plan_steps(

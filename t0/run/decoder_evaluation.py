@@ -1,4 +1,4 @@
-"""Rank evaluation of a decoder-only model for `t0 eval`, with PyTorch.
+"""Ranks answer choices with a decoder-only model on PyTorch, for `t0 eval`.
 
     evaluate("/models/gpt2", "/models/gpt2", WholeEvaluation("out", "gpt2", names, join="lm-eval"))
 

@@ -326,7 +326,7 @@ def torch_evaluation(arguments: Mapping[str, Any]) -> Any:
 
 
 def given_facts() -> dict[str, Any]:
-    """Returns those settings of the evaluation that differ from the defaults, for its results."""
+    """Returns the settings that differ from the defaults, for the facts in the results file."""
     settings = EvaluationSettings()
     engine = settings.engine if settings.engine != "tensorflow" else None
     facts = {"name": settings.name, "source": settings.source, "engine": engine}

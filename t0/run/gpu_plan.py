@@ -99,7 +99,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "recompute": switches.recompute,
             "keep_gathered": switches.keep,
             "microbatches": microbatches,
-            "tf32": card.teraflops is not None,  # Ampere and later have both
+            "tf32": card.teraflops is not None,  # Ampere and later have bfloat16 and TF32
         },
         "per_gpu_bytes": {
             **dataclasses.asdict(required),

@@ -91,7 +91,8 @@ def input_function(mode: str, arguments: Mapping[str, Any]) -> InputFunction | N
     replacements = {
         "mesh_utils.get_estimator": _CapturingEstimator,
         "mesh_utils.eval_model": _capture_evaluation,
-        # The real function reads checkpoints. A run opens its data before it reads them.
+        # The replaced function looks for checkpoints. None is needed here, because a run opens
+        # its data before it reads a checkpoint.
         "mesh_utils.get_checkpoint_iterator": lambda *args, **kwargs: ["model.ckpt-0"],
     }
     with contextlib.ExitStack() as replaced:

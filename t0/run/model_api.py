@@ -1,4 +1,4 @@
-"""T5's Model API, for `t5_mesh_transformer --use_model_api`.
+"""Runs the modes of T5's Model API, for `t5_mesh_transformer --use_model_api`.
 
 Without a TPU, our own loop trains. Everything else is Mesh TensorFlow's code.
 """
@@ -32,8 +32,8 @@ def operative_config(flags: Any) -> list[str]:
     """Returns a list with the path of the model's operative config; an empty list for a new model.
 
     Raises:
-      UserError: there is no operative config next to the checkpoints; or it is not in --gin_file,
-        and imports an unknown module that is not in --module_import.
+      UserError: there is no operative config next to the checkpoints; or the operative config is
+        not in --gin_file, and imports an unknown module that is not in --module_import.
     """
     if flags.mode in (None, "train"):
         return []
@@ -84,7 +84,8 @@ def run(flags: Any) -> None:
         with compat.replaced("mesh_utils.train_model", estimator.train_model):
             types = _flag_parameters(flags)
             types = {name: devices.activation_dtype(value).name for name, value in types.items()}
-            # Without a TPU, the model binds float32. It parses these bindings after that.
+            # Without a TPU, the model first binds float32, and then parses these bindings, which
+            # therefore replace float32.
             bindings = [f"{name} = '{value}'" for name, value in types.items()]
             model = _model(flags, total_steps, extra_gin_bindings=bindings)
             _carry_out(model, flags, steps)

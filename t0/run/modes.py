@@ -1,4 +1,4 @@
-"""The table from a mode to the function that runs it.
+"""Finds the function that runs a mode, and calls it.
 
     carry_out(ConfiguredRun("train", arguments))
 
@@ -105,7 +105,7 @@ _NOTHING_SAVED = "nothing is saved, and the same command starts again"
 
 
 def reading_only(checkpoint: str) -> dict[str, Callable[..., Any]]:
-    """Returns functions with which Mesh TensorFlow's modes only read `checkpoint`.
+    """Returns functions that make Mesh TensorFlow's modes read only `checkpoint`.
 
     Returns:
       key of `compat.REPLACEABLE` -> the function that replaces it.

@@ -1,4 +1,4 @@
-"""Preflight checks of mode, data, batch and checkpoints, before the model is built.
+"""Preflight checks: checks a run's mode, data, batch and checkpoints before it builds the model.
 
     run_mode()                                                        # "train"
     check_mixtures({"vocab": ["/v/spiece.model"]})                    # UserError, or notes
@@ -119,9 +119,9 @@ def check_mixtures(
 def _mixture_functions(mode: str) -> list[str]:
     """Returns the dataset functions that read a mixture in a mode (one or none).
 
-    A function that reads files, such as T5's for TSV files or one of Mesh TensorFlow's, reads no
-    mixture, even if a mixture is set for the sake of its vocabulary. A user's own function may call
-    T5's function; in that case a mixture is set.
+    A function that reads files, such as T5's function for TSV files or a function of Mesh
+    TensorFlow, reads no mixture. A mixture may still be set, because its vocabulary is used. A
+    user's own function may call T5's function. If a mixture is set, this is assumed.
     """
     function = DATASET_FUNCTIONS.get(mode)
     reader = bound(_READS[mode]) if function else None
@@ -151,7 +151,7 @@ def _hint_if_absent(hint: str | None) -> Iterator[None]:
 def _describe_truncation(name: str, split: str, mode: str, *, use_cached: bool) -> list[str]:
     """Returns notes about how much of the mixture `name` the run's lengths truncate."""
     lengths = lengths_of_run()
-    # Truncated tokens of targets are only lost in training.
+    # Only training loses the truncated tokens of targets.
     notes = [*opening.notes(name, split, lengths if mode == "train" else None)]
     if lengths and mode in ("train", "perplexity_eval"):
         tasks = seqio.get_subtasks(opening.known_mixture(name))

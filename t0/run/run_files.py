@@ -1,4 +1,4 @@
-"""Functions for the run files in `gin/runs/`, which read folders and checkpoints from macros.
+"""Reads folders and checkpoints from gin macros, for the run files in `gin/runs/`.
 
     model_dir(None)                                         # the macro MODEL_DIR, else None
     folder_of_checkpoint("/models/t5/model.ckpt-100")       # "/models/t5"
@@ -30,8 +30,8 @@ def model_dir(flag: str | None) -> str | None:
     Raises:
       UserError: flag and macro name different folders, or the macro is not text.
     """
-    # gin writes macros that it evaluates to the operative config, which must not contain this
-    # folder.
+    # If gin evaluates a macro, it also writes the macro to the operative config, which must not
+    # contain this folder.
     macro = bound("%MODEL_DIR", evaluate=False)
     if isinstance(macro, gin_config.ConfigurableReference):
         macro = bound("%MODEL_DIR")

@@ -1,4 +1,4 @@
-"""The files that describe a run in its model directory, for an engine without gin.
+"""Builds the files that describe a run in its model directory, for an engine without gin.
 
     records = training_records(arguments)      # after `arguments.read`
     records["operative_config.gin"]            # the text that our TensorFlow loop would write

@@ -1,4 +1,4 @@
-"""PyTorch instead of TensorFlow as the engine of `t0 eval` and mode `eval`.
+"""Evaluates with PyTorch instead of TensorFlow, for `t0 eval` and mode `eval`.
 
     choose_engine("auto", "auto")           # "torch" if PyTorch sees a GPU, else "tensorflow"
     engine = TorchEvaluation(arguments, "auto")         # gin's model; arguments of Mesh's `run`

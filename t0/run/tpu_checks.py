@@ -222,7 +222,7 @@ def check_run(
 
 
 def _mesh_faults(kind: str, mesh_cores: int | None) -> Iterator[str]:
-    """Yields a fault if the mesh does not have the cores of the slice, such as "v3-32"."""
+    """Yields a fault if the mesh has another number of cores than the slice (such as "v3-32")."""
     if mesh_cores is None or kind not in SLICES:
         return
     cores = topology(kind).cores

@@ -1,4 +1,4 @@
-"""The initial checkpoint of `t5_mesh_transformer` and its export, in any checkpoint format.
+"""Finds the initial checkpoint of `t5_mesh_transformer`, in any format, and exports the model.
 
     arguments, checkpoint = find(flags)         # --checkpoint, run.init_checkpoint
     export(flags, vocabulary)                   # --export_hf

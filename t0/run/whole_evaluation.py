@@ -1,4 +1,4 @@
-"""The tasks of `t0 eval`, and the command line of the run that evaluates them.
+"""Chooses the tasks of `t0 eval`, and builds the command line of the run that evaluates them.
 
     names = choose_tasks("t0_eval", "validation")         # a mixture's tasks, or those of a regex
     words = command_line(described, WholeEvaluation("out", "t5", names))  # of t5_mesh_transformer
@@ -78,8 +78,8 @@ class WholeEvaluation:
 def choose_tasks(expression: str, split: str) -> list[str]:
     """Returns the names of the tasks of a mixture, or those that match a regular expression.
 
-    If a plain task and its rank-evaluation form both match, only the latter is returned, because T0
-    is evaluated by ranking.
+    If a plain task and its rank-evaluation form both match, only the rank-evaluation form is
+    returned, because T0 is evaluated by ranking.
 
     Raises:
       UserError: no task matches, or none of them has the split.

@@ -3,8 +3,8 @@
     for line in answer_lines(decoder, task, most_tokens(task)):
         line["answer"], line["exact_match"], line["choice"]      # "True.", True, 0
 
-`answers/<task>_<step>.jsonl` next to `scores/` has a line for each example with exactly one correct
-choice:
+The file `answers/<task>_<step>.jsonl`, next to the folder `scores/`, has a line for each example
+with exactly one correct choice:
 
     {"idx": 0, "answer": "True.", "exact_match": true, "choice": 0}
 
@@ -83,7 +83,7 @@ def answer_lines(
       windows: the numbers of the windows to decode, from 0; None for all.
 
     Raises:
-      UserError: if the choices of an example have several inputs.
+      UserError: if the choices of an example do not all have the same input.
     """
     selected_windows = None if windows is None else set(windows)
     examples = (example for example in task.examples() if not example.excluded)

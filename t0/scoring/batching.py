@@ -38,11 +38,12 @@ from t0.scoring.examples import ChoiceGroup, ScoreKey, ScoringTask, Size
 
 # Tasks whose ratios of target tokens to input tokens differ by less than this share a shape.
 _RATIO = 1.1
-# A row has this factor times the room for targets that its inputs need on average.
+# The space for targets in a row is this many times the space that its inputs need on average.
 _SPARE = 1.05
 # Groups wait until they fill this many packed batches, so that a batch can mix different groups.
 _POOL = 4
-# Groups wait until they fill this many sorted batches, so that groups of similar length meet.
+# Groups wait until they fill this many sorted batches, so that each batch can have groups of
+# similar length.
 _SORTED_POOL = 32
 # C, L and T of padded batches are rounded up to multiples of these; the steps double if there are
 # too many shapes. Targets are short, so their step is small.
@@ -440,7 +441,7 @@ class SortedPlan:
 
     @property
     def shapes(self) -> tuple["SortedPlan", ...]:
-        """The plan itself, which stands for the shapes of the only queue."""
+        """The plan itself instead of a shape, because batches of the only queue vary in shape."""
         return (self,)
 
     @property
@@ -572,14 +573,14 @@ class PackedPlan:
     def take(
         self, queue: int, waiting: Waiting, tasks_before: int
     ) -> tuple[list[PackedBatch], Waiting]:
-        """Returns a batch with the oldest groups and some of the others, and the remaining groups.
+        """Returns a batch of the oldest groups and some others, and the groups that still wait.
 
         The others are chosen so that the room for inputs and the room for targets fill evenly.
         """
         shape = self.shapes[queue]
         old = sum(group.keys[0][0] < tasks_before for group in waiting)
         # Half a batch is reserved for the oldest groups. Otherwise a group with an unusual ratio
-        # could wait for long.
+        # could wait for a long time.
         old = max(old, len(waiting) // (2 * _POOL))
         tokens = [group.tokens for group in waiting]
         ratios = [targets / inputs for inputs, targets in tokens]

@@ -1,6 +1,6 @@
 """Mode `eval`: decodes texts, computes T5's metrics, and writes both to files.
 
-For each checkpoint, next to the text files that Mesh TensorFlow writes:
+For each checkpoint, these files are written next to the text files of Mesh TensorFlow:
 
     <model_dir>/validation_eval/decoded_1000.json
     {"schema": 1, "run": {...}, "tasks": {"mt_en_de": {"examples": 2737, "metrics": {"bleu": 21.3},
@@ -52,7 +52,7 @@ from t0.tasks.metrics import Bleu, some_unanswerable, squad_metrics, squad_score
 from t0.tasks.recipe_tasks import QuestionSource
 from t0.training.metric_values import MetricValues, check_names
 
-# The number of examples of a dataset that are written in full for a human reader, evenly spaced.
+# This many evenly spaced examples of each dataset are written in full for a human reader.
 READABLE = 100
 
 # For the interval of a metric: the number of batches, the minimum number of examples in each, and
@@ -65,7 +65,8 @@ _ROUNDING = 1e-9  # percent
 Record = Mapping[str, Any]
 
 
-# A function that decodes the datasets that have metrics, in order, with the checkpoint at a path.
+# A function of (datasets with metrics, path of a checkpoint), which yields the texts that the
+# checkpoint decodes, in the order of the datasets.
 Decode = Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]
 
 

@@ -48,7 +48,8 @@ _READING = ("num_eval_examples", "shuffle_eval_examples", "seed", "use_cached")
 # time, Python's overhead would dominate.
 _RECORDS_AT_ONCE = 512
 
-# Registers the class with gin here, because other engines use the class without gin.
+# The class is registered with gin here and not in its own module, because other engines use it
+# without gin.
 RankEvaluationSettings = gin.external_configurable(
     ranking.RankEvaluationSettings, "score_eval", module="t0"
 )

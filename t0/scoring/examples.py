@@ -163,7 +163,8 @@ class RankTaskFacts:
       metric_fns: its metric functions.
       rows: the dataset, subset and split from which a prompted task's examples are made; None for
         other tasks. If the records do not have the documents, they are found in these rows.
-      truncated: the numbers of inputs and targets that were truncated before.
+      truncated: the numbers of inputs and targets that were truncated before `count_task` reads the
+        records.
     """
 
     name: str
@@ -405,7 +406,7 @@ def describe_tasks(tasks: Sequence[ScoringTask]) -> tuple[list[str], list[str]]:
     """Returns a note about the prompts of each dataset, and warnings about truncation.
 
     The majority baseline is the share of examples whose correct choice has the most frequent index.
-    An accuracy below it is no better than always giving the same answer.
+    A model with a lower accuracy is worse than a model that always chooses the same index.
     """
     by_dataset: dict[str, list[ScoringTask]] = collections.defaultdict(list)
     for task in tasks:

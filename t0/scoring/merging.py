@@ -207,7 +207,7 @@ def _join_lines(shards: Sequence[_ShardScores], task: str) -> Iterator[dict[str,
 
 @contextlib.contextmanager
 def _merge_lines(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
-    """Merges the lines of several files, each of which is sorted by row."""
+    """Yields an iterator that merges the lines of several files, each sorted by row."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(path.open(encoding="utf-8", newline="\n")) for path in paths]
         streams = [map(parsed_json, file) for file in files]

@@ -127,8 +127,8 @@ def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
 def copy_as_class(kind: type, original: Any) -> Any:
     """Copies an object as an instance of another class.
 
-    The original's class stays unchanged. `copy.copy` would leave an attribute on that class, which
-    is Mesh TensorFlow's.
+    The original's class, which belongs to Mesh TensorFlow, stays unchanged. `copy.copy` would leave
+    an attribute on it.
     """
     copy = object.__new__(kind)
     copy.__dict__.update(original.__dict__)
@@ -138,8 +138,8 @@ def copy_as_class(kind: type, original: Any) -> Any:
 class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
     """A mesh with which many lowerings in one graph share their variables.
 
-    With Mesh TensorFlow's own class, each lowering creates the variables again, with operations
-    that copy them between masters and slices. These are half of a lowering's operations.
+    With Mesh TensorFlow's own class, each lowering creates the variables again, and also operations
+    that copy them between masters and slices. These copies are half of a lowering's operations.
     """
 
     def __init__(self, placement: Placement) -> None:

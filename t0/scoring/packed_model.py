@@ -187,9 +187,9 @@ class _Sequences:
         self.starts = tf.cumsum(self.lengths, exclusive=True)
 
     def parts(self) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Yields (positions, padding) for each part of its s sequences, both [s, W].
+        """Yields (positions, padding) for each part. For a part of s sequences, both are [s, W].
 
-        The first has the positions of the tokens in the row. The second says which are padding.
+        `positions` are those of the tokens in the row; `padding` says which of them are padding.
         """
         bounds = [self._count * i // _PARTS for i in range(_PARTS + 1)]
         for section in map(slice, bounds[:-1], bounds[1:]):

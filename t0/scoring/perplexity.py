@@ -95,7 +95,7 @@ def measure(
 
 
 class _MeshHeldOutModel:
-    """Mesh TensorFlow's `HeldOutModel`."""
+    """The `HeldOutModel` that computes with Mesh TensorFlow."""
 
     def __init__(self, spec: TrainingSpec, names: Sequence[str], activations: tf.DType) -> None:
         bind_gather_embedding(spec.mesh_shape, spec.layout_rules)

@@ -1,9 +1,9 @@
 """Computes T5's `rank_classification` metrics with a few bytes of memory per example.
 
-T5's metric needs a tuple and a number for every choice, about 330 bytes. A task of 400,000 examples
-with two choices took 270 MB. This module stores only the gold choice and the prediction of each
-example. If the metric needs the area under a curve, it also stores the example's two scores. All
-metrics other than rank classification get the same lists as in T5.
+T5's metric needs a tuple and a number for every choice, about 330 bytes. So a task of 400,000
+examples with two choices each took 270 MB. This module stores only the gold choice and the
+prediction of each example. If the metric needs the area under a curve, it also stores the example's
+two scores. All metrics other than rank classification get the same lists as in T5.
 
     metrics = RankMetrics(task.metric_fns)
     for example, scores in metrics.accumulate(scored):    # yields every example again

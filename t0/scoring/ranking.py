@@ -47,8 +47,8 @@ MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "gpu": 256 * 1024 * 1024}
 # The maximum number of tokens of a batch on each device. Larger batches are no faster, and they
 # leave more of the last batches empty.
 MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
-# The number of tasks that may wait for later groups to fill their last batches. More tasks fill
-# batches better; with fewer, less is lost in an interruption.
+# The number of tasks that may wait for later groups to fill their last batches. With more tasks,
+# batches are fuller. With fewer tasks, an interruption loses less work.
 _MOST_WAITING_TASKS = 16
 # The number of datasets whose running accuracy fits into the progress line.
 _SHOWN_DATASETS = 3

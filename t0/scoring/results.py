@@ -14,9 +14,9 @@
 - `id`, if the rows have a column of this name and all of them are evaluated: the row's id.
 
 `results_<step>.json` holds the run's facts and each task's metrics. `documents` is the number of a
-task's documents, null if none is shared, or "unknown". If answers were decoded, each task has
-`decoded`, and `answers/<task>_<step>.jsonl` is next to `scores/` (`t0.scoring.answers`). Files get
-these names only when they are complete.
+task's documents, null if no two rows share a document, or "unknown". If answers were decoded, each
+task has `decoded`, and `answers/<task>_<step>.jsonl` is next to `scores/` (`t0.scoring.answers`).
+Files get these names only when they are complete.
 
 During an evaluation, `unfinished_<step>/<task>.json` holds the entry of each finished task, and the
 facts that its scores depend on. A resumed evaluation reuses the entries whose facts have not
@@ -429,7 +429,7 @@ def _join(*parts: str) -> str:
 
 
 def batches_digest(tasks: Sequence[ScoringTask], plan: BatchPlan) -> str:
-    """Returns a hash of all tasks and their planned batches, which the shards of a run share.
+    """Returns a hash of all tasks and their planned batches, which is equal in all shards of a run.
 
     Raises:
       UserError: if a task has a metric that is not T5's rank classification.

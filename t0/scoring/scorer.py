@@ -236,7 +236,7 @@ def _placeholders(
 
 
 def _in_float32(logits: mtf.Tensor) -> mtf.Tensor:
-    """Returns logits that are also computed in float32, not only converted to it afterwards."""
+    """Computes logits in float32, instead of converting logits of another type to float32."""
     product = logits.operation
     if logits.dtype == tf.float32 or not isinstance(product, mtf.EinsumOperation):
         return mtf.cast(logits, tf.float32)

@@ -18,7 +18,7 @@ class Killed(BaseException):
 
 @contextlib.contextmanager
 def registries_restored() -> Iterator[None]:
-    """Restores SeqIO's tasks and mixtures at the end of the context, without those added in it."""
+    """Restores SeqIO's registries of tasks and mixtures at the end of the context."""
     from t0.compat import seqio
 
     registries = (seqio.TaskRegistry._REGISTRY, seqio.MixtureRegistry._REGISTRY)

@@ -71,7 +71,7 @@ def choose_kernel(
 
 
 def supported_backends(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, str]]:
-    """Yields the name of each kernel, with "runs" or the reason why it accepts no such bias."""
+    """Yields each kernel's name, and "runs" or why it accepts no bias with a gradient."""
     _reference()  # computed here, because within the loop a kernel is selected
     backends = {
         "flash": SDPBackend.FLASH_ATTENTION,

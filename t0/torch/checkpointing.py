@@ -140,8 +140,8 @@ class Checkpoints:
 
     def _checksums(self, folder: Path) -> dict[str, str]:
         """Returns name of a file -> its SHA-256, for a new checkpoint; each process hashes some."""
-        # The list is the first process's, because a network folder may show the others an older
-        # one.
+        # All processes use the first process's list of files, because a network folder may show the
+        # other processes an older list.
         names, *_ = self._world.gather(sorted(path.name for path in folder.iterdir()))
         own = names[self._world.rank :: self._world.size]
         checksums = {name: torch_shards.file_checksum(folder / name) for name in own}

@@ -210,12 +210,12 @@ def _draw_tokens(logits: torch.Tensor, draws: torch.Tensor, method: DecodingMeth
 
 
 class _BeamSearch:
-    """The state of beam search, with the attributes of `_SingleSearch`, except for tokens [B, K].
+    """The state of beam search. It has the attributes of `_SingleSearch`, with tokens [B, K].
 
     In each step, the 2K best continuations are computed. The best K of those without EOS become the
     next beams. A continuation finishes if it is among the best K and has EOS or reaches the
     example's limit. Only the best finished continuation is kept. An example ends when no unfinished
-    beam can become better than that.
+    beam can become better than this one.
     """
 
     def __init__(self, method: DecodingMethod, limits: torch.Tensor, length: int) -> None:
@@ -266,7 +266,7 @@ class _BeamSearch:
     def _finish(
         self, step: int, scores: torch.Tensor, tokens: torch.Tensor, candidates: torch.Tensor
     ) -> None:
-        """Keeps the best continuation that finishes now, if it is better than the kept one."""
+        """Keeps the best continuation that finishes now, if it is the best one so far."""
         ended = (tokens == EOS) | (step + 1 >= self._limits)[:, None]
         finished = scores.masked_fill(~ended, NEVER)[:, : self._method.beam_size]
         best = finished.argmax(-1, keepdim=True)

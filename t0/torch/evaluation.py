@@ -33,7 +33,7 @@ def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
         arguments are from the user's command line instead of a file.
 
     Raises:
-      UserError: if this engine cannot evaluate such a run, or the metrics cannot be computed.
+      UserError: if this engine cannot evaluate this run, or the metrics cannot be computed.
     """
     if spec.data is None or (spec.rank is None and spec.infer is None):
         raise UserError(

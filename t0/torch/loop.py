@@ -513,7 +513,7 @@ class TorchEngine:
         return self._world.max_over_processes(int(number))
 
     def infinite_weights(self) -> list[str]:
-        """Returns the names of weights of which this process has numbers that are not finite."""
+        """Returns the names of weights with NaN or infinity in the rows of this process."""
         parameters = sharding.names_and_parameters(self.model)
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 

@@ -15,7 +15,7 @@ def sums(
     """Returns the sums that `SUM_NAMES` names, float32 [6].
 
     The sums are: cross entropy in nats, z-loss, number of correctly predicted tokens, number of
-    tokens, and the latter two numbers without EOS.
+    tokens, and the last two numbers again without EOS.
 
     Args:
       logits: [N, V], for N positions and V tokens. The type can be any floating type; the

@@ -37,8 +37,8 @@ class MicrobatchShare(Share):
 
     Attributes:
       kernel: the attention kernel: one of `t0.torch.attention.KERNELS`, or "auto" for PyTorch's own
-        choice on a CPU. That one stores the attention probabilities, because the position bias has
-        a gradient.
+        choice on a CPU. PyTorch then chooses a kernel that stores the attention probabilities,
+        because the position bias has a gradient.
     """
 
     kernel: str = KERNEL
@@ -113,8 +113,8 @@ def count_microbatches(rows: int, microbatches: int, processes: int) -> int:
       processes: the number of processes; `rows` is a multiple of it.
 
     Returns:
-      the smallest number of equal microbatches of a process that are not larger than the
-      microbatches of the single process.
+      the smallest number that divides a process's sequences into equal microbatches that are not
+      larger than a microbatch of the single process.
     """
     own = rows // processes
     least = -(-microbatches // processes)

@@ -222,7 +222,7 @@ class Stack(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor, *memory: torch.Tensor) -> torch.Tensor:
         """Returns the output [B, L, D] for embedded tokens x [B, L, D] and a mask [B, 1, L, L].
 
-        The decoder's further arguments are the encoder's output and the mask for it.
+        In the decoder, `memory` is the encoder's output and its attention mask.
         """
         x, bias = apply_row_dropout(x, self._rate, self.training), mask
         for block in self.block:
@@ -352,8 +352,8 @@ def _future_positions(length: int, device: torch.device) -> torch.Tensor:
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
-    # The values are not drawn, because on the meta device that would import PyTorch's compiler,
-    # which is slow.
+    # The embeddings get no random values here, because drawing values on the meta device would
+    # import PyTorch's compiler, which is slow.
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 

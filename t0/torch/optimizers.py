@@ -351,7 +351,8 @@ class Adafactor(Optimizer):
         """
         if len(weight_slots) == 1:
             return torch.ones_like(row_sum)
-        # If the slot along rows is "vr", the result is its mean, otherwise that of the other slot.
+        # If the slot along rows is "vr", the result is the mean of that slot. Otherwise it is the
+        # mean of the other slot.
         return (
             row_sum / _rows(weight)
             if weight_slots[0].kind == "vr"
@@ -414,7 +415,7 @@ class Adafactor(Optimizer):
     def _weight_facts(
         self, names: tuple[str, ...], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns two tensors: the sizes of weights, and whether they have no parameter scale.
+        """Returns two tensors: the sizes of weights, and which weights have no parameter scale.
 
         The tensors are made only once, because a copy to a GPU has to wait for the GPU.
         """

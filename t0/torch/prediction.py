@@ -48,7 +48,7 @@ def predict(spec: RunSpec, joined: World) -> None:
       joined: the processes.
 
     Raises:
-      UserError: if this engine cannot predict such a run, or a file cannot be read or written.
+      UserError: if this engine cannot predict for this run, or a file cannot be read or written.
     """
     if spec.infer is None:
         raise UserError(

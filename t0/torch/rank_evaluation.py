@@ -33,7 +33,7 @@ def evaluate(spec: RunSpec, world: World) -> None:
       world: the processes.
 
     Raises:
-      UserError: if this engine cannot evaluate such a run, or the evaluation fails.
+      UserError: if this engine cannot evaluate this run, or the evaluation fails.
     """
     rank, model = _check_supported(spec), t5(spec.model)
     settings = ranking.check_settings(ranking.RankEvaluationSettings(**rank.settings))

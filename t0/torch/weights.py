@@ -31,8 +31,8 @@ from t0.torch.sharding import local_rows, names_and_parameters, own_rows
 from t0.torch.world import World
 from t0.training import resume_file, start_report
 
-# The dimensions of weights of Mesh TensorFlow's dense layers. Their initial values are at most two
-# standard deviations from zero.
+# The dimensions of the weights of Mesh TensorFlow's dense layers. The initial values of these
+# weights are at most two standard deviations from zero.
 _TRUNCATED = ("DF", "FD", "DV")
 
 

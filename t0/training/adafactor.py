@@ -23,7 +23,7 @@ from t0.compat import tf1 as tf
 from t0.mesh.compiled import column_sum, row_sum, xla_compiled
 from t0.mesh.gather_embedding import looked_up_rows
 
-# An embedding of V rows gets a sparse update if a batch looks up at most V / _SPARSE of them.
+# An embedding of V rows gets a sparse update if a batch looks up at most V / _SPARSE of its rows.
 _SPARSE = 4
 
 
@@ -146,7 +146,7 @@ def _distinct_rows(pairs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     ids = [tf.reshape(x, [-1]) for x in pairs[1::2]]
     distinct, positions = tf.unique(tf.concat(ids, 0))
     positions = tf.split(positions, [int(x.shape[0]) for x in ids])
-    # Sum in float32, and separately for each lookup, because the dense gradient is summed so too.
+    # Sum in float32 and separately for each lookup, as the dense gradient is summed.
     sums = [
         tf.math.unsorted_segment_sum(
             tf.cast(tf.reshape(dy, [-1, dy.shape[-1]]), tf.float32), position, tf.size(distinct)

@@ -10,9 +10,9 @@ The checkpoint of step 100 consists of Mesh TensorFlow's files `model.ckpt-100.i
 seed, and the low halves of weights that are wider in memory than in the checkpoint.
 
 `Checkpoints.save` writes all files into a temporary folder and renames them when they are complete.
-The index comes last, because a checkpoint without an index does not count. Then it writes the file
-`checkpoint`, which names the latest one. In a bucket, files are uploaded in the same order, and
-each one's size and checksum are verified after the upload.
+The index comes last, because a checkpoint without an index does not count. Then `save` writes the
+file `checkpoint`, which names the latest checkpoint. In a bucket, files are uploaded in the same
+order, and each one's size and checksum are verified after the upload.
 
 `configuration.json` in the same folder holds gin's values as text. If a run is started again with
 other values, that is an error, which lists the differences. A few parameters may differ between two
@@ -175,8 +175,8 @@ class Checkpoints:
         self._session.run(self._graph.to_slices)
         resume = self._read_resume(checkpoint)
         if resume is not None:
-            # Drop the checkpoints that were deleted since then. Otherwise they would count as the
-            # latest ones.
+            # Drop the steps whose checkpoints were deleted after this resume state was written.
+            # Otherwise these steps would count as the latest checkpoints.
             written_steps = resume.pop("own")
             self._written_steps = [
                 s for s in checkpoint_files.steps(self._model_dir) if s in written_steps

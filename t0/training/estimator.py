@@ -208,7 +208,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
                 f"the loss is {values['loss']} at step {step:,}: training has diverged. The last "
                 "checkpoint is kept; lower the learning rate or check the data"
             )
-        # A TPU takes many steps in one call, so a call may pass a multiple of the interval.
+        # A TPU takes many steps in one call, so the step may jump over a multiple of the interval.
         due = step // self._interval > before // self._interval
         if not self._recorded or due or step >= self.total_steps:
             self._recorder.progress(step, values)

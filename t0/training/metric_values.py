@@ -92,7 +92,7 @@ def check_names(task: str, metric_fns: Sequence[Metric], target: Any) -> None:
 
 
 def _flat(returned: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yields (name, value) for each value in `returned`; `name` is for a single value."""
+    """Yields (name, value) for each value in `returned`; a single value is called `name`."""
     if not isinstance(returned, Mapping):
         yield name, returned
         return

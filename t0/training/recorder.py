@@ -364,7 +364,7 @@ def _step(step: int) -> bytes:
 def _new_file(folder: str, suffix: str) -> IO[bytes]:
     """Opens a new file with TensorFlow's name for this second.
 
-    If a file with that name exists, the name is that of the next second without a file.
+    If a file with that name exists, the file gets the name of the next second that is still free.
     """
     seconds = int(time.time())
     while True:

@@ -176,7 +176,8 @@ def wide_weight(
     slices = np.split(nearest, nearest.shape[axis] // first[axis], axis)
     count, replicas = len(numbers), max(1, len(numbers) // len(slices))
     # The order depends on the mesh. With "batch:2,model:2", the slices of one replica have
-    # consecutive numbers. With "model:2,batch:2", the replicas of one slice have them.
+    # consecutive numbers. With "model:2,batch:2", the replicas of one slice have consecutive
+    # numbers.
     for order in ([n % len(slices) for n in range(count)], [n // replicas for n in range(count)]):
         wide = [
             wide_slice(content, f"{name}/{number}", slices[index])

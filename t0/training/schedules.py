@@ -11,8 +11,8 @@ checkpoint of step 1,000,000, bind `offset = 1000000`.
     cosine_with_warmup.warmup_steps = 500
 
 T0's constant rate is `learning_rate_schedules/constant_0_001.gin`, and T5's truncated rsqrt is
-`learning_rate_schedules.truncated_rsqrt`. `rsqrt` in this module is the latter with a ramp-down.
-`t0.run.configure` registers `SCHEDULES` with gin.
+`learning_rate_schedules.truncated_rsqrt`. `rsqrt` in this module is T5's truncated rsqrt with a
+ramp-down. `t0.run.configure` registers `SCHEDULES` with gin.
 """
 
 import math

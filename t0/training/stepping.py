@@ -169,7 +169,7 @@ class Stepping:
         Args:
           step: the checkpoint's step.
           record: the checkpoint's resume record; None if another loop wrote the checkpoint.
-          time_limit: the time limit, which then also counts the seconds of earlier starts.
+          time_limit: the time limit. This method adds the seconds of earlier starts to its time.
 
         Raises:
           UserError: if the checkpoint was trained with another seed, or if its position in the data
