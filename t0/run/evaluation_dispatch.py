@@ -125,11 +125,7 @@ def check(
     """
     kinds = kinds_of(tasks)
     model_type = bound("run.model_type", "bitransformer")
-    if "" in kinds:
-        raise UserError(
-            f"task {kinds[''][0].name} cannot be evaluated in mode 'eval'. Expected a "
-            "_score_eval task, a task with text metrics, or a task with targets"
-        )
+    check_kinds(kinds)
     if on_tpu and set(kinds) != {DECODE}:
         kind = RANK if RANK in kinds else PERPLEXITY
         file = {RANK: "score_eval.gin", PERPLEXITY: "perplexity_eval.gin"}[kind]
@@ -149,9 +145,17 @@ def check(
     return [f"evaluation of {len(tasks):,} task(s): {', '.join(counts)}"]
 
 
-def check_shards(kinds: Mapping[str, Sequence[seqio.Task]]) -> None:
-    """Raises a UserError if the run is a shard and some task is not ranked."""
-    shards = bound("score_eval.num_shards", 1)
+def check_kinds(kinds: Mapping[str, Sequence[seqio.Task]]) -> None:
+    """Raises a UserError if some task can be neither ranked, nor decoded, nor measured."""
+    if "" in kinds:
+        raise UserError(
+            f"task {kinds[''][0].name} cannot be evaluated in mode 'eval'. Expected a "
+            "_score_eval task, a task with text metrics, or a task with targets"
+        )
+
+
+def check_shards(kinds: Mapping[str, Sequence[seqio.Task]], shards: int) -> None:
+    """Raises a UserError if the run is one of several shards and some task is not ranked."""
     others = [task for kind, members in kinds.items() if kind != RANK for task in members]
     if shards != 1 and others:
         raise UserError(
