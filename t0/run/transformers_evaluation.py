@@ -57,6 +57,11 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
     kinds = kinds_of(tasks)
     check_kinds(kinds)
     check_shards(kinds, evaluation.shard.of)
+    if evaluation.lengths and len(evaluation.lengths) < len(_COLUMNS):
+        raise UserError(
+            f"--lengths sets only {', '.join(evaluation.lengths)}; expected both limits, such as "
+            "--lengths=inputs=768,targets=256"
+        )
     _open_caches(evaluation)
     run = _open_run(folder, source, evaluation)
     for task in kinds.get(PERPLEXITY, ()):
@@ -178,29 +183,25 @@ class _Run:
     def check_measured(self, task: seqio.Task) -> None:
         """Raises a UserError if a task's examples are not texts that the model can read."""
         steps = _steps_of_ids(task)
-        if not steps or (steps == [t5_preprocessors.full_lm] and self._reads_one_text):
+        has_documents = steps == [t5_preprocessors.full_lm]
+        if not steps or (has_documents and not self.model.folder.is_encoder_decoder):
             return
         name = getattr(steps[0], "__name__", str(steps[0]))
-        fix = "an encoder-decoder reads inputs, which this task does not have"
-        if steps != [t5_preprocessors.full_lm]:
-            fix = "only a T5 reads its examples"
+        fix = "only a T5 reads its examples"
+        if has_documents:
+            fix = "an encoder-decoder reads inputs, which this task does not have"
         raise UserError(
             f"task {task.name} makes its examples from T5's tokens ({name}): {fix}. Leave it out "
             "of --tasks, or measure a task whose inputs and targets are texts"
         )
-
-    @property
-    def _reads_one_text(self) -> bool:
-        return not self.model.folder.is_encoder_decoder
 
     def _measured_batches(self, task: seqio.Task) -> Iterator[tuple[dict[str, np.ndarray], int]]:
         """Yields batches of padded ids plus 1, and the number of examples that end in each."""
         model, evaluation = self.model, self.evaluation
         texts = _read_texts(task, evaluation)
         if _steps_of_ids(task):
-            most = (evaluation.lengths or {}).get("targets") or min(
-                model.folder.positions or _MOST_MEASURED, _MOST_MEASURED
-            )
+            most = (evaluation.lengths or {}).get("targets", _MOST_MEASURED)
+            most = min(most, model.folder.positions or most)
             records = (
                 _with_ids(record._replace(choice=number), *window)
                 for record in texts
@@ -272,8 +273,8 @@ class _Run:
                 yield from self.model.decode([np.array(ids) + 1 for ids in contexts], most)
 
     def _count_tokens(self, feature: str, text: str) -> int:
-        given, scored = self.model.encode(*((text, "") if feature == "inputs" else ("a", text)))
-        return len(given if feature == "inputs" else scored)
+        inputs, targets = self.model.encode(text, text)
+        return len(inputs if feature == "inputs" else targets)
 
 
 _COLUMNS = ("inputs", "targets")
@@ -294,8 +295,8 @@ class TextJoiner:
         for record in texts:
             number = record.example
             context, scored = self._encode(number, record.input_text, record.text)
-            self._check(number, record.text, context, scored)
             context, scored, cut = self._truncate(context, scored)
+            self._check(number, record.text, context, scored)
             self.cut.inputs += cut and number != example
             example = number if cut else example
             yield _with_ids(record, context, scored)
@@ -314,7 +315,7 @@ class TextJoiner:
                 + " has no separate token, so there is nothing to score"
             )
         excess = self.model.excess(len(context), len(scored))
-        if excess and not self.lengths:
+        if excess:
             raise UserError(f"task {self.task}, example {number}: input and choice have {excess}")
 
     def _truncate(self, context: list[int], scored: list[int]) -> tuple[list[int], list[int], bool]:
@@ -398,8 +399,8 @@ def _text_record(
     document: str | None = None,
 ) -> ChoiceRecord:
     no_ids = np.zeros(0, np.int32)
-    given, text = text_of(features.get("inputs") or ""), text_of(features["targets"])
-    return ChoiceRecord(example, choice, no_ids, no_ids, is_correct, text, given, document)
+    input_text, text = text_of(features.get("inputs") or ""), text_of(features["targets"])
+    return ChoiceRecord(example, choice, no_ids, no_ids, is_correct, text, input_text, document)
 
 
 def _read_texts(task: seqio.Task, evaluation: WholeEvaluation) -> Iterator[ChoiceRecord]:

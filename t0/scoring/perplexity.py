@@ -1,8 +1,7 @@
 """Measures perplexity in mode `eval`, for tasks without metrics, and in mode `perplexity_eval`.
 
     measure(spec, datasets, checkpoints={20: "/m/model.ckpt-20"}, folder="/m/validation_eval",
-            facts={"split": "validation"})      # Mesh TensorFlow's datasets
-    measure_batches({"text_lm": open_batches}, model, checkpoints=..., folder=..., facts=...)
+            facts={"split": "validation"})
     # /m/validation_eval/perplexity_20.json
 
     {"schema": 1, "run": {...}, "tasks": {"text_span_corruption": {"examples": 512, "tokens": 31000,

@@ -360,8 +360,8 @@ class TransformersModel:
         separate = self.folder.is_encoder_decoder
         for number, row in enumerate(rows):
             # A decoder-only model continues a row at its right end.
-            place = slice(0, len(row)) if separate else slice(width - len(row), width)
-            ids[number, place], seen[number, place] = torch.from_numpy(row.astype(np.int64)), 1
+            columns = slice(0, len(row)) if separate else slice(width - len(row), width)
+            ids[number, columns], seen[number, columns] = torch.from_numpy(row.astype(np.int64)), 1
         generated = self._model.generate(
             input_ids=ids.to(self._world.device),
             attention_mask=seen.to(self._world.device),

@@ -278,6 +278,7 @@ def test_eval_measures_perplexity_of_documents_in_windows(evaluate, saved):
         ("gpt2", ["--tasks=text_prefix_lm"], "only a T5 reads its examples"),
         ("gpt2", ["--tasks=letters", "--num_shards=2", "--shard_id=0"], "is for ranked tasks"),
         ("gpt2", ["--tasks=weather_which_word"], "context window has 128"),
+        ("gpt2", ["--tasks=letters", "--lengths=inputs=9"], "--lengths sets only inputs"),
     ],
 )
 def test_eval_mistakes_with_transformers_are_one_line(evaluate, kind, words, text):
