@@ -20,7 +20,8 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w(@[\w./-]+)?")
 _COMPANIONS = (
     *("*config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json"),
     "added_tokens.json",
-    *("tokenizer.model", "vocab.json", "merges.txt"),  # for decoder-only models
+    # Models that are not T5s
+    *("tokenizer.model", "vocab.json", "merges.txt", "sentencepiece.bpe.model"),
 )
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _SECONDS = 10.0

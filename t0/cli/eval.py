@@ -1,6 +1,6 @@
 """`t0 eval CHECKPOINT`: runs the whole T0 evaluation of a checkpoint in any format.
 
-Decoder-only models in Hugging Face folders (GPT-2, Llama ...) run with PyTorch and transformers.
+Models in Hugging Face folders that are not T5s (BART, GPT-2 ...) run with PyTorch and transformers.
 
 t0 eval /models/t0_3b --data_dir=data                    # the held-out datasets, by ranking
 t0 eval bigscience/T0_3B --data_dir=data --limit=100 --output=out
@@ -11,14 +11,16 @@ t0 eval /models/small --module_import=t0.recipes --data_dir=texts --tasks=text_s
 """
 
 import argparse
+import functools
 import importlib
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from t0.checkpoints import decoder_folders
+from t0.checkpoints import transformers_folders
 from t0.cli import reproduce
 from t0.cli.arguments import JoinedList, add_shared, split_list
 from t0.errors import UserError, printable
@@ -65,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "how a decoder-only model reads input and choice: as lm-evaluation-harness (default) or as "
         "T0's repository joins them"
     )
-    add("--join", choices=decoder_folders.JOINS, help=join)
+    add("--join", choices=transformers_folders.JOINS, help=join)
     engine = "what computes: auto is PyTorch if it is installed and sees a GPU, else TensorFlow"
     add("--engine", default="auto", choices=["auto", "tensorflow", "torch"], help=engine)
     device = "PyTorch's device (default: auto, CUDA if there is a GPU)"
@@ -103,22 +105,11 @@ def main(args: argparse.Namespace) -> int:
     path, source = described.locate(args.checkpoint)
     name = Path(source.rpartition("@")[0] or source).name
     output = Path(args.output or Path("t0_eval") / name)
-    if decoder_folders.is_decoder_only(path):
-        _check_decoder_only(path, args)
-        evaluation = _evaluation(args, str(output), lengths, shard, engine="torch")
-        _run_decoder_only(path, source, evaluation)
-    elif args.join:
-        raise UserError(
-            f"--join={args.join} is for decoder-only models. {path} is an encoder-decoder, "
-            "which reads input and choice separately"
-        )
-    else:
-        from t0.run.torch_evaluation import choose_engine
-
-        engine = choose_engine(args.engine, args.device)
-        description = described.describe(path, source, output, vocabulary=args.vocab)
-        _choose_vocabulary(args.vocab, description.vocabulary)
-        _run(description, _evaluation(args, str(output), lengths, shard, engine))
+    prepare = _prepare_t5
+    if transformers_folders.needs_transformers(path):
+        prepare = _prepare_with_transformers
+    engine, run = prepare(path, source, output, args)
+    run(_evaluation(args, str(output), lengths, shard, engine))
     if shard.of > 1:
         folder = printable(shlex.quote(str(output)))
         print(f"when all {shard.of} shards are done: t0 merge {folder} --output {folder}")
@@ -152,23 +143,47 @@ def _choose_vocabulary(chosen: str | None, own: str | None) -> None:
         print(printable(caution), file=sys.stderr)
 
 
-def _check_decoder_only(path: str, args: argparse.Namespace) -> None:
-    """Raises a UserError for flags that do not apply to decoder-only models."""
-    if args.decode_answers:
+# The engine, and the function that runs an evaluation.
+_Prepared = tuple[str, Callable[[Any], None]]
+
+
+def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) -> _Prepared:
+    """Chooses the engine of a T5, and converts its checkpoint if necessary."""
+    from t0.checkpoints import described
+    from t0.run.torch_evaluation import choose_engine
+
+    if args.join:
         raise UserError(
-            f"--decode_answers is for encoder-decoders. {path} is a decoder-only model: "
-            "leave the flag out"
+            f"--join={args.join} is for decoder-only models. {path} is an encoder-decoder, "
+            "which reads input and choice separately: leave the flag out"
         )
+    engine = choose_engine(args.engine, args.device)
+    description = described.describe(path, source, output, vocabulary=args.vocab)
+    _choose_vocabulary(args.vocab, description.vocabulary)
+    return engine, functools.partial(_run, description)
+
+
+def _prepare_with_transformers(
+    path: str, source: str, output: Path, args: argparse.Namespace
+) -> _Prepared:
+    """Checks the flags and the packages for a model that transformers evaluates."""
+    del output
     if args.engine == "tensorflow":
         raise UserError(
-            f"--engine=tensorflow: {path} is a decoder-only model, which PyTorch evaluates: leave "
-            "the flag out"
+            f"--engine=tensorflow: {path} is not a T5, and only PyTorch evaluates it: leave the "
+            "flag out"
         )
     if args.vocab:
         raise UserError(
-            f"--vocab is for T5 models. {path} is a decoder-only model, which uses the tokenizer "
-            "in its folder: leave the flag out"
+            f"--vocab is for T5 models. {path} is not a T5, and uses the tokenizer in its folder: "
+            "leave the flag out"
         )
+    from t0.run.torch_evaluation import choose_engine
+    from t0.torch.tokenizer_check import import_transformers
+
+    import_transformers()  # reports a missing package
+    engine = choose_engine("torch", args.device)
+    return engine, functools.partial(_run_with_transformers, path, source)
 
 
 def _evaluation(
@@ -199,7 +214,7 @@ def _evaluation(
         activations=args.activation_dtype,
         shard=shard,
         decode_answers=args.decode_answers,
-        join=args.join or decoder_folders.JOINS[0],
+        join=args.join,
         engine=engine,
         device=args.device,
     )
@@ -213,13 +228,13 @@ def _run(description: Any, evaluation: Any) -> None:
     command.run(flags.parse(words), sys.argv)
 
 
-def _run_decoder_only(path: str, source: str, evaluation: Any) -> None:
+def _run_with_transformers(path: str, source: str, evaluation: Any) -> None:
     from t0 import compat
 
     compat.apply()
-    from t0.run import decoder_evaluation
+    from t0.run import transformers_evaluation
 
-    decoder_evaluation.evaluate(path, source, evaluation)
+    transformers_evaluation.evaluate(path, source, evaluation)
 
 
 def _report(output: Path, args: argparse.Namespace) -> int:

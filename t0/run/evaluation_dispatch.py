@@ -129,11 +129,7 @@ def check(
     """
     kinds = kinds_of(tasks)
     model_type = bound("run.model_type", "bitransformer")
-    if "" in kinds:
-        raise UserError(
-            f"task {kinds[''][0].name} cannot be evaluated in mode 'eval'. Expected a "
-            "_score_eval task, a task with text metrics, or a task with targets"
-        )
+    check_kinds(kinds)
     if on_tpu and set(kinds) != {DECODE}:
         kind = RANK if RANK in kinds else PERPLEXITY
         file = {RANK: "score_eval.gin", PERPLEXITY: "perplexity_eval.gin"}[kind]
@@ -153,9 +149,17 @@ def check(
     return [f"evaluation of {len(tasks):,} task(s): {', '.join(counts)}"]
 
 
-def check_shards(kinds: Mapping[str, Sequence[seqio.Task]]) -> None:
-    """Raises a UserError if the run is a shard and some task is not ranked."""
-    shards = bound("score_eval.num_shards", 1)
+def check_kinds(kinds: Mapping[str, Sequence[seqio.Task]]) -> None:
+    """Raises a UserError if some task can be neither ranked, nor decoded, nor measured."""
+    if "" in kinds:
+        raise UserError(
+            f"task {kinds[''][0].name} cannot be evaluated in mode 'eval'. Expected a "
+            "_score_eval task, a task with text metrics, or a task with targets"
+        )
+
+
+def check_shards(kinds: Mapping[str, Sequence[seqio.Task]], shards: int) -> None:
+    """Raises a UserError if the run is one of several shards and some task is not ranked."""
     others = [task for kind, members in kinds.items() if kind != RANK for task in members]
     if shards != 1 and others:
         raise UserError(
@@ -217,14 +221,14 @@ def select_examples(
         named = (mesh_dataset.EvalDataset(*fields) for fields in all_fields)
         datasets = (dataset for dataset in named if names is None or dataset.name in names)
         return [
-            _limit_examples(dataset, max_examples) if max_examples else dataset
+            limit_examples(dataset, max_examples) if max_examples else dataset
             for dataset in datasets
         ]
 
     return read
 
 
-def _limit_examples(dataset: Any, max_examples: int) -> Any:
+def limit_examples(dataset: Any, max_examples: int) -> Any:
     """Returns a task's dataset with a random sample of its examples, as `draw_sample` draws it.
 
     The rank evaluation samples its records itself. Perplexity is measured on the first examples,

@@ -236,7 +236,7 @@ def _evaluate(run: ConfiguredRun) -> None:
         _decode(run, _decoder(run))
         return
     kinds = evaluation_dispatch.kinds_of(tasks)
-    evaluation_dispatch.check_shards(kinds)
+    evaluation_dispatch.check_shards(kinds, bound("score_eval.num_shards", 1))
     folder = evaluation_dispatch.EvaluationSettings().decoded
     if folder:
         names = [task.name for task in kinds.get(evaluation_dispatch.DECODE, ())]

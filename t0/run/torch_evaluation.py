@@ -59,6 +59,19 @@ def uses_gpu(device: str) -> bool:
     return world.find_device(device).type == "cuda"
 
 
+def activation_type(name: str, device: str) -> str:
+    """Returns the type of activations of the engine "torch": "float32" or "bfloat16".
+
+    Args:
+      name: "float32", "bfloat16" or "auto".
+      device: one of `t0.torch.world.DEVICES`.
+    """
+    from t0.torch import world
+
+    chosen = world.choose_activation_type(name, world.find_device(device))
+    return str(chosen).removeprefix("torch.")
+
+
 class TorchEvaluation:
     """The configured model on PyTorch.
 

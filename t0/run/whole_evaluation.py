@@ -17,7 +17,6 @@ from t0 import sources
 from t0.catalogue import SCORE_EVAL
 from t0.catalogue.listing import matching
 from t0.catalogue.row_preview import T0_LENGTHS
-from t0.checkpoints.decoder_folders import JOINS
 from t0.checkpoints.described import Described
 from t0.compat import seqio
 from t0.errors import UserError
@@ -40,8 +39,8 @@ class WholeEvaluation:
       tasks: the names of the tasks.
       split: the split.
       lengths: feature -> maximum number of tokens. With None, the lengths are T0's or, for
-        perplexity, those of T5's pretraining. For a decoder-only model, None means that nothing is
-        truncated and that texts which are too long are errors.
+        perplexity, those of T5's pretraining. For a model that is not a T5, None means that
+        nothing is truncated and that texts which are too long are errors.
       examples: the maximum number of examples per task; None for all.
       batch_tokens: the maximum number of tokens per batch; None for this machine's default.
       cache_dirs: folders with cached tasks; empty to render and tokenise during evaluation.
@@ -51,7 +50,8 @@ class WholeEvaluation:
       activations: the type of activations.
       shard: the shard of the batches to evaluate.
       decode_answers: whether to also decode answers to ranked inputs.
-      join: how a decoder-only model reads inputs and choices, one of `decoder_folders.JOINS`.
+      join: how a decoder-only model reads inputs and choices, one of `transformers_folders.JOINS`;
+        None for the default.
       engine: "tensorflow" or "torch".
       device: the device of the engine "torch", "auto", "cuda" or "cpu".
     """
@@ -70,7 +70,7 @@ class WholeEvaluation:
     activations: str = "float32"
     shard: BatchShard = WHOLE
     decode_answers: bool = False
-    join: str = JOINS[0]
+    join: str | None = None
     engine: str = "tensorflow"
     device: str = "auto"
 
@@ -154,12 +154,15 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
         "t0.evaluation.engine": evaluation.engine,
         "t0.evaluation.device": evaluation.device,
     }
+    activations = evaluation.activations
+    if evaluation.engine == "torch":  # which TensorFlow's choice for this machine may not fit
+        activations = torch_evaluation.activation_type(activations, evaluation.device)
     words = [
         "t0 eval",
         f"--gin_file={description.gin_file}",
         "--gin_file=runs/eval.gin",
         f"--checkpoint={description.checkpoint}",
-        f"--activation_dtype={evaluation.activations}",
+        f"--activation_dtype={activations}",
     ]
     shard = evaluation.shard
     words += [f"--shard_id={shard.id}", f"--num_shards={shard.of}"] if shard != WHOLE else []

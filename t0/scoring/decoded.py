@@ -68,17 +68,24 @@ Record = Mapping[str, Any]
 # A function of (datasets with metrics, path of a checkpoint), which yields the texts that the
 # checkpoint decodes, in the order of the datasets.
 Decode = Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]
+# A function that counts the tokens of a text of a feature, "inputs" or "targets".
+CountTokens = Callable[[str, str], int]
 
 
 def with_results(
-    published: Callable[..., None], decode: Decode | None, given: Mapping[str, Any]
+    published: Callable[..., None],
+    decode: Decode | None,
+    facts: Mapping[str, Any],
+    *,
+    count_tokens: CountTokens | None = None,
 ) -> Callable[..., None]:
     """Wraps Mesh TensorFlow's `eval_model`, so that its results are also written to files.
 
     Args:
       published: Mesh TensorFlow's `eval_model`. The returned function has the same arguments.
       decode: the function that decodes texts; None for Mesh TensorFlow's own decoding.
-      given: additional facts of the run, for its results.
+      facts: additional facts of the run, for its results.
+      count_tokens: counts the tokens of a text; None for the vocabulary of the task.
     """
 
     def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -97,8 +104,8 @@ def with_results(
     ) -> None:
         folder = eval_summary_dir or os.path.join(model_dir, f"{dataset_split}_eval")  # noqa: PTH118
         folder += f"_{eval_dir_suffix}" if eval_dir_suffix else ""
-        facts = {"model_dir": model_dir, "split": dataset_split, "mode": "eval", **given}
-        recorder = _DecodingRecorder(folder, facts, sequence_length)
+        all_facts = {"model_dir": model_dir, "split": dataset_split, "mode": "eval", **facts}
+        recorder = _DecodingRecorder(folder, all_facts, sequence_length, count_tokens)
         datasets: list[mesh_dataset.EvalDataset] = []
 
         def recorded_datasets(**arguments: Any) -> list[mesh_dataset.EvalDataset]:
@@ -162,8 +169,14 @@ def signature_of(metric: Callable[..., Any]) -> str | None:
 class _DecodingRecorder:
     """Records and writes the predictions and metrics of each checkpoint."""
 
-    def __init__(self, folder: str, facts: Mapping[str, Any], lengths: Lengths) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: str,
+        facts: Mapping[str, Any],
+        lengths: Lengths,
+        count_tokens: CountTokens | None,
+    ) -> None:
+        self._folder, self._count_tokens = folder, count_tokens
         self._facts = facts
         self._lengths = lengths
         self._tasks: list[str] = []
@@ -252,7 +265,7 @@ class _DecodingRecorder:
         entry["predictions"] = os.path.relpath(path, self._folder)
         for feature in ("inputs", "targets"):
             cut = entry[f"truncated_{feature}"] = _count_truncated(
-                task, feature, examples, self._lengths
+                task, feature, examples, self._lengths, self._count_tokens
             )
             if cut:
                 most = self._lengths[feature]
@@ -325,23 +338,26 @@ def intervals(
     return bounds
 
 
-def _count_truncated(task: seqio.Task, feature: str, examples: Any, lengths: Lengths) -> int:
+def _count_truncated(
+    task: seqio.Task,
+    feature: str,
+    examples: Any,
+    lengths: Lengths,
+    count_tokens: CountTokens | None,
+) -> int:
     """Counts the examples whose feature is longer than its limit in tokens."""
     most = (lengths or {}).get(feature)
     output_feature = task.output_features.get(feature)
     text_field = f"{feature}_pretokenized"
     if most is None or output_feature is None or not examples or text_field not in examples[0]:
         return 0
-    texts = (example[text_field] for example in examples)
-    tokens = (
-        len(
-            output_feature.vocabulary.encode(
-                text.decode("utf-8") if isinstance(text, bytes) else text
-            )
-        )
-        for text in texts
-    )
-    return sum(count + int(output_feature.add_eos) > most for count in tokens)
+
+    def count(text: str) -> int:
+        if count_tokens:
+            return count_tokens(feature, text)
+        return len(output_feature.vocabulary.encode(text)) + int(output_feature.add_eos)
+
+    return sum(count(text_of(example[text_field])) > most for example in examples)
 
 
 def write_predictions(

@@ -19,6 +19,7 @@ also print a line with all results:
 """
 
 import datetime
+import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,10 @@ from t0.scoring.results import SCHEMA, write_events, write_json
 from t0.training.graph import TrainingSpec, build_held_out
 from t0.training.losses import PARTS
 
+# The sums over all examples of a task.
+SUMS = PARTS[:4]
+# A function that yields a task's batches, each with its number of examples.
+OpenBatches = Callable[[], Iterator[tuple[Mapping[str, np.ndarray], int]]]
 # The features that a model reads. Packed features also have segments and positions.
 _FEATURES = ("inputs", "targets")
 
@@ -47,7 +52,7 @@ class HeldOutModel(Protocol):
         """Restores a checkpoint's weights; returns the number of variables."""
 
     def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the sums of `t0.training.losses.PARTS` over padded examples [B, L]."""
+        """Returns sums over padded examples [B, L], of which the first are those of `SUMS`."""
 
 
 def measure(
@@ -60,7 +65,7 @@ def measure(
     activations: tf.DType = tf.float32,
     make_model: Callable[[], HeldOutModel] | None = None,
 ) -> None:
-    """Measures tasks at each checkpoint, and writes and prints the results.
+    """Measures Mesh TensorFlow's datasets at each checkpoint; see `measure_batches`.
 
     Args:
       spec: the model, its batch and its lengths.
@@ -76,18 +81,47 @@ def measure(
     """
     names = _feature_names(datasets)
     model = make_model() if make_model else _MeshHeldOutModel(spec, names, activations)
+    measure_batches(
+        {
+            dataset.name: functools.partial(_batches, dataset, names, spec.batch_size)
+            for dataset in datasets
+        },
+        model,
+        checkpoints=checkpoints,
+        folder=folder,
+        facts={**facts, "sequence_length": dict(spec.sequence_length)},
+    )
+
+
+def measure_batches(
+    tasks: Mapping[str, OpenBatches],
+    model: HeldOutModel,
+    *,
+    checkpoints: Mapping[int, str],
+    folder: str,
+    facts: Mapping[str, Any],
+) -> None:
+    """Measures tasks at each checkpoint, and writes and prints the results.
+
+    Args:
+      tasks: task name -> a function that yields its batches.
+      model: the model.
+      checkpoints: step -> path.
+      folder: the folder for results.
+      facts: facts of the run for the results file.
+
+    Raises:
+      UserError: if a checkpoint cannot be read, or a task has no target token.
+    """
     for step, path in checkpoints.items():
         say(f"restored {model.restore(path)} variables from {path}")
         entries = {}
-        for dataset in datasets:
-            entry = entries[dataset.name] = _measure_task(dataset, names, model, spec.batch_size)
-            print(_line(dataset.name, step, entry), flush=True)
+        for name, open_batches in tasks.items():
+            entry = entries[name] = _measure_task(name, open_batches, model)
+            print(_line(name, step, entry), flush=True)
         run = {**facts, "step": step, "checkpoint": path, "mode": "perplexity"}
         now = datetime.datetime.now(datetime.timezone.utc)
-        run |= {
-            "sequence_length": dict(spec.sequence_length),
-            "created": now.isoformat(timespec="seconds"),
-        }
+        run["created"] = now.isoformat(timespec="seconds")
         results_path = os.path.join(folder, f"perplexity_{step}.json")  # noqa: PTH118
         write_events(folder, step, entries, kind="perplexity")
         write_json(results_path, {"schema": SCHEMA, "run": run, "tasks": entries})
@@ -133,26 +167,20 @@ def _feature_names(datasets: Sequence[Any]) -> list[str]:
     return names
 
 
-def _measure_task(
-    dataset: Any, names: Sequence[str], model: HeldOutModel, rows: int
-) -> dict[str, Any]:
-    sums = np.zeros(len(PARTS))
+def _measure_task(name: str, open_batches: OpenBatches, model: HeldOutModel) -> dict[str, Any]:
+    sums = np.zeros(len(SUMS))
     examples = 0
-    with ProgressLine(None, unit="example", doing=dataset.name) as progress:
-        for batch, count in _batches(dataset, names, rows):
-            sums += model.sums(batch)
+    with ProgressLine(None, unit="example", doing=name) as progress:
+        for batch, count in open_batches():
+            sums += model.sums(batch)[: len(SUMS)]
             examples += count
-            values = dict(zip(PARTS, sums.tolist(), strict=True))
+            values = dict(zip(SUMS, sums.tolist(), strict=True))
             nats = values["nll"] / max(1.0, values["tokens"])
             progress.count(count, note=f"{nats:.3f} nats a token")
     if not examples or not values["tokens"]:
-        raise UserError(
-            f"task {dataset.name} has no target token in this split: nothing to measure"
-        )
+        raise UserError(f"task {name} has no target token in this split: nothing to measure")
     if not math.isfinite(nats):
-        raise UserError(
-            f"task {dataset.name}: the loss is {nats}; the checkpoint's weights are broken"
-        )
+        raise UserError(f"task {name}: the loss is {nats}; the checkpoint's weights are broken")
     return {
         "examples": examples,
         "tokens": int(values["tokens"]),

@@ -38,8 +38,8 @@ def import_transformers() -> Any:
         import transformers as package
     except ImportError as error:
         raise UserError(
-            f"{error.name or error} is not installed, and evaluating a decoder-only model needs "
-            f"PyTorch and transformers: {install_command('hf')}"
+            f"{error.name or error} is not installed, and evaluating a model that is not a T5 "
+            f"needs PyTorch and transformers: {install_command('hf')}"
         ) from error
     package.logging.set_verbosity_error()
     return package

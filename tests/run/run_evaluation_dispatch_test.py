@@ -1,11 +1,13 @@
 """What mode `eval` does with a task, and what it refuses at the start."""
 
+import importlib.util
+
 import pytest
 import seqio
 
 from t0.compat import gin
 from t0.errors import UserError
-from t0.run import evaluation_dispatch
+from t0.run import evaluation_dispatch, torch_evaluation
 
 
 class Task:
@@ -65,3 +67,14 @@ def test_rank_evaluation_of_a_language_model_is_refused():
 def test_evaluation_examples_setting_that_is_wrong_is_refused(wrong):
     with pytest.raises(UserError, match=r"evaluation.examples is .* a whole number from 1"):
         evaluation_dispatch.EvaluationSettings(examples=wrong)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
+@pytest.mark.parametrize(
+    ("engine", "device", "flag"),
+    [("torch", "auto", "--engine=torch"), ("auto", "cpu", "--device=cpu")],
+)
+def test_evaluation_engine_torch_without_pytorch_is_one_line(engine, device, flag):
+    with pytest.raises(UserError, match=f"{flag}: PyTorch is not installed: .*torch") as caught:
+        torch_evaluation.choose_engine(engine, device)
+    assert "\n" not in str(caught.value)

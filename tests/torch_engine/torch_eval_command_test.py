@@ -91,3 +91,24 @@ def test_eval_engine_mistakes_are_one_line(evaluate, words, text):
     assert text in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("expected", ["float32", "bfloat16"])
+def test_eval_engine_torch_resolves_auto_activations_for_its_device(monkeypatch, expected):
+    """TensorFlow's choice for this machine's CPU does not count."""
+    import torch
+
+    from t0.checkpoints.described import Described
+    from t0.compat import seqio
+    from t0.run.whole_evaluation import WholeEvaluation, command_line
+    from t0.tasks.recipe_tasks import t5_features
+    from t0.testing.state import registries_restored
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: expected == "bfloat16")
+    evaluation = WholeEvaluation("out", ["mine"], activations="auto", engine="torch", device="cuda")
+    source = seqio.FunctionDataSource(lambda split, shuffle_files: None, ["validation"])
+    with registries_restored():
+        seqio.TaskRegistry.add("mine", source, preprocessors=[], output_features=t5_features())
+        words = command_line(Described("m", "m", "m.ckpt-1", "m.gin", None, None), evaluation)
+    assert f"--activation_dtype={expected}" in words

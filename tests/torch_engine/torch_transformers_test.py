@@ -15,70 +15,33 @@ transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 safetensors = pytest.importorskip("safetensors.torch")
 
-from t0.checkpoints import decoder_folders  # noqa: E402
+import tiny_transformers as tiny  # noqa: E402
+
+from t0.checkpoints import transformers_folders  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.torch import tokenizer_check  # noqa: E402
-from t0.torch.decoder_only import JOINS, DecoderOnly  # noqa: E402
+from t0.torch.pretrained_folder import PretrainedFolder  # noqa: E402
+from t0.torch.transformers_model import JOINS, TransformersModel  # noqa: E402
+from t0.torch.world import World  # noqa: E402
 
-CPU = torch.device("cpu")
-TEXTS = [
-    "Report from Oslo: early much rain today. Which weather? snow",
-    "Report from Lima: late then much wind today. Which weather? heat",
-    "much snow today in Kyoto. Choose: rain, wind",
-] * 4
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-
-
-def save_tokenizer(folder, vocabulary_size, *, bos):
-    """Byte-level BPE, as GPT-2's; with `bos` every text begins with it, as Llama's."""
-    model = tokenizers.Tokenizer(tokenizers.models.BPE())
-    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=["<end>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-    )
-    model.train_from_iterator(TEXTS, trainer)
-    if bos:
-        model.post_processor = tokenizers.processors.TemplateProcessing(
-            single="<end> $A", special_tokens=[("<end>", 0)]
-        )
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=model, bos_token="<end>", eos_token="<end>"
-    )
-    fast.save_pretrained(folder)
-
-
-def config_of(kind, positions=128):
-    if kind == "gpt2":
-        return transformers.GPT2Config(vocab_size=320, n_positions=positions, **SMALL)
-    return transformers.LlamaConfig(
-        vocab_size=320,
-        max_position_embeddings=positions,
-        intermediate_size=48,
-        num_key_value_heads=1,
-        **SMALL,
-    )
+WORLD = World(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     """Kind -> the folder of a tiny random model with its tokeniser."""
-    found = {}
-    for kind in ("gpt2", "llama"):
-        folder = found[kind] = tmp_path_factory.mktemp("decoders") / kind
-        torch.manual_seed(3)
-        model = transformers.AutoModelForCausalLM.from_config(config_of(kind))
-        for parameter in model.parameters():
-            parameter.data *= 8  # logits that differ
-        model.save_pretrained(folder)
-        save_tokenizer(folder, 320, bos=kind == "llama")
-    return found
+    root = tmp_path_factory.mktemp("decoders")
+    for kind in tiny.DECODERS:
+        tiny.save(kind, root / kind)
+    return {kind: root / kind for kind in tiny.DECODERS}
+
+
+def opened(folder, batch_tokens=64):
+    return TransformersModel(PretrainedFolder(str(folder)), WORLD, torch.float32, batch_tokens)
 
 
 def loaded(folder, batch_tokens=64):
-    model = DecoderOnly(str(folder), CPU, torch.float32, batch_tokens)
+    model = opened(folder, batch_tokens)
     assert model.restore(str(folder)) > 10
     return model
 
@@ -94,7 +57,7 @@ def alone(folder, given, scored):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_decoder_only_batched_log_likelihoods_equal_single_texts(folders, kind):
+def test_transformers_batched_log_likelihoods_equal_single_texts(folders, kind):
     """Of padded batches, with the token 0, in parts of a few texts."""
     given = [[5, 9, 0, 44], [7], list(range(3, 30))]
     choices = [[[10, 0], [0]], [[33, 34, 35]], [[70, 71], [1, 2, 3]]]
@@ -113,26 +76,27 @@ def test_decoder_only_batched_log_likelihoods_equal_single_texts(folders, kind):
     assert not found[3].any()
 
 
-def test_decoder_only_join_flag_offers_every_join():
-    assert tuple(JOINS) == decoder_folders.JOINS
+def test_transformers_join_flag_offers_every_join():
+    assert tuple(JOINS) == transformers_folders.JOINS
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_decoder_only_join_splits_tokens_as_published(folders, kind):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folders[kind])
+def test_transformers_join_splits_tokens_as_published(folders, kind):
+    folder = PretrainedFolder(str(folders[kind]))
+    tokenizer = folder.tokenizer
     bos = [0] if kind == "llama" else []
     joined = JOINS["lm-eval"].join
-    given, scored = joined(tokenizer, "Which weather?", "rain")
+    given, scored = joined(folder, "Which weather?", "rain")
     assert given == tokenizer.encode("Which weather?")
     assert given[: len(bos)] == bos
     assert tokenizer.decode(scored) == " rain"
     # Spaces at the end of an input are the choice's.
-    given, scored = joined(tokenizer, "Which weather? ", "rain")
+    given, scored = joined(folder, "Which weather? ", "rain")
     assert given == tokenizer.encode("Which weather?")
     assert tokenizer.decode(scored) == "  rain"
-    given, scored = joined(tokenizer, "", "rain")
+    given, scored = joined(folder, "", "rain")
     assert (given, tokenizer.decode(scored)) == ([0], " rain")
-    given, scored = JOINS["t-zero"].join(tokenizer, "Which weather?", "rain")
+    given, scored = JOINS["t-zero"].join(folder, "Which weather?", "rain")
     assert given == tokenizer.encode("Which weather?", add_special_tokens=False)
     assert scored == tokenizer.encode("rain")
     assert scored[: len(bos)] == bos
@@ -161,42 +125,42 @@ def evaluated(world, folders):
     return found
 
 
-def test_decoder_only_rank_evaluation_records_its_join(evaluated, folders):
+def test_transformers_rank_evaluation_records_its_join(evaluated, folders):
     found = results(evaluated["gpt2"])
     assert found["run"]["joined"].startswith("lm-evaluation-harness: ")
     assert found["run"]["model_type"] == "gpt2"
     assert found["run"]["normalisation"] == "none: sum of log-probabilities over a choice's tokens"
     task = "weather_which_word_score_eval"
     assert found["tasks"][task]["examples"] == 12
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folders["gpt2"])
+    folder = PretrainedFolder(str(folders["gpt2"]))
     lines = (evaluated["gpt2"] / "scores" / f"{task}_0.jsonl").read_text().splitlines()
     for line in map(json.loads, lines[:3]):
         assert [choice["text"] for choice in line["choices"]] == ["rain", "snow", "wind", "heat"]
         for choice in line["choices"]:
-            given, scored = JOINS["lm-eval"].join(tokenizer, line["inputs"], choice["text"])
+            given, scored = JOINS["lm-eval"].join(folder, line["inputs"], choice["text"])
             assert choice["tokens"] == len(scored)
             expected = alone(folders["gpt2"], given, scored)
             assert choice["log_likelihood"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_decoder_only_truncation_to_sequence_length(evaluated):
+def test_transformers_truncation_to_sequence_length(evaluated):
     found = results(evaluated["llama"])
     assert found["run"]["joined"].startswith("bigscience-workshop/t-zero: ")
     assert found["run"]["sequence_length"] == {"inputs": 9, "targets": 4}
     assert found["tasks"]["weather_which_word_score_eval"]["truncated_inputs"] == 12
 
 
-def test_decoder_only_compare_warns_about_different_joins(world, evaluated):
+def test_transformers_compare_warns_about_different_joins(world, evaluated):
     runs = [f"{kind}={folder}" for kind, folder in evaluated.items()]
     done = world.command("compare", *runs, program="t0")
     assert done.returncode == 0, done.stderr
     assert "different ways to join an input and a choice" in " ".join(done.stdout.split())
 
 
-def test_decoder_only_unusable_model_folder_is_refused(folders, tmp_path):
+def test_transformers_unusable_model_folder_is_refused(folders, tmp_path):
     def refused(folder, expected):
         with pytest.raises(UserError, match=expected):
-            DecoderOnly(str(folder), CPU, torch.float32, 64).restore(str(folder))
+            opened(folder).restore(str(folder))
 
     bare = shutil.copytree(folders["gpt2"], tmp_path / "bare")
     for path in bare.glob("token*"):
@@ -208,9 +172,9 @@ def test_decoder_only_unusable_model_folder_is_refused(folders, tmp_path):
     cut = shutil.copytree(folders["gpt2"], tmp_path / "cut")
     (cut / "model.safetensors").write_bytes(b"0" * 40)
     refused(cut, "is truncated or not a safetensors file")
-    settings = {"vocab_size": 320, "intermediate_size": 48, **SMALL}
+    settings = {"vocab_size": 320, "intermediate_size": 48, **tiny.SMALL}
     for kind, expected in (
-        (transformers.BertForMaskedLM, "a BertForMaskedLM, which is not trained to continue texts"),
+        (transformers.BertForMaskedLM, "a BertForMaskedLM, which is not trained to write texts"),
         (transformers.BertLMHeadModel, "is no decoder: its first token sees those after it"),
     ):
         folder = shutil.copytree(folders["gpt2"], tmp_path / kind.__name__)
@@ -297,14 +261,14 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_decoder_only_unread_weights_are_an_error(folders, tmp_path, monkeypatch, name):
+def test_transformers_unread_weights_are_an_error(folders, tmp_path, monkeypatch, name):
     """Transformers fills what is missing at random, and logs it."""
     monkeypatch.setattr(tokenizer_check, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
     change, expected = UNREADABLE[name]
     change(folder)
     with pytest.raises(UserError, match=expected) as caught:
-        DecoderOnly(str(folder), CPU, torch.float32, 64).restore(str(folder))
+        opened(folder).restore(str(folder))
     assert "\n" not in str(caught.value)
 
 
@@ -320,12 +284,12 @@ def test_decoder_only_unread_weights_are_an_error(folders, tmp_path, monkeypatch
     ],
     ids=["shards", "bare names", "old masks", "attention kernel", "expert kernel", "own code"],
 )
-def test_decoder_only_restore_reads_and_counts_every_tensor(folders, tmp_path, monkeypatch, change):
+def test_transformers_restore_reads_and_counts_every_tensor(folders, tmp_path, monkeypatch, change):
     """Of two blocks with 12 tensors each, two embeddings and a norm; no kernel of a hub is run."""
     monkeypatch.setattr(tokenizer_check, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
     change(folder)
-    model = DecoderOnly(str(folder), CPU, torch.float32, 64)
+    model = opened(folder)
     assert model.restore(str(folder)) == 2 * 12 + 2 + 2
     inputs, targets = np.array([[5, 9, 44]]) + 1, np.array([[[10, 7]]]) + 1
     expected = alone(folders["gpt2"], [5, 9, 44], [10, 7])
@@ -357,7 +321,7 @@ def test_tokenizer_is_loaded_within_memory_and_time_limits(
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
     change_json(folder / "tokenizer.json", change)
     with pytest.raises(UserError, match=expected) as caught:
-        DecoderOnly(str(folder), CPU, torch.float32, 64)
+        opened(folder)
     assert "\n" not in str(caught.value)
 
 
@@ -368,8 +332,9 @@ def test_tokenizer_panic_in_a_text_is_a_user_error(folders, monkeypatch):
         raise panic("index out of bounds")
 
     model = loaded(folders["gpt2"])
+    model.join = dataclasses.replace(JOINS["lm-eval"], join=join)
     with pytest.raises(UserError, match="cannot encode a text.*index out of bounds"):
-        model.encode(dataclasses.replace(JOINS["lm-eval"], join=join), "It rains.", "yes")
+        model.encode("It rains.", "yes")
 
 
 def _text_record(given, choice):
@@ -381,20 +346,21 @@ def _text_record(given, choice):
 
 
 def test_tokenizer_ids_outside_the_embedding_are_refused(folders, tmp_path, monkeypatch):
-    from t0.run.decoder_evaluation import TextJoiner
+    from t0.run.transformers_evaluation import TextJoiner
 
     monkeypatch.setattr(tokenizer_check, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "small")
     settings(vocab_size=100)(folder)
     embedding = "transformer.wte.weight"
     change_weights(folder, lambda found: found | {embedding: found[embedding][:100].clone()})
-    model = DecoderOnly(str(folder), CPU, torch.float32, 64)
-    joined = TextJoiner(model, JOINS["lm-eval"], "mine")
+    model = opened(folder)
+    joined = TextJoiner(model, "mine")
     record = _text_record("snow €", "wind")
     expected = "task mine, example 3: .*makes the id .*embeddings for the ids 0 to 99"
     with pytest.raises(UserError, match=expected):
         list(joined.records([record]))
-    model.tokenizer.bos_token = model.tokenizer.eos_token = None
+    tokenizer = model.folder.tokenizer
+    tokenizer.bos_token = tokenizer.eos_token = None
     with pytest.raises(UserError, match="neither a BOS nor an EOS"):
         list(joined.records([record._replace(input_text="")]))
 
@@ -412,10 +378,10 @@ def test_missing_pytorch_error_message_names_install_command(world, folders):
     assert "torch is not installed" in done.stderr and "bin/setup --with" in done.stderr
 
 
-def test_decoder_only_text_over_position_limit_is_refused(folders):
-    from t0.run.decoder_evaluation import TextJoiner
+def test_transformers_text_over_position_limit_is_refused(folders):
+    from t0.run.transformers_evaluation import TextJoiner
 
-    joined = TextJoiner(loaded(folders["gpt2"]), JOINS["lm-eval"], "mine")
+    joined = TextJoiner(loaded(folders["gpt2"]), "mine")
     record = _text_record("rain " * 300, "wind")
     expected = (
         "task mine, example 3: input and choice have .* tokens, but the context window has 128"

@@ -1,0 +1,29 @@
+"""Detects Hugging Face folders that `transformers` evaluates, without importing PyTorch.
+
+    needs_transformers("/models/gpt2")       # True
+    needs_transformers("/models/t0_3b")      # False, because it is a T5
+
+`t0.torch.pretrained_folder` reads such folders.
+"""
+
+from pathlib import Path
+
+from t0.errors import reading
+from t0.files.untrusted import parsed_json
+
+# The published ways to join an input and an answer choice for a decoder-only model; see
+# `t0.torch.transformers_model.JOINS`.
+JOINS = ("lm-eval", "t-zero")
+_CONFIG = "config.json"
+
+
+def needs_transformers(path: str) -> bool:
+    """Returns whether a path is a Hugging Face folder of a model that is not a T5."""
+    from t0.checkpoints.hugging_face import MODEL_TYPES  # slow to import for an option's choices
+
+    file = Path(path) / _CONFIG
+    if "://" in path or not file.is_file():
+        return False
+    with reading(file, ValueError):
+        config = parsed_json(file.read_text(encoding="utf-8"))
+    return isinstance(config, dict) and config.get("model_type", "t5") not in MODEL_TYPES

@@ -1,0 +1,477 @@
+"""Evaluates a model of transformers that is not a T5 for `t0 eval`, with PyTorch.
+
+    evaluate("/models/bart", "/models/bart", WholeEvaluation("out", "bart", names))
+
+Each task is ranked, decoded or measured, as a T5 does it (`evaluation_dispatch`). The model's own
+tokenizer reads the texts of the tasks. They are read from their caches, which contain the texts, or
+rendered during the evaluation. Neither way needs a vocabulary. The output files have the same
+format as those of a T5.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t0 import compat
+from t0.compat import mesh_dataset, mesh_utils, seqio, t5_preprocessors, tf, tf1, tfds
+from t0.errors import UserError, original, printable
+from t0.feeding import opening
+from t0.feeding.token_files import record_batches, texts_of
+from t0.run import torch_evaluation
+from t0.run.evaluation_dispatch import (
+    DECODE,
+    PERPLEXITY,
+    RANK,
+    check_kinds,
+    check_shards,
+    kinds_of,
+    limit_examples,
+)
+from t0.run.whole_evaluation import WholeEvaluation
+from t0.scoring import decoded, perplexity, ranking
+from t0.scoring import evaluate as rank_evaluation
+from t0.scoring.batching import BatchLimits, SortedPlan
+from t0.scoring.examples import Truncation
+from t0.scoring.records import (
+    ChoiceRecord,
+    ReadRecords,
+    RecordSorter,
+    cached_records,
+    rendered_rows,
+    sample_facts,
+    sample_records,
+    text_of,
+)
+from t0.scoring.results import WITHOUT_EOS
+
+_STEP = 0  # the step of a model that is not a checkpoint of a run
+# The maximum tokens of a decoded text (MAX_DECODE_LENGTH of runs/eval.gin), and of a window of a
+# long text whose perplexity is measured.
+_MOST_DECODED, _MOST_MEASURED = 128, 1024
+_TOKENIZED = [seqio.preprocessors.append_eos, seqio.preprocessors.append_eos_after_trim]
+_AT_ONCE = 512  # the number of texts that are sorted by length and batched together
+
+
+def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
+    """Evaluates tasks, and writes the results.
+
+    Args:
+      folder: the model's folder.
+      source: the model's origin, which the results record.
+      evaluation: the tasks and the settings.
+
+    Raises:
+      UserError: the model or a task cannot be read, the model cannot evaluate a task, or a text is
+        longer than the context window.
+    """
+    tasks = [seqio.TaskRegistry.get(name) for name in evaluation.tasks]
+    kinds = kinds_of(tasks)
+    check_kinds(kinds)
+    check_shards(kinds, evaluation.shard.of)
+    if evaluation.lengths and len(evaluation.lengths) < len(_COLUMNS):
+        raise UserError(
+            f"--lengths sets only {', '.join(evaluation.lengths)}; expected both limits, such as "
+            "--lengths=inputs=768,targets=256"
+        )
+    _open_caches(evaluation)
+    run = _open_run(folder, source, evaluation)
+    for task in kinds.get(PERPLEXITY, ()):
+        run.check_measured(task)
+    for kind, evaluate_tasks in ((RANK, run.rank), (PERPLEXITY, run.measure), (DECODE, run.decode)):
+        if kind in kinds:
+            evaluate_tasks(kinds[kind])
+
+
+def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
+    import torch
+
+    from t0.torch import world
+    from t0.torch.pretrained_folder import PretrainedFolder
+    from t0.torch.tokenizer_check import import_transformers
+    from t0.torch.transformers_model import JOINS, TransformersModel
+
+    process = world.World(0, 1, world.find_device(evaluation.device))
+    activations = torch_evaluation.activation_type(evaluation.activations, evaluation.device)
+    batch_tokens = evaluation.batch_tokens or ranking.MAX_TOKENS[process.device_kind]
+    pretrained = PretrainedFolder(folder)
+    if evaluation.join and pretrained.is_encoder_decoder:
+        raise UserError(
+            f"--join={evaluation.join} is for decoder-only models. {folder} is an encoder-decoder, "
+            "which reads input and choice separately: leave the flag out"
+        )
+    join = JOINS[evaluation.join or "lm-eval"]
+    model = TransformersModel(pretrained, process, getattr(torch, activations), batch_tokens, join)
+    kind, joined = pretrained.config.model_type, model.join.description
+    print(f"{source}: {kind}, joined as {joined}", file=sys.stderr)
+    facts = {
+        "name": evaluation.name,
+        "model_dir": folder,
+        "step": _STEP,
+        "source": source,
+        "engine": f"torch, transformers {import_transformers().__version__}",
+        "model_type": kind,
+        "joined": joined,
+        "dtype": activations,
+        **sample_facts(evaluation.examples),
+    }
+    return _Run(evaluation, model, batch_tokens, facts)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """An evaluation with its model.
+
+    Attributes:
+      evaluation: the tasks and the settings.
+      model: the `TransformersModel`.
+      batch_tokens: the maximum number of tokens in a batch.
+      facts: the facts that the results of every kind record.
+    """
+
+    evaluation: WholeEvaluation
+    model: Any
+    batch_tokens: int
+    facts: Mapping[str, Any]
+
+    def rank(self, tasks: Sequence[seqio.Task]) -> None:
+        """Ranks the answer choices of tasks."""
+        evaluation, model = self.evaluation, self.model
+        settings = ranking.RankEvaluationSettings(
+            dtype=self.facts["dtype"],
+            shard_id=evaluation.shard.id,
+            num_shards=evaluation.shard.of,
+            max_truncated_targets_share=1.0,
+            decode_answers=evaluation.decode_answers,
+        )
+        facts = ranking.run_facts(
+            self.facts["model_dir"],
+            model.folder.fingerprint,
+            settings,
+            split=evaluation.split,
+            lengths=evaluation.lengths,
+            vocabulary=model.folder.vocabulary,
+            reading={"use_cached": bool(evaluation.cache_dirs)},
+        )
+        if model.folder.is_encoder_decoder:
+            facts["inputs_eos"] = model.folder.tokenizer.eos_token_id in model.encode("a", "a")[0]
+        else:
+            facts["normalisation"] = WITHOUT_EOS
+        ranked = {}
+        for task in tasks:
+            task_facts = rank_evaluation.rank_task_facts(
+                task.name, evaluation.split, task.metric_fns
+            )
+            joiner = TextJoiner(model, task.name, evaluation.lengths, task_facts.truncated)
+            open_records = functools.partial(_open_records, task, joiner, evaluation)
+            ranked[task.name] = task_facts, open_records
+        limits = BatchLimits(self.batch_tokens, self.batch_tokens)
+        ranking.rank(
+            [{**facts, **self.facts}],
+            evaluation.output,
+            ranked,
+            lengths=evaluation.lengths,
+            make_scorer=lambda: model,
+            make_plan=lambda tasks, scorer: SortedPlan(limits),
+            settings=settings,
+            make_decoder=lambda: model,
+        )
+
+    def measure(self, tasks: Sequence[seqio.Task]) -> None:
+        """Measures the nats per target token of tasks."""
+        lengths = self.evaluation.lengths
+        perplexity.measure_batches(
+            {task.name: functools.partial(self._measured_batches, task) for task in tasks},
+            self.model,
+            checkpoints={_STEP: self.facts["model_dir"]},
+            folder=self.evaluation.output,
+            facts={
+                **self.facts,
+                **self.model.folder.vocabulary,
+                "split": self.evaluation.split,
+                "sequence_length": dict(lengths) if lengths else None,
+            },
+        )
+
+    def check_measured(self, task: seqio.Task) -> None:
+        """Raises a UserError if a task's examples are not texts that the model can read."""
+        steps = _steps_of_ids(task)
+        has_documents = steps == [t5_preprocessors.full_lm]
+        if not steps or (has_documents and not self.model.folder.is_encoder_decoder):
+            return
+        name = getattr(steps[0], "__name__", str(steps[0]))
+        fix = "only a T5 reads its examples"
+        if has_documents:
+            fix = "an encoder-decoder reads inputs, which this task does not have"
+        raise UserError(
+            f"task {task.name} makes its examples from T5's tokens ({name}): {fix}. Leave it out "
+            "of --tasks, or measure a task whose inputs and targets are texts"
+        )
+
+    def _measured_batches(self, task: seqio.Task) -> Iterator[tuple[dict[str, np.ndarray], int]]:
+        """Yields batches of padded ids plus 1, and the number of examples that end in each."""
+        model, evaluation = self.model, self.evaluation
+        texts = _read_texts(task, evaluation)
+        if _steps_of_ids(task):
+            most = (evaluation.lengths or {}).get("targets", _MOST_MEASURED)
+            most = min(most, model.folder.positions or most)
+            records = (
+                _with_ids(record._replace(choice=number), *window)
+                for record in texts
+                for number, window in enumerate(model.encode_windows(record.text, most))
+            )
+        else:
+            records = TextJoiner(model, task.name, evaluation.lengths).records(texts)
+        while pool := list(itertools.islice(records, _AT_ONCE)):
+            pool.sort(key=lambda record: len(record.inputs) + len(record.targets))
+            while pool:
+                longest = len(pool[-1].inputs) + len(pool[-1].targets)
+                rows = max(1, self.batch_tokens // longest)
+                batch, pool = pool[-rows:], pool[:-rows]
+                columns = {name: [getattr(r, name) for r in batch] for name in _COLUMNS}
+                arrays = {name: _pad(column) for name, column in columns.items()}
+                yield arrays, sum(record.choice == 0 for record in batch)
+
+    def decode(self, tasks: Sequence[seqio.Task]) -> None:
+        """Decodes tasks, and computes their metrics."""
+        evaluation, folder = self.evaluation, self.facts["model_dir"]
+        eval_model = decoded.with_results(
+            mesh_utils.eval_model,
+            self._decode_datasets,
+            {name: value for name, value in self.facts.items() if name != "step"},
+            count_tokens=self._count_tokens,
+        )
+        datasets = [
+            mesh_dataset.EvalDataset(
+                task.name,
+                functools.partial(_text_dataset, task, evaluation),
+                task.postprocess_fn,
+                task.metric_fns,
+            )
+            for task in tasks
+        ]
+        if evaluation.examples:
+            datasets = [limit_examples(each, evaluation.examples) for each in datasets]
+        # Mesh TensorFlow's writer of summaries needs a graph.
+        with contextlib.ExitStack() as replaced, tf1.Graph().as_default():
+            for name, function in {
+                "mesh_utils.get_checkpoint_iterator": lambda *_, **__: [folder],
+                "mesh_utils.get_step_from_checkpoint_path": lambda path: _STEP,
+            }.items():
+                replaced.enter_context(compat.replaced(name, function))
+            eval_model(
+                lambda **_: None,  # the estimator, which only Mesh TensorFlow's decoding needs
+                None,
+                dict(evaluation.lengths) if evaluation.lengths else None,
+                1,
+                evaluation.split,
+                folder,
+                lambda **_: datasets,
+                evaluation.output,
+                None,
+            )
+
+    def _decode_datasets(
+        self, datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str
+    ) -> Iterator[str]:
+        self.model.restore(checkpoint)
+        lengths = self.evaluation.lengths
+        most = min(_MOST_DECODED, lengths["targets"]) if lengths else _MOST_DECODED
+        for dataset in datasets:
+            with tf.Graph().as_default():
+                records = tfds.as_numpy(dataset.dataset_fn())
+                texts = [text_of(record["inputs_pretokenized"]) for record in records]
+            for first in range(0, len(texts), _AT_ONCE):
+                contexts = [self.model.encode(text, "")[0] for text in texts[first:][:_AT_ONCE]]
+                if lengths:
+                    contexts = [self.model.truncate(ids, lengths["inputs"]) for ids in contexts]
+                yield from self.model.decode([np.array(ids) + 1 for ids in contexts], most)
+
+    def _count_tokens(self, feature: str, text: str) -> int:
+        inputs, targets = self.model.encode(text, text)
+        return len(inputs if feature == "inputs" else targets)
+
+
+_COLUMNS = ("inputs", "targets")
+
+
+@dataclasses.dataclass
+class TextJoiner:
+    """Converts a task's texts to token ids; `cut` counts truncated texts."""
+
+    model: Any
+    task: str
+    lengths: Mapping[str, int] | None = None
+    cut: Truncation = dataclasses.field(default_factory=Truncation)
+
+    def records(self, texts: Iterator[ChoiceRecord]) -> Iterator[ChoiceRecord]:
+        """Yields records of the joined texts. Their ids are one higher than the tokenizer's."""
+        example = None
+        for record in texts:
+            number = record.example
+            context, scored = self._encode(number, record.input_text, record.text)
+            context, scored, cut = self._truncate(context, scored)
+            self._check(number, record.text, context, scored)
+            self.cut.inputs += cut and number != example
+            example = number if cut else example
+            yield _with_ids(record, context, scored)
+
+    def _encode(self, number: int, input_text: str, choice: str) -> tuple[list[int], list[int]]:
+        try:
+            return self.model.encode(input_text, choice)
+        except UserError as error:
+            raise UserError(f"task {self.task}, example {number}: {error}") from error
+
+    def _check(self, number: int, choice: str, context: list[int], scored: list[int]) -> None:
+        if not context or not scored:
+            raise UserError(
+                f"task {self.task}, example {number}: "
+                + (f"the choice {choice!r:.60}" if context else "the input")
+                + " has no separate token, so there is nothing to score"
+            )
+        excess = self.model.excess(len(context), len(scored))
+        if excess:
+            raise UserError(f"task {self.task}, example {number}: input and choice have {excess}")
+
+    def _truncate(self, context: list[int], scored: list[int]) -> tuple[list[int], list[int], bool]:
+        if not self.lengths:
+            return context, scored, False
+        self.cut.targets += len(scored) > self.lengths["targets"]
+        truncated = self.model.truncate(context, self.lengths["inputs"])
+        return truncated, scored[: self.lengths["targets"]], len(truncated) < len(context)
+
+
+def _with_ids(record: ChoiceRecord, context: list[int], scored: list[int]) -> ChoiceRecord:
+    ids = {"inputs": np.array(context, np.int32) + 1, "targets": np.array(scored, np.int32) + 1}
+    return record._replace(**ids)
+
+
+def _pad(rows: Sequence[np.ndarray]) -> np.ndarray:
+    longest = max(map(len, rows))
+    return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
+
+
+def _steps_of_ids(task: seqio.Task) -> list[Any]:
+    """Returns the steps after tokenization that make other examples of the token ids."""
+    _, after = _split_steps(task)
+    return [
+        getattr(step, "func", step)
+        for step in after
+        if step not in _TOKENIZED and not isinstance(step, seqio.CacheDatasetPlaceholder)
+    ]
+
+
+def _split_steps(task: seqio.Task) -> tuple[list[Any], list[Any]]:
+    """Returns a task's steps before and after its tokenization."""
+    steps = list(task.preprocessors)
+    if seqio.preprocessors.tokenize not in steps:
+        raise UserError(
+            f"task {task.name} does not tokenise with seqio.preprocessors.tokenize: cache it "
+            "(seqio_cache_tasks), and set the folder with --cache_dirs"
+        )
+    index = steps.index(seqio.preprocessors.tokenize)
+    return steps[:index], steps[index + 1 :]
+
+
+def _open_caches(evaluation: WholeEvaluation) -> None:
+    """Registers the caches with SeqIO, and checks that they are not stale."""
+    if evaluation.cache_dirs:
+        seqio.add_global_cache_dirs(list(evaluation.cache_dirs))
+        flags = {"module_import": evaluation.modules, "data_dir": evaluation.data_dirs}
+        for note in opening.require_current(
+            evaluation.tasks, settings=flags, allow_stale=evaluation.allow_stale_cache
+        ):
+            print(printable(note), file=sys.stderr)
+
+
+def _open_records(
+    task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation, sorter: RecordSorter
+) -> ReadRecords:
+    if evaluation.cache_dirs:
+        files, _ = opening.cache_files(task, evaluation.split)
+        texts = cached_records(task.name, files, sorter, examples=evaluation.examples)()
+    elif rank_evaluation.is_prompted(task):
+        texts = _render_choices(task, evaluation)
+    else:
+        rendered = map(_make_text_record, _render_records(task, evaluation.split))
+        texts = sample_records(rendered, evaluation.examples)
+    try:
+        return sorter.sort(joiner.records(texts))
+    except tf.errors.OpError as error:
+        raise original(error) from error
+
+
+def _render_choices(task: seqio.Task, evaluation: WholeEvaluation) -> Iterator[ChoiceRecord]:
+    """Yields the records of a prompted task without TensorFlow, which takes a second per task."""
+    for number, row in rendered_rows(task.source, evaluation.split, evaluation.examples):
+        for choice, text in enumerate(row["answer_choices"] or ()):
+            record = _text_record(number, row, choice, text == row["targets"], row.get("document"))
+            yield record._replace(text=text)
+
+
+def _make_text_record(features: Mapping[str, Any]) -> ChoiceRecord:
+    example, choice = map(int, features["idx"])
+    document = text_of(features["document"]) if "document" in features else None
+    return _text_record(example, features, choice, bool(features["is_correct"]), document)
+
+
+def _text_record(
+    example: int,
+    features: Mapping[str, Any],
+    choice: int = 0,
+    is_correct: bool = True,
+    document: str | None = None,
+) -> ChoiceRecord:
+    no_ids = np.zeros(0, np.int32)
+    input_text, text = text_of(features.get("inputs") or ""), text_of(features["targets"])
+    return ChoiceRecord(example, choice, no_ids, no_ids, is_correct, text, input_text, document)
+
+
+def _read_texts(task: seqio.Task, evaluation: WholeEvaluation) -> Iterator[ChoiceRecord]:
+    """Yields the inputs and targets of a task as texts."""
+    texts: Iterator[Mapping[str, Any]]
+    if evaluation.cache_dirs:
+        files, _ = opening.cache_files(task, evaluation.split)
+        texts = (text for file in files for text in _cached_texts(task.name, file))
+    else:
+        texts = _render_records(task, evaluation.split)
+    for number, features in enumerate(itertools.islice(texts, evaluation.examples)):
+        yield _text_record(number, features)
+
+
+def _cached_texts(task: str, file: str) -> Iterator[Mapping[str, Any]]:
+    for records in record_batches(file):
+        columns = texts_of(records, [f"{name}_pretokenized" for name in _COLUMNS])
+        if None in columns["targets_pretokenized"]:
+            raise UserError(
+                f"{file}: the cache of task {task} has no texts (targets_pretokenized), which this "
+                "model's tokenizer needs: leave out --cache_dirs"
+            )
+        yield from (
+            dict(zip(_COLUMNS, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        )
+
+
+def _text_dataset(task: seqio.Task, evaluation: WholeEvaluation) -> tf.data.Dataset:
+    """Returns the records of a decoded task, with their texts."""
+    if evaluation.cache_dirs:
+        return task.get_dataset(None, evaluation.split, use_cached=True, shuffle=False)
+    return _render_dataset(task, evaluation.split).map(
+        lambda record: record | {f"{name}_pretokenized": record[name] for name in _COLUMNS}
+    )
+
+
+def _render_records(task: seqio.Task, split: str) -> Iterator[Mapping[str, Any]]:
+    """Yields the records of a task before they are tokenised."""
+    with tf1.Graph().as_default():
+        yield from tfds.as_numpy(_render_dataset(task, split))
+
+
+def _render_dataset(task: seqio.Task, split: str) -> tf.data.Dataset:
+    records = task.source.get_dataset(split, shuffle=False)
+    return task._preprocess_dataset(records, _split_steps(task)[0])

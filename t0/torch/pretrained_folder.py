@@ -1,0 +1,292 @@
+"""Reads folders of Hugging Face's transformers: an encoder-decoder or a decoder-only model.
+
+    folder = PretrainedFolder("/models/bart")       # checks the files, and loads the tokenizer
+    folder.is_encoder_decoder, folder.positions     # True, 1024
+    model = folder.load_model(torch.device("cpu"), torch.float32)
+
+No file of a folder can run code: weights are safetensors, Python files are ignored, and no value of
+config.json chooses code. The tokenizer is first loaded within limits (`tokenizer_check`). Every
+weight of the model is read from the folder, so a missing or unexpected tensor is an error.
+"""
+
+import contextlib
+import hashlib
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from t0.checkpoints import look_alikes, weight_files
+from t0.checkpoints.formats import read_json
+from t0.checkpoints.shape import shown
+from t0.errors import UserError, short_reason
+from t0.torch import tokenizer_check
+from t0.torch.tokenizer_check import import_transformers
+
+# A folder has a tokenizer if it has one of these files.
+TOKENIZERS = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model"),
+    "sentencepiece.bpe.model",  # mBART
+)
+_BESIDE = (*TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
+# The fields of config.json with which transformers chooses code or files. Two more such fields,
+# attn_implementation and experts_implementation (which can name a kernel of the hub), are not here,
+# because `load_model` sets them itself.
+_CHOOSING = ("quantization_config", "fusion_config", "transformers_weights")
+# The ids that a model needs to generate texts. Its other settings, such as its number of beams, are
+# ignored, because tasks are decoded greedily.
+_GENERATED_IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
+_SHOWN = 4  # the number of tensors that a message names
+# A model is not built if it has over twice the elements of its file, plus this number.
+_LARGEST_UNREAD = 10_000_000
+_SUPPORTED = (
+    "Give a T5, another encoder-decoder (such as BART, mBART, LongT5 or T5Gemma), or a "
+    "decoder-only model (such as GPT-2 or Llama)"
+)
+
+
+class PretrainedFolder:
+    """A folder with config.json, safetensors and a tokenizer.
+
+    Args:
+      path: the folder.
+
+    Attributes:
+      path: the folder.
+      config: its config, as transformers reads it.
+      tokenizer: its tokenizer.
+
+    Raises:
+      UserError: if a file is missing or cannot be read, or the model is not supported.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        _check_files(self.path)
+        self.config = _read_config(self.path)
+        self._tensors = weight_files.open_weights(self.path).tensors
+        self._weights = sorted({tensor.path for tensor in self._tensors.values()})
+        self.tokenizer = _load_tokenizer(self.path)
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether the model is an encoder-decoder; otherwise it is a decoder-only model."""
+        return bool(self.config.is_encoder_decoder)
+
+    @property
+    def positions(self) -> int | None:
+        """The context window in tokens, of an encoder and of a decoder; None without a limit."""
+        return getattr(self._text_config, "max_position_embeddings", None)
+
+    @property
+    def embeddings(self) -> int | None:
+        """The number of token embeddings; None if the config does not have it."""
+        return getattr(self._text_config, "vocab_size", None)
+
+    @property
+    def decoder_start(self) -> int | None:
+        """The id with which an encoder-decoder starts to decode."""
+        start = getattr(self.config, "decoder_start_token_id", None)
+        return getattr(self._text_config, "bos_token_id", None) if start is None else start
+
+    @property
+    def _text_config(self) -> Any:
+        return self.config.get_text_config(decoder=True)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that changes if a file with weights changes, or its modification time."""
+        return _hash(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in self._weights)
+
+    @property
+    def vocabulary(self) -> dict[str, Any]:
+        """The facts about the tokenizer for results files."""
+        files = [self.path / name for name in _BESIDE if (self.path / name).is_file()]
+        return {
+            "vocabulary": str(files[0]),
+            "vocabulary_sha256": _hash(hashlib.sha256(p.read_bytes()).hexdigest() for p in files),
+            "vocabulary_size": len(self.tokenizer),
+        }
+
+    def load_model(self, device: torch.device, dtype: torch.dtype) -> Any:
+        """Loads the model and its weights; its generation settings are those of greedy search.
+
+        Raises:
+          UserError: if a tensor of the model is missing in the folder, or the folder has others.
+        """
+        self._check_size()
+        with as_user_error(self.path):
+            model, report = self._auto_model.from_pretrained(
+                self.path,
+                config=self.config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                # None means the library's default, so that config.json cannot choose.
+                attn_implementation=None,
+                experts_implementation=None,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # the report names them, and is checked below
+            )
+        _check_report(self.path, report)
+        ids = {name: getattr(model.generation_config, name, None) for name in _GENERATED_IDS}
+        model.generation_config = import_transformers().GenerationConfig(
+            # Rows of a batch are filled with this id after their end; it is never read.
+            pad_token_id=self.tokenizer.pad_token_id or 0,
+            num_beams=1,
+            do_sample=False,
+            **ids,
+        )
+        return model.to(device).eval()
+
+    @property
+    def _auto_model(self) -> Any:
+        package = import_transformers()
+        if self.is_encoder_decoder:
+            return package.AutoModelForSeq2SeqLM
+        return package.AutoModelForCausalLM
+
+    def _check_size(self) -> None:
+        """Checks that the model is about as large as its file, before any memory is allocated.
+
+        Otherwise transformers would allocate all missing weights, and fill them at random, before
+        it reports that they are missing.
+        """
+        stored = sum(int(np.prod(tensor.shape)) for tensor in self._tensors.values())
+        layers = getattr(self._text_config, "num_hidden_layers", 0)
+        described = f"{layers:,} layers" if isinstance(layers, int) else f"{layers!r:.20} layers"
+        fits = isinstance(layers, int) and layers <= len(self._tensors)
+        if fits:
+            with as_user_error(self.path), torch.device("meta"):
+                model = self._auto_model.from_config(
+                    self.config, attn_implementation=None, experts_implementation=None
+                )
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            described = f"{parameters:,} parameters"
+            fits = parameters <= 2 * stored + _LARGEST_UNREAD
+        if not fits:
+            raise UserError(
+                f"{self.path}: config.json describes a model of {described}, and the weights "
+                f"have {len(self._tensors):,} tensors with {stored:,} elements. Copy the "
+                "config.json that was saved with these weights"
+            )
+
+
+def _hash(parts: Iterator[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _check_files(folder: Path) -> None:
+    """Checks that the folder has safetensors, no adapter, and no special files such as pipes.
+
+    Reading a pipe could wait forever.
+    """
+    look_alikes.check(folder)
+    for path in folder.iterdir():
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            raise UserError(f"{path} is no regular file: remove it, or copy the file itself")
+    if not any((folder / name).is_file() for name in (weight_files.SINGLE, weight_files.INDEX)):
+        raise UserError(
+            f"{folder} has no safetensors ({weight_files.SINGLE}, or {weight_files.INDEX} and its "
+            "shards), and pickled weights are not read: save the model by transformers' "
+            "save_pretrained, which writes model.safetensors"
+        )
+
+
+def _check_report(folder: Path, report: Mapping[str, Any]) -> None:
+    """Checks the report of transformers about the tensors that it has loaded.
+
+    Raises:
+      UserError: if a tensor of the model was not loaded, or a tensor of the folder was not used.
+    """
+    kinds = {
+        "missing": report["missing_keys"],
+        "unexpected": report["unexpected_keys"],
+        "of another shape": [key for key, *_ in report["mismatched_keys"]],
+        "not read": report.get("error_msgs", ()),
+    }
+    faults = [
+        f"{len(names):,} {kind} ({', '.join(map(shown, sorted(names)[:_SHOWN]))}"
+        f"{', ...' if len(names) > _SHOWN else ''})"
+        for kind, names in kinds.items()
+        if names
+    ]
+    if faults:
+        raise UserError(
+            f"{folder}: the tensors of its safetensors are not those of the model in config.json: "
+            f"{', '.join(faults)}. Copy the config.json that was saved with these weights, or save "
+            "the bare model (without the wrapper of torch.compile or DataParallel) by "
+            "save_pretrained"
+        )
+
+
+def _read_config(folder: Path) -> Any:
+    package = import_transformers()
+    kind = read_json(folder / "config.json").get("model_type")
+    if kind not in package.CONFIG_MAPPING:
+        raise UserError(
+            f"{folder}: transformers {package.__version__} has no architecture {shown(kind)} "
+            f"(model_type in config.json), and code in the folder is not run. {_SUPPORTED}"
+        )
+    with as_user_error(folder):
+        config = package.AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    _check_architecture(folder, config)
+    for name in _CHOOSING:
+        if any(getattr(each, name, None) for each in (config, config.get_text_config())):
+            raise UserError(
+                f"{folder / 'config.json'} sets {name}, which would choose the code or the file "
+                "that is loaded. Wanted plain weights in float32, float16 or bfloat16: save the "
+                "model without it"
+            )
+    return config
+
+
+def _check_architecture(folder: Path, config: Any) -> None:
+    """Checks that transformers has a class for the config that reads and writes texts."""
+    package = import_transformers()
+    if config.is_encoder_decoder:
+        classes = package.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    else:
+        classes = package.MODEL_FOR_CAUSAL_LM_MAPPING
+    chosen = classes.get(type(config), None)  # noqa: SIM910 (this method has no default)
+    saved = next(iter(config.architectures or ()), None)
+    if chosen and chosen.main_input_name == "input_ids" and saved in (None, chosen.__name__):
+        return
+    raise UserError(
+        f"{folder} has a {saved or config.model_type}, which is not trained to write texts. "
+        f"{_SUPPORTED}"
+    )
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise UserError(
+            f"{folder} has no tokeniser ({', '.join(TOKENIZERS)}): copy the files of the model's "
+            "tokeniser into it; without them its tokens have no texts"
+        )
+    tokenizer_check.check_within_limits(folder)
+    with as_user_error(folder):
+        return tokenizer_check.load_tokenizer(folder)
+
+
+@contextlib.contextmanager
+def as_user_error(folder: Path, fault: str = "cannot be read as a model") -> Iterator[None]:
+    """Turns errors and panics of transformers and its libraries into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:  # these libraries raise errors of many classes
+        # A panic in Rust is raised as a BaseException that is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(
+            f"{folder}: {fault} (transformers {import_transformers().__version__}): "
+            f"{short_reason(error):.300}"
+        ) from error

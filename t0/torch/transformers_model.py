@@ -1,0 +1,391 @@
+"""Ranks, decodes and measures with models of Hugging Face's transformers that are not T5s.
+
+    model = TransformersModel(PretrainedFolder("/models/bart"), world, torch.float32, 16384)
+    inputs, targets = model.encode("It rains. Wet?", "yes")
+    model.restore("/models/bart")
+    model.log_likelihoods(inputs, targets)      # [B, L], [B, C, T] -> float32 [B, C]
+    list(model.decode([inputs], 16))            # ["yes"]
+
+An encoder-decoder reads the input and writes the choice. Each input is encoded once for all of its
+choices. A decoder-only model reads an input and a choice as one text. If the two parts are
+tokenized separately, the ids may differ from those of the whole text, so the score depends on how
+the parts are joined. `JOINS` has the published ways.
+
+Arrays have each token id plus 1, because 0 is padding in `t0.scoring` but a token of these models.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from t0.errors import UserError
+from t0.scoring.ranking import MAX_LOGITS
+from t0.torch.pretrained_folder import PretrainedFolder, as_user_error
+from t0.torch.world import World
+
+# How many tokens a check of causality has, and how much a later token may change an earlier token's
+# logits by rounding, in standard deviations of the logits.
+_PROBE_TOKENS, _PROBE_SHARE = 4, 1e-3
+_IGNORED = -100  # the label of a position that is not scored, as in transformers
+
+
+@dataclasses.dataclass(frozen=True)
+class Join:
+    """A way in which a model reads an input and a choice.
+
+    Attributes:
+      description: the description of this way in results files.
+      join: function from (folder, input, choice) to (the ids that the model is given, the ids that
+        are scored).
+      cut_left: whether an input that is too long loses its beginning instead of its end.
+    """
+
+    description: str
+    join: Callable[[PretrainedFolder, str, str], tuple[list[int], list[int]]]
+    cut_left: bool = False
+
+
+def _join_as_lm_eval(
+    folder: PretrainedFolder, given: str, choice: str
+) -> tuple[list[int], list[int]]:
+    """Joins an input and a choice like lm-evaluation-harness 0.4.13 (`TemplateLM._encode_pair`)."""
+    tokenizer, text = folder.tokenizer, " " + choice
+    if not given:
+        return [_first_id(tokenizer)], tokenizer.encode(text, add_special_tokens=False)
+    bare = given.rstrip()
+    whole = tokenizer.encode(given + text)
+    # The tokenizer adds the same special tokens, such as BOS, to the input and to the whole text.
+    context = tokenizer.encode(bare) if bare else whole[:1]
+    return context, whole[len(context) :]
+
+
+def _join_as_t_zero(
+    folder: PretrainedFolder, given: str, choice: str
+) -> tuple[list[int], list[int]]:
+    """Joins an input and a choice like bigscience-workshop/t-zero (evaluation/run_eval.py)."""
+    tokenizer = folder.tokenizer
+    return tokenizer.encode(given, add_special_tokens=False), tokenizer.encode(choice)
+
+
+def _encode_separately(
+    folder: PretrainedFolder, given: str, choice: str
+) -> tuple[list[int], list[int]]:
+    """Encodes the input for an encoder and the choice, with EOS, for its decoder."""
+    tokenizer = folder.tokenizer
+    scored = tokenizer(text_target=choice)["input_ids"]
+    # A tokenizer such as Gemma's begins each text with the id with which the decoder starts anyway.
+    scored = scored[1:] if scored[:1] == [folder.decoder_start] else scored
+    eos = tokenizer.eos_token_id
+    return tokenizer(given)["input_ids"], scored + [eos] * (eos is not None and eos not in scored)
+
+
+def _first_id(tokenizer: Any) -> int | None:
+    """Returns the id before a text: BOS, or EOS if the tokenizer has no BOS."""
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    return eos if bos is None else bos
+
+
+JOINS = {
+    "lm-eval": Join(
+        "lm-evaluation-harness: input, a space and choice are tokenised as one text; the tokens "
+        "after those of the input are scored, without EOS; a long input loses its beginning",
+        _join_as_lm_eval,
+        cut_left=True,
+    ),
+    "t-zero": Join(
+        "bigscience-workshop/t-zero: input (without special tokens) and choice (with the "
+        "tokeniser's own) are tokenised apart, nothing is between them; the choice's tokens are "
+        "scored; a long input loses its end",
+        _join_as_t_zero,
+    ),
+}
+_SEPARATE = Join(
+    "encoder-decoder: input and choice are tokenised apart, each with the tokeniser's own special "
+    "tokens; the choice's tokens are scored, with EOS; a long input loses its end",
+    _encode_separately,
+)
+
+
+class TransformersModel:
+    """A model of transformers, as `t0.scoring` ranks, decodes and measures with it.
+
+    Args:
+      folder: the model's folder.
+      world: the process with the device that computes.
+      activations: the type of weights and activations. The softmax is always float32.
+      batch_tokens: the maximum number of tokens in a forward pass.
+      join: the way in which a decoder-only model reads inputs and choices, one of `JOINS`.
+    """
+
+    replicas = 1
+
+    def __init__(
+        self,
+        folder: PretrainedFolder,
+        world: World,
+        activations: torch.dtype,
+        batch_tokens: int,
+        join: Join = JOINS["lm-eval"],
+    ) -> None:
+        self.folder, self._world, self._activations = folder, world, activations
+        self.join = _SEPARATE if folder.is_encoder_decoder else join
+        self._batch_tokens = batch_tokens
+        self._model: Any = None
+
+    @property
+    def device_kind(self) -> str:
+        """The kind of device that computes: "gpu" or "cpu"."""
+        return self._world.device_kind
+
+    def encode(self, given: str, choice: str) -> tuple[list[int], list[int]]:
+        """Returns the ids of an input and the ids of a choice.
+
+        Raises:
+          UserError: if the tokenizer fails, or returns an id for which the model has no embedding.
+        """
+        with as_user_error(self.folder.path, "its tokenizer cannot encode a text"):
+            context, scored = self.join.join(self.folder, given, choice)
+        self._check_ids((*context, *scored))
+        return context, scored
+
+    def encode_windows(self, text: str, most: int) -> Iterator[tuple[list[int], list[int]]]:
+        """Yields the windows of a text, of at most `most` tokens, as pairs (given ids, scored ids).
+
+        Each token is scored once. As in lm-evaluation-harness (`get_rolling_token_windows`), a
+        window is given the token before it, and the first window BOS or EOS.
+        """
+        tokenizer = self.folder.tokenizer
+        with as_user_error(self.folder.path, "its tokenizer cannot encode a text"):
+            ids = tokenizer.encode(text, add_special_tokens=False)
+        whole = [_first_id(tokenizer), *ids]
+        self._check_ids(whole)
+        for start in range(0, len(ids), most):
+            yield whole[start : start + 1], ids[start : start + most]
+
+    def _check_ids(self, ids: Sequence[int | None]) -> None:
+        folder, rows = self.folder, self.folder.embeddings
+        for token in ids:
+            if token is None:
+                raise UserError(
+                    f"{folder.path}: the input is empty, and the tokenizer has neither a BOS nor "
+                    "an EOS token to put in its place; name one in tokenizer_config.json"
+                )
+            if rows is not None and not 0 <= token < rows:
+                raise UserError(
+                    f"{folder.path}: its tokenizer makes the id {token:,} of "
+                    f"{folder.tokenizer.convert_ids_to_tokens(token)!r:.40}, and the model has "
+                    f"embeddings for the ids 0 to {rows - 1:,} (vocab_size in config.json): the "
+                    "tokenizer is of another model. Copy this model's own tokenizer into the folder"
+                )
+
+    def truncate(self, context: list[int], most: int) -> list[int]:
+        """Returns at most `most` ids of an input; an encoder's input keeps its last special ids."""
+        if len(context) <= most:
+            return context
+        if self.join.cut_left:
+            return context[-most:]
+        special = set(self.folder.tokenizer.all_special_ids) if self.join is _SEPARATE else ()
+        last = next((n for n, token in enumerate(reversed(context)) if token not in special), 0)
+        return context[: most - last] + context[len(context) - last :]
+
+    def excess(self, context: int, scored: int) -> str:
+        """Returns the number of tokens, with advice, if a text exceeds the context window, else "".
+
+        Args:
+          context: the number of tokens of the input.
+          scored: the number of tokens of the choice.
+        """
+        positions = self.folder.positions
+        separate = self.folder.is_encoder_decoder
+        read = max(context, scored) if separate else context + scored - 1
+        if not positions or read <= positions:
+            return ""
+        return (
+            f"{read:,} tokens, but the context window has {positions:,}. To truncate "
+            "long inputs, which the results record: "
+            f"--lengths=inputs={positions * 3 // 4},targets={positions // 4}"
+        )
+
+    def restore(self, checkpoint: str) -> int:
+        """Loads the weights, if they are not loaded; returns the number of tensors.
+
+        Raises:
+          UserError: if a tensor of the model is missing in the folder, or the folder has others.
+        """
+        del checkpoint  # not needed, because the weights are in the folder
+        if self._model is None:
+            self._model = self.folder.load_model(self._world.device, self._activations)
+            self._check_logits()
+        # Tied weights count once. The report of the loading names no tensor, so all have been read.
+        return sum(1 for _ in self._model.parameters())
+
+    @torch.inference_mode()
+    def _check_logits(self) -> None:
+        """Checks that logits are finite, and that a decoder-only model's depend on no later token.
+
+        Raises:
+          UserError: if that is not so.
+        """
+        rows = torch.ones(2, _PROBE_TOKENS, dtype=torch.int64, device=self._world.device)
+        rows[1, -1] = 2
+        separate = self.folder.is_encoder_decoder
+        decoded = {"decoder_input_ids": rows} if separate else {}
+        first, other = self._model(input_ids=rows, **decoded).logits[:, 0].float()
+        if not first.isfinite().all():
+            raise UserError(
+                f"{self.folder.path}: its logits are not finite numbers. Are its weights damaged, "
+                f"or out of the range of {self._activations} (--activation_dtype)?"
+            )
+        if not separate and (first - other).abs().max() > _PROBE_SHARE * first.std():
+            raise UserError(
+                f"{self.folder.path} ({self.folder.config.model_type}) is no decoder: its first "
+                "token sees those after it, as in an encoder. Wanted a model that is trained to "
+                "continue texts, such as GPT-2 or Llama"
+            )
+
+    def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Returns log p(choice | input) in nats, float32 [B, C].
+
+        Args:
+          inputs: int [B, L], ids plus 1; 0 is padding.
+          targets: int [B, C, T], the C choices of each input, also as ids plus 1. A choice with
+            only padding has the result 0.
+        """
+        return self._score(inputs, targets)[..., 0]
+
+    def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the sums of a batch; see `t0.scoring.perplexity.HeldOutModel`."""
+        nats, correct = self._score(batch["inputs"], batch["targets"][:, None]).sum((0, 1))
+        return np.array([-nats, 0.0, correct, np.count_nonzero(batch["targets"])])
+
+    @torch.inference_mode()
+    def _score(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Returns the log-likelihood and the number of correctly predicted tokens, [B, C, 2]."""
+        scores = np.zeros((*targets.shape[:2], 2), np.float32)
+        places = np.argwhere(targets.any(-1))  # (row, choice)
+        separate = self.folder.is_encoder_decoder
+        encoded = self._encode_inputs(inputs) if separate else None
+        read = targets.shape[2] if separate else inputs.shape[1] + targets.shape[2]
+        most = self._batch_tokens
+        if separate and self.folder.embeddings:
+            most = min(most, MAX_LOGITS[self.device_kind] // self.folder.embeddings)
+        batch_size = max(1, most // read)
+        for first in range(0, len(places), batch_size):
+            batch = places[first : first + batch_size]
+            if encoded is None:
+                pairs = [(_ids(inputs[row]), _ids(targets[row, choice])) for row, choice in batch]
+                scores[tuple(batch.T)] = self._score_pairs(pairs)
+            else:
+                scores[tuple(batch.T)] = self._score_decoded(
+                    {name: values[batch[:, 0]] for name, values in encoded.items()},
+                    targets[tuple(batch.T)],
+                )
+        return scores
+
+    def _encode_inputs(self, inputs: np.ndarray) -> dict[str, torch.Tensor]:
+        """Returns the encoder's output [B, L, D] and its attention mask [B, L]."""
+        ids = torch.from_numpy(inputs.astype(np.int64)).to(self._world.device)
+        # Padding has the id 0, which the mask hides.
+        seen = {"input_ids": (ids - 1).clamp(min=0), "attention_mask": (ids > 0).long()}
+        memory = self._model.get_encoder()(**seen)[0]
+        return {"memory": memory, "attention_mask": seen["attention_mask"]}
+
+    def _score_decoded(
+        self, encoded: Mapping[str, torch.Tensor], targets: np.ndarray
+    ) -> np.ndarray:
+        """Returns the scores [N, 2] of targets [N, T] with an encoder-decoder."""
+        from transformers.modeling_outputs import BaseModelOutput
+
+        labels = torch.from_numpy(targets.astype(np.int64)).to(self._world.device) - 1
+        labels = labels.masked_fill(labels < 0, _IGNORED)
+        logits = self._model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded["memory"]),
+            attention_mask=encoded["attention_mask"],
+            decoder_input_ids=self._model.prepare_decoder_input_ids_from_labels(labels=labels),
+            use_cache=False,
+        ).logits
+        return _score_labels(logits, labels)
+
+    def _score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """Returns the scores [N, 2] of pairs (given ids, scored ids) with a decoder-only model."""
+        width = max(len(context) + len(scored) for context, scored in pairs) - 1
+        ids, seen = (torch.zeros(len(pairs), width, dtype=torch.int64) for _ in range(2))
+        labels = torch.full_like(ids, _IGNORED)
+        for row, (context, scored) in enumerate(pairs):
+            whole = torch.from_numpy(np.concatenate([context, scored]).astype(np.int64))
+            length = len(whole) - 1
+            ids[row, :length], seen[row, :length] = whole[:-1], 1
+            labels[row, len(context) - 1 : length] = whole[len(context) :]
+        # Logits are computed only from the first scored position on.
+        keep = width - (min(len(context) for context, _ in pairs) - 1)
+        some = {"logits_to_keep": keep} if _keeps_logits(self._model) else {}
+        batch = {"input_ids": ids, "attention_mask": seen}
+        batch = {name: values.to(self._world.device) for name, values in batch.items()}
+        logits = self._model(**batch, use_cache=False, **some).logits[:, -keep:]
+        return _score_labels(logits, labels[:, -keep:].to(self._world.device))
+
+    def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterator[str]:
+        """Greedily decodes each input [L]; yields texts of at most `most_tokens` tokens.
+
+        Args:
+          inputs: the ids of each input plus 1.
+          most_tokens: the maximum number of tokens of a text.
+
+        Raises:
+          UserError: if an input and its text may not fit into the context window.
+        """
+        order = sorted(range(len(inputs)), key=lambda number: -len(inputs[number]))
+        longest = len(inputs[order[0]]) if order else 0
+        if excess := self.excess(longest, most_tokens):
+            raise UserError(f"input and decoded text may have {excess}")
+        batch_size = max(1, self._batch_tokens // (longest + most_tokens))
+        texts = [""] * len(inputs)
+        for first in range(0, len(order), batch_size):
+            numbers = order[first : first + batch_size]
+            ids = self._generate([_ids(inputs[number]) for number in numbers], most_tokens)
+            for number, row in zip(numbers, ids, strict=True):
+                texts[number] = self.folder.tokenizer.decode(row, skip_special_tokens=True).strip()
+        yield from texts
+
+    @torch.inference_mode()
+    def _generate(self, rows: Sequence[np.ndarray], most_tokens: int) -> torch.Tensor:
+        """Returns the ids that the model generates for rows of ids."""
+        width = max(map(len, rows))
+        ids = torch.zeros(len(rows), width, dtype=torch.int64)
+        seen = torch.zeros_like(ids)
+        separate = self.folder.is_encoder_decoder
+        for number, row in enumerate(rows):
+            # A decoder-only model continues a row at its right end.
+            columns = slice(0, len(row)) if separate else slice(width - len(row), width)
+            ids[number, columns], seen[number, columns] = torch.from_numpy(row.astype(np.int64)), 1
+        generated = self._model.generate(
+            input_ids=ids.to(self._world.device),
+            attention_mask=seen.to(self._world.device),
+            max_new_tokens=most_tokens,
+        )
+        return generated if separate else generated[:, width:]
+
+
+def _score_labels(logits: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
+    """Returns the log-likelihood and the number of correct tokens, [N, 2].
+
+    Args:
+      logits: [N, T, V].
+      labels: the ids that are scored, or `_IGNORED`, [N, T].
+    """
+    logits, scored = logits.float(), labels != _IGNORED
+    nats = logits.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    correct = logits.argmax(-1) == labels
+    return torch.stack([nats.masked_fill(~scored, 0.0).sum(-1), correct.sum(-1)], -1).cpu().numpy()
+
+
+def _ids(row: np.ndarray) -> np.ndarray:
+    return row[row > 0] - 1
+
+
+def _keeps_logits(model: Any) -> bool:
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
