@@ -152,12 +152,12 @@ _registered: dict[str, tuple[str, ...]] = {}
 
 
 def registered() -> Mapping[str, tuple[str, ...]]:
-    """Returns kind -> names of its registered tasks."""
+    """Returns kind of recipe -> names of the tasks that were registered for it."""
     return dict(_registered)
 
 
 def _define_tasks() -> Iterator[tuple[str, str, TaskDefinitions]]:
-    """Yields (kind, folder, its tasks) for each recipe."""
+    """Yields (kind, folder, definitions of the tasks) for each recipe."""
     for kind, define in KINDS.items():
         for folder in (data_dir / kind for data_dir in data_dirs()):
             if folder.is_dir():

@@ -239,9 +239,9 @@ class _WithoutGraphText:
 
 
 def _keep_ids_for_scoring() -> None:
-    # Without a TPU, the model detokenizes in the graph. Mesh TensorFlow's scoring takes the text
-    # for ids and, after minutes of scoring, raises "'bytes' object has no attribute 'tolist'" (or
-    # 'any'). Only an exported model must return text.
+    # Without a TPU, the model detokenizes in the graph. But Mesh TensorFlow's scoring expects ids.
+    # After minutes of scoring, it raises "'bytes' object has no attribute 'tolist'" (or 'any'). So
+    # this patch makes the model return ids, except when it is exported: then it must return text.
     from mesh_tensorflow.transformer import utils
 
     published = utils.get_estimator
@@ -491,7 +491,7 @@ REPLACEABLE: dict[str, str] = {
     "t5_mesh.tf": "T5 reads TSV files unchecked, and does not decompress .gz files",
     "t5_mesh.transformer_dataset": "it packs examples one by one; ours packs a window of examples",
 }
-# Tasks and caching import these modules of T5, which do not need Mesh TensorFlow.
+# Prefixes of T5's modules that do not need Mesh TensorFlow. Tasks and caching import such modules.
 _WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
 
 

@@ -73,7 +73,7 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 
 def find_lone_surrogate(value: object) -> str | None:
-    r"""Returns a surrogate without its other half from a JSON value's texts and keys, or None.
+    r"""Returns the first lone surrogate in the texts and keys of a JSON value, or None.
 
     >>> find_lone_surrogate([{"a": "whole \U0001f600"}, {"b": ["half \ud83d"]}])
     '\ud83d'
