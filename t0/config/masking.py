@@ -87,7 +87,7 @@ def save_command(model_dir: str, argv: Sequence[str]) -> None:
 
 
 def mask_value(name: str, value: str) -> str:
-    """Returns a binding's value in gin's notation; the quoted mask if the value is a credential.
+    """Returns the value of a binding, or the mask in quotes if the value is a credential.
 
     >>> mask_value("hub.api_key", "'abc'"), mask_value("run.batch_size", "('tokens', 8)")
     ("'***'", "('tokens', 8)")
@@ -99,7 +99,7 @@ def mask_value(name: str, value: str) -> str:
 
 
 def mask_config(write: Callable[..., str]) -> str:
-    """Returns a configuration in gin's notation, with masked credentials.
+    """Returns a configuration in gin's notation, with credentials masked.
 
     Args:
       write: `gin.operative_config_str` or `gin.config_str`.
@@ -117,11 +117,11 @@ def _mask_line(line: str) -> str:
 
 
 def refuse_masked() -> None:
-    """Checks that the mask is not the value of any binding.
+    """Checks that no binding has the mask as its value.
 
     Raises:
-      UserError: it is the value of one. A run saved this configuration with the credential masked,
-        and the credential has not been set again.
+      UserError: a binding has. A run saved its configuration with this credential masked, and the
+        user has not set the credential again.
     """
     from t0.compat import gin_config  # imported here: other engines mask values without gin
 

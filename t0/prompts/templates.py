@@ -84,8 +84,8 @@ def templates_root() -> Path:
 def template_file_path(dataset: str, subset: str | None) -> Path:
     """Returns the path of a dataset's template file, which need not exist.
 
-    Promptsource has no templates for some datasets of T0's table (jigsaw_toxicity_pred). Like
-    promptsource's reader, callers should treat a missing file as "no templates".
+    For some datasets of T0's table, such as jigsaw_toxicity_pred, promptsource has no templates.
+    Like promptsource's reader, callers should treat a missing file as "no templates".
 
     Args:
       dataset: the dataset's name on the HF hub when promptsource was released, such as
@@ -291,7 +291,7 @@ def _template(path: Path, key: object, entry: object, published: bool) -> Templa
 
 
 def _check(fields: dict[Any, Any], keys: dict[str, _Key], label: str) -> None:
-    """Raises a UserError unless the fields have the keys and types of the table."""
+    """Raises a UserError if the fields do not have the keys and types of the table `keys`."""
     for name in fields:
         if name not in keys:
             close = nearest(str(name), keys, count=1)
