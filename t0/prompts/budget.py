@@ -196,7 +196,7 @@ def _estimate_replace(text: str, arguments: tuple[Any, ...]) -> int:
 
 def _estimate_join(separator: str, arguments: tuple[Any, ...]) -> int:
     items = arguments[0] if arguments else ()
-    # If the number of items is unknown, they come from a loop, which has at most 100,000 iterations.
+    # If the number of items is unknown, they come from a loop of at most 100,000 iterations.
     return len(separator) * (len(items) if isinstance(items, Sized) else 10**5)
 
 
