@@ -95,7 +95,7 @@ def summary(outcomes: Iterable[SplitOutcome]) -> Table:
     """Returns the table of the outcomes, with one row for each split.
 
     Token counts do not include EOS. The columns "over" show the share of examples that are longer
-    than T0's sequence lengths; there, EOS counts as a token.
+    than T0's sequence lengths, where EOS counts as a token.
     """
     table = Table(box=None, pad_edge=False)
     table.add_column("task", overflow="fold")

@@ -47,7 +47,7 @@ class InPlace:
         return job
 
     def add_part(self, path: str) -> None:
-        """Takes note that a job has made the part at `path`. Here, this has no effect."""
+        """Tells the output that a job has made the part at `path`. Here, this has no effect."""
 
     def publish(self, staging: str, finish: Callable[[str], None], parts: Sequence[str]) -> None:
         """Publishes a task, and then removes its parts.

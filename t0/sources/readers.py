@@ -47,8 +47,8 @@ FORMATS = {
 LARGEST_LINE = 64 * 2**20
 LARGEST_DOCUMENT = 512 * 2**20
 SKIP_VARIABLE = "T0_SKIP_BAD_ROWS"
-# Files are UTF-8, so half of a surrogate pair can only be written as an escape such as \ud83d. These
-# patterns also match the text \\ud83d, which is not an escape, so `_is_bad` parses each match.
+# Files are UTF-8, so half of a surrogate pair can only be written as an escape, such as \ud83d.
+# These patterns also match the text \\ud83d, which is not an escape, so `_is_bad` parses matches.
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F]"
 _HALF_ESCAPED = re.compile(rb"%s(?!%s)|(?<!%s)%s" % (_HIGH, _LOW, _HIGH, _LOW))
 TEXT_FORMATS = ("jsonl", "csv", "tsv")
