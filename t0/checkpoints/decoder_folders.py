@@ -10,7 +10,8 @@ from pathlib import Path
 from t0.errors import UserError
 from t0.files.untrusted import read_json
 
-# The published ways to join an input and an answer choice; see `t0.torch.decoder_only.JOINS`.
+# The ways in which published evaluations join an input and an answer choice. The comments of
+# `t0.torch.decoder_only.JOINS` describe them.
 JOINS = ("lm-eval", "t-zero")
 _T5 = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _CONFIG = "config.json"

@@ -31,7 +31,7 @@ class Described:
 
     Attributes:
       name: the checkpoint's name in messages and tables.
-      source: the path, or the hub name with its revision, to be written into the results.
+      source: the origin to write into the results: the path, or the hub name with its revision.
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
       gin_file: the gin file of its model.
       vocabulary: the path of the checkpoint's SentencePiece model, or None.
@@ -47,7 +47,7 @@ class Described:
 
 
 def locate(path: str) -> tuple[str, str]:
-    """Returns a checkpoint's path and its origin; if `path` is a hub name, downloads it first.
+    """Returns a checkpoint's path and its origin. If `path` is a hub name, downloads it first.
 
     Raises:
       UserError: if there is no such checkpoint.
@@ -71,8 +71,8 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
       vocabulary: the SentencePiece model to use instead of the checkpoint's.
 
     Raises:
-      UserError: if there is no checkpoint, or it is not a T5; if its tokenizer cannot be read and
-        `vocabulary` is None; or if `output` cannot be written.
+      UserError: if there is no checkpoint, or the checkpoint is not a T5, or its tokenizer cannot
+        be read and `vocabulary` is None, or `output` cannot be written.
     """
     kind, prefix_or_folder = conversion.recognise(path)
     name = Path(source.partition("@")[0]).name

@@ -138,7 +138,7 @@ class _LookUp(mtf.Operation):
 
 
 class _SumRows(mtf.Operation):
-    """Computes the gradient of `_LookUp`: adds dy [*I, *R] to the rows ids [*I] of zeros [V, *R]."""
+    """Computes the gradient of `_LookUp`: adds dy [*I, *R] to rows ids [*I] of zeros [V, *R]."""
 
     def __init__(self, dy: mtf.Tensor, ids: mtf.Tensor, shape: mtf.Shape) -> None:
         super().__init__([dy, ids], name="sum_rows")
