@@ -17,9 +17,9 @@ of the key "" is a `BundleHeaderProto`. Every other key is a tensor's name, and 
 
 Why not TensorFlow? It is a library of 500 MB and copies whole tensors several times. This module
 holds one tensor in memory at a time, so a checkpoint may be larger than memory. It reads the same
-files as TensorFlow's C++ classes BundleReader and table::Table. Checkpoints written
-within Google have blocks compressed with Snappy, which this module can read. Like TensorFlow, it
-writes uncompressed blocks.
+files as TensorFlow's C++ classes BundleReader and table::Table. Checkpoints written within Google
+have blocks compressed with Snappy, which this module can read. Like TensorFlow, it writes
+uncompressed blocks.
 
 Files are little-endian. TensorFlow writes big-endian files only on big-endian machines.
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 from t0.errors import UserError
 from t0.files.untrusted import read_json
 
-# The ways in which published evaluations join an input and an answer choice. The comments of
-# `t0.torch.decoder_only.JOINS` describe them.
+# The ways in which published evaluations join an input and an answer choice.
+# `t0.torch.decoder_only.JOINS` describes them.
 JOINS = ("lm-eval", "t-zero")
 _T5 = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _CONFIG = "config.json"

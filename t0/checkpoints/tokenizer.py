@@ -251,7 +251,7 @@ def _list_added(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _list_texts(value: Any) -> Iterator[str]:
-    """Yields the texts of tokens from a text, an object with `content`, or a collection of these."""
+    """Yields the texts of tokens in a text, an object with `content`, or a collection of these."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict) and "content" in value:
