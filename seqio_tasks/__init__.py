@@ -24,8 +24,8 @@ def _tasks() -> dict[str, dict[str, Any]]:
 
 
 def _register() -> None:
-    # Build everything before registering anything: an error then leaves the registries unchanged,
-    # and a notebook can import this package again after the error is fixed.
+    # Build everything before registering anything. If there is an error, the registries are then
+    # unchanged, and a notebook can import this package again after the error is fixed.
     tasks = _tasks()
     names = [*seqio.TaskRegistry.names(), *tasks]
     mixtures = mixtures_by_name(names, known=set(seqio.MixtureRegistry.names()))

@@ -70,7 +70,7 @@ def text_recipe(folder: Path) -> TaskDefinitions:
     """
     tasks = {}
     for name, path in text_folders(folder).items():
-        # A folder with templates is a prompted dataset, whose name happens to be "text".
+        # A folder with templates holds a prompted dataset instead of documents.
         if not (path / TEMPLATES).exists():
             prefix = task_name("text", name or None, None)
             tasks |= pretraining_definitions(prefix, FolderTexts(path))
@@ -174,7 +174,7 @@ def _register() -> None:
     """
     taken = dict.fromkeys([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()], "SeqIO")
     definitions = []
-    # Build everything before registering anything: an error then leaves the registries unchanged.
+    # Build everything before registering anything, so that an error leaves the registries unchanged.
     for kind, where, tasks in _define_tasks():
         for name in tasks:
             if name in taken:

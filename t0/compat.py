@@ -36,8 +36,8 @@ def _silence_start() -> None:
     # precedence.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    # tensorflow_hub and mesh import pkg_resources; the lock file pins a setuptools that still has
-    # it.
+    # tensorflow_hub and Mesh TensorFlow import pkg_resources. The lock file pins a version of
+    # setuptools that still has it.
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
     # If Google's API client is installed, TensorFlow imports it. The client warns about old Python
     # versions.
@@ -187,8 +187,8 @@ def _report_absent_tfds_data() -> None:
                 "the dataset's name, and that this release has its version"
             ) from error
         if not builder.info.splits:
-            # TensorFlow Datasets keeps builders. One that was created before its data was prepared
-            # would not notice the new data.
+            # TensorFlow Datasets caches builders. If a builder was created before its data was
+            # prepared, it would not notice the new data.
             Loader._MEMOIZED_BUILDERS.pop(self._get_builder_key(name, folder), None)
             data_dir_argument = f", data_dir={str(folder)!r}" if folder else ""
             raise AbsentData(

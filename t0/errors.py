@@ -1,4 +1,4 @@
-"""User errors, and how commands report them: as a message without a traceback.
+"""Defines user errors, which commands report as a message without a traceback.
 
     with reported("seqio_cache_tasks"):
         raise UserError("no such folder: /data; set it with --data_dir")   # exit status 2

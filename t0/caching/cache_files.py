@@ -100,7 +100,7 @@ def is_finished(directory: str) -> bool:
 
 
 def cached_splits(directory: str) -> set[str]:
-    """Returns the splits of a cache: those with an `info.<split>.json` or recorded as empty."""
+    """Returns the splits of a cache, including those that are recorded as empty."""
     matches = [_INFO.fullmatch(name) for name in paths.list_names(directory)]
     return {match[1] for match in matches if match} | set(
         read_manifest(directory).get("empty_splits", {})
@@ -470,7 +470,7 @@ def _read_blocks(stretches: Sequence[Stretch]) -> Iterator[bytes]:
 
 
 def _renumber(record: bytes, shift: int) -> bytes:
-    """Returns a record with `shift` added to its row number, in its first entry `idx`."""
+    """Returns a record with `shift` added to its row number, which is in the first entry, `idx`."""
     _, start = protobuf_wire.read_varint(record, 1)
     size, start = protobuf_wire.read_varint(record, start + 1)
     entry = dict(protobuf_wire.fields(record[start : start + size]))

@@ -240,8 +240,8 @@ class SplitState:
         """Decides what follows when all pieces are finished.
 
         Returns:
-          the job that joins the parts, the outcome if the split is empty, is refused or has failed,
-          or None if pieces are missing.
+          the job that joins the parts; the outcome, if the split is empty, is refused or failed; or
+          None, if pieces are missing.
         """
         if len(self._results) < len(self.spec.pieces):
             return None

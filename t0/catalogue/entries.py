@@ -34,8 +34,8 @@ class Dataset:
     Attributes:
       name: the dataset's name on the Hugging Face hub.
       subset: the dataset's configuration, or None.
-      train_group: the group for training mixtures; empty if it is in none.
-      eval_group: the group for evaluation mixtures; empty if it is in none.
+      train_group: the dataset's group for training mixtures; empty if it has none.
+      eval_group: the dataset's group for evaluation mixtures; empty if it has none.
       train_size: the number of training examples that determines the mixing rate; 0 if missing.
     """
 

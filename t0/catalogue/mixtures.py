@@ -24,8 +24,8 @@ class MixtureRule:
 
     Attributes:
       groups: the groups of the datasets.
-      score_eval: whether the members are rank-evaluation tasks. Their rates are their numbers of
-        examples.
+      score_eval: whether the members are rank-evaluation tasks. If so, the rate of each member is
+        its number of examples.
       evaluation: whether `groups` are evaluation groups; otherwise they are training groups.
       original_only: whether to include only prompts for the dataset's original task.
       one_for_each_dataset: whether to include only the first of the selected prompts of a dataset.

@@ -21,7 +21,7 @@ from t0.errors import UserError, unknown_name
 
 _MODES = ["train", "finetune", "eval", "predict", "export_predict", "export_score", "score"]
 
-# (kind, name, default, help, *choices)
+# Rows of (kind, name, default, help, *choices).
 _TABLE = (
     ("string", "model_dir", "/tmp/transformer_standalone", "Folder of checkpoints and results."),
     ("multi_string", "gin_file", None, "Gin file: a path, or a name to search for. Repeatable."),

@@ -5,8 +5,8 @@
     # run.batch_size = ('sequences_per_batch', 8)  # runs/eval.gin:57; BATCH_SIZE: the command line
 
 The text is a valid gin file. Macros are replaced by their values. References such as `@name()`
-remain as they are, because no function is called. For the functions that the run calls, parameters
-with default values are listed, too.
+remain as they are, because no function is called. For the functions that the run calls, the text
+also lists the parameters that have their default values.
 """
 
 import inspect

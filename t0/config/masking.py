@@ -36,7 +36,8 @@ _LOGIN = re.compile(r"(://)[^/@\s]+@")
 # None and booleans, because they reveal nothing.
 _PLAIN = re.compile(r"[%@]|(?:[-+\d.][\w.+-]*|None|True|False)$")
 _BINDING = re.compile(r"(?P<name>[\w./-]+)(?P<equals> = )(?P<value>.+)")
-# The line length for gin. gin breaks longer lines, but a value must be masked as a whole.
+# The line length that is set in gin. gin would break longer lines, but each value must be on one
+# line to be masked as a whole.
 _ONE_LINE = 1_000_000
 
 
@@ -120,8 +121,8 @@ def refuse_masked() -> None:
     """Checks that no binding has the mask as its value.
 
     Raises:
-      UserError: a binding has. A run saved its configuration with this credential masked, and the
-        user has not set the credential again.
+      UserError: the value of a binding is the mask. A run saved its configuration with this
+        credential masked, and the user has not set the credential again.
     """
     from t0.compat import gin_config  # imported here: other engines mask values without gin
 

@@ -67,7 +67,7 @@ def split(text: str) -> tuple[str, str]:
             selected = [text for name, text in bindings if (name in names) == is_ours]
             if selected:
                 output_lines[index].append(head + "".join(selected) + "\n")
-        if not bindings:  # the text "None.": a function that was called without a binding
+        if not bindings:  # gin writes "None." for a function that was called without bindings
             output_lines[0].append(head)
     stock, ours = ("".join(lines).strip() + "\n" for lines in output_lines)
     return _NOTE + stock, ours

@@ -82,8 +82,8 @@ class InstructionSpec:
 
     Attributes:
       positives: the number of positive examples for which a cached record has a part.
-      longest_inputs: the maximum number of tokens of an input with its positive examples, including
-        EOS. Positive examples that do not fit are dropped.
+      longest_inputs: the maximum number of tokens of an input with its examples, positive and
+        negative, including EOS. Examples that do not fit are dropped.
       eos: feature -> the id of its EOS token; None if it has no EOS.
     """
 

@@ -249,7 +249,7 @@ def _find_changeable(values: Iterable[Any]) -> frozenset[int]:
 
 
 class _Environment(sandbox.SandboxedEnvironment):
-    """Jinja's sandbox, which also prevents templates from changing a row that others read.
+    """Jinja's sandbox, which also prevents a template from changing a row that other templates read.
 
     Templates change objects by calling their methods. Every call goes through `call`, however the
     template obtained the method.
@@ -393,7 +393,8 @@ _SEPARATOR = "|||"
 # While rendering, promptsource replaces the separator inside a row's text with this string. We use
 # the same string, because its length matters when printed texts are truncated.
 _PIPE_PROTECTOR = "3ed2dface8203c4c9dfb1a5dc58e41e0"
-# Promptsource edits the template's source: it replaces each "}}", here by one of these two texts.
+# To truncate printed texts, promptsource edits the template's source and replaces each "}}". Here,
+# one of these two texts replaces it.
 _UNCUT = " | string }}"
 _TRUNCATION = f" | string | truncate({LONGEST_PRINTED}) }}}}"
 

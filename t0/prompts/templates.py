@@ -20,10 +20,10 @@ A file looks like this:
         reference: ''
 
 Every deviation from the format raises a UserError with the file, the line and the template's name.
-`name` and `jinja` are required; the other keys have promptsource's defaults. Promptsource does not
-have the key `truncate`: with `truncate: false`, texts of more than 2,048 characters are printed in
-full. Jinja syntax errors are found only when a template is compiled (`t0.prompts.render`), so that
-T0's 65 files are read quickly.
+`name` and `jinja` are required; the other keys have promptsource's defaults. This project adds the
+key `truncate`: with `truncate: false`, texts of more than 2,048 characters are printed in full.
+Jinja syntax errors are found only when a template is compiled (`t0.prompts.render`), so that T0's
+65 files are read quickly.
 
 Promptsource must be installed as a distribution (`bin/setup` installs it). It is used as a folder
 of data and never imported, because its modules need pandas and pkg_resources and take a second to

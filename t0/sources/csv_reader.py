@@ -330,8 +330,8 @@ class _SwallowedRows:
         # Column -> its distinct values in the rows that have only one line. Columns with more than
         # `_FEW_VALUES` distinct values are removed.
         self._values: dict[int, set[str]] = {}
-        # Records in which every line has as many cells as the first line of the file: the number
-        # of the first line, and the cells of each line.
+        # The records in which every line has as many cells as the file's first line: for each, the
+        # number of its first line, and the cells of each of its lines.
         self._suspects: list[tuple[int, list[list[str]]]] = []
 
     def add(self, at: int, lines: list[str], cells: list[str]) -> None:

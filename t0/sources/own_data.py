@@ -136,7 +136,7 @@ def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, Tem
 
 
 def _list_folders(folder: Path) -> list[Path]:
-    """Returns the subfolders that may be read. The folder lost+found of a disk, say, may not."""
+    """Returns the readable subfolders. A disk's folder lost+found, for example, is left out."""
     inner = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     return sorted(p for p in inner if is_readable(p))
 

@@ -1,4 +1,4 @@
-"""Knows the split sizes, columns and withheld labels of T0's datasets; converts later copies.
+"""Returns the split sizes, columns and withheld labels of T0's datasets; converts later copies.
 
     split_sizes("super_glue", "cb")   # {'test': 250, 'train': 250, 'validation': 56}
     features("super_glue", "cb")["label"]["names"]

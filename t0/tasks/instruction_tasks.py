@@ -66,7 +66,7 @@ MIXED = "sni_tk_instruct"
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """An encoding, which says what parts of a task's instruction precede the instance in an input.
+    """An encoding: the parts of a task's instruction that precede the instance in an input.
 
     Attributes:
       name: whether to include the task's name.
