@@ -302,7 +302,9 @@ class _TaskRecords:
         return frames
 
     def _count_tokens(self, index: int, choices: Sequence[Encoded], right: int | None) -> None:
-        """Counts a row with unknown tokens in a choice, or with the right tokens in a wrong choice.
+        """Counts a row if its choices have unknown or ambiguous tokens.
+
+        Tokens are ambiguous if a wrong choice has the same tokens as the right choice.
 
         Args:
           index: the number of the row.

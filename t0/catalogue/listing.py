@@ -163,7 +163,7 @@ class Listing:
 def matching(
     expression: str, tasks: Collection[str], mixtures: Collection[str], hint: str = ""
 ) -> list[str]:
-    """Returns the sorted names of the tasks whose start matches a regular expression.
+    """Returns the sorted task names that match a regular expression at their start.
 
     Args:
       expression: the regular expression.

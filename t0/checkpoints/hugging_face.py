@@ -388,7 +388,7 @@ def _same_number(value: Any, seen: int) -> bool:
 
 
 def _choose_model_type(plan: TargetPlan) -> str:
-    """Returns the model type with which `transformers` computes the model's own outputs."""
+    """Returns the model type with which `transformers` and our engines compute equal outputs."""
     if not plan.model.shared_bias:
         return "umt5"
     if plan.facts.model_type in ("t5", "mt5"):

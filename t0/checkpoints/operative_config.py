@@ -6,8 +6,8 @@
 
 An operative config may come with a downloaded model, and gin executes the modules that it imports.
 So `read_operative` reads only plain bindings (`scope/name = literal` and `%macro`), without gin and
-without imports. Before gin parses such a file, and if the user has not named it on the command
-line, `check_imports` must check that it imports only known modules.
+without imports. If the user has not named such a file on the command line, `check_imports` must be
+called before gin parses the file. It checks that the file imports only known modules.
 """
 
 import ast

@@ -194,7 +194,7 @@ def combined(name: str, shape: Shape) -> Shape:
 
 
 def factored_axes(shape: Shape) -> tuple[int, int]:
-    """Returns the two axes that Mesh TensorFlow's Adafactor factors: the largest, the second."""
+    """Returns the axes that Mesh TensorFlow's Adafactor factors: the largest, then the next."""
     # The sort is stable: if two dimensions are equal, the first counts as larger, as in Mesh
     # TensorFlow.
     first, second = sorted(range(len(shape)), key=lambda axis: -shape[axis])[:2]

@@ -108,7 +108,7 @@ class T5xSource(CheckpointSource):
         super().__init__(str(folder))
         self._folder = folder
         # Canonical name -> its array, and the position in an array that stacks layers: (the axis of
-        # the layers, the layer's number). The position is None if the array has only one layer.
+        # the layers, the layer's number). The position is None if the array stacks no layers.
         self._places: dict[str, tuple[InlineArray | ZarrArray, tuple[int, int] | None]] = {}
         self._stacks: dict[str, int] = {}  # stacked parameter -> the number of its layers
         self._recent: tuple[Any, np.ndarray] | None = None

@@ -169,7 +169,7 @@ def caution(path: Path) -> str:
 
 
 def write_hf(folder: Path, path: Path) -> None:
-    """Writes the files that `transformers` reads if `sentencepiece` is installed, and if not."""
+    """Writes a tokenizer for `transformers`, which it can read with or without `sentencepiece`."""
     model = _read(path)
     inside = _count_sentinels(model)
     if inside:

@@ -149,7 +149,7 @@ def open_weights(folder: Path) -> Weights:
 
 
 def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Weights]) -> None:
-    """Checks that two sets of weights in one folder are equal, and reads both for this.
+    """Reads two sets of weights in one folder, and checks that they are equal.
 
     Raises:
       UserError: if they differ; the message names both sets, and tensors that differ.
@@ -285,7 +285,7 @@ def _shards_by_key(index: Path) -> dict[str, str]:
 
 
 def _read_header(path: Path, metadata: dict[str, str]) -> dict[str, StoredTensor]:
-    """Reads where a file's tensors are, and adds its metadata; checks that there are no gaps."""
+    """Reads the positions of a file's tensors, checks that they leave no gaps; adds metadata."""
     try:
         size = path.stat().st_size
         with binary(path) as file:

@@ -153,7 +153,7 @@ def _suggest_similar(name: str, known: Iterable[str]) -> str:
 
 def _known_names() -> list[str]:
     # For "module.submodule.function", users may also write "submodule.function" or "function" if it
-    # is unique. Therefore these endings are known names, too.
+    # is unique. Therefore these endings are also known names.
     paths = (name.split(".") for name, _ in gin_config._REGISTRY.items())
     return list({".".join(p[-n:]): None for p in paths for n in range(1, min(3, len(p)) + 1)})
 

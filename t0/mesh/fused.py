@@ -107,9 +107,9 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
 ) -> mtf.Tensor:
     """Computes dot-product attention in batched matrix products.
 
-    The arguments and the result are those of Mesh TensorFlow's `attention`, which is slower: its
+    The arguments and the result are those of Mesh TensorFlow's `attention`, which is slower. Its
     einsums use the order [batch, length, heads, channels], so each operand is copied into another
-    order, and its softmax and gradient are chains of small operations.
+    order. Its softmax and gradient are chains of small operations.
 
     If dropout is the same for all queries, as in T5, it is applied to the values instead of the
     weights. The sums are the same, and there are fewer values than weights.

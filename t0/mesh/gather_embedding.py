@@ -31,8 +31,8 @@ _PARAMETER = "get_vocab_embedding_cls.cls"
 class GatherVocabEmbedding(transformer.VocabEmbedding):
     """Mesh TensorFlow's vocabulary embedding, except that `ids_to_embedding` is a gather.
 
-    The table stays in the type of its slices (`slice_dtype`). Only the rows that are looked up are
-    cast to the type of activations. The table's gradient is in the type of the slices, too.
+    The table and its gradient have the type of the table's slices (`slice_dtype`). Only the rows
+    that are looked up are cast to the type of activations.
     """
 
     def __init__(

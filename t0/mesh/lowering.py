@@ -95,7 +95,7 @@ def _estimator_mode(mode: str) -> str:
 
 
 def placeholders(run: PodRun) -> dict[str, tf.Tensor]:
-    """Returns placeholders for the features of a batch; with segments and positions if packed."""
+    """Returns placeholders for a batch's features; packed ones have segments and positions."""
     names = _TRAIN_FEATURES if run.packed else _FEATURES.get(run.mode, ("inputs", "targets"))
     length = run.sequence_length
     return {

@@ -249,7 +249,7 @@ def _find_changeable(values: Iterable[Any]) -> frozenset[int]:
 
 
 class _Environment(sandbox.SandboxedEnvironment):
-    """Jinja's sandbox, which also prevents a template from changing a row that other templates read.
+    """Jinja's sandbox, which also prevents a template from changing a row that others also read.
 
     Templates change objects by calling their methods. Every call goes through `call`, however the
     template obtained the method.
