@@ -174,7 +174,7 @@ def _register() -> None:
     """
     taken = dict.fromkeys([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()], "SeqIO")
     definitions = []
-    # Build everything before registering anything, so that an error leaves the registries unchanged.
+    # Build everything before registering anything, so that an error does not change the registries.
     for kind, where, tasks in _define_tasks():
         for name in tasks:
             if name in taken:

@@ -243,7 +243,7 @@ def _marks(model: sentencepiece_model_pb2.ModelProto) -> dict[bytes, int]:
     """Returns the marks that are always separate pieces after a letter or digit.
 
     Returns:
-      letter or digit followed by a mark -> the id of the mark, for the pairs that no piece contains.
+      letter or digit followed by a mark -> the id of the mark, for pairs that no piece contains.
     """
     ids = {piece.piece: index for index, piece in enumerate(model.pieces)}
     pairs = {pair for piece in ids for pair in zip(piece, piece[1:], strict=False)}

@@ -119,6 +119,7 @@ class Template:
       published: whether promptsource published the template. A published template prints the same
         text as in promptsource, even if a label selects no choice. It is ignored when templates are
         compared.
+      truncate: whether texts of more than 2,048 characters are truncated when they are printed.
     """
 
     name: str
