@@ -31,7 +31,7 @@ from t0.files.publishing import UnfinishedFile
 from t0.files.untrusted import parsed_json
 
 _FOOTER = struct.Struct("<Q8s")
-_HEADER_BYTES, _CHECKSUM_BYTES = 12, 4  # of a TFRecord frame
+_HEADER_BYTES, _CHECKSUM_BYTES = 12, 4  # in a TFRecord frame
 _MAGIC = b"t0-part2"
 SUFFIX = ".part"
 

@@ -27,7 +27,7 @@ from t0.files.untrusted import parsed_json
 _SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
 _DESCRIPTION = re.compile(r"(?:info|stats)\.(?P<split>.+)\.json")
 _AT_ONCE = 16
-_MOST_SHARDS = 10**5  # five digits
+_MOST_SHARDS = 10**5  # file names have five digits for it
 
 
 def find_caches(directory: str) -> list[str]:

@@ -35,7 +35,7 @@ from t0.errors import AbsentData, UserError, original
 from t0.files import OutputError
 
 END_SECONDS, TICK_SECONDS = 10.0, 0.5
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+_PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 # "spawn" instead of "fork", because the parent has threads, whose locks could stay locked in forked
 # workers.
 _SPAWN = multiprocessing.get_context("spawn")

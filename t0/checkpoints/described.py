@@ -88,7 +88,7 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
         )
         config = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
         pieces = facts.tokenizer
-        if pieces and pieces.suffix == ".json":  # the converted folder has the model
+        if pieces and pieces.suffix == ".json":  # the converted folder has a spiece.model
             pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
         return Described(name, source, prefix, config, pieces and str(pieces), model)
     config = Path(prefix_or_folder).parent / operative_config.FILE

@@ -76,7 +76,7 @@ def shown(value: object) -> str:
     """Formats a value from a file for a message, as one line of limited length."""
     try:
         text = ascii(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, deeply nested lists
+    except (ValueError, RecursionError):  # an integer or nested list that is too large
         text = f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 

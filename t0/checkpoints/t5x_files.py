@@ -152,7 +152,7 @@ class _Reader:
 
     def __init__(self, data: mmap.mmap | bytes, path: Path) -> None:
         self._data, self._path = data, path
-        self._end = 0  # where the last extension ends
+        self._end = 0  # the position after the last extension
 
     def read_extension(self, code: int, content: bytes) -> Any:
         """Decodes the array or scalar of an extension; msgpack calls this in file order."""

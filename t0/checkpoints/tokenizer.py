@@ -40,7 +40,7 @@ _ADDING = {
     _CONFIG: ("added_tokens_decoder", *_LISTS, *_ROLES),
     "special_tokens_map.json": (*_LISTS, *_ROLES),
 }
-_ADDED = "added_tokens.json"  # its keys are the texts
+_ADDED = "added_tokens.json"  # its keys are the texts of the tokens
 
 
 def find(folder: Path) -> tuple[Path | None, str]:

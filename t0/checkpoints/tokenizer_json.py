@@ -28,7 +28,7 @@ SPECIAL = ("<pad>", "</s>", "<unk>")  # T5's ids 0, 1 and 2
 _SPACE = "\u2581"
 _PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
 FIRST_KINDS = (_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN)
-_LARGEST_SCORE = 1e38  # fits float32; comparing it with NaN gives False
+_LARGEST_SCORE = 1e38  # float32 can hold it; a comparison with NaN is False
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 # The processing steps that SentencePiece can also do.
 _NORMALIZERS = {"Precompiled", "Strip", "Replace"}

@@ -39,7 +39,7 @@ from t0.files.untrusted import parsed_json
 
 RECORD = "resume.json"
 _CHECKSUM = "checksum"  # the record's field with the SHA-256 of all other fields
-_SCHEMAS = (1, 2)  # 2 has checksums
+_SCHEMAS = (1, 2)  # records of schema 2 have checksums
 _TYPES = {"step": Count, "files": Mapping[str, Count], "sha256": Mapping[str, str]}
 _ADVICE = "To resume from an older checkpoint, remove {}"
 _HASHED_BYTES = 2**20

@@ -67,7 +67,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _BLOCK_ROWS = 1024
 _LINE_ROWS = 16
 SAFE_SINCE = (2, 6)
-_LARGEST_HEADER_BYTES = 100_000_000  # the same limit as in the library
+_LARGEST_HEADER_BYTES = 100_000_000  # the limit of the library safetensors
 _MOST_TENSORS = 20_000
 _ADVICE = (
     "It is a pickle, which can run any code when opened, and is not read. Use the model's "

@@ -24,7 +24,7 @@ from t0.files.untrusted import find_lone_surrogate, parsed_json
 
 SCHEMA = 1
 Spec = typing.TypeVar("Spec")
-LARGEST = 2**63 - 1  # limit of numpy and PyTorch
+LARGEST = 2**63 - 1  # the largest integer of numpy and PyTorch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _fetches(spec: Any, mode: str) -> tuple[Any, ...]:
 
 
 def _estimator_mode(mode: str) -> str:
-    from t0.compat import tf_estimator  # here, because this import is slow
+    from t0.compat import tf_estimator  # imported here, because it is slow
 
     keys = tf_estimator.ModeKeys
     return {"train": keys.TRAIN, "perplexity_eval": keys.EVAL}.get(mode, keys.PREDICT)

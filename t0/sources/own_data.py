@@ -164,7 +164,7 @@ def _resolve_names(
     return folder, name, subset, templates
 
 
-@functools.lru_cache(maxsize=256)  # once for each file
+@functools.lru_cache(maxsize=256)  # prints one note for each file
 def _print_other_name(path: Path, folder: str, name: str, subset: str | None) -> None:
     task = "_".join(filter(None, (name, subset)))
     print(

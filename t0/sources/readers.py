@@ -347,7 +347,7 @@ def _is_bad(item: Any) -> bool:  # noqa: ANN401
     return find_lone_surrogate(item) is not None
 
 
-@functools.lru_cache(maxsize=1024)  # a file is read several times
+@functools.lru_cache(maxsize=1024)  # a file may be read several times
 def _print_skipped(where: str, count: int) -> None:
     print(
         f"note: {where}: skipped {count:,} rows that contain half of a surrogate pair "

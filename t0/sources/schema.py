@@ -386,7 +386,7 @@ _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "quartz": ("answerKey", is_withheld),
     "story_cloze": ("answer_right_ending", is_withheld),
     "trec": ("label-coarse", is_withheld),
-    "super_glue": ("answers", _no_text),  # record; the other subsets have `label`
+    "super_glue": ("answers", _no_text),  # for record; other subsets have `label`
     "ropes": ("answers", _no_text),
     "adversarial_qa": ("answers", _no_text),
     "kilt_tasks": ("output", _no_output),

@@ -114,7 +114,7 @@ class SplitRows:
         return self._hiding[name]
 
 
-@functools.lru_cache(maxsize=1024)  # once in a process
+@functools.lru_cache(maxsize=1024)  # prints each note once
 def _print_label_note(where: str, column: str, hides: bool) -> None:
     how = (
         "hides the label, since the split has no other label"
