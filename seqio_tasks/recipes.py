@@ -70,7 +70,7 @@ def text_recipe(folder: Path) -> TaskDefinitions:
     """
     tasks = {}
     for name, path in text_folders(folder).items():
-        # A folder with templates is a prompted dataset, whose name happens to be "text".
+        # A folder with templates holds a prompted dataset instead of documents.
         if not (path / TEMPLATES).exists():
             prefix = task_name("text", name or None, None)
             tasks |= pretraining_definitions(prefix, FolderTexts(path))
@@ -152,12 +152,12 @@ _registered: dict[str, tuple[str, ...]] = {}
 
 
 def registered() -> Mapping[str, tuple[str, ...]]:
-    """Returns kind -> names of its registered tasks."""
+    """Returns kind of recipe -> names of the tasks that were registered for it."""
     return dict(_registered)
 
 
 def _define_tasks() -> Iterator[tuple[str, str, TaskDefinitions]]:
-    """Yields (kind, folder, its tasks) for each recipe."""
+    """Yields (kind, folder, definitions of the tasks) for each recipe."""
     for kind, define in KINDS.items():
         for folder in (data_dir / kind for data_dir in data_dirs()):
             if folder.is_dir():
@@ -174,7 +174,7 @@ def _register() -> None:
     """
     taken = dict.fromkeys([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()], "SeqIO")
     definitions = []
-    # Build everything before registering anything: an error then leaves the registries unchanged.
+    # Build everything before registering anything, so that an error does not change the registries.
     for kind, where, tasks in _define_tasks():
         for name in tasks:
             if name in taken:

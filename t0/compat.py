@@ -36,8 +36,8 @@ def _silence_start() -> None:
     # precedence.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    # tensorflow_hub and mesh import pkg_resources; the lock file pins a setuptools that still has
-    # it.
+    # tensorflow_hub and Mesh TensorFlow import pkg_resources. The lock file pins a version of
+    # setuptools that still has it.
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
     # If Google's API client is installed, TensorFlow imports it. The client warns about old Python
     # versions.
@@ -187,8 +187,8 @@ def _report_absent_tfds_data() -> None:
                 "the dataset's name, and that this release has its version"
             ) from error
         if not builder.info.splits:
-            # TensorFlow Datasets keeps builders. One that was created before its data was prepared
-            # would not notice the new data.
+            # TensorFlow Datasets caches builders. If a builder was created before its data was
+            # prepared, it would not notice the new data.
             Loader._MEMOIZED_BUILDERS.pop(self._get_builder_key(name, folder), None)
             data_dir_argument = f", data_dir={str(folder)!r}" if folder else ""
             raise AbsentData(
@@ -239,9 +239,9 @@ class _WithoutGraphText:
 
 
 def _keep_ids_for_scoring() -> None:
-    # Without a TPU, the model detokenizes in the graph. Mesh TensorFlow's scoring takes the text
-    # for ids and, after minutes of scoring, raises "'bytes' object has no attribute 'tolist'" (or
-    # 'any'). Only an exported model must return text.
+    # Without a TPU, the model detokenizes in the graph. But Mesh TensorFlow's scoring expects ids.
+    # After minutes of scoring, it raises "'bytes' object has no attribute 'tolist'" (or 'any'). So
+    # this patch makes the model return ids, except when it is exported: then it must return text.
     from mesh_tensorflow.transformer import utils
 
     published = utils.get_estimator
@@ -491,7 +491,7 @@ REPLACEABLE: dict[str, str] = {
     "t5_mesh.tf": "T5 reads TSV files unchecked, and does not decompress .gz files",
     "t5_mesh.transformer_dataset": "it packs examples one by one; ours packs a window of examples",
 }
-# Tasks and caching import these modules of T5, which do not need Mesh TensorFlow.
+# Prefixes of T5's modules that do not need Mesh TensorFlow. Tasks and caching import such modules.
 _WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
 
 

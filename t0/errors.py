@@ -1,4 +1,4 @@
-"""User errors, and how commands report them: as a message without a traceback.
+"""Defines user errors, which commands report as a message without a traceback.
 
     with reported("seqio_cache_tasks"):
         raise UserError("no such folder: /data; set it with --data_dir")   # exit status 2
@@ -34,7 +34,7 @@ class UserError(Exception):
 
 
 class AbsentData(UserError):
-    """The data of a dataset or split is missing. With a flag, a run can skip it."""
+    """The data of a dataset or split is missing. Commands that read many datasets may skip it."""
 
 
 def printable(text: str) -> str:
@@ -127,7 +127,8 @@ def short_reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-# Substrings of messages about a full disk. The text of os.strerror may be a translation.
+# Substrings of messages about a full disk. `os.strerror` returns the message in the language of the
+# system.
 _FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "File too large")
 
 
@@ -163,8 +164,9 @@ def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
 
 
 ABSENT, FORBIDDEN, UNREACHABLE = "not found", "forbidden", "unreachable"
-# (pattern in the message of a failed request to gs://, http or the hub; kind; advice). The first
-# match counts. For names that do not exist, the hub may also answer 401.
+# Each row: a pattern in the message of a failed request (to gs://, http or the Hugging Face hub),
+# the kind of failure, and advice. The first matching row counts. The row for missing repositories
+# precedes the row for 401, because the hub may also answer 401 if a repository does not exist.
 _REMOTE = (
     (r"GatedRepo", FORBIDDEN, "accept the terms on its page, then log in: hf auth login"),
     (
@@ -196,7 +198,7 @@ _REMOTE = (
     ),
     (r"404|[Nn]ot (be )?found|[Nn]o such (file|object)", ABSENT, "is the path right?"),
 )
-# (pattern of a remote file, sentence that names its local substitute).
+# Each row: a pattern of a remote file's path, and a sentence that names the local substitute.
 _SUBSTITUTES = tuple(
     (re.compile(rf".*/{pattern}"), template)
     for pattern, template in (
@@ -254,7 +256,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def remote_advice(error: BaseException) -> str | None:
-    """Returns advice about an error of `gs://`; None if it would only be to check the path."""
+    """Returns advice about a failed `gs://` request; None if there is only "is the path right?"."""
     _, advice = classify_remote(error) or (None, None)
     return None if advice == "is the path right?" else advice
 
@@ -311,7 +313,7 @@ def refuse_unanswered(error: BaseException) -> None:
         raise UserError(text) from error
 
 
-# Errors of the operating system about a path. The user can fix these wherever they occur.
+# Errors of the operating system that are about a path. The user can fix all of them.
 _OF_PATHS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR,
     errno.EISDIR, errno.ENOSPC, errno.EDQUOT,
@@ -380,7 +382,7 @@ def reported(name: str) -> Iterator[None]:
 
 
 def _escape_unencodable_characters() -> None:
-    r"""Makes stdout and stderr escape characters that their encoding does not have, as in \xe9."""
+    r"""Makes stdout and stderr print escapes such as \xe9 for characters they cannot encode."""
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -392,7 +394,7 @@ _interrupted = threading.Event()
 
 @contextlib.contextmanager
 def _note_interrupts() -> Iterator[None]:
-    """Records a Ctrl-C, so that an error caused by it is reported as the interruption.
+    """Records a Ctrl-C, so that an error that it causes is reported as an interruption.
 
     A library that calls Python from C++ may replace the KeyboardInterrupt with its own error.
     """
@@ -421,7 +423,7 @@ def _note_interrupts() -> Iterator[None]:
 def interruptible(message: str) -> Iterator[None]:
     """Makes a Ctrl-C inside the block print which results were saved and how to resume.
 
-    If blocks are nested, the innermost one counts.
+    If blocks are nested, the message of the innermost one is printed.
 
     Args:
       message: a sentence without a full stop, which `reported` prints after a Ctrl-C.
@@ -438,7 +440,7 @@ def interruptible(message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Makes SIGTERM leave the block as Ctrl-C does, so that half-written files are removed.
+    """Makes SIGTERM raise SystemExit in the block, so that half-written files are removed.
 
     A second SIGTERM ends the process immediately. In threads other than the main thread the block
     has no effect, because only the main thread receives signals.

@@ -1,4 +1,4 @@
-"""The available memory and the processor features of this machine or container.
+"""Reads the available memory and the processor features of this machine or container.
 
 available_memory_bytes()      # 14_500_000_000
 multiplies_bfloat16()         # True

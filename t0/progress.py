@@ -1,4 +1,4 @@
-"""Progress of scoring, decoding and caching: a live line in a terminal, plain lines in a log.
+"""Shows the progress of scoring, decoding and caching, live in a terminal or as lines in a log.
 
     with ProgressLine(total=554, unit="example", doing="scoring") as progress:
         progress.count(64, note="rte 54.2%")

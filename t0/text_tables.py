@@ -1,4 +1,4 @@
-"""Plain-text tables: aligned columns or, in a narrow terminal, a block for each row.
+"""Formats plain-text tables with aligned columns or, in a narrow terminal, a block for each row.
 
     print_table(("task", "rate"), [("weather_retell", "240")], right=("rate",))
     # task            rate

@@ -6,11 +6,12 @@
     ):
         ...
 
-Every job (a range of rows or a run of source shards) is one element of the pipeline. A worker
-writes the records of a job as parts into the output directory. A GroupByKey collects the counts of
-all parts of a split, and the next step joins these parts. That step also writes the outcome of the
-split to a file in `run_dir`. The program that started the pipeline reads these files at the end. So
-workers may run on any machine that can read the data and write to the output directory.
+Every job (a range of rows, or several consecutive source shards) is one element of the pipeline. A
+worker writes the records of a job as parts into the output directory. A GroupByKey collects the
+counts of all parts of a split, and the next step joins these parts. That step also writes the
+outcome of the split to a file in `run_dir`. The program that started the pipeline reads these files
+at the end. So workers may run on any machine that can read the data and write to the output
+directory.
 
 Importing this module does not import TensorFlow, so Beam's workers do not need it either.
 """
@@ -97,8 +98,8 @@ def _distribute(pipeline: beam.Pipeline, name: str, elements: Iterable[Any]) -> 
 class _Make(beam.DoFn):
     """Makes the parts of a job, which is a range of rows or a run of shards.
 
-    For each split of the job, it yields the split as text, with the start of the job and the result
-    for this split: the counts of the part or, if there is no part, the outcome of the split.
+    For each split of the job, it yields (split as text, (start of the job, result)). The result is
+    the counts of the part or, if there is no part, the outcome of the split.
     """
 
     def __init__(self, start: RowRangeWorker | ShardRunWorker) -> None:
@@ -116,7 +117,7 @@ class _Make(beam.DoFn):
 class _Join(beam.DoFn):
     """Joins the parts of a split, and writes the outcome of the split to a file in `run_dir`.
 
-    The input is the split as text, with the start and the result of each of its pieces.
+    The input is (split as text, [(start, result) of each piece of the split]).
     """
 
     def __init__(

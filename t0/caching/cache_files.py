@@ -4,15 +4,15 @@
     outcome.files   # {"train.tfrecord-00000-of-00003": {"bytes": ..., "examples": ..., ...}, ...}
     publish(staging, final, manifest, replace=False)  # False: another run published first
 
-A run writes the files of a task into a directory next to the final one,
-`<task>.incomplete-HOST-PID-START` (`-` cannot occur in a task's name). `publish` writes `COMPLETED`
-into it and renames it to the task's directory (see `t0.files.publishing`). So a killed run leaves
-no directory that looks finished, two runs with the same output directory never share a file, and
-the first run to finish publishes the task.
+A run writes the files of a task into a directory next to the final one. The name of this directory
+is `<task>.incomplete-HOST-PID-START` (`-` cannot occur in a task's name). `publish` writes
+`COMPLETED` into it and renames it to the task's directory (see `t0.files.publishing`). So a killed
+run leaves no directory that looks finished, and two runs with the same output directory never share
+a file. The first run that finishes a task publishes it.
 
 If the output is an object store, a run writes the files on this machine, unless the disk is almost
-full (`t0.caching.uploads`). They are uploaded under their final names. `COMPLETED` is written last,
-when all of them have arrived with their full sizes.
+full (`t0.caching.uploads`). Then it uploads them under their final names. `COMPLETED` is written
+last, when all of them have arrived with their full sizes.
 
 SeqIO only checks that `COMPLETED` exists. In the caches of this project, it contains the sizes and
 checksums that `verify` compares:
@@ -25,9 +25,10 @@ The records of a split are divided evenly into its final files. So the files do 
 pieces in which the split was made. Parts contain frames of a TFRecord file, whose bytes are copied
 without parsing the records.
 
-There is one exception: the row number (`idx`) in records of rank evaluation. Each range of rows is
-numbered as if no row before the range was dropped. If rows were dropped, `join_parts` corrects the
-numbers in the later ranges, so that `idx` equals SeqIO's `enumerate` over the kept rows.
+There is one exception: records of rank evaluation contain the number of their row (`idx`). In each
+range, rows are numbered as if no row before the range was dropped. If rows were dropped,
+`join_parts` corrects the numbers in the later ranges, so that `idx` numbers the kept rows, as in
+SeqIO.
 
 This module imports TensorFlow only for `gs://`.
 """
@@ -77,7 +78,8 @@ INTERLEAVED_SHARDS = 16
 SEQIO_MIN_SHARDS = 64
 SHUFFLE_BUFFER_EXAMPLES = 1000
 COPIED_BYTES = 2**20
-# Consecutive frames in a file on this machine: its path, their first byte, the byte after the last.
+# Consecutive frames in a local file: the file's path, the offset of the first byte of the frames,
+# and the offset after their last byte.
 Stretch = tuple[str, int, int]
 
 _LIST, _SCALAR = [None], []
@@ -98,7 +100,7 @@ def is_finished(directory: str) -> bool:
 
 
 def cached_splits(directory: str) -> set[str]:
-    """Returns the splits of a cache: those with an `info.<split>.json` or recorded as empty."""
+    """Returns the splits of a cache, including those that are recorded as empty."""
     matches = [_INFO.fullmatch(name) for name in paths.list_names(directory)]
     return {match[1] for match in matches if match} | set(
         read_manifest(directory).get("empty_splits", {})
@@ -237,9 +239,10 @@ def shard_count(options: RecordOptions, source_shards: int, records: int, size_b
     more than `max_shards`.
 
     Otherwise there is one file for each 100 MB. Small splits have more files: one for each 1,000
-    examples, up to 16 files. The reason is that SeqIO reads 16 files in parallel and shuffles
-    within 1,000 examples, and that each file holds consecutive records of the dataset. So training
-    reads a sorted dataset (imdb: all negative reviews first) in 16 places at a time.
+    examples, up to 16 files. The reason is that SeqIO reads 16 files in parallel, but shuffles only
+    within 1,000 examples, and that each file holds consecutive records of the dataset. With 16
+    files, training reads a sorted dataset (in imdb, all negative reviews come first) at 16
+    positions at the same time.
 
     Args:
       options: the options, with `min_shards` and `max_shards`.
@@ -373,7 +376,7 @@ def _renumber_part(path: str, shift: int, folder: str) -> tuple[str, Mapping[str
 def _divide_into_stretches(
     files: Sequence[str], counts: Sequence[int], bounds: Sequence[int]
 ) -> list[list[Stretch]]:
-    """Returns, for each final file, the stretches of the parts that it consists of.
+    """Returns, for each final file, the list of stretches from the parts that make up the file.
 
     Args:
       files: the paths of the parts.
@@ -467,7 +470,7 @@ def _read_blocks(stretches: Sequence[Stretch]) -> Iterator[bytes]:
 
 
 def _renumber(record: bytes, shift: int) -> bytes:
-    """Returns a record with `shift` added to its row number, in its first entry `idx`."""
+    """Returns a record with `shift` added to its row number, which is in the first entry, `idx`."""
     _, start = protobuf_wire.read_varint(record, 1)
     size, start = protobuf_wire.read_varint(record, start + 1)
     entry = dict(protobuf_wire.fields(record[start : start + size]))

@@ -15,9 +15,9 @@ The selection of tasks and the rules about existing caches are SeqIO's
 
 - the name of a mixture selects its tasks;
 - a name that matches nothing is an error;
-- a finished cache in the output directory is only written again if `overwrite` is set, even with
-  `ignore_other_caches`;
-- a cache is written again if its prompt, data, vocabulary or modules have changed.
+- `ignore_other_caches` does not concern the output directory: a finished cache there is only
+  written again if `overwrite` is set or its inputs have changed;
+- a cache is written again if its inputs (prompt, data, vocabulary, modules) have changed.
 """
 
 import dataclasses
@@ -72,11 +72,12 @@ class RecordOptions:
       max_shards: the maximum number of files of a split, as in SeqIO; 0 for no limit. If only
         `max_shards` is set, `min_shards` is 64, as in SeqIO.
       base_seed: a number that changes the seeds of the preprocessors, as in SeqIO.
-      enable_char_counts: whether to also count characters (slow: every example is detokenized).
+      enable_char_counts: whether to also count characters. This is slow, because every example is
+        detokenized.
       max_dropped_share: the maximum share of its rows, 0 to 1, that a split may drop. It does not
         apply to the splits in `t0/caching/exemptions.csv`.
-      allow_hidden_labels: whether to write splits without any label, and rank-evaluation splits
-        with withheld labels. Without this option, both are refused.
+      allow_hidden_labels: whether to write two kinds of splits that are refused otherwise: splits
+        without any label, and rank-evaluation splits with withheld labels.
     """
 
     min_shards: int | None = None
@@ -138,8 +139,8 @@ class TaskPlan:
       staging: the directory into which the run writes the cache until it is finished.
       splits: the names of the splits to write.
       absent: name of a split that is left out -> the reason.
-      stale: the changes since the cache in `final` was written, for which this run replaces it; ""
-        if there are none.
+      stale: the changes because of which this run replaces the finished cache in `final`; "" if
+        there are none.
     """
 
     name: str
@@ -368,9 +369,9 @@ def _plan_task(
 
 
 def _order_splits(splits: Sequence[TaskSplit]) -> tuple[TaskSplit, ...]:
-    # The largest task comes first: if it ran last, the other workers would be idle. The splits of a
-    # task stay together, because a task is published after its last split. A killed run does not
-    # lose published tasks.
+    # The largest task comes first: if it ran last, the other workers would be idle at the end. The
+    # splits of a task stay together, so that the task is published early. If the run is killed, it
+    # loses no published task.
     task_rows: dict[str, int] = {}
     for split in splits:
         task_rows[split.task] = task_rows.get(split.task, 0) + (split.rows or 0)

@@ -99,7 +99,7 @@ def print_summary(outcomes: Iterable[SplitOutcome], file: TextIO) -> None:
     """Prints the table of the outcomes, with one row for each split.
 
     Token counts do not include EOS. The columns "over" show the share of examples that are longer
-    than T0's sequence lengths; there, EOS counts as a token.
+    than T0's sequence lengths, where EOS counts as a token.
     """
     rows = []
     for outcome in sorted(outcomes, key=lambda o: (o.split.task, o.split.name)):

@@ -5,14 +5,14 @@
         info = part.finish({"kept": 500})
     parts.read_info(path)      # returns the same info if `path` is a complete part, else None
 
-A part is a TFRecord file, so that the final files of a split are made by copying bytes. Its last
-record contains the counts (JSON), followed by their length and a magic number. When the task is
-published, its parts are removed.
+A part is a TFRecord file, so that the final files of a split can be made by copying bytes. Its last
+record contains the counts of the part (JSON), followed by their length and a magic number. When the
+task is published, its parts are removed.
 
 A part gets its name when it is complete. The name identifies everything that the content depends on
 (`part_name`): the rows or source shards, the template or code, the vocabulary and the engine. So
-the next run can use the parts of a killed run (`adopt`), except those whose template or data file
-has changed.
+the next run can use the parts of a killed run (`adopt`). If a template or data file has changed,
+the names of the parts differ, and the next run does not use the old ones.
 
 Writing and reading keep only a few records in memory at a time.
 """
@@ -31,7 +31,7 @@ from t0.files.publishing import UnfinishedFile
 from t0.files.untrusted import parsed_json
 
 _FOOTER = struct.Struct("<Q8s")
-_HEADER_BYTES, _CHECKSUM_BYTES = 12, 4  # of a TFRecord frame
+_HEADER_BYTES, _CHECKSUM_BYTES = 12, 4  # in a TFRecord frame
 _MAGIC = b"t0-part2"
 SUFFIX = ".part"
 

@@ -10,10 +10,11 @@ and the one for rank evaluation. The inputs of a row are tokenised once for both
 choices. Targets that repeat, such as labels, are tokenised once. Each part contains its own counts,
 so that a later run can use the part without parsing its records.
 
-This module does not import TensorFlow, so a worker needs much less memory. When decoded, its
-records equal those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), in the same order.
-SeqIO tokenises with `tf_text.SentencepieceTokenizer`. The ids here are the same if the model is the
-same, because both call the same library (`t0.caching.tokenizing`).
+This module does not import TensorFlow, so a worker needs much less memory. When its records are
+decoded, they equal those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), in the same
+order. SeqIO tokenises with `tf_text.SentencepieceTokenizer`, this module with
+`t0.caching.tokenizing`. With the same model, both give the same ids, because both call the library
+SentencePiece.
 
 T0 has two kinds of record: one for each row, or, in rank evaluation, one for each choice of a row.
 If several rows share a text, the record of a choice also has the feature `document`. The ids of a
@@ -52,7 +53,8 @@ ROWS_AT_ONCE = 256
 MEMO_ENTRIES = 20_000
 
 _WEIGHT = tf_examples.float_entry("weight", 1.0)
-# The id of the unknown token, 2, as a varint. The regex ignores a byte 2 that ends a longer varint.
+# The id of the unknown token, 2, as a varint. The regex skips a byte 2 that is the end of a longer
+# varint.
 _UNKNOWN = b"\x02"
 _UNKNOWN_ID = re.compile(rb"(?<![\x80-\xff])\x02")
 _CORRECT = [tf_examples.ints_entry("is_correct", [value]) for value in (0, 1)]
@@ -147,7 +149,7 @@ class Renderer:
         self._opened: dict[tuple[str, str | None, str], sources.SplitRows] = {}
 
     def open_rows(self, job: RowRange) -> sources.SplitRows:
-        """Returns the rows of the split of a range. It stays open until another is opened."""
+        """Returns the rows of a range's split, which stays open until another split is opened."""
         key = (job.dataset, job.subset, job.split)
         if key not in self._opened:
             self._opened = {key: sources.open_split(*key)}
@@ -300,7 +302,9 @@ class _TaskRecords:
         return frames
 
     def _count_tokens(self, index: int, choices: Sequence[Encoded], right: int | None) -> None:
-        """Counts a row if a choice has unknown tokens, or a wrong one has the right one's tokens.
+        """Counts a row if its choices have unknown or ambiguous tokens.
+
+        Tokens are ambiguous if a wrong choice has the same tokens as the right choice.
 
         Args:
           index: the number of the row.

@@ -5,14 +5,16 @@
     #  "vocabulary": {"inputs": "3c9d..."}, "modules": {"my_tasks": "e3b0..."}, "named_files": []}
     changes(recorded, task)         # ["the data of split 'train': /data/toy/train.jsonl"]
 
-The record is a file next to `COMPLETED`. It contains no paths, file times or version of this
-project. So a cache stays valid after it is copied or the project is upgraded. Files that are not on
-this machine are not compared: their value in the record is None, or they are not in it.
+The record is a file next to `COMPLETED`. It contains no paths, no file times and no version of this
+project. So a cache stays valid after it is copied or the project is upgraded. Only files on this
+machine are compared. If a file was not on the machine that wrote the record, its value in the
+record is None or missing.
 
 A prompted task with T0's own steps depends on its prompt, its data and its vocabulary. Every other
-task also depends on the user's own modules: those that registered the tasks, those that its steps
-refer to, and the modules that these import. Files that the steps refer to also count as data. To
-find them, texts in closures, arguments and global variables are read as paths of local files.
+task also depends on the user's own modules: the modules that registered the tasks, those to which
+its steps refer, and all modules that these import. Files to which the steps refer also count as
+data. To find these files, texts in closures, arguments and global variables are interpreted as
+paths of local files.
 """
 
 import dataclasses
@@ -39,11 +41,11 @@ from t0.errors import UserError
 from t0.files import paths
 from t0.tasks.recipe_tasks import TextSource
 
-# Increase this number when a change of this project makes different records from the same prompts,
-# data and vocabulary.
+# Increase this number if a new version of this project makes different records from the same
+# prompts, data and vocabulary.
 RECORD_FORMAT = 4
 _OURS = ("t0", "seqio_tasks", "__main__")
-# The fields of a template that no record depends on.
+# The fields of a template that have no influence on records.
 _NOT_PRINTED = (
     "choices_in_prompt",
     "id",
@@ -296,7 +298,7 @@ def _name_files(files: Sequence[str]) -> str:
 
 
 def _digest(files: Sequence[str]) -> str | None:
-    """Returns a checksum of the contents of local files; None if any is missing, or for []."""
+    """Returns a checksum of local files' contents; None if a file is missing or there is none."""
     try:
         identities = [_identify_file(file) for file in files]
         # Threads are faster, because hashlib releases Python's global lock for large blocks.

@@ -6,8 +6,8 @@
     walk.paths                 # ["/data/lines.txt"]: texts that look like paths
 
 The walk follows the values that are bound to the steps: the arguments of `functools.partial`, the
-closure of a function, the texts in the global variables that it uses, and the attributes of
-objects. Installed packages are left out.
+closures of functions, the texts in the global variables that functions use, and the attributes of
+objects. It does not follow the code of installed packages.
 """
 
 import functools
@@ -105,7 +105,7 @@ class CodeWalk:
         return f"{value.__module__}.{value.__qualname__}"
 
     def find_own_modules(self) -> list[tuple[str, str]]:
-        """Returns (name, file) of `modules` and of all their imports, without installed ones."""
+        """Returns (name, file) of `modules` and all their imports, except installed packages."""
         files: dict[str, str] = {}
         queue = list(self.modules)
         while queue:

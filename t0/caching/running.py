@@ -96,7 +96,8 @@ def cache(
     )
     parts_dir = posixpath.join(selection.output_cache_dir, f"{PARTS}.{publishing.unfinished_tag()}")
     work = plan_work(plan.splits, options, parts_dir, opened, setup.module_import)
-    # The inputs are recorded before the data is read, so that a change during the run is noticed.
+    # The inputs are recorded before the data is read. If the data changes during the run, the next
+    # run then finds that the cache is stale.
     made_from = {
         task.name: provenance(seqio.TaskRegistry.get(task.name), task.splits, setup.module_import)
         for task in plan.tasks.values()
@@ -135,7 +136,7 @@ def cache(
 
 
 def on_beam(pipeline_options: Sequence[str]) -> bool:
-    """Returns whether Apache Beam runs the jobs: if the options differ from the default."""
+    """Returns whether Apache Beam runs the jobs, because the options differ from the default."""
     return bool(pipeline_options) and list(pipeline_options) != DIRECT_RUNNER
 
 
@@ -254,7 +255,7 @@ class _Run:
         self.underway: dict[ShardRun, int] = {}
 
     def _begin(self) -> tuple[list[SplitOutcome], list[RowRange | ShardRun | JoinParts]]:
-        """Takes over the parts of earlier runs; returns the outcomes so far and the jobs to run."""
+        """Adds the parts of earlier runs; returns the outcomes so far and the jobs to run."""
         jobs = []
         for job in (*self.work.row_ranges, *self.work.shard_runs):
             absent = [spec for spec in job.specs if not self._taken_over(spec, job)]
@@ -333,8 +334,8 @@ class _Run:
                 if isinstance(follows, SplitOutcome):
                     yield follows
                 elif follows:
-                    # The parts are joined next, so that the task is published early. A killed run
-                    # does not lose published tasks.
+                    # The parts are joined next, so that the task is published early. If the run is
+                    # killed, it loses no published task.
                     queue.appendleft(self.output.place_job(follows))
         self.underway.pop(job, None)
         self._show(spec.split for spec in job.specs)

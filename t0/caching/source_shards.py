@@ -4,10 +4,10 @@
     make_part(runs[0], RecordOptions(), advance=print)
     # {"toy_lines": {"start": 0, "stop": 1, "records": 70, "tokens": {...}, ...}}
 
-SeqIO derives the seed of each shard from the shard's number (`seqio.beam_utils.PreprocessTask`),
-and caches the shards one after the other. So any process can read any shard, and the parts, joined
-in order, equal the records of the whole source. Each part contains its own counts, so that a later
-run can use the part without parsing its records.
+SeqIO derives the seed of each shard from the shard's number (`seqio.beam_utils.PreprocessTask`). So
+any process can read any shard. If the parts are joined in order, their records equal those that
+SeqIO caches, one shard after the other. Each part contains its own counts, so that a later run can
+use the part without parsing its records.
 
 The tasks must be registered in this process (`workers.prepare`).
 """
@@ -36,7 +36,7 @@ MOST_RUNS = 1024
 ADVANCE_SECONDS = 0.5
 RECORDS_AT_ONCE = 100
 _INT64_MAX = 2**63 - 1
-# Steps after the caching point that add no text to an empty target.
+# Steps after the caching point that leave an empty target without text.
 _AFTER_CACHE = (seqio.preprocessors.append_eos, seqio.preprocessors.append_eos_after_trim)
 _TOKEN_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
@@ -100,7 +100,7 @@ def make_part(
     Args:
       job: the shards.
       options: how records are made.
-      advance: a function that takes the number of examples so far.
+      advance: a function that is called with the number of examples so far.
       threads: the number of threads of the input pipeline; None for TensorFlow's choice.
 
     Returns:
@@ -181,7 +181,7 @@ def _fits(feature: seqio.Feature, made: Mapping[str, Any] | None) -> bool:
 def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
     """Returns the counts of rows that the source reports.
 
-    If the source does not count its rows, "rows" is None; but it is 0 if the shards have no rows.
+    If the source does not count its rows, "rows" is 0 if the shards have no rows, otherwise None.
     """
     split = job.spec.split.name
     reports = getattr(task.source, "reports", None)
@@ -297,9 +297,9 @@ class ExampleCounter:
     """Counts the statistics of a `stats.<split>.json` over the examples of a part.
 
     The rules are those of `seqio.beam_utils.GetStats`: tokens are ids other than EOS and padding,
-    and only output features of the task that hold int32 or int64 are counted. Unlike SeqIO's own
-    command, this class can also count characters. SeqIO's counter expects numpy arrays for them,
-    but gets tensors, so it counts none.
+    and they are counted in the task's output features of type int32 or int64. This class can also
+    count characters. In SeqIO's own command, the counter of characters expects numpy arrays but
+    gets tensors, so it counts none.
 
     Attributes:
       examples: the number of examples.

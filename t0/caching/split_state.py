@@ -11,10 +11,10 @@ refused if
 
 - it has no record, or more rows were dropped than allowed;
 - all of its targets are empty or `<NO LABEL>`;
-- it is for rank evaluation, and either some labels are withheld, or no row has its target among its
-  choices: a score would mean nothing.
+- it is for rank evaluation, and some labels are withheld, or no row has its target among its
+  choices, so that a score would mean nothing.
 
-`exemptions.csv` lists the splits for which one of these is correct. They are not refused.
+`exemptions.csv` lists splits for which one of these properties is correct. They are not refused.
 
 The classes that are sent to other processes (`SplitSpec`, `JoinParts`, `SplitOutcome`) are plain
 data. This module does not import TensorFlow.
@@ -129,10 +129,10 @@ class SplitSpec:
       split: the split.
       key: a text that identifies everything that the records depend on, except the piece; see
         `parts.part_name`.
-      pieces: (first row, row after the last) of each piece, or the same for source shards; in the
-        order of the dataset.
-      choices: whether there is one record for each answer choice (rank evaluation), instead of one
-        for each row.
+      pieces: (first row, row after the last) of each piece, or (first source shard, shard after the
+        last), in the order of the dataset.
+      choices: whether each row has one record for each of its answer choices, as rank evaluation
+        needs, instead of a single record.
       hide_labels: see `t0.tasks.PromptedSource`.
       eos: whether inputs end in EOS, and whether targets do.
       answer_choices: whether the record of a row contains its choices.
@@ -140,8 +140,8 @@ class SplitSpec:
         if there is no such feature.
       template: the template's name; "" for a task without a template.
       exemptions: the publication rules that this split may break.
-      source_shards: the number of shards of the task's source. With `--min_shards` or
-        `--max_shards`, the number of files depends on it (see `cache_files.shard_count`).
+      source_shards: the number of shards of the task's source. If `--min_shards` or `--max_shards`
+        is set, the number of files depends on it (see `cache_files.shard_count`).
     """
 
     split: TaskSplit
@@ -194,8 +194,8 @@ class JoinParts:
 class SplitState:
     """The results of the finished pieces of a split.
 
-    The result of a piece is the counts of its part. If the part could not be made, the result is
-    the outcome of the whole split.
+    The result of a piece is a mapping with the counts of its part. If the part could not be made,
+    the result is the outcome of the whole split.
 
     Args:
       spec: the split.
@@ -241,8 +241,8 @@ class SplitState:
         """Decides what follows when all pieces are finished.
 
         Returns:
-          the job that joins the parts; the outcome, if the split is empty, refused or has failed;
-          None if pieces are missing.
+          the job that joins the parts; the outcome, if the split is empty, is refused or failed; or
+          None, if pieces are missing.
         """
         if len(self._results) < len(self.spec.pieces):
             return None
@@ -279,7 +279,7 @@ def _joined_or_refused(
 
 
 def sum_counts(infos: Iterable[PartInfo]) -> dict[str, int]:
-    """Sums the counts of all parts: "rows", if it is known, and reason -> number of rows."""
+    """Sums the counts of all parts: reason -> number of rows, and "rows" if all parts know it."""
     infos = list(infos)
     rows = [info["rows"] for info in infos]
     row_count = {} if None in rows else {"rows": sum(rows)}

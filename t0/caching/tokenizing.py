@@ -5,18 +5,20 @@ r"""Tokenises texts with a cache of words, and returns the same ids as SentenceP
 
 The pieces of a unigram model such as T5's do not cross white space. So the best pieces of a text
 are the best pieces of its words, and they have to be searched only once for each word. There is one
-exception. SentencePiece adds scores in float32, from the start of the text. If two segmentations of
-a word have nearly equal scores, the rounding of that sum decides which one wins. So the cached
-pieces of a word are only used if they beat the second-best pieces by more than the rounding error.
-If a text contains any other word, SentencePiece encodes the whole text.
+exception. SentencePiece adds the scores of pieces in float32, from the start of the text. If two
+segmentations of a word have nearly equal scores, the rounding of this sum decides which one wins.
+So the cached pieces of a word are only used if their score is better than that of the second-best
+pieces by more than the rounding error. If a text contains any other word, SentencePiece encodes the
+whole text.
 
-The rounding error grows with the score of the text, but adding the scores of words takes longer
-than joining their ids. So a second table contains the words whose pieces win in every text with at
-most `_FEW_IDS` ids. Scores are only added for longer texts, or if a word is not in that table.
+The rounding error grows with the score of the text. To know this score, the scores of the words
+must be added, which takes longer than joining their ids. So a second table contains the words whose
+pieces win in every text with at most `_FEW_IDS` ids. Scores are only added for longer texts, or if
+a word is not in that table.
 
 Learning the pieces of a word takes several times as long as encoding it with SentencePiece. So a
 process learns at most `_SEARCHES_AT_FIRST` words, plus one for every `_WORDS_A_SEARCH` words of
-text. SentencePiece encodes the other texts with new words, such as tables of numbers.
+text. If a text has more new words, such as a table of numbers, SentencePiece encodes the text.
 
 Many new words are known words followed by a comma or a full stop. If no piece contains a letter
 followed by such a mark, the pieces of the new word are those of the known word and the mark.
@@ -32,8 +34,8 @@ from sentencepiece import sentencepiece_model_pb2, sentencepiece_pb2
 
 from t0.files import protobuf_wire
 
-# Number of texts that SentencePiece encodes in one call. The overhead of a call is about the time
-# for one short text.
+# Number of texts that SentencePiece encodes in one call. The overhead of a call is about as long as
+# encoding one short text.
 TEXTS_AT_ONCE = 512
 MOST_WORDS = 300_000
 # In bytes. After this many additions, the error of a float32 sum is less than 1%.
@@ -74,8 +76,8 @@ class _KnownWord(NamedTuple):
 
     def wins_in(self, score: float) -> bool:
         """Returns whether these pieces win in every text with at most this score, in nats."""
-        # Each addition is wrong by at most half the distance between neighbouring numbers, and two
-        # sums are compared.
+        # Each addition has an error of at most half the distance between neighbouring numbers. Two
+        # sums are compared, so their errors together are at most the whole distance per addition.
         return self.lead > self.additions * _distance(score)
 
 
@@ -141,14 +143,13 @@ class Tokenizer:
 class _KnownWords(dict[bytes, _KnownWord]):
     """The words that have been learned: word -> its best pieces.
 
-    Looking up a new word learns it. If it cannot be learned, the result is None, which is not
-    stored.
+    If a word is looked up for the first time, its pieces are learned. If they cannot be learned,
+    the result is None, which is not stored.
 
     Args:
       processor: a SentencePiece model.
       varints: id -> varint.
-      marks: letter or digit followed by a mark, if no piece contains that pair -> the id of the
-        mark.
+      marks: the result of `_marks`.
 
     Attributes:
       searches_left: the number of words that may still be learned.
@@ -209,7 +210,7 @@ class _KnownWords(dict[bytes, _KnownWord]):
 class _InFewIds(dict[bytes, bytes | None]):
     """Word -> its ids as varints, for texts of at most `_FEW_IDS` ids.
 
-    The value is None if the word may have other ids in such a text.
+    The value is None if the word may have different ids in different texts of this length.
     """
 
     def __init__(self, words: _KnownWords) -> None:
@@ -230,9 +231,10 @@ class _InFewIds(dict[bytes, bytes | None]):
 def _distance(score: float) -> float:
     """Returns the distance between neighbouring float32 numbers of the size of a score.
 
-    The size is taken as 1% more than the score, because the sums that are compared can be larger:
-    by their rounding error, which is less than 1%, and for the second-best segmentation by the
-    lead. A lead of more than 1% is larger than any rounding error.
+    The size is taken as 1% more than the score, because the sums that are compared can be larger
+    than the score. They can be larger by their rounding error, which is less than 1%. The sum of
+    the second-best segmentation is also larger by the lead. If the lead is more than 1%, it is
+    larger than any rounding error anyway.
     """
     return math.ldexp(1.0, math.frexp(1.01 * score)[1] - _FLOAT32_BITS)
 
@@ -241,7 +243,7 @@ def _marks(model: sentencepiece_model_pb2.ModelProto) -> dict[bytes, int]:
     """Returns the marks that are always separate pieces after a letter or digit.
 
     Returns:
-      letter or digit followed by a mark, if no piece contains that pair -> the id of the mark.
+      letter or digit followed by a mark -> the id of the mark, for pairs that no piece contains.
     """
     ids = {piece.piece: index for index, piece in enumerate(model.pieces)}
     pairs = {pair for piece in ids for pair in zip(piece, piece[1:], strict=False)}

@@ -8,10 +8,10 @@
         output.wait()
 
 Workers write into a temporary folder of this machine and need neither TensorFlow nor the network.
-Threads of the main process upload the files. Parts are uploaded too: if the run is killed, the next
-run can use them, on any machine. If the disk has less than `FREE_BYTES` left, parts are removed
-from it after their upload, and workers write the final files of a task directly into the object
-store.
+Threads of the main process upload the files. They also upload parts, so that the next run can use
+them, on any machine, if this run is killed. If the disk has less than `FREE_BYTES` left, parts are
+removed from it after their upload, and workers write the final files of a task directly into the
+object store.
 
 `InPlace` has the same methods, for outputs that need no upload because workers write into them
 directly: a disk, or any output on Apache Beam.
@@ -47,7 +47,7 @@ class InPlace:
         return job
 
     def add_part(self, path: str) -> None:
-        """Takes note that a job has made the part at `path`. Here, this has no effect."""
+        """Tells the output that a job has made the part at `path`. Here, this has no effect."""
 
     def publish(self, staging: str, finish: Callable[[str], None], parts: Sequence[str]) -> None:
         """Publishes a task, and then removes its parts.

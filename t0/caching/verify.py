@@ -6,10 +6,10 @@
     has_checksums("/data/cache/toy")     # False: SeqIO wrote it
 
 In a cache of this project, `COMPLETED` lists the files with their sizes, checksums and counts, and
-contains a checksum of itself. Other caches in SeqIO's layout have no such list: those that SeqIO
-wrote, and the published P3. For them, three things are checked. All shards must exist according to
-the file names and `info.<split>.json`. The checksum in each record must be right. The number of
-records must equal the number of examples in `stats.<split>.json`.
+contains a checksum of itself. Other caches in SeqIO's layout, which SeqIO itself wrote or which are
+part of the published P3, have no such list. For them, three things are checked. All files that the
+file names and `info.<split>.json` announce must exist. The checksum in each record must be right.
+The number of records must equal the number of examples in `stats.<split>.json`.
 """
 
 import concurrent.futures
@@ -27,7 +27,7 @@ from t0.files.untrusted import parsed_json
 _SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
 _DESCRIPTION = re.compile(r"(?:info|stats)\.(?P<split>.+)\.json")
 _AT_ONCE = 16
-_MOST_SHARDS = 10**5  # five digits
+_MOST_SHARDS = 10**5  # file names have five digits for it
 
 
 def find_caches(directory: str) -> list[str]:
@@ -126,7 +126,7 @@ def verify_cache(
 
 
 def has_checksums(directory: str) -> bool:
-    """Returns whether a cache has checksums of its files; one that SeqIO wrote has none."""
+    """Returns whether a cache has checksums of its files. A cache that SeqIO wrote has none."""
     try:
         return _read_manifest(directory) is not None
     except (OSError, ValueError):
@@ -141,7 +141,7 @@ def _read_manifest(directory: str) -> dict[str, Any] | None:
 def _find_difference(
     path: str, entry: Mapping[str, Any], in_bucket: Facts | None, contents: bool
 ) -> str | None:
-    """Describes how a file differs from its entry in the manifest; None if it does not.
+    """Describes how a file differs from its entry in the manifest; None if it does not differ.
 
     Args:
       path: the file.

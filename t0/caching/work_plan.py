@@ -5,16 +5,16 @@
     work.shard_runs  # jobs of `source_shards`
     work.specs       # split of a task -> its records and pieces
 
-The engine `prompted_rows` makes a task if its source is T0's own and its preprocessors are exactly
-T0's (`t0.tasks.prompted_tasks`). Tasks on the same split of a dataset share ranges of rows, so that
-each row is read once. The two tasks of a template share its rendered text. Ranges depend only on
-the split, not on the selected tasks. So a run can use the parts of a killed run, even if some tasks
-were finished in between.
+The engine `prompted_rows` makes the records of a task if the task's source and preprocessors are
+those of `t0.tasks.prompted_tasks`. Tasks on the same split of a dataset share ranges of rows, so
+that each row is read once. The two tasks of a template share its rendered text. The ranges depend
+only on the split, not on the selected tasks. So a run can use the parts of a killed run, even if
+some tasks were finished in between.
 
-The engine `source_shards` makes all other SeqIO tasks, one shard of their source at a time. A
-source with one shard, such as a Python generator, is one job. The name of a part contains a hash of
-all its inputs (`provenance.identify_data`). If the inputs are unknown, the name is random, so that
-no other run uses the part.
+The engine `source_shards` makes the records of all other SeqIO tasks, one shard of their source at
+a time. A source with one shard, such as a Python generator, is one job. The name of a part contains
+a hash of all its inputs (`provenance.identify_data`). If the inputs are unknown, the name is
+random, so that no other run uses the part.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class Work:
     Attributes:
       row_ranges: the jobs of `prompted_rows`.
       shard_runs: the jobs of `source_shards`.
-      specs: split -> the form of its records, and its pieces.
+      specs: split -> its specification: the form of its records, and its pieces.
       failed: the outcomes of the splits for which no job could be planned.
       model: the tokenizer's model and the id of EOS; None if there are no row ranges.
     """

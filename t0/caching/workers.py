@@ -4,9 +4,9 @@
     for job, result in in_processes(queue, RowRangeWorker(work.model, setup), on_report, workers=8):
         queue.extend(more_jobs)      # the queue may grow
 
-A worker gets one job at a time. If a worker dies (the kernel's out-of-memory killer, a crash in a
-library), the run ends with an error that names the worker's job. If the parent process dies, the
-kernel kills the workers.
+A worker gets one job at a time. If a worker dies, because the kernel's out-of-memory killer ends it
+or a library crashes, the run ends with an error that names the worker's job. If the parent process
+dies, the kernel kills the workers.
 
 A `ShardRunWorker` imports TensorFlow when it starts. A `RowRangeWorker` never does.
 """
@@ -35,7 +35,7 @@ from t0.errors import AbsentData, UserError, original
 from t0.files import OutputError
 
 END_SECONDS, TICK_SECONDS = 10.0, 0.5
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+_PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 # "spawn" instead of "fork", because the parent has threads, whose locks could stay locked in forked
 # workers.
 _SPAWN = multiprocessing.get_context("spawn")
@@ -44,8 +44,8 @@ PIPELINE_THREADS = 2
 
 # `RowRange`, `ShardRun` or `JoinParts`; only the workers import the modules of the first two.
 Job = Any
-# A function that takes a job and its report. About every half second it is called with None and
-# None, so that it can update a live display.
+# A function that takes a job and a report of its progress. About every half second, it is called
+# with None and None, so that it can update a live display.
 OnReport = Callable[[Any, Any], None]
 # A function that runs a job. Its second argument is a function that takes the job's reports.
 Execute = Callable[[Any, Callable[[Any], None]], Any]
@@ -136,7 +136,8 @@ def prepare(setup: Setup) -> None:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            # If the module exists, but one of its own imports does not, the error stays unchanged.
+            # If the module itself exists, but a module that it imports does not, the original error
+            # is raised again.
             if error.name and (module == error.name or module.startswith(f"{error.name}.")):
                 raise UserError(
                     f"--module_import={module}: there is no module '{error.name}'. Is its folder "
@@ -160,8 +161,9 @@ class RowRangeWorker:
     """Prepares a process that renders ranges of rows and joins parts.
 
     Attributes:
-      model: the tokenizer's model and the id of EOS; None if there is nothing to render. It is not
-        the path of the model, because workers of a cluster may not have the file.
+      model: the content of the tokenizer's model file, and the id of EOS; None if there is nothing
+        to render. The content is sent instead of the path, because workers of a cluster may not
+        have the file.
       setup: the data folders, and whether bad rows are skipped.
     """
 

@@ -1,4 +1,4 @@
-"""The catalogue as plain data: T0's prompted tasks and mixtures, and those of the user.
+"""Lists T0's prompted tasks and mixtures, and those of the user, as plain data.
 
     entries = catalogue_entries()            # a task for each template of T0's datasets
     listing = read_listing()                 # every task and mixture by name, with rates

@@ -5,11 +5,12 @@
     labels = read_labels(table, "sentiment", choices=None)
     labels.choices, labels.index(1.0)          # (("negative", "positive"), 1)
 
-Some different spellings count as the same label: `1`, `1.0`, `"1"` and `" 1 "`; `true`, `"True"`
-and `TRUE`; and values that differ only in case or Unicode form. The values `01` and `1e1` are not
-read as numbers, but as names. Empty cells, NaN and null mean that a row has no label. -1 is usually
-a class. But if -1 is the only label of a split, and another split has other labels, then the first
-split withholds its labels. `Labels.notes` says how ambiguous values were read.
+Some different spellings count as the same label. `1`, `1.0`, `"1"` and `" 1 "` are one label, and
+so are `true`, `"True"` and `TRUE`, and values that differ only in case or Unicode form. The values
+`01` and `1e1` are read as names, not as numbers. Empty cells, NaN and null mean that a row has no
+label. -1 is usually a class. But if -1 is the only label of a split, and another split has other
+labels, then -1 means that the first split withholds its labels. `Labels.notes` says how ambiguous
+values were read.
 """
 
 import collections
@@ -38,8 +39,8 @@ class ColumnSummary:
 
     Attributes:
       name: the column's name in the file.
-      splits: the labels of each split that was read, spelled as in `values`.
-      values: label -> number of rows; incomplete if there are more than `MOST_LABELS`.
+      splits: for each split that was read, its labels as `label_text` spells them.
+      values: label -> number of rows; incomplete if there are more than `MOST_LABELS` labels.
       rows: the number of rows that have a value.
       words: the total number of words in the sampled rows.
       sampled: the number of sampled rows, which are the first rows with a value.
@@ -80,7 +81,7 @@ class ColumnSummary:
     def is_text(self) -> bool:
         """Whether this looks like a text column.
 
-        Its values are more than two words long on average, and many of them are distinct.
+        The column's values are more than two words long on average, and many of them are distinct.
         """
         several = len(self.values) > min(MOST_LABELS, self.rows // 4)
         return not self.nested and not self.numbers and self.words > 2 * self.sampled and several
@@ -110,7 +111,7 @@ class ColumnTable:
     def labels(self) -> list[str]:
         """Returns the columns that may be labels.
 
-        If some have typical names, such as `label`, only one of these is returned.
+        If some of them have a typical name, such as `label`, only one of those is returned.
         """
         candidates = [c.name for c in self.columns.values() if c.is_label and not c.is_text]
         typical = [
@@ -191,7 +192,7 @@ def label_text(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """The labels of a column, and the answer choice of each.
+    """The labels of a column, and the answer choice of each label.
 
     Attributes:
       column: the column's name.

@@ -10,8 +10,8 @@ its training group (BASE is for T0, GPT_EVAL is added for T0+, SGLUE for T0++), 
 group, and the train size that determines its mixing rate. `exclusions.csv` lists the tasks that a
 mixture excludes, how their names are matched, and the reason.
 
-This module reads these tables and `templates.yaml` files. It reads no dataset and makes no network
-call, except that the rows of a user's own data are counted when their number is needed.
+This module reads these tables and `templates.yaml` files. It makes no network call and reads no
+dataset, with one exception: it counts the rows of a user's own data when their number is needed.
 """
 
 import csv
@@ -34,8 +34,8 @@ class Dataset:
     Attributes:
       name: the dataset's name on the Hugging Face hub.
       subset: the dataset's configuration, or None.
-      train_group: the group for training mixtures; empty if it is in none.
-      eval_group: the group for evaluation mixtures; empty if it is in none.
+      train_group: the dataset's group for training mixtures; empty if it has none.
+      eval_group: the dataset's group for evaluation mixtures; empty if it has none.
       train_size: the number of training examples that determines the mixing rate; 0 if missing.
     """
 
@@ -52,8 +52,8 @@ class Exclusion:
 
     Attributes:
       name: a task's name, or a part of it if `match` is "substring".
-      match: "substring"; or "exact" if `name` is a whole name. The name of a plain task also stands
-        for its rank-evaluation task.
+      match: "substring", or "exact" if `name` is a whole name. With "exact", the name of a plain
+        task also covers its rank-evaluation task.
       mixtures: the mixtures that exclude the tasks.
       reason: why the tasks are excluded.
     """

@@ -43,8 +43,9 @@ ALL_EQUAL = "all choices have the same tokens"
 CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, HIDDEN, CUT)
 # The checks that need a vocabulary.
 BY_TOKENS = (LONG_INPUTS, LONG_TARGETS, UNKNOWN_TOKENS, RIGHT_EQUALS_WRONG, ALL_EQUAL)
-# It is a fault if more than the allowed share of rows fails one of these checks. Rows that fail
-# other checks are only counted, because truncated texts and withheld labels are usually intended.
+# A template has a fault if more than the allowed share of rows fails one of these checks. Rows that
+# fail other checks are only counted, because truncated texts and withheld labels are usually
+# intended.
 FAULTS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, RIGHT_EQUALS_WRONG)
 
 # A function that takes a text, and returns its token ids without EOS.
@@ -59,8 +60,8 @@ class LintReport:
       rows: the number of sampled rows.
       counts: check -> number of rows that fail it. The checks in `BY_TOKENS` need a vocabulary.
       first: check -> index of the first row that fails it.
-      draws: whether the template makes random draws. In this project, task and row seed them; in
-        promptsource, they have no seed.
+      draws: whether the template makes random draws. In this project, their seed is the task and
+        the row; in promptsource, they have no seed.
       failure: the reason why rendering stopped early; empty if it did not.
       notes: notes about the first row with `UNKNOWN_TOKENS`: the characters and choices that the
         vocabulary cannot express.
@@ -172,7 +173,7 @@ def _check_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
 
 
 def _list_answers(example: Example, hidden: bool) -> list[str]:
-    """Returns the choices and, before them, the target if the row has one."""
+    """Returns the target, if the row has one, followed by the choices."""
     targets = [] if hidden or example.targets == NO_LABEL else [example.targets]
     return [*targets, *(example.choices or ())]
 
@@ -191,7 +192,7 @@ def _check_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
 def faults_of(
     report: LintReport, *, max_share: float, excused: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Returns the faults of a template: check -> description. It is empty if there are none.
+    """Returns the faults of a template, as check -> description; empty if there are none.
 
     Args:
       report: the results of `lint`.

@@ -1,4 +1,4 @@
-"""Finds prompted tasks and mixtures by name, and the caches of tasks, as plain data.
+"""Finds prompted tasks, their caches and mixtures by name, without SeqIO's registries.
 
     listing = read_listing(["/data/cache"])
     listing.tasks["super_glue_rte_GPT_3_style"].task.template.name      # "GPT-3 style"
@@ -148,9 +148,9 @@ class Listing:
         return {split: task.num_input_examples(split) for split in task.splits}
 
     def select(self, expression: str) -> list[str]:
-        """Returns the members of a mixture, or the tasks that match a regular expression, sorted.
+        """Returns the sorted members of a mixture, or tasks that match a regular expression.
 
-        A name matches if the expression matches at its start.
+        A task matches if the expression matches at the start of its name.
 
         Raises:
           UserError: nothing matches; the message suggests similar names.
@@ -163,7 +163,7 @@ class Listing:
 def matching(
     expression: str, tasks: Collection[str], mixtures: Collection[str], hint: str = ""
 ) -> list[str]:
-    """Returns the task names that match a regular expression at their start, sorted.
+    """Returns the sorted task names that match a regular expression at their start.
 
     Args:
       expression: the regular expression.

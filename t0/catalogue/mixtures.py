@@ -1,8 +1,8 @@
 """Selects the members and mixing rates of T0's eight mixtures and of the user's mixtures.
 
-The mixing rate of a training task is the train size of its dataset, up to 500,000. For a larger
-dataset, the rate is 500,000 divided by the number of its templates. The rate of a rank-evaluation
-task is its number of examples, but at most 500,000.
+The mixing rate of a training task is the number of training examples of its dataset. If there are
+more than 500,000, the rate is 500,000 divided by the number of the dataset's templates. The rate of
+a rank-evaluation task is its number of training examples, but at most 500,000.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ class MixtureRule:
 
     Attributes:
       groups: the groups of the datasets.
-      score_eval: whether the members are rank-evaluation tasks. Their rates are their numbers of
-        examples.
+      score_eval: whether the members are rank-evaluation tasks. If so, the rate of each member is
+        its number of examples.
       evaluation: whether `groups` are evaluation groups; otherwise they are training groups.
       original_only: whether to include only prompts for the dataset's original task.
       one_for_each_dataset: whether to include only the first of the selected prompts of a dataset.
@@ -113,9 +113,9 @@ class CountedTask(Protocol):
 def examples_rate(task: CountedTask) -> float:
     """Returns the mixing rate of a rank-evaluation task: its training examples, at most 500,000.
 
-    If the task is cached, its records are counted: one for each choice of a row. Otherwise, its raw
-    rows are counted. If a dataset has no train split (story_cloze), its first split is counted
-    instead; the original code fails on such a dataset.
+    If the task is cached, its examples are the records of the cache, one for each choice of a row.
+    Otherwise, its examples are its raw rows. If a dataset has no train split (story_cloze), its
+    first split is counted instead. The original code fails on such a dataset.
     """
     split = "train" if "train" in task.splits else task.splits[0]
     if task.cache_dir:

@@ -26,8 +26,8 @@ SCORE_EVAL = "_score_eval"
 def task_name(dataset: str, subset: str | None, template: str, suffix: str = "") -> str:
     """Joins dataset, subset and template name into a task's name.
 
-    All characters except letters, digits, `_` and `.` are replaced: each sequence of them becomes
-    one `_`, as in `task_clean` of the original code.
+    Each sequence of characters other than letters, digits, `_` and `.` becomes one `_`, as in
+    `task_clean` of the original code.
     """
     joined = "_".join(name for name in (dataset, subset, template) if name is not None)
     return re.sub(r"[^\w\d\._]+", "_", joined) + suffix
@@ -83,7 +83,7 @@ def check_columns(source: PromptedRows, rows: SplitRows) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PromptedTask:
-    """One template applied to one dataset, the basis of a plain and a rank-evaluation task.
+    """One template applied to one dataset. It becomes a plain and perhaps a rank-evaluation task.
 
     Attributes:
       dataset: the dataset's name.
@@ -114,7 +114,7 @@ class PromptedTask:
     def size(self, split: str) -> int:
         """Returns the number of raw rows of a split.
 
-        For T0's datasets, the number is recorded in this project. Other data is counted.
+        For T0's datasets, this project has recorded the number. The rows of other data are counted.
         """
         return self.num_rows(split) if callable(self.num_rows) else self.num_rows[split]
 

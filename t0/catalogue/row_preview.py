@@ -4,8 +4,9 @@ r"""Shows a rendered row as the model sees it: inputs, target and choices, with 
     row.inputs.tokens, row.inputs.cut      # (700, 2311): the text is cut before character 2,311
     print("\n".join(lines(row)))
 
-The lines contain the whole rendered text, with a mark where the sequence length truncates it. As in
-T0's tasks, targets and choices end in EOS, which counts as a token. Inputs do not end in EOS.
+The lines contain the whole rendered text, with a mark where the model's sequence length truncates
+it. As in T0's tasks, targets and choices end in EOS, which counts as a token. Inputs do not end in
+EOS.
 """
 
 import dataclasses

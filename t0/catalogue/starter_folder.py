@@ -4,10 +4,10 @@
     write(plan, "reviews", {"train": rows_again})
     commands("reviews", plan, lengths)         # the five commands that `reviews/commands.sh` runs
 
-The rows are copied as JSON Lines. In the copy, columns have names that Jinja can read, and the
-label is the index of its choice. Rows without a text or a label are left out. If the data has no
-validation split, a tenth of the rows becomes the validation split. These rows are chosen by a hash
-of their texts, so that equal rows are in the same split.
+The rows are copied as JSON Lines. In the copy, columns have names that Jinja can read, and each
+label is replaced by the index of its answer choice. Rows without a text or a label are left out. If
+the data has no validation split, a tenth of the rows becomes the validation split. These rows are
+chosen by a hash of their texts, so that equal rows are in the same split.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from t0.sources import split_sizes
 
 LABEL = "label"
 STEPS = 400
-_VALIDATION_SHARE = 10  # one row in this many becomes a validation row
+_VALIDATION_SHARE = 10  # one in ten rows becomes a validation row
 _FEWEST_ROWS = 10
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Longer inputs are truncated, so that the first run takes minutes.
@@ -146,7 +146,7 @@ _TAKEN |= {"cycler", "joiner"}
 
 
 def _name_columns(plan: StarterFolder) -> dict[str, str]:
-    """Returns column -> its name in the copy, without the label column, whose name is `label`."""
+    """Returns column -> its name in the copy, except for the label column (`label` in the copy)."""
     others = [name for name in plan.table.columns if name != plan.labels.column]
     names = column_names([LABEL, *others])
     del names[LABEL]

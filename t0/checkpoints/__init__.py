@@ -1,4 +1,4 @@
-"""Reads checkpoints of three formats, checks that they fit a model, and converts between formats.
+"""Reads checkpoints of several formats, checks that they fit a model, and converts between formats.
 
     from t0.checkpoints import as_mesh_checkpoint, convert, open_source
 

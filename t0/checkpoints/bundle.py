@@ -8,19 +8,20 @@
     writer.add("shared/embedding", array)
     writer.finish()                          # writes the index, which completes the checkpoint
 
-The data files hold the tensors' bytes. The index, `PREFIX.index`, says where each tensor is. It is
-a sorted table in LevelDB's format: blocks of key-value entries, then an index block and a footer.
-Each block is followed by its compression type and its checksum. Within a block, a key is stored
-without the prefix that it shares with the key before it. The value of the key "" is a
-`BundleHeaderProto`. Every other key is a tensor's name, and its value is a `BundleEntryProto`.
+The data files hold the tensors' bytes. The index file, `PREFIX.index`, says where each tensor is.
+It is a sorted table in LevelDB's format: blocks of key-value entries, then a block that says where
+these blocks are, then a footer. Each block is followed by its compression type and its checksum.
+Within a block, a key is stored without the prefix that it shares with the key before it. The value
+of the key "" is a `BundleHeaderProto`. Every other key is a tensor's name, and its value is a
+`BundleEntryProto`.
 
-TensorFlow itself is a library of 500 MB and copies whole tensors several times. This module holds
-one tensor in memory at a time, so a checkpoint may be larger than memory. It reads the same files
-as TensorFlow's C++ classes BundleReader and table::Table. Checkpoints written within Google have
-blocks compressed with Snappy, which this module can read. Like TensorFlow, it writes uncompressed
-blocks.
+Why not TensorFlow? It is a library of 500 MB and copies whole tensors several times. This module
+holds one tensor in memory at a time, so a checkpoint may be larger than memory. It reads the same
+files as TensorFlow's C++ classes BundleReader and table::Table. Checkpoints written within Google
+have blocks compressed with Snappy, which this module can read. Like TensorFlow, it writes
+uncompressed blocks.
 
-Files are little-endian. TensorFlow writes other files only on big-endian machines.
+Files are little-endian. TensorFlow writes big-endian files only on big-endian machines.
 """
 
 import contextlib
@@ -223,7 +224,7 @@ class BundleWriter:
         index.write_bytes(write_index(self._entries, shards=shards))
 
     def close(self) -> None:
-        """Closes the current data file, if any. The written files remain, without an index."""
+        """Closes the current data file. If `finish` was not called, the files have no index."""
         if self._file is not None:
             self._file.close()
             self._file = None

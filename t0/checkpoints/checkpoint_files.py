@@ -40,10 +40,10 @@ def steps(model_dir: str) -> list[int]:
 def latest(model_dir: str) -> str | None:
     """Returns the checkpoint from which training resumes; None for a new model.
 
-    Usually the file `checkpoint` names it, as in TensorFlow. If a run was killed before it wrote
-    that file, or if checkpoints were deleted by hand, the file may be missing or unreadable, or may
-    name a checkpoint whose files are missing. Then the newest checkpoint that is complete according
-    to its index is returned.
+    Usually this is the checkpoint that the file `checkpoint` names, as in TensorFlow. But if a run
+    was killed before it wrote that file, or if somebody deleted checkpoints, the file may be
+    missing or unreadable, or may name a checkpoint whose files are missing. In this case, the
+    newest checkpoint that is complete according to its index is returned.
 
     Raises:
       UserError: if there are checkpoints, but none is complete.
@@ -69,10 +69,10 @@ def latest(model_dir: str) -> str | None:
 
 
 def named(model_dir: str) -> str | None:
-    """Returns the checkpoint that the file `checkpoint` names; None if any of its files is missing.
+    """Returns the checkpoint that the file `checkpoint` names, if all its files exist, or None.
 
-    It also returns None if the file `checkpoint` cannot be read. To find missing files, it looks
-    only at the names of files and reads no data.
+    The result is also None if the file `checkpoint` cannot be read. To find missing files, this
+    function looks only at the names of files and reads no data.
     """
     try:
         state = paths.read_text(os.path.join(model_dir, "checkpoint"))  # noqa: PTH118
@@ -99,7 +99,7 @@ def latest_path(state: str) -> str:
       the path as written in the file, relative or absolute.
 
     Raises:
-      ValueError: if the text is not that of such a file, or names no checkpoint.
+      ValueError: if the text does not have the format of this file, or names no checkpoint.
     """
     try:
         with warnings.catch_warnings():
@@ -126,7 +126,7 @@ def select_steps(
       model_dir: a folder with `model.ckpt-*` files.
       wanted: a step, several steps, "all", or None or -1 for the latest. If a step has no
         checkpoint, the closest one is chosen, as in T5.
-      also: further steps in the folder, whose checkpoints have another format.
+      also: the steps of further checkpoints in the folder, which have another format.
 
     Raises:
       UserError: if the folder has no checkpoint.
@@ -162,7 +162,7 @@ def read(checkpoint: str) -> dict[str, tuple[tuple[int, ...], str]]:
     """Returns name -> (shape, name of the dtype) for a checkpoint's variables.
 
     Args:
-      checkpoint: a checkpoint prefix, or a folder for its latest checkpoint.
+      checkpoint: a checkpoint prefix, or a folder. For a folder, its latest checkpoint is read.
 
     Raises:
       UserError: if there is no such checkpoint, or its index cannot be read.
@@ -199,7 +199,7 @@ def global_step(checkpoint: str) -> int:
     """Returns the step at which a checkpoint was saved; 0 if it has no step.
 
     Args:
-      checkpoint: a checkpoint prefix, or a folder for its latest checkpoint.
+      checkpoint: a checkpoint prefix, or a folder. For a folder, its latest checkpoint is read.
 
     Raises:
       UserError: if there is no such checkpoint, or it cannot be read.
@@ -209,7 +209,7 @@ def global_step(checkpoint: str) -> int:
 
 
 def weights_dtype(checkpoint: str) -> str | None:
-    """Returns the dtype of a checkpoint's weights; None if they have several.
+    """Returns the dtype of a checkpoint's weights; None if the weights have several dtypes.
 
     Raises:
       UserError: if there is no such checkpoint, or its index cannot be read.
@@ -225,7 +225,8 @@ def weights_dtype(checkpoint: str) -> str | None:
 def fingerprint(checkpoint: str) -> str:
     """Returns a hash that two checkpoints share only if all their values are equal.
 
-    It is the hash of the index. The index has a checksum of every tensor, so no tensor is read.
+    The result is the hash of the index. The index has a checksum of every tensor, so this function
+    does not read the tensors.
 
     Raises:
       UserError: if there is no such checkpoint.

@@ -36,8 +36,8 @@ class Difference:
 
     Attributes:
       name: the tensor's canonical name.
-      verdict: "same", "only in A", "only in B", or the difference: "shape", "values", or "dtype" if
-        the values are equal but the dtypes differ.
+      verdict: "same", "only in A", "only in B", or what differs: "shape", "values", or "dtype" if
+        only the dtypes differ.
       largest: the largest absolute difference between elements at the same position. It is infinite
         if a value is NaN, and NaN if the values were not compared.
       detail: the dtypes or shapes, if they differ.
@@ -58,7 +58,7 @@ class Comparison:
       kinds: the two formats.
       slots_ignored: whether the optimizer's slots are left out because only one checkpoint has
         them.
-      settings: one line for each setting that differs: the activation or the tokenizer.
+      settings: one line for each setting (activation, tokenizer) that differs.
     """
 
     rows: list[Difference]
@@ -267,7 +267,7 @@ def bitransformer(model: ModelShape, activation: str) -> Any:
 
 
 def _compare_settings(a: CheckpointFacts, b: CheckpointFacts) -> list[str]:
-    """Returns a line for each setting that both checkpoints have with different values.
+    """Returns a line for each setting that both checkpoints have, but with different values.
 
     The ids of special tokens and the epsilons of norms need no comparison: a folder in which they
     differ from T5's cannot be opened.

@@ -6,11 +6,11 @@
     as_mesh_checkpoint("/models/t0_3b", "/models/run/converted")
     # "/models/run/converted/t0_3b-5f3c.../model.ckpt-0"
 
-Each format is an entry of `FORMATS`, with its title and its functions. Values change only if
-`dtype` is given. One tensor is in memory at a time. A conversion writes its files into a hidden
+Each format is an entry of `FORMATS`, with its title and its functions. A conversion changes values
+only if `dtype` is set. It holds one tensor in memory at a time. It writes its files into a hidden
 folder next to the destination. When the files are complete, this folder is renamed to the
-destination; if the conversion fails, it is removed. A destination in a bucket is written locally
-and then uploaded.
+destination. If the conversion fails, the folder is removed. If the destination is in a bucket, the
+files are written locally and then uploaded.
 
 `as_mesh_checkpoint` returns a checkpoint in Mesh TensorFlow's format, which training and scoring
 read. A source that already has this format is used directly. Any other source is converted, without
@@ -61,8 +61,8 @@ from t0.files.any_path import any_path
 
 _UNFINISHED = ".unfinished"
 _SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
-# The files that a conversion reads. `fingerprint` ignores all others, because they may change,
-# especially in a model directory.
+# The files that a conversion reads. `fingerprint` ignores all other files, because they may change
+# without a change of the weights, especially in a model directory.
 _READ = {
     "hf": (
         *("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
@@ -80,8 +80,8 @@ class CheckpointFormat:
     Attributes:
       title: the format's name in messages.
       target: the class that writes a checkpoint into an empty folder.
-      adapt_plan: adjusts a plan to the format, or raises a UserError.
-      last: the pattern of the file that completes a checkpoint.
+      adapt_plan: the function that adjusts a plan to the format, or raises a UserError.
+      last: the pattern of the name of the last file, which completes a checkpoint.
     """
 
     title: str
@@ -98,8 +98,8 @@ class ConversionOptions:
       step: the step to open in the source, or to write if the source has no step.
       dtype: "float32" or "bfloat16" for the parameters; None keeps each tensor's dtype.
       tokenizer: the SentencePiece model to copy next to the tensors.
-      usual_tokenizer: the SentencePiece model for a source without one; used only if it fits the
-        model's number of embeddings.
+      usual_tokenizer: the SentencePiece model to copy if the source has none. It is copied only if
+        it fits the model's number of embeddings.
       vocabulary_rows: the target's number of embeddings. Rows that are added are copies of the
         padding token's row.
       activation: the activation of the feed-forward layers, if the source does not name it.
@@ -124,7 +124,7 @@ class ConversionOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ConvertedTensor:
-    """A tensor that was converted, for the summary.
+    """A converted tensor, as the summary of a conversion shows it.
 
     Attributes:
       name: the tensor's canonical name.
@@ -322,8 +322,8 @@ def as_mesh_checkpoint(
 ) -> str:
     """Returns the prefix of a Mesh TensorFlow checkpoint with the weights of `path`.
 
-    A Mesh TensorFlow checkpoint is used directly, also on gs://. Any other is converted into
-    `workdir` once; a second call with the same unchanged source reuses the result.
+    A Mesh TensorFlow checkpoint is used directly, also on gs://. Any other checkpoint is converted
+    into `workdir`. If the source has not changed, a second call uses the result of the first.
 
     Args:
       path: a checkpoint in any format.
@@ -530,7 +530,7 @@ def check_destination(destination: Path, nbytes: int) -> None:
       UserError: if the folder is not empty, or the disk has too little space.
     """
     if paths.is_remote(destination):
-        # If a permission check was killed, its probe file is still there.
+        # Ignore the probe files of `check_writable`, which remain if the process was killed.
         names = [n for n in paths.list_names(destination) if not publishing.is_unfinished(n)]
         occupied = names and _UNFINISHED not in names
         folder = Path(tempfile.gettempdir())
@@ -575,7 +575,7 @@ def _stage(destination: Path, last: str) -> Iterator[Path]:
 
 
 def _upload(folder: Path, destination: Path, last: str) -> None:
-    """Uploads a checkpoint's files; the file that completes it comes last.
+    """Uploads a checkpoint's files, with the file that completes the checkpoint as the last one.
 
     Until then, a marker file shows that the destination is unfinished. If the upload is
     interrupted, the next conversion replaces the files.

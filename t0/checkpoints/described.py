@@ -30,7 +30,7 @@ class Described:
     """A checkpoint that is ready for a run.
 
     Attributes:
-      source: the path, or the hub name with its revision, to be written into the results.
+      source: the origin to write into the results: the path, or the hub name with its revision.
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
       gin_file: the gin file of its model.
       vocabulary: the path of the checkpoint's SentencePiece model, or None.
@@ -45,7 +45,7 @@ class Described:
 
 
 def locate(path: str) -> tuple[str, str]:
-    """Returns a checkpoint's path and its origin; if `path` is a hub name, downloads it first.
+    """Returns a checkpoint's path and its origin. If `path` is a hub name, downloads it first.
 
     Raises:
       UserError: if there is no such checkpoint.
@@ -69,8 +69,8 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
       vocabulary: the SentencePiece model to use instead of the checkpoint's.
 
     Raises:
-      UserError: if there is no checkpoint, or it is not a T5; if its tokenizer cannot be read and
-        `vocabulary` is None; or if `output` cannot be written.
+      UserError: if there is no checkpoint, or the checkpoint is not a T5, or its tokenizer cannot
+        be read and `vocabulary` is None, or `output` cannot be written.
     """
     kind, prefix_or_folder = conversion.recognise(path)
     if kind != "mtf":
@@ -85,7 +85,7 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
         )
         config = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
         pieces = facts.tokenizer
-        if pieces and pieces.suffix == ".json":  # the converted folder has the model
+        if pieces and pieces.suffix == ".json":  # the converted folder has a spiece.model
             pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
         return Described(source, prefix, config, pieces and str(pieces), model)
     config = Path(prefix_or_folder).parent / operative_config.FILE

@@ -8,8 +8,8 @@ A `CheckpointSource` reads a checkpoint in any format, a `CheckpointTarget` writ
         target.write(name, source.load(name))
     target.finish()
 
-Both classes know tensors by their canonical names, and have them in Mesh TensorFlow's orientation.
-Each format transposes and splits arrays itself.
+Both classes use canonical names of tensors, which are Mesh TensorFlow's names, and Mesh
+TensorFlow's orientation of matrices. Each format transposes and splits arrays itself.
 """
 
 import abc
@@ -154,7 +154,8 @@ class CheckpointSource(abc.ABC):
       entries: canonical name -> entry, in the order in which reading is fastest. Parameters come
         before slots.
       facts: the checkpoint's settings.
-      unused: (name in the file, reason) of each tensor that is left out, such as tied copies.
+      unused: (name in the file, reason) of each tensor that is left out, such as copies of a tied
+        embedding.
       model: the model's shape.
     """
 

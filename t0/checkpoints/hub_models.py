@@ -34,7 +34,7 @@ def is_hub_name(text: str) -> bool:
 
 
 def fetch(name: str) -> tuple[str, str]:
-    """Downloads a model; returns its folder, and its name with the revision's hash.
+    """Downloads a model, and returns its folder and its name with the revision's hash.
 
     Args:
       name: owner/name, or owner/name@revision.

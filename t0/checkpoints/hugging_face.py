@@ -1,4 +1,4 @@
-"""Reads and writes Hugging Face folders: safetensors (with an index if sharded), config, tokenizer.
+"""Reads and writes Hugging Face folders: weights in safetensors files, config and tokenizer.
 
     source = HfSource(Path("/models/t0_3b"))
     target = HfTarget(folder, plan)
@@ -53,8 +53,8 @@ _PROJECTIONS = {pair: name for name, pair in _ACTIVATIONS.items()}
 _DENSE_FUNCTIONS = {"gelu": "gelu_new"}  # activation -> "dense_act_fn" in a config, if that differs
 _BUCKET_DISTANCE_TOKENS = 128  # fixed in Mesh TensorFlow
 _SHARD_BYTES = 5 * 10**9
-# `_EMBEDDING_COPIES` are copies of the embedding in the state dict of a tied model. `_NEVER_USED`
-# is a bias that no layer uses, in one of T5's first releases.
+# In the state dict of a tied model, `_EMBEDDING_COPIES` are copies of the embedding. `_NEVER_USED`
+# is a bias in one of T5's first releases, which no layer uses.
 _EMBEDDING_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _NEVER_USED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 _EMBEDDING, _HEAD = "shared/embedding", "decoder/logits/kernel"
@@ -95,8 +95,8 @@ class HfSource(CheckpointSource):
                 self._add(name, key)
         tied = config.get("tie_word_embeddings") is not False
         if _HEAD not in self.entries and tied and not scaled:
-            # The unscaled embedding is also the output matrix. In new releases of `transformers`, a
-            # T5 1.1 can be such a model.
+            # The embedding is also the output matrix, and outputs are not scaled. In new releases
+            # of `transformers`, a T5 1.1 can be such a model.
             self._add(_HEAD, embedding)
         self.check(unknown)
         self._check_head(config, scaled)
@@ -130,7 +130,7 @@ class HfSource(CheckpointSource):
     def _find_embedding_key(self, config: dict) -> str:
         """Returns the key under which the files have the embedding.
 
-        Tensors that share memory are stored once, under any one of their keys.
+        If several tensors share memory, the files store only one of them, under any of their keys.
 
         Raises:
           UserError: if there is no embedding; the message lists the existing keys.
@@ -388,7 +388,7 @@ def _same_number(value: Any, seen: int) -> bool:
 
 
 def _choose_model_type(plan: TargetPlan) -> str:
-    """Returns the model type for which `transformers` computes the same outputs."""
+    """Returns the model type with which `transformers` and our engines compute equal outputs."""
     if not plan.model.shared_bias:
         return "umt5"
     if plan.facts.model_type in ("t5", "mt5"):

@@ -4,8 +4,8 @@
     hint(Path("/runs/trainer_output"))
     # ". Its subfolders with a checkpoint: ..."
 
-It also detects the hub's cache, and shards that another program must merge first. Files are
-recognized by their names, so no weights are read.
+It also detects folders of the hub's cache, and folders with shards that another program must merge
+first. Files are recognized by their names, so no weights are read.
 """
 
 import contextlib

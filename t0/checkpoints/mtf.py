@@ -3,7 +3,7 @@
     source = MtfSource(find_prefix(Path("/models/tiny"), step=1000))
     target = MtfTarget(folder, plan)             # model.ckpt-STEP.*, operative_config.gin
 
-Mesh TensorFlow stacks variables of equal shape only in the graph. In its files every variable has
+Mesh TensorFlow may stack variables of equal shape in its graph. In its files, every variable has
 its own entry.
 """
 
@@ -31,7 +31,7 @@ STEP = "global_step"
 
 
 def find_prefix(path: Path, step: int | None) -> str | None:
-    """Returns the prefix of the checkpoint that `path` names; None if it names none.
+    """Returns the prefix of the checkpoint at or in `path`; None if there is none.
 
     Args:
       path: a model directory, a prefix, or one of its files.
@@ -157,7 +157,7 @@ class MtfTarget(CheckpointTarget):
 
 
 def adapt_plan(plan: TargetPlan) -> TargetPlan:
-    """Checks that Mesh TensorFlow can hold the plan.
+    """Checks that Mesh TensorFlow can store the planned checkpoint, and returns the plan.
 
     Raises:
       UserError: if the number of embeddings is not a multiple of 128.

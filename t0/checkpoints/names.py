@@ -101,11 +101,12 @@ ROWS: tuple[TensorNames, ...] = (
 )
 BY_MTF = {row.mtf: row for row in ROWS}
 
-# The kinds of optimizer slots. Adafactor's slots are called `<parameter>_slot_<kind>`, as in Mesh
-# TensorFlow. Their kinds are vr and vc (the two factors of the second moment), v (the second moment
-# without factoring) and m (the momentum). vr has the parameter's dimensions except the largest, vc
-# has them except the second largest. If two dimensions are equal, the first counts as larger. The
-# slots of `t0.AdamWOptimizer` are called `<parameter>/<kind>`, and hold the two moments.
+# Slots are the tensors of an optimizer's state. Adafactor's slots are called
+# `<parameter>_slot_<kind>`, as in Mesh TensorFlow. Their kinds are vr and vc (the two factors of
+# the second moment), v (the second moment without factoring) and m (the momentum). vr has all
+# dimensions of the parameter except the largest, and vc all except the second largest. If two
+# dimensions are equal, the first counts as larger. The slots of `t0.AdamWOptimizer` are called
+# `<parameter>/<kind>`, and hold the two moments.
 ADAM_SLOTS = ("adam_m", "adam_v")
 _SLOT = re.compile(r"(.+)(?:_slot_(vr|vc|v|m)|/(adam_m|adam_v))")
 
@@ -125,14 +126,14 @@ def split_slot(name: str) -> tuple[str, str | None]:
 
 
 def slot_name(parameter: str, slot: str | None) -> str:
-    """Returns the canonical name of a parameter's slot, or of the parameter itself for None."""
+    """Returns the canonical name of a parameter's slot; the parameter's name if `slot` is None."""
     if slot in ADAM_SLOTS:
         return f"{parameter}/{slot}"
     return parameter if slot is None else f"{parameter}_slot_{slot}"
 
 
 def find(name: str) -> tuple[str, int] | None:
-    """Returns a name's key in `BY_MTF` and its block's number (0 if none); None if unknown."""
+    """Returns a name's key in `BY_MTF` and its block's number (0 without block), or None."""
     return _find("mtf", name)
 
 
@@ -196,7 +197,7 @@ def _find(column: str, name: str) -> tuple[str, int] | None:
     for pattern, row in _patterns(column):
         if match := pattern.fullmatch(name):
             block = int(match[1]) if pattern.groups else 0
-            # A block's number with other leading zeros makes the name a different one.
+            # Refuse a name whose block number has too many or too few leading zeros.
             return (row.mtf, block) if getattr(row, column).format(b=block) == name else None
     return None
 

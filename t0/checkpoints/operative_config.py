@@ -6,8 +6,8 @@
 
 An operative config may come with a downloaded model, and gin executes the modules that it imports.
 So `read_operative` reads only plain bindings (`scope/name = literal` and `%macro`), without gin and
-without imports. If the user has not named the file, `check_imports` must be called before gin
-parses it: it checks that the file imports only known modules.
+without imports. If the user has not named such a file on the command line, `check_imports` must be
+called before gin parses the file. It checks that the file imports only known modules.
 """
 
 import ast
@@ -28,7 +28,7 @@ from t0.files import paths
 FILE = "operative_config.gin"
 _BINDING = re.compile(r"^([\w./]+)\s*=\s*(.+)$")
 _LONGEST_BYTES = 1 << 20
-_LONGEST_CHAIN = 100  # the most macros in a row whose value is another macro
+_LONGEST_CHAIN = 100  # the maximum length of a chain of macros whose value is another macro
 # The packages from which public operative configs, and those written here, import modules.
 KNOWN_PACKAGES = ("mesh_tensorflow", "t5", "seqio", "t0", "seqio_tasks", "gin")
 _UNREADABLE = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
@@ -38,7 +38,7 @@ TO_MESH = {ours: mesh for mesh, ours in _FROM_MESH.items()}
 
 
 def find_operative(checkpoint: str) -> str | None:
-    """Returns the operative config in a checkpoint's folder; None if it has none.
+    """Returns the path of the operative config in a checkpoint's folder; None if there is none.
 
     Args:
       checkpoint: a folder, or the prefix of a checkpoint in it; local or gs://.
@@ -49,8 +49,8 @@ def find_operative(checkpoint: str) -> str | None:
 
 
 EPSILON = "sublayer_rms_norm.epsilon"
-# Mesh TensorFlow accepts these two settings only together. With them, norms have the same names as
-# in the first T5 models.
+# Mesh TensorFlow accepts these two settings only together. They give norms the same names as in the
+# first T5 models.
 _LEGACY_STACK = ("LayerStack.dropout_rate = %dropout_rate", "LayerStack.norm_epsilon = 1e-06")
 
 
@@ -162,19 +162,19 @@ def write_operative(
 
 
 def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()) -> None:
-    """Checks that a gin file that the user has not named imports only known modules.
+    """Checks that a gin file which the user has not named imports only known modules.
 
-    Files that it includes are searched for as in gin, and are checked in the same way. Nothing is
+    The files that it includes are found as in gin, and are checked in the same way. Nothing is
     imported.
 
     Args:
-      path: the file's path, local or, if gin can read such paths, gs://.
+      path: the file's path, local or gs://. For gs://, TensorFlow must be imported.
       folders: the folders in which gin looks for files; "" for the working directory.
       also: further modules that are allowed, because the user has named them.
 
     Raises:
-      UserError: for any other module, and for dynamic registration, which lets a gin file call any
-        function of a known module.
+      UserError: if a file imports any other module, or uses gin's dynamic registration, which lets
+        a gin file call any function of a known module.
     """
     from t0.compat import gin_parser
     from t0.config.statements import read_files

@@ -1,4 +1,4 @@
-"""Infers a model's dimensions from its tensors, and the expected shape of every tensor.
+"""Infers a model's dimensions from its tensors, and computes the expected shape of every tensor.
 
     model = read_shape({name: array.shape for name, array in parameters.items()})
     model.d_kv, model.gated, model.tied
@@ -16,7 +16,7 @@ from t0.errors import UserError
 
 Shape = tuple[int, ...]
 SHOWN = 8  # the number of names that an error lists; the others are counted
-_LONGEST_SHOWN = 80  # the most characters shown of a value from a file
+_LONGEST_SHOWN = 80  # the maximum number of characters that a message shows of a file's value
 _LARGEST_SIZE = 2**31 - 1
 # A letter in `names.TensorNames.dims` -> the field of `ModelShape` with its size.
 _FIELDS = dict(
@@ -66,7 +66,7 @@ class ModelShape:
 
 
 def listed(items: list[str]) -> str:
-    """Formats items one per line; cuts long ones, and only counts those after the first `SHOWN`."""
+    """Formats the first `SHOWN` items one per line, shortens long ones, and counts the others."""
     more = [f"... and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
     cut = [item if len(item) < 200 else f"{item[:200]}..." for item in items[:SHOWN]]
     return "\n  ".join(["", *cut, *more])
@@ -76,7 +76,7 @@ def shown(value: object) -> str:
     """Formats a value from a file for a message, as one line of limited length."""
     try:
         text = ascii(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, deeply nested lists
+    except (ValueError, RecursionError):  # an integer or nested list that is too large
         text = f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
@@ -194,7 +194,7 @@ def combined(name: str, shape: Shape) -> Shape:
 
 
 def factored_axes(shape: Shape) -> tuple[int, int]:
-    """Returns the two largest axes, which Mesh TensorFlow's Adafactor factors, largest first."""
+    """Returns the axes that Mesh TensorFlow's Adafactor factors: the largest, then the next."""
     # The sort is stable: if two dimensions are equal, the first counts as larger, as in Mesh
     # TensorFlow.
     first, second = sorted(range(len(shape)), key=lambda axis: -shape[axis])[:2]

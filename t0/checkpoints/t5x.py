@@ -3,15 +3,16 @@
     source = T5xSource(Path("/models/t5x/checkpoint_1000"))
     target = T5xTarget(folder, plan)          # folder/checkpoint_STEP/
 
-`t5x_files` reads and writes the index and the arrays. Arrays that it reads may also be inside the
+`t5x_files` reads and writes the index and the arrays. It also reads arrays that are inside the
 index. Usually each layer has its own arrays (`encoder/layers_3/...`). In T5X's "scalable" models,
-all layers are stacked on axis 1 of one array instead (`encoder/encoder/...`), and every layer has
-its own relative bias.
+one array stacks all layers on its axis 1 instead (`encoder/encoder/...`), and every layer has its
+own relative bias.
 
-Adafactor stores two factors for a matrix. If the matrix is square, T5X's row factor averages over
-the last dimension, but Mesh TensorFlow's averages over the first. So the two slots are swapped. If
-layers are stacked, T5X's row factor is always the one that keeps the dimension d_model
-(`standard_logical_factor_rules` of its Adafactor), while Mesh TensorFlow chooses by size.
+Adafactor stores two slots for a matrix, a row factor and a column factor. If the matrix is square,
+T5X's row factor averages over the last dimension, but Mesh TensorFlow's averages over the first. So
+a conversion swaps the two slots. If layers are stacked, T5X's row factor is always the one that
+keeps the dimension d_model (`standard_logical_factor_rules` of its Adafactor). Mesh TensorFlow
+chooses the row factor by the sizes of the dimensions.
 """
 
 import dataclasses
@@ -53,7 +54,7 @@ _MOST_LAYERS = 10_000
 
 
 def find_folder(path: Path, step: int | None) -> Path | None:
-    """Returns the folder of the T5X checkpoint that `path` names; None if it names none.
+    """Returns the folder of the T5X checkpoint at or in `path`; None if there is none.
 
     Args:
       path: a folder with `checkpoint_STEP` folders, one of these, or the index in it.
@@ -106,10 +107,10 @@ class T5xSource(CheckpointSource):
     def __init__(self, folder: Path, *, keep_slots: bool = True) -> None:
         super().__init__(str(folder))
         self._folder = folder
-        # Canonical name -> its array, and None or, if the array stacks layers, (the axis of the
-        # layers, the layer's number).
+        # Canonical name -> its array, and the position in an array that stacks layers: (the axis of
+        # the layers, the layer's number). The position is None if the array stacks no layers.
         self._places: dict[str, tuple[InlineArray | ZarrArray, tuple[int, int] | None]] = {}
-        self._stacks: dict[str, int] = {}  # stacked parameter -> layers in it
+        self._stacks: dict[str, int] = {}  # stacked parameter -> the number of its layers
         self._recent: tuple[Any, np.ndarray] | None = None
         tree = read_index(folder / INDEX)
         version = tree.get("version", _VERSION)
@@ -208,7 +209,7 @@ class T5xSource(CheckpointSource):
     def _add_stacked_slot(
         self, parameter: str, slot: str, path: str, leaf: InlineArray | ZarrArray
     ) -> list[str]:
-        """Adds an entry for the slot of each layer.
+        """Adds an entry for the slot of each layer of a stacked parameter.
 
         Returns:
           [path] if the slot does not have the parameter's number of layers, otherwise [].
@@ -318,9 +319,10 @@ class T5xTarget(CheckpointTarget):
         return self._writers[path]
 
     def _make_placeholders(self) -> dict[str, msgpack.ExtType]:
-        """Returns path -> placeholder for every slot; `finish` replaces those that the plan has.
+        """Returns path -> placeholder for every slot that T5X's Adafactor expects.
 
-        T5X's Adafactor has every kind of slot for every parameter.
+        It expects every kind of slot for every parameter. `finish` replaces the placeholders of the
+        slots that the plan has.
         """
         empty = pack_array(np.zeros(_PLACEHOLDER_SHAPE, np.float32))
         parameters = [p.removeprefix("target/") for p in self._writers if p.startswith("target/")]

@@ -9,10 +9,10 @@
     )
 
 Flax writes the index as nested maps. An array is either inside the index or in its own folder.
-Inside the index, it is an extension (code 1) with (shape, dtype name, bytes) in msgpack; an array
-above 1 GiB is split into chunks. For an array in its own folder, the index has TensorStore's JSON
-specification. The index is read without loading the arrays inside it. This is safe for files from
-others: msgpack cannot contain code, and nothing is unpickled.
+Inside the index, an array is a msgpack extension (code 1) with (shape, dtype name, bytes). If it is
+larger than 1 GiB, it is split into chunks. For an array in its own folder, the index has
+TensorStore's JSON specification. The index is read without loading the arrays inside it. Reading
+files from others is safe, because msgpack cannot contain code, and nothing is unpickled.
 
 With gzip level 0, arrays are not compressed. Level 1 makes weights 8% smaller, at a twentieth of
 the speed. Every reader accepts both.
@@ -148,11 +148,11 @@ def pack_array(array: np.ndarray) -> msgpack.ExtType:
 
 
 class _Reader:
-    """Replaces arrays by their locations in the index file, so that at most one is in memory."""
+    """Decodes arrays as their locations in the index file, so that at most one is in memory."""
 
     def __init__(self, data: mmap.mmap | bytes, path: Path) -> None:
         self._data, self._path = data, path
-        self._end = 0  # where the last extension ends
+        self._end = 0  # the position after the last extension
 
     def read_extension(self, code: int, content: bytes) -> Any:
         """Decodes the array or scalar of an extension; msgpack calls this in file order."""
@@ -166,7 +166,7 @@ class _Reader:
         return self._array(shape, _dtype(name), ((self._end - len(values), len(values)),))
 
     def join_chunks(self, value: dict[Any, Any]) -> Any:
-        """Returns the array if the map holds the chunks of one, otherwise the map itself."""
+        """Returns an array if the map holds the chunks of an array, otherwise the map itself."""
         if _CHUNKED not in value:
             return value
         shape, chunks = (
@@ -236,7 +236,7 @@ def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
     spec = {
         "driver": "zarr",
         "kvstore": {"driver": "file", "path": f"{folder}/"},
-        # Limits the chunks that are in memory in addition to the array.
+        # This limits the number of chunks that are in memory in addition to the array.
         "context": {"file_io_concurrency": {"limit": 4}},
         # By default a missing chunk would be read as zeros.
         "fill_missing_data_reads": False,
@@ -266,11 +266,11 @@ class ZarrWriter:
       shape: the array's shape.
       dtype: the array's dtype.
       gzip_level: 0 to 9; T5X itself uses 1.
-      one_layer_chunks: whether each chunk has only one of the layers that are stacked on axis 1, so
-        that layers can be written one by one.
+      one_layer_chunks: whether the array stacks layers on axis 1 and each chunk has only one of
+        them, so that layers can be written one by one.
 
     Attributes:
-      spec: the specification that the index holds in place of the array.
+      spec: the specification to write into the index instead of the array.
     """
 
     def __init__(

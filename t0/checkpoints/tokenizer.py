@@ -6,9 +6,9 @@
 
 Every function that reads a SentencePiece model also accepts a `tokenizer.json`.
 
-T5's ids are the model's pieces plus 100 sentinels (`<extra_id_0>` is the last id). Some model files
-contain the sentinels as pieces (T5's own `.100extra`). `transformers` adds the sentinels to any
-model file, so `write_hf` writes the file without them.
+T5 has an id for each piece of the model, followed by ids for 100 sentinels (`<extra_id_0>` has the
+last id). Some model files, such as T5's own `.100extra`, contain the sentinels as pieces.
+`transformers` adds the sentinels to any model file, so `write_hf` writes the file without them.
 """
 
 import hashlib
@@ -31,7 +31,8 @@ _EXTRA_IDS = 100
 _PADDED_TO = 128
 _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
 _CONFIG = "tokenizer_config.json"
-# `_ADDING`: files that can add tokens to a folder's tokenizer -> the fields with these tokens.
+# `_ADDING` maps the files that can add tokens to a folder's tokenizer to their fields that have
+# these tokens.
 _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _ADDING = {
@@ -39,16 +40,17 @@ _ADDING = {
     _CONFIG: ("added_tokens_decoder", *_LISTS, *_ROLES),
     "special_tokens_map.json": (*_LISTS, *_ROLES),
 }
-_ADDED = "added_tokens.json"  # its keys are the texts
+_ADDED = "added_tokens.json"  # its keys are the texts of the tokens
 
 
 def find(folder: Path) -> tuple[Path | None, str]:
     """Finds the tokenizer of a Hugging Face folder, or the reason why it cannot be read.
 
     Returns:
-      (path, "") for a readable tokenizer: `spiece.model` or, if that is missing, `tokenizer.json`;
-      (None, reason) if the two files differ, the folder adds tokens, or it only has another kind of
-      tokenizer; (None, "") if it has no tokenizer.
+      (path, "") for a readable tokenizer, which is `spiece.model` or, if that is missing,
+      `tokenizer.json`; (None, reason) if the two files differ, the folder adds tokens to the
+      tokenizer, or the folder only has another kind of tokenizer; (None, "") if the folder has no
+      tokenizer.
     """
     try:
         return _find(folder), ""
@@ -81,7 +83,8 @@ def difference(facts: CheckpointFacts, vocabulary: str | None) -> str:
 
     Args:
       facts: the checkpoint's facts.
-      vocabulary: the path of a SentencePiece model, local or gs://; None for the checkpoint's.
+      vocabulary: the path of a SentencePiece model, local or gs://. If it is None, the checkpoint's
+        own tokenizer is used, so the result is "".
 
     Raises:
       UserError: if one of the two cannot be read.
@@ -99,7 +102,7 @@ def difference(facts: CheckpointFacts, vocabulary: str | None) -> str:
 
 
 def unexportable(path: Path) -> str:
-    """Returns why T5Tokenizer would give other ids than a SentencePiece model; "" if it would not.
+    """Returns the reason why T5Tokenizer cannot give the ids of a SentencePiece model, or "".
 
     Raises:
       UserError: if the file is not a SentencePiece model.
@@ -119,7 +122,7 @@ def unexportable(path: Path) -> str:
 
 
 def ids(path: Path) -> int:
-    """Returns T5's number of ids for a SentencePiece model: its pieces and the sentinels.
+    """Returns T5's number of ids for a SentencePiece model, including the sentinels.
 
     Raises:
       UserError: if the file is not a SentencePiece model.
@@ -166,7 +169,7 @@ def caution(path: Path) -> str:
 
 
 def write_hf(folder: Path, path: Path) -> None:
-    """Writes the tokenizer files that `transformers` reads, with and without `sentencepiece`."""
+    """Writes a tokenizer for `transformers`, which it can read with or without `sentencepiece`."""
     model = _read(path)
     inside = _count_sentinels(model)
     if inside:
@@ -219,7 +222,7 @@ def _check_added(folder: Path, path: Path) -> None:
     """Checks that a folder adds no tokens to its tokenizer except T5's sentinels.
 
     Raises:
-      UserError: if it adds others; the message names them.
+      UserError: if it adds other tokens; the message names them.
     """
     added = sorted(
         {(f"{name}: {shown(text)}", text) for name, text in _list_added(folder) if _is_new(text)}
@@ -248,7 +251,7 @@ def _list_added(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _list_texts(value: Any) -> Iterator[str]:
-    """Yields the texts of tokens: a text, an object with `content`, or collections of these."""
+    """Yields the texts of tokens in a text, an object with `content`, or a collection of these."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict) and "content" in value:
@@ -302,7 +305,7 @@ def _convert_json(path: Path) -> Any:
 
 
 def _count_sentinels(model: Any) -> int:
-    """Counts the sentinels at the end of a model; the number of the last one is 0."""
+    """Counts the sentinels at the end of a model, of which the last one has the number 0."""
     count = 0
     for piece in reversed(model.pieces):
         match = _SENTINEL.fullmatch(piece.piece)

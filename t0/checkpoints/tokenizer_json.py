@@ -3,9 +3,10 @@
     model = read(Path("tokenizer.json"))          # a SentencePiece model with the same pieces
     write(Path("tokenizer.json"), model, ["<extra_id_0>"])
 
-`transformers` 5 writes only `tokenizer.json`. Its `Unigram` model has SentencePiece's pieces and
-scores, and its normalizer has SentencePiece's character table, so the model can be restored. A file
-with any other model or processing step is refused, because SentencePiece cannot represent it.
+`transformers` 5 writes only `tokenizer.json`. The `Unigram` model in this file has SentencePiece's
+pieces and scores, and the normalizer has SentencePiece's character table, so the SentencePiece
+model can be restored. A file with any other model or processing step is refused, because
+SentencePiece cannot represent it.
 """
 
 import base64
@@ -27,7 +28,7 @@ SPECIAL = ("<pad>", "</s>", "<unk>")  # T5's ids 0, 1 and 2
 _SPACE = "\u2581"
 _PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
 FIRST_KINDS = (_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN)
-_LARGEST_SCORE = 1e38  # fits float32; comparing it with NaN gives False
+_LARGEST_SCORE = 1e38  # float32 can hold it; a comparison with NaN is False
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 # The processing steps that SentencePiece can also do.
 _NORMALIZERS = {"Precompiled", "Strip", "Replace"}
@@ -37,8 +38,8 @@ _SPLITTERS = {"WhitespaceSplit", "Metaspace"}
 def read(path: Path) -> Any:
     """Reads a `tokenizer.json` as a SentencePiece model with equal pieces and scores.
 
-    The normalization is also equal. If the file has sentinels, they are the last pieces of the
-    model.
+    The model also has the same normalization. If the file has sentinels, they become the last
+    pieces of the model.
 
     Raises:
       UserError: if SentencePiece cannot represent the file.

@@ -39,7 +39,7 @@ from t0.files.untrusted import parsed_json
 
 RECORD = "resume.json"
 _CHECKSUM = "checksum"  # the record's field with the SHA-256 of all other fields
-_SCHEMAS = (1, 2)  # 2 has checksums
+_SCHEMAS = (1, 2)  # records of schema 2 have checksums
 _TYPES = {"step": Count, "files": Mapping[str, Count], "sha256": Mapping[str, str]}
 _ADVICE = "To resume from an older checkpoint, remove {}"
 _HASHED_BYTES = 2**20
@@ -68,7 +68,7 @@ def steps(model_dir: Path) -> dict[int, Path]:
 
 
 def find_folder(path: Path, step: int | None) -> Path | None:
-    """Returns the checkpoint folder that `path` names; None if it names none.
+    """Returns the checkpoint folder at or in `path`; None if there is none.
 
     Args:
       path: a model directory, or the folder of a checkpoint.
@@ -144,7 +144,7 @@ def record_text(record: Mapping[str, Any], checksums: Mapping[str, str]) -> str:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Reads the record of a checkpoint; checks its own checksum and its list of files.
+    """Reads the record of a checkpoint, and checks the record's checksum and its list of files.
 
     Raises:
       UserError: if it is damaged or of another version.
@@ -171,7 +171,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def check_checksums(folder: Path, record: Mapping[str, Any]) -> None:
-    """Checks the sizes and checksums of a checkpoint's files; only the sizes in schema 1.
+    """Checks the sizes of a checkpoint's files and, except in schema 1, their checksums.
 
     Raises:
       UserError: if a file is missing, or its size or bytes differ from the written ones.
@@ -182,7 +182,7 @@ def check_checksums(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def has_checksum(path: Path, record: Mapping[str, Any]) -> bool:
-    """Returns whether a file has the bytes that were written; True for records of schema 1."""
+    """Returns whether a file's checksum is that in the record; True for records of schema 1."""
     return record["schema"] == 1 or file_checksum(path) == record["sha256"].get(path.name)
 
 
@@ -215,7 +215,7 @@ def _checksum_of(record: Mapping[str, Any]) -> str:
 
 
 def checked_files(folder: Path, files: object) -> list[Path]:
-    """Returns the paths of a checkpoint's files; checks that each exists and has its size.
+    """Returns the paths of a checkpoint's files; checks that each exists and has the right size.
 
     Args:
       folder: the checkpoint's folder.

@@ -16,11 +16,11 @@ memory. To transpose a matrix without a second copy in memory, it is read in blo
 
 A `pytorch_model.bin` is a pickle, which can run any code when it is opened. It is read only with
 the weights-only loader of PyTorch 2.6 or later, because a crafted file could make the loader of
-older versions run code. If there is no such PyTorch, the file is refused. The file is
-memory-mapped, and one tensor is in memory at a time. Only a file written before PyTorch 1.6 is read
-into memory as a whole.
+older versions run code. If no such version is installed, the file is refused. The file is
+memory-mapped, and one tensor is in memory at a time. Only a file from a PyTorch version before 1.6
+is read into memory as a whole.
 
-TensorFlow is never imported, and PyTorch only for pickles.
+TensorFlow is never imported. PyTorch is imported only to read pickles.
 """
 
 import dataclasses
@@ -62,12 +62,12 @@ _DTYPES = {
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # A matrix is transposed in blocks of `_BLOCK_ROWS` rows. Within a block, `_LINE_ROWS` rows are
-# copied at a time: a column of so many rows fits in a cache line. More rows at a time would be five
-# times slower, because rows at a power-of-two distance share cache lines.
+# copied at a time, because a column of `_LINE_ROWS` values fits in a cache line. To copy more rows
+# at a time would be five times slower, because rows at a power-of-two distance share cache lines.
 _BLOCK_ROWS = 1024
 _LINE_ROWS = 16
 SAFE_SINCE = (2, 6)
-_LARGEST_HEADER_BYTES = 100_000_000  # the same limit as in the library
+_LARGEST_HEADER_BYTES = 100_000_000  # the limit of the library safetensors
 _MOST_TENSORS = 20_000
 _ADVICE = (
     "It is a pickle, which can run any code when opened, and is not read. Use the model's "
@@ -115,7 +115,7 @@ class Weights:
 
 
 def open_weights(folder: Path) -> Weights:
-    """Opens a folder's weights; reads no tensor, unless a folder has two sets of weights.
+    """Opens a folder's weights. It reads tensors only if the folder has two sets of weights.
 
     Raises:
       UserError: if there are no weights, a file is missing, truncated, damaged or unsafe to open,
@@ -149,7 +149,7 @@ def open_weights(folder: Path) -> Weights:
 
 
 def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Weights]) -> None:
-    """Checks that two sets of weights in one folder are equal; reads both.
+    """Reads two sets of weights in one folder, and checks that they are equal.
 
     Raises:
       UserError: if they differ; the message names both sets, and tensors that differ.
@@ -259,7 +259,7 @@ def _open_safetensors(folder: Path, shard_of: Mapping[str, str]) -> Weights:
 def _read_files(
     names: tuple[Path, Path], shard_of: Mapping[str, str], read: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Reads the files that `shard_of` names or, if it is empty, the single file."""
+    """Reads the files that `shard_of` names. If `shard_of` is empty, reads the single file."""
     single, index = names
     tensors: dict[str, Any] = {}
     for name in sorted(set(shard_of.values())) or [single.name]:
@@ -285,7 +285,7 @@ def _shards_by_key(index: Path) -> dict[str, str]:
 
 
 def _read_header(path: Path, metadata: dict[str, str]) -> dict[str, StoredTensor]:
-    """Reads a file's tensors and adds its metadata; checks that the tensors leave no gaps."""
+    """Reads the positions of a file's tensors, checks that they leave no gaps; adds metadata."""
     try:
         size = path.stat().st_size
         with binary(path) as file:
@@ -396,7 +396,7 @@ def _open_pickles(folder: Path, shard_of: Mapping[str, str]) -> Weights:
 
 
 def _read_pickle(torch: Any, path: Path) -> dict[str, tuple[Path, Any]]:
-    """Returns key -> (path, tensor) for all tensors of a file; parameters without gradients."""
+    """Returns key -> (path, tensor) for all tensors of a file, detached from gradients."""
     try:
         # A file written before PyTorch 1.6 is not a zip archive and cannot be memory-mapped.
         with path.open("rb") as file:

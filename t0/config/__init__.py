@@ -1,6 +1,6 @@
 """Configuration: gin files, flags, and the run specification made from them.
 
-    flags          the flags of t5_mesh_transformer: table, parsing, and the modes that read each
+    flags          the flags of t5_mesh_transformer, and the modes that read each flag
     parse          strict parsing of gin files; the origin of each binding; required macros
     early_checks   checks of gin files before TensorFlow is imported
     bindings       the value bound to a parameter: `bound("run.mode")`

@@ -1,4 +1,4 @@
-"""Finds the value that gin has bound to a parameter or macro, evaluated or not.
+"""Finds the value that gin has bound to a parameter or macro, and evaluates it if asked to.
 
     bound("run.mode", "train")                      # "score_eval"
     bound("%MIXTURE_NAME")                          # a macro

@@ -2,9 +2,9 @@
 
     check(["runs/finetune.gin"], ["TRAIN_STEP = 5"])   # UserError: ... Did you mean TRAIN_STEPS?
 
-A misspelled file or macro, or text without quotes, is reported immediately. The names of functions
-and parameters are checked later by `t0.config.parse`, when the modules that register them have been
-imported. That module also reads files on gs://.
+A misspelled file or macro, or text without quotes, is reported immediately. `t0.config.parse`
+checks the names of functions and parameters later, when the modules that register them have been
+imported. It also reads files on gs://, which this module skips.
 """
 
 import pathlib
@@ -37,8 +37,8 @@ def check(
       location_prefixes: folders to search before this project's.
 
     Raises:
-      UserError: a file is missing, there is a syntax error or a name that only T5X has, or the name
-        of an unread macro is similar to that of a read one.
+      UserError: a file is missing, there is a syntax error, a name exists only in T5X, or no file
+        reads a macro whose name is similar to that of a macro that is read.
     """
     folders = search_path(location_prefixes)
     names = [defaults_file(), *in_order(resolved_names(gin_files, location_prefixes))]

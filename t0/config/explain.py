@@ -1,4 +1,4 @@
-"""Turns gin's errors into sentences that suggest the known names closest to an unknown one.
+"""Turns gin's errors into sentences. For an unknown name, they suggest similar known names.
 
     with explain_errors(folders, params):
         gin.parse_config_files_and_bindings(files, params)   # gin's errors become UserErrors
@@ -119,7 +119,7 @@ def _explain_unreadable(text: str, params: Sequence[str]) -> str:
 
 
 def explain_unset(error: BaseException) -> str | None:
-    """Describes a required value of a function or macro that is not set; None for other errors."""
+    """Describes an error about a required parameter or macro without a value, or returns None."""
     text = " ".join(str(error).split())
     required = _REQUIRED.search(text)
     macro = _UNSET_MACRO.search(text)
@@ -152,8 +152,8 @@ def _suggest_similar(name: str, known: Iterable[str]) -> str:
 
 
 def _known_names() -> list[str]:
-    # Users may write the end of a name's module path if it is unique. Therefore every end of every
-    # name is a known name.
+    # For "module.submodule.function", users may also write "submodule.function" or "function" if it
+    # is unique. Therefore these endings are also known names.
     paths = (name.split(".") for name, _ in gin_config._REGISTRY.items())
     return list({".".join(p[-n:]): None for p in paths for n in range(1, min(3, len(p)) + 1)})
 
@@ -170,7 +170,7 @@ def _list_local_gin_files(folders: Sequence[str]) -> list[str]:
 
 def optimizers() -> list[str]:
     """Returns the names that `run.optimizer` can be bound to, as @NAME."""
-    from t0.compat import optimize  # takes seconds, and not needed to report an unknown file
+    from t0.compat import optimize  # imported here: it takes seconds, and other errors do without
 
     return _select_names(
         lambda candidate: inspect.isclass(candidate) and issubclass(candidate, optimize.Optimizer)
@@ -187,7 +187,7 @@ def schedules() -> list[str]:
     )
 
 
-# Parameter of `run` -> the kind of its value, and the function that lists the names of that kind.
+# Parameter of `run` -> the kind of its value, and the function that lists all names of this kind.
 KINDS = {"optimizer": ("optimizer", optimizers), "learning_rate_schedule": ("schedule", schedules)}
 
 

@@ -5,8 +5,8 @@
     gin_parameters(values, "train")       # {"t0.train_loop.seed": (3, "--seed")}
     check_mode(values, "export")          # UserError: --seed belongs to ...
 
-In T5X's notation, --gin.NAME=VALUE is a gin binding. It is read like --gin_param. Importing this
-module is fast.
+A gin binding in T5X's notation, --gin.NAME=VALUE, is read like --gin_param. Importing this module
+is fast.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from t0.errors import UserError, unknown_name
 
 _MODES = ["train", "finetune", "eval", "predict", "export_predict", "export_score", "score"]
 
-# (kind, name, default, help, *choices)
+# Rows of (kind, name, default, help, *choices).
 _TABLE = (
     ("string", "model_dir", "/tmp/transformer_standalone", "Folder of checkpoints and results."),
     ("multi_string", "gin_file", None, "Gin file: a path, or a name to search for. Repeatable."),
@@ -94,7 +94,7 @@ _TABLE = (
 _TRACER = "tensorflow.python.tpu.tensor_tracer_flags"
 _TPU_CLIENT = "tensorflow.python.tpu.client.client"
 _HUB = "tensorflow_hub.resolver"
-# Flag that a library defines in absl's global set, and reads from there -> the library's module.
+# Flag that a library defines in absl's global flags and reads from them -> the library's module.
 LIBRARY_FLAGS = {
     "logical_cores_per_chip": "mesh_tensorflow.simd_mesh_impl",
     "fold_xy": "mesh_tensorflow.simd_mesh_impl",
@@ -137,8 +137,8 @@ def _ranking_and_inference(name: str) -> dict[str, str | None]:
     return {"infer": f"t0.infer.{name}", **ranked}
 
 
-# Flag of ours that only some modes read -> a mode that reads it -> the gin parameter that the flag
-# sets there, or None if the command itself reads the flag.
+# For each flag of ours that only some modes read: mode that reads it -> the gin parameter that the
+# flag sets in this mode, or None if the command itself reads the flag.
 MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "activation_dtype": {
         **dict.fromkeys((mode for mode in GIN_MODES if mode not in _EXPORTS), _MESH_TYPE),
@@ -164,8 +164,8 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
     },
     "shard_id": _ranking_and_inference("shard_id"),
 }
-# Flags of `MODE_FLAGS` that a run with --tpu also reads. Only our own code reads the others, and it
-# runs without a TPU.
+# Flags of `MODE_FLAGS` that a run with --tpu also reads. Only our engine for runs without a TPU
+# reads the others.
 _STEPS = ("epochs", "finetune_steps")
 _ON_TPU = (*_STEPS, "allow_stale_cache", "max_hours")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
@@ -213,7 +213,9 @@ class _RepeatableList(flags.Flag):
 
 
 def define_flags(table: Iterable[Sequence[Any]]) -> flags.FlagValues:
-    """Returns the flags of a table as a separate set, because other commands use the same names.
+    """Returns the flags of a table, separate from absl's global flags.
+
+    They are separate because several commands define flags with the same names.
 
     Args:
       table: rows of (kind, name, default, help, choices of an enum).
@@ -262,7 +264,7 @@ def gin_folders(flag_values: flags.FlagValues) -> list[str]:
 
 
 def macros_set_by_flags(flag_values: flags.FlagValues) -> set[str]:
-    """Returns the macros of run files that need no value, because a given flag replaces them."""
+    """Returns the macros of run files that need no value, because the user gave a flag instead."""
     return {m for m, names in _MACROS.items() if any(flag_values[name].present for name in names)}
 
 
@@ -386,7 +388,7 @@ _CONFIGURING += ("logical_cores_per_chip", "fold_xy")
 def check_planned(
     flag_values: flags.FlagValues, command: str, more: Collection[str] = ()
 ) -> list[str]:
-    """Checks that a command that only plans or rehearses a run can apply the run's flags.
+    """Checks that a command that only plans or rehearses a run can use all of the run's flags.
 
     Args:
       flag_values: the flags of `t5_mesh_transformer`.
@@ -421,7 +423,7 @@ def gin_parameters(flag_values: flags.FlagValues, mode: str) -> dict[str, tuple[
 
 
 def set_library_flags(flag_values: flags.FlagValues) -> None:
-    """Imports the libraries that read their flags from absl's global set, and sets these flags."""
+    """Sets the flags that libraries read from absl's global flags; imports these libraries."""
     for name, module in LIBRARY_FLAGS.items():
         if flag_values[name].present:
             importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Finds gin files: the search path, and our names for T5X's files.
+"""Finds gin files in the search path, and translates T5X's file names into ours.
 
     search_path(["/mine"])                       # /mine, this project's, T5's, Mesh's
     resolved_names(["t5_1_1/small.gin"], [])     # ["models/t5.1.1.small.gin"]
@@ -29,7 +29,7 @@ def _folder(package: str, *inside: str) -> str:
     return str(pathlib.Path(spec.submodule_search_locations[0]).joinpath(*inside))
 
 
-@functools.cache  # not at import: the PyTorch engine also works if these packages are not installed
+@functools.cache  # not at import: the PyTorch engine must also work without these packages
 def _published_folders() -> tuple[str, str]:
     """Returns the folders of the gin files that T5 and Mesh TensorFlow publish."""
     return _folder("t5", "models", "gin"), _folder("mesh_tensorflow", "transformer", "gin")
@@ -75,10 +75,10 @@ def t5x_file(name: str) -> str | None:
 
 
 def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> list[str]:
-    """Returns the names of gin files. T5X names that do not exist are replaced by ours.
+    """Returns the gin files to read. T5X's names of files that do not exist are replaced by ours.
 
-    Each `operative_config.gin` is followed by the file next to it that has this project's names, if
-    that file exists and is not in the list already.
+    After each `operative_config.gin`, the list has the file `operative_config.t0.gin` next to it,
+    if that file exists and is not in `gin_files` already.
 
     Args:
       gin_files: paths, or names to search for.
@@ -90,8 +90,8 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
         ours = t5x_file(name)
         names.append(name if ours is None or _find_local_file(name, folders) else ours)
         companion_file = operative.companion(name)
-        # Look for the file itself first. If it is forbidden or unreachable, the error then names
-        # this file.
+        # Look for `name` before its companion: if both are forbidden or unreachable, the error
+        # should name the file that the user gave.
         is_new_companion = companion_file and companion_file not in gin_files
         if is_new_companion and _is_found(name, folders) and _is_found(companion_file, folders):
             names.append(companion_file)
@@ -103,7 +103,7 @@ def _find_local_file(name: str, folders: Sequence[str]) -> pathlib.Path | None:
 
 
 def _is_found(name: str, folders: Sequence[str]) -> bool:
-    """Returns whether gin can find a file. On gs:// this needs TensorFlow to be imported."""
+    """Returns whether gin can find a file. For gs:// files, TensorFlow must be imported."""
     from t0.compat import gin_config
 
     prefixes = ["", *folders] if "://" not in name else [""]
@@ -113,7 +113,7 @@ def _is_found(name: str, folders: Sequence[str]) -> bool:
 
 
 def in_order(gin_files: Sequence[str]) -> list[str]:
-    """Returns the files in the order in which they are read: the model's before the run's.
+    """Returns the files in the order in which they are read: model files before run files.
 
     With this order, the dropout rate of `runs/finetune.gin` takes effect even if the command line
     names `models/t5.1.1.small.gin` after it. All other files keep their positions.
@@ -129,15 +129,15 @@ def in_order(gin_files: Sequence[str]) -> list[str]:
 
 
 def slice_of_header(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> str | None:
-    """Returns the mesh file that the header of a run file names, or None.
+    """Returns the mesh file that a comment in a gin file suggests, or None.
 
     Args:
-      gin_files: the names of the files on a command line, on this machine.
+      gin_files: the names of the files on a command line. Only local files are read.
       location_prefixes: folders to search before this project's.
 
     Returns:
-      a name such as "mesh/v3-512.gin", which stands for a TPU slice; None if no header has one, or
-      if a file of the command line sets the slice itself.
+      a name such as "mesh/v3-512.gin", which stands for a TPU slice; None if no file suggests one,
+      or if a file sets `tpu_topology` itself.
     """
     mesh_file = None
     folders = ["", *search_path(location_prefixes)]
@@ -161,7 +161,7 @@ def _is_model(name: str) -> bool:
 
 @contextlib.contextmanager
 def quiet_search() -> Iterator[None]:
-    """Silences gin's warnings about the folders of the search path that do not have a file."""
+    """Silences gin's warning for each folder of the search path that does not have the file."""
     logger = logging.getLogger()
     search_filter = _SearchWarningFilter()
     logger.addFilter(search_filter)

@@ -1,11 +1,12 @@
-"""The configuration of a run as text: each value, and where it was set.
+"""Lists the configuration of a run as text: each value, and where it was set.
 
     print(text(parsed, {"train_loop.seed": (3, "--seed")}))
     # BATCH_SIZE = 8  # the command line
     # run.batch_size = ('sequences_per_batch', 8)  # runs/eval.gin:57; BATCH_SIZE: the command line
 
 The text is a valid gin file. Macros are replaced by their values. References such as `@name()`
-remain, because nothing is called. The defaults of the run's own functions are also listed.
+remain as they are, because no function is called. For the functions that the run calls, the text
+also lists the parameters that have their default values.
 """
 
 import inspect
@@ -21,10 +22,10 @@ CommandBindings = Mapping[str, tuple[Any, str]]
 # (scope, function) -> parameter -> its value, and where it was set.
 _Rows = dict[tuple[str, str], dict[str, tuple[Any, Any]]]
 
-# Mode -> the functions that start a run. Their bindings refer to the run's other functions.
+# Mode -> the functions that start a run. Their bindings refer to the other functions that it calls.
 _RUN = "mesh_tensorflow.transformer.utils.run"
 _ROOTS = {"train": (_RUN, "t0.train_loop"), "infer": (_RUN, "t0.infer")}
-# Parameters that the callers of these functions always set, so that gin's bindings have no effect.
+# Parameters for which callers always pass a value, so that gin's bindings to them have no effect.
 _CALLERS = frozenset(("model_dir", "tpu", "tpu_job_name", "tpu_zone", "gcp_project", "vocabulary"))
 _CALLERS |= {"step", "total_train_steps", "learning_rate", "sequence_length", "dataset_split"}
 
@@ -66,7 +67,7 @@ def _rows_by_function(
 ) -> Iterator[tuple[tuple[str, str], dict[str, tuple[Any, Any]]]]:
     """Yields each (scope, function) with its rows: parameter -> (value, origin).
 
-    The run's own functions come first, with their defaults.
+    The functions that the run calls come first, with their default values.
     """
     rows: _Rows = {
         (scope, selector): {
@@ -94,7 +95,7 @@ def _rows_by_function(
 
 
 def _find_reached_functions(rows: _Rows) -> list[tuple[str, str]]:
-    """Returns the run's own functions, then the functions that their bindings refer to."""
+    """Returns the functions that start the run, then those to which their bindings refer."""
     roots = _ROOTS.get(bound("run.mode", "train", evaluate=False), (_RUN,))
     reached = [("", name) for name in roots]
     for key in reached:  # the loop appends to this list

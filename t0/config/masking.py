@@ -36,7 +36,8 @@ _LOGIN = re.compile(r"(://)[^/@\s]+@")
 # None and booleans, because they reveal nothing.
 _PLAIN = re.compile(r"[%@]|(?:[-+\d.][\w.+-]*|None|True|False)$")
 _BINDING = re.compile(r"(?P<name>[\w./-]+)(?P<equals> = )(?P<value>.+)")
-# The line length for gin. gin breaks longer lines, but a value must be masked as a whole.
+# The line length that is set in gin. gin would break longer lines, but each value must be on one
+# line to be masked as a whole.
 _ONE_LINE = 1_000_000
 
 
@@ -87,7 +88,7 @@ def save_command(model_dir: str, argv: Sequence[str]) -> None:
 
 
 def mask_value(name: str, value: str) -> str:
-    """Returns a binding's value in gin's notation; the quoted mask if the value is a credential.
+    """Returns the value of a binding, or the mask in quotes if the value is a credential.
 
     >>> mask_value("hub.api_key", "'abc'"), mask_value("run.batch_size", "('tokens', 8)")
     ("'***'", "('tokens', 8)")
@@ -99,7 +100,7 @@ def mask_value(name: str, value: str) -> str:
 
 
 def mask_config(write: Callable[..., str]) -> str:
-    """Returns a configuration in gin's notation, with masked credentials.
+    """Returns a configuration in gin's notation, with credentials masked.
 
     Args:
       write: `gin.operative_config_str` or `gin.config_str`.
@@ -117,11 +118,11 @@ def _mask_line(line: str) -> str:
 
 
 def refuse_masked() -> None:
-    """Checks that the mask is not the value of any binding.
+    """Checks that no binding has the mask as its value.
 
     Raises:
-      UserError: it is the value of one. A run saved this configuration with the credential masked,
-        and the credential has not been set again.
+      UserError: the value of a binding is the mask. A run saved its configuration with this
+        credential masked, and the user has not set the credential again.
     """
     from t0.compat import gin_config  # imported here: other engines mask values without gin
 

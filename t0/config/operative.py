@@ -4,12 +4,12 @@
     save("/models/tiny", stock + ours)           # two files; the second has ours
     companion("/models/tiny/operative_config.gin")       # ".../operative_config.t0.gin"
 
-`operative_config.gin` contains the bindings that T5 0.9.4 and Mesh TensorFlow know, so that T5's
-own `t5_mesh_transformer` and its Model API can read it. `operative_config.t0.gin`, next to it,
-contains the bindings of functions that `t0` registers, and the bindings whose value is such a
+`operative_config.gin` contains the bindings to functions of T5 0.9.4 and Mesh TensorFlow, so that
+T5's own `t5_mesh_transformer` and its Model API can read it. `operative_config.t0.gin`, next to it,
+contains the bindings to functions that `t0` registers, and the bindings whose value is such a
 function. Whenever this project reads a file named `operative_config.gin`, it then also reads the
-file next to it (`t0.config.gin_files.resolved_names`). Before this split was introduced, all
-bindings were in `operative_config.gin`.
+file next to it (`t0.config.gin_files.resolved_names`). Older versions of this project wrote all
+bindings into `operative_config.gin`.
 """
 
 import posixpath
@@ -30,7 +30,7 @@ _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def companion(path: str) -> str | None:
-    """Returns the path of the file with our names; None unless `path` is an operative config.
+    """Returns the path of the file with our names; None if `path` is not an operative config.
 
     >>> companion("/models/tiny/operative_config.gin")
     '/models/tiny/operative_config.t0.gin'
@@ -40,7 +40,7 @@ def companion(path: str) -> str | None:
 
 
 def save(folder: str, text: str) -> None:
-    """Writes an operative config into a folder as two files. The file with our names comes first.
+    """Writes an operative config into a folder as two files, the file with our names first.
 
     Args:
       folder: the model directory, local or gs://.
@@ -67,7 +67,7 @@ def split(text: str) -> tuple[str, str]:
             selected = [text for name, text in bindings if (name in names) == is_ours]
             if selected:
                 output_lines[index].append(head + "".join(selected) + "\n")
-        if not bindings:  # the text "None.": a function that was called without a binding
+        if not bindings:  # gin writes "None." for a function that was called without bindings
             output_lines[0].append(head)
     stock, ours = ("".join(lines).strip() + "\n" for lines in output_lines)
     return _NOTE + stock, ours

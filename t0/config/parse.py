@@ -10,9 +10,9 @@ files keep their order, except that `in_order` puts the model's file before the 
     check_required(parsed)      # UserError: needs TRAIN_STEPS (runs/pretrain.gin:25) ...
     origins(parsed).of_macro("MIXTURE_NAME")        # the command line
 
-`DEPRECATED` lists names that only exist in older releases, but that public operative configs bind.
-These bindings are skipped and reported. If the user must set a macro, the gin file says `NAME =
-%gin.REQUIRED`.
+`DEPRECATED` lists names that only exist in older releases, but to which public operative configs
+bind values. These bindings are skipped and reported. If the user must set a macro, the gin file
+says `NAME = %gin.REQUIRED`.
 
 gin stores values, but not where they were set. Therefore `origins` reads the files again with gin's
 own parser, to find the locations of the statements. If several statements bind the same parameter,
@@ -42,7 +42,7 @@ DEPRECATED: dict[str, str] = {
     "t5.data.get_default_vocabulary": "the vocabulary comes from the tasks; see --vocab",
 }
 
-# The key of a binding is (scope, full name of the function, parameter). That of a macro is
+# The key of a binding is (scope, full name of the function, parameter). The key of a macro is
 # (NAME, "gin.macro", "value").
 Key = tuple[str, str, str]
 
@@ -105,9 +105,9 @@ def parse(
 
 
 class _Deprecated(set):
-    """The deprecated names. `looked_up` has those that gin looked up.
+    """The deprecated names. `looked_up` has the names that gin has looked up.
 
-    In a condition the set is false, so that gin still raises errors for failed imports.
+    The set is false in a condition, because gin hides failed imports if `skip_unknown` is true.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -125,7 +125,7 @@ class _Deprecated(set):
 
 
 def _is_alias(name: str) -> bool:
-    """Returns whether the value of a macro is a macro: another one, or `%gin.REQUIRED`.
+    """Returns whether the value of a macro is another macro or `%gin.REQUIRED`.
 
     Such a macro may be unread. For example, the operative config of a fine-tuning run has
     INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which an evaluation does not read.
@@ -155,7 +155,7 @@ class Origins:
     files: tuple[str, ...]
 
     def of_macro(self, name: str) -> Location:
-        """Returns where a macro was set: the command line, if this program set it."""
+        """Returns where a macro was set; if no statement set it, the command line."""
         return self.locations.get((name, "gin.macro", "value"), Location(COMMAND_LINE, 0))
 
 
@@ -201,7 +201,7 @@ def check_required(
 
     Args:
       parsed: the result of `parse`.
-      except_for: macros that may have no value, because a flag replaces them or nothing reads them.
+      except_for: macros that need no value, because a flag replaces them or nothing reads them.
       undefined: whether to also report macros that are read, but not defined in any file.
 
     Raises:
@@ -266,7 +266,7 @@ READ_IN = {
     "t0.train_dataset_fn": _TRAINING,
     "t0.train_loop": _TRAINING,
 }
-# Optimizers and schedules. Training calls those that a parameter such as run.optimizer names.
+# Optimizers and schedules. Training calls the ones that a parameter such as run.optimizer names.
 CHOSEN = (
     "t0.AdamWOptimizer",
     "t0.AdamWScaleOptimizer",
@@ -282,8 +282,8 @@ CHOSEN = (
 def find_unread_params(parsed: Config, mode: str) -> list[str]:
     """Describes the command-line bindings that a mode does not read, one line per binding.
 
-    Bindings in files are not checked, because a saved configuration also has those of other modes.
-    Neither are names of Mesh TensorFlow and T5.
+    Bindings in files are not checked, because a saved configuration also has the bindings of other
+    modes. Bindings to functions of Mesh TensorFlow and T5 are not checked either.
     """
     referenced = {
         reference.configurable.selector

@@ -1,8 +1,8 @@
 """The run specification: everything that an engine needs for a run, as plain data.
 
-Gin and SeqIO's registries are read once, into a `RunSpec`, which contains only numbers, text, lists
-and mappings. It can be written as JSON. Then another process can read it, also one whose engine
-imports neither gin nor TensorFlow:
+The command reads gin and SeqIO's registries once and makes a `RunSpec`, which contains only
+numbers, text, lists and mappings. A `RunSpec` can be written as JSON and read by another process,
+even by one that imports neither gin nor TensorFlow:
 
     text = to_json(spec)
     from_json(text, RunSpec) == spec
@@ -24,7 +24,7 @@ from t0.files.untrusted import find_lone_surrogate, parsed_json
 
 SCHEMA = 1
 Spec = typing.TypeVar("Spec")
-LARGEST = 2**63 - 1  # limit of numpy and PyTorch
+LARGEST = 2**63 - 1  # the largest integer of numpy and PyTorch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ObjectiveSpec:
         "...prefix_lm" or "...full_lm".
       parameters: the preprocessor's parameters that are numbers, including defaults.
       segment_tokens: the length of the segments into which documents are split.
-      eos: feature -> the id of its EOS; None if it has no EOS.
+      eos: feature -> the id of its EOS token; None if it has no EOS.
       document_eos: the id that ends each document before documents are joined, or None.
       first_sentinel: the id that replaces the first masked span of a segment. The ids for the
         following spans count down from it. None if no span is masked.
@@ -81,10 +81,10 @@ class InstructionSpec:
     """The parameters that turn cached records of an instruction task into training examples.
 
     Attributes:
-      positives: the number of slots for positive examples among the parts of a record.
-      longest_inputs: the maximum number of tokens of an input with its examples, including EOS.
-        Examples that do not fit are dropped.
-      eos: feature -> the id of its EOS; None if it has no EOS.
+      positives: the number of positive examples for which a cached record has a part.
+      longest_inputs: the maximum number of tokens of an input with its examples, positive and
+        negative, including EOS. Examples that do not fit are dropped.
+      eos: feature -> the id of its EOS token; None if it has no EOS.
     """
 
     positives: Count
@@ -99,8 +99,8 @@ class RankTaskSpec:
     Attributes:
       dataset: the dataset with its subset, as in results files.
       prompt: the prompt's name; "" if the task has no prompt.
-      classes: the number of classes in each of the task's metrics of T5's rank classification; None
-        if the number varies from example to example.
+      classes: for each of the task's metrics that is T5's rank classification, its number of
+        classes; None if the number varies from example to example.
       other_metrics: the names of the metrics that are the user's own functions.
       rows: dataset, subset and split of a prompted task's rows. The documents of the rows are read
         from there if the cache does not have them.
@@ -151,8 +151,8 @@ class DataSpec:
       mixture: the name of the mixture or task in SeqIO's registry.
       split: the split to read.
       tasks: the tasks of the mixture that have the split.
-      lengths: feature -> the number of tokens of a row, inputs first.
-      ends_in_eos: the features in which a full row still ends in EOS.
+      lengths: feature -> the number of tokens in a row of the batch, inputs first.
+      ends_in_eos: the features that still end in EOS if they are truncated to the row's length.
       pack: whether several examples share a row.
       shuffle: whether to shuffle the examples.
       seed: the seed of all random choices in the data.
@@ -207,8 +207,8 @@ class ModelSpec:
 
     Attributes:
       model_type: Mesh TensorFlow's name: "bitransformer", "lm", ...
-      encoder: the encoder's parameters; empty for a language model. The parameter for its layers
-        lists a mapping for each layer, with the fields of `ConfiguredSpec`.
+      encoder: the encoder's parameters; empty for a language model. The parameter for the layers is
+        a list with a mapping for each layer, which has the fields of `ConfiguredSpec`.
       decoder: the decoder's parameters, in the same form.
       activations: the activation type.
       weights: the type of weights in checkpoints.
@@ -230,9 +230,11 @@ class RankSpec:
       checkpoint: the checkpoint to score; None for those in the model directory.
       steps: the steps to evaluate: a step, a list of steps, "all", or None for the latest.
       settings: the parameters of `score_eval`.
-      reading: the parameters bound to `mesh_eval_dataset_fn` that select the records of a task.
+      reading: the parameters of `mesh_eval_dataset_fn`, as bound in gin, that select the records of
+        a task.
       vocabulary: the entry for results files that describes the targets' vocabulary.
-      given: other settings of mode "eval": "examples", the maximum for each task, and "source".
+      given: other settings of mode "eval": "examples" (the maximum number for each task) and
+        "source".
     """
 
     folder: str
@@ -259,8 +261,8 @@ class JobSpec:
       add_eos: whether the inputs of a file end in EOS.
       repeats: how many times to repeat each input of a file.
       examples: the maximum number of examples, a random sample; None for all.
-      hides_targets: whether the task's split has rows without labels. The targets in its cache may
-        then be invented, so they are left out of the predictions.
+      hides_targets: whether the task's split has rows without labels. If it has, the targets in the
+        cache may be placeholders, so they are left out of the predictions.
       vocabulary: the SentencePiece model that tokenises the inputs of a file.
     """
 
@@ -305,11 +307,12 @@ class RunSpec:
       model: the model.
       inputs_vocabulary: the vocabulary of the inputs.
       targets_vocabulary: the vocabulary of the targets.
-      lengths: feature -> the number of tokens of a row; None if the data determines the lengths.
+      lengths: feature -> the number of tokens in a row of the batch; None if the data determines
+        the lengths.
       batch_sequences: the number of sequences in the global batch.
-      microbatches: the number of parts into which a replica's batch is divided. They are computed
-        one after the other.
-      train_steps: the step to stop at, counted from the start of pretraining.
+      microbatches: the number of parts into which a replica's batch is divided. The replica
+        computes them one after the other.
+      train_steps: the step at which training stops, counted from the start of pretraining.
       seed: the seed of initial weights and dropout.
       optimizer: the optimizer; None if the run does not train.
       schedule: the learning rate schedule, or a constant learning rate.
@@ -321,16 +324,16 @@ class RunSpec:
       init_variable_filter: a regular expression of the variables to read from `init_checkpoint`; ""
         for all.
       save_checkpoints_steps: the number of steps between checkpoints.
-      keep_checkpoint_max: the number of checkpoints to keep.
-      keep_checkpoints: the rules for keeping other checkpoints, with gin's parameter names.
+      keep_checkpoint_max: the number of newest checkpoints to keep.
+      keep_checkpoints: the rules for keeping older checkpoints, with gin's parameter names.
       training: the other parameters of the training loop, with gin's names.
       data: the data that the run reads; None if it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
       rank: the rank evaluation; None in other modes.
-      infer: the predictions of mode "infer" or, in mode "eval", those for tasks whose texts are
-        decoded; None in other modes.
+      infer: the predictions to make in mode "infer" or, in mode "eval", for the tasks that are
+        evaluated by decoding; None in other modes.
       judge: the words of the t5_mesh_transformer command that evaluates the decoded texts.
-      records: the files that describe a training run in its model directory: name -> text.
+      records: name -> text of the files in the model directory that describe a training run.
       schema: the version of this record.
     """
 
@@ -392,7 +395,7 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
 
 
 def read_value(value: Any, kind: type[Spec], location: str) -> Spec:
-    """Converts a part of a specification to the type `kind`. Calls `read_plain`.
+    """Converts a part of a specification to the type `kind`, like `read_plain`.
 
     Args:
       value: plain data, as in JSON.

@@ -3,8 +3,8 @@
     for location, statement in read_files(["runs/finetune.gin"], search_path()):
         str(location), statement            # "runs/finetune.gin:5", BindingStatement(...)
 
-gin stores values, but not where they were set. Here the names of functions need not be registered,
-so statements can be read before the modules that register the functions are imported.
+gin stores values, but not where they were set. This module does not look up the names of functions,
+so it can read statements before the modules that register the functions are imported.
 """
 
 import dataclasses

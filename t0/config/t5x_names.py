@@ -45,7 +45,7 @@ T5X_NAMES = {
     "dynamic_registration": "nothing: names are registered here, so delete this line and the "
     "imports of t5x; modules of tasks are named by --module_import",
 }
-# Names that only T5X uses, in any gin file. The other names of T5X may also be a user's own.
+# Names that only T5X uses. The other names in the table may also be names of the user.
 UNMISTAKABLE = (
     "DatasetConfig",
     "SaveCheckpointConfig",

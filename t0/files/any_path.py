@@ -103,7 +103,7 @@ class RemotePath(PurePosixPath):
         return child
 
     def glob(self, pattern: str) -> "Iterator[RemotePath]":
-        """Yields the files and folders here that match a pattern; `**/` includes subfolders."""
+        """Yields the files and folders in this folder that match; `**/` includes subfolders."""
         if pattern.startswith("**/"):
             yield from self.rglob(pattern[3:])
             return

@@ -6,8 +6,8 @@
     # "gs://bucket/cache/my_task/info.train.json"
 
 Each name is checked twice: when it is read (`checked_name`) and when a file is written
-(`path_inside`). The second check accepts every name that other packages give their tasks, but no
-path that leaves its folder.
+(`path_inside`). The second check accepts every name that other packages give their tasks, and
+refuses every name that would lead out of the folder.
 """
 
 import posixpath

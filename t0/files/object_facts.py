@@ -120,7 +120,7 @@ def _make_client(pid: int, token: str | None, file: str | None) -> Any:
     from google.oauth2.credentials import Credentials
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # warns that a Python version loses support
+        warnings.simplefilter("ignore", FutureWarning)  # about old Python versions
         from google.cloud import storage
     if token:
         chosen = Credentials(token)

@@ -70,8 +70,8 @@ def converted(path: Path) -> Iterator[Any]:
 def check_regular(path: Path) -> None:
     """Checks that a local path is not a pipe or a device, which may produce bytes without end.
 
-    A folder from elsewhere can contain such files, or links to them. If the user names one
-    directly, such as /dev/stdin, it is allowed.
+    A folder from elsewhere can contain such files, or links to them. Paths in /dev and /proc, such
+    as /dev/stdin, are allowed, because the user has named them directly.
 
     Raises:
       OSError: if it is a pipe or a device, or does not exist.
@@ -184,8 +184,8 @@ def size_and_time(path: Path) -> tuple[int, int]:
 def list_marked(folder: Path) -> list[str]:
     """Returns the sorted names in a remote folder; names of folders end in "/".
 
-    For `gs://` this is one request. Other schemes do not mark folders, so there it is one more
-    request for each name.
+    For `gs://`, this takes one request. TensorFlow does not mark the folders of other schemes, so
+    these take one more request for each name.
 
     Raises:
       OSError: if the folder may not be read.
@@ -198,7 +198,7 @@ def list_marked(folder: Path) -> list[str]:
             marks = ("/" if gfile.isdir(posixpath.join(folder, name)) else "" for name in names)
             return [name.rstrip("/") + mark for name, mark in zip(names, marks, strict=True)]
     except (FileNotFoundError, NotADirectoryError):
-        is_remote_folder(folder)  # raises if forbidden, since TensorFlow then lists nothing
+        is_remote_folder(folder)  # raises if the folder is forbidden, not absent
         return []
 
 
@@ -280,7 +280,8 @@ def remove(path: Path) -> None:
             is_folder = os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114
             (shutil.rmtree if is_folder else os.remove)(path)  # noqa: PTH107
         return
-    # TensorFlow also says "not found" if one of its requests failed. So look again.
+    # TensorFlow also reports "not found" if one of its requests failed. If the path still exists,
+    # try again.
     for _ in range(_REMOVALS):
         with contextlib.suppress(FileNotFoundError), converted(path) as gfile:
             (gfile.rmtree if is_remote_folder(path) else gfile.remove)(os.fspath(path))

@@ -45,7 +45,7 @@ _LEFTOVER = re.compile(r".+\.incomplete-(?P<host>.+)-(?P<pid>\d+)-(?P<start>\d+)
 
 
 class OutputError(UserError):
-    """Output cannot be written, such as to a full disk. This error stops the whole run."""
+    """Output cannot be written, for example because the disk is full. Stops the whole run."""
 
 
 @contextlib.contextmanager
@@ -63,8 +63,8 @@ def writing(path: str) -> Iterator[None]:
         raise OutputError(f"cannot write {path}: {why}") from error
 
 
-# The seconds between two writes of one object: a bucket accepts about one write per second. The
-# clients retry writes that are refused.
+# The seconds between two writes of the same object: a bucket accepts about one such write per
+# second. The clients retry writes that are refused.
 OBJECT_SECONDS = 1.0
 _AT_ONCE = 16  # uploads wait for the object store, not for this machine's cores
 put = paths.copy
@@ -345,7 +345,7 @@ def _host() -> str:
 
 @contextlib.contextmanager
 def folder_of_run() -> Iterator[str]:
-    """Makes a private folder for the temporary files of the block and of the processes it starts.
+    """Makes a private folder for temporary files of the block and of processes that it starts.
 
     Other users can neither read the folder nor guess its name. It is removed when the block ends,
     also on SIGTERM. If the process is killed, the next process of the same user removes the folder,

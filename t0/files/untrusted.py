@@ -22,7 +22,7 @@ SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST = 100
 LARGEST_JSON = 100_000_000
 LARGEST_YAML = 16 * 2**20
-# Values in a YAML file; an alias counts as all the values it stands for.
+# The maximum number of values in a YAML file. An alias counts as all the values it stands for.
 MOST_YAML_VALUES = 200_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -51,7 +51,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         with reading(path), binary(path) as file:
-            # For read(LARGEST + 1), Python would first allocate a buffer of that size.
+            # Check the size first, because read(LARGEST_JSON + 1) would allocate so large a buffer.
             if path.stat().st_size > LARGEST_JSON:
                 raise ValueError(f"it has more than {LARGEST_JSON:,} bytes")
             value = parsed_json(file.read())
@@ -73,7 +73,7 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 
 def find_lone_surrogate(value: object) -> str | None:
-    r"""Returns a surrogate without its other half from a JSON value's texts and keys, or None.
+    r"""Returns the first lone surrogate in the texts and keys of a JSON value, or None.
 
     >>> find_lone_surrogate([{"a": "whole \U0001f600"}, {"b": ["half \ud83d"]}])
     '\ud83d'

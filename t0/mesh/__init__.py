@@ -5,7 +5,7 @@ For a run on this machine:
     batch              checks the arithmetic of the global batch: check_batch, replicas
     fused              attention, GELU and RMS norms in fewer passes over memory: fused
     compiled           functions that XLA compiles for CPUs: xla_compiled, row_sum
-    gather_embedding   embeddings and target log-probabilities by a gather instead of one-hots
+    gather_embedding   embeddings and target log-probabilities by a gather, without one-hot matrices
 
 For a run on a TPU:
     cloud              facts from this machine, the metadata server and the TPU API
@@ -13,7 +13,7 @@ For a run on a TPU:
 For `t0 plan`, without a TPU:
     topology           slices by name: chips, cores, hosts, memory, links; a device assignment
     pod_run            PodRun: the settings that gin configures for a run on a slice; their checks
-    lowering           the program of one core: lower builds it, read_program reads it
+    lowering           the program of one core, which `lower` builds and `read_program` reads
     memory             peak_memory: the peak memory of a program
     formulas           parameters, memory and FLOPs of a T5 step; no TensorFlow
     costs              StepCosts: bytes, FLOPs, collectives, from formulas or a lowered program

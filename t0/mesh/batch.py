@@ -54,8 +54,8 @@ def check_batch(
       layout_rules: anything that `mtf.convert_to_layout_rules` accepts.
 
     Raises:
-      UserError: if the batch is not a multiple of the length and the number of replicas; the
-        message has the nearest multiples. Also if `batch_size` is not a valid value.
+      UserError: if `batch_size` is not a valid value, or the batch is not a multiple of the length
+        times the number of replicas. In the second case, the message has the nearest multiples.
     """
     method, value = _method_and_value(batch_size)
     if method.startswith("tokens") and not sequence_length:

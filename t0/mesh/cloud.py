@@ -42,7 +42,7 @@ SECONDS_TO_ANSWER = 5
 # The packages that TensorFlow needs to look up a TPU by name.
 CLIENT_PACKAGES = ("googleapiclient", "oauth2client")
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-# Attribute of the metadata server -> the same value's name in the attribute tpu-env.
+# Attribute of the metadata server -> the name under which the attribute tpu-env has the same value.
 _OTHER_ATTRIBUTES = {"accelerator-type": "ACCELERATOR_TYPE", "agent-worker-number": "WORKER_ID"}
 _DEVICES = ("accel[0-9]*", "vfio/[0-9]*")
 _OF_TPU_ENV = re.compile(r"^(\w+): '(.*)'$", re.M)
@@ -81,7 +81,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """The facts about this machine, from itself and its metadata server, and about a run's TPU.
+    """The facts about this machine, and about the TPU of a run.
 
     Attributes:
       tpu: the value of --tpu.
@@ -89,8 +89,8 @@ class Machine:
       chips: the number of TPU chips in this machine.
       tensorflow: the version of the installed TensorFlow, "" if it is unknown.
       drives_tpu: whether that TensorFlow can drive the TPU chips of this machine.
-      missing: the packages that are not installed, but that TensorFlow needs to look up a TPU by
-        name.
+      missing: the packages that TensorFlow needs to look up a TPU by name, but that are not
+        installed.
       on_google: whether a metadata server answers.
       project: the Google Cloud project, from the flag or otherwise from the metadata server; "" if
         neither has it.
@@ -181,7 +181,7 @@ def read_machine(
 
 
 def metadata(path: str) -> str | None:
-    """Returns a value of the metadata server: "" if it has none, None if no server answers.
+    """Returns a value of the metadata server; "" if it has no such value, None without a server.
 
     Args:
       path: the path of the value, such as "instance/zone".
@@ -263,7 +263,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def _api() -> str:
-    """Returns the root URL of the TPU API: the usual one, or that of the discovery document."""
+    """Returns the root URL of the TPU API, from the discovery document if one is configured."""
     discovery_url = os.environ.get("TPU_API_DISCOVERY_URL")
     if not discovery_url:
         return API
@@ -274,8 +274,8 @@ def _api() -> str:
 def _token() -> str:
     """Returns an access token for the TPU API.
 
-    A credentials file in GOOGLE_APPLICATION_CREDENTIALS has precedence. Without one, the token is
-    that of this machine, or else that of the user's login.
+    If GOOGLE_APPLICATION_CREDENTIALS names a credentials file, the token is made with this file. If
+    not, the token is that of this machine's service account, or else that of the user's login.
 
     Raises:
       LookupError: if there are no credentials.
@@ -313,7 +313,7 @@ def _json_object(text: str | bytes) -> dict[str, Any]:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Returns the message of an API error; its HTTP reason if it has no message."""
+    """Returns the message of an API error; the HTTP reason if the error has no message."""
     try:
         message = parsed_json(error.read())["error"]["message"]
     except (OSError, ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""Compiles functions of tensors with XLA on CPUs, and has reductions that are fast when compiled.
+"""Compiles functions of tensors with XLA on CPUs, and defines sums and maxima that compile well.
 
     @xla_compiled
     def mean_square(x):
@@ -17,7 +17,7 @@ from typing import Any
 from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
 
-# The size, in elements, from which the faster execution outweighs the compilation time.
+# From this number of elements on, the faster execution outweighs the compilation time.
 WORTH_COMPILING = 1 << 17
 # To reduce a row, its two halves are combined until _LANES numbers remain. To sum columns, blocks
 # of _BLOCK rows are summed first.
@@ -29,8 +29,8 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a function of tensors, so that XLA compiles it for large tensors on a CPU.
 
     XLA computes element-wise operations in one pass, but needs a third of a second to compile each
-    new shape. So TensorFlow still computes small tensors and tensors on a GPU. It also computes
-    tensors inside TensorFlow 1 loops, because a compiled call has no loop frame.
+    new shape. So small tensors, and tensors on a GPU, are computed without compilation. The same
+    holds inside TensorFlow 1 loops, because a compiled call has no loop frame.
     """
 
     def traced(*tensors: Any) -> Any:
@@ -99,7 +99,7 @@ def _fold_halves(combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Ten
 
 
 def column_sum(x: tf.Tensor) -> tf.Tensor:
-    """Returns the sums over the first axis, [a, b] -> [b]; compiled code first sums row blocks."""
+    """Returns the sums over the first axis, [a, b] -> [b]. Compiled code sums blocks of rows."""
     rows = int(x.shape[0])
     if _compiling.get() and rows % _BLOCK == 0:
         x = tf.reshape(x, [rows // _BLOCK, _BLOCK, x.shape[1]])

@@ -7,9 +7,10 @@
     costs.flops                                   # of one core, for each step
     costs_by_lowering(run).collectives[0].wire_bytes    # t0 plan --exact
 
-The docstrings give each formula with its unit. Times are estimates from a stated peak FLOP/s,
-utilization and link speed. Nothing here has been measured on a TPU.
-tests/mesh/mesh_formulas_test.py compares formulas with lowering, and states the tolerances.
+"Lowering" means building the program that each core would run. The docstrings give each formula
+with its unit. Times are estimates from a stated peak FLOP/s, utilization and link speed. Nothing
+here has been measured on a TPU. tests/mesh/mesh_formulas_test.py compares the results of the
+formulas and of lowering, and states the tolerances.
 """
 
 import dataclasses
@@ -53,8 +54,8 @@ class Collective:
       kind: "all-reduce", "all-to-all" or "permute".
       axes: the mesh axes along which the participating cores differ.
       group_size: the number of cores in a group.
-      dtype: the type that is sent. By default SimdMeshImpl sends bfloat16 as float32 in groups
-        larger than 8.
+      dtype: the type in which values are sent. In groups of more than 8 cores, SimdMeshImpl sends
+        bfloat16 values as float32 by default.
       count: the number of operations in one step.
       payload_bytes: the bytes of one core's operands in one step.
       wire_bytes: the bytes that one core sends over links in one step.
@@ -88,8 +89,8 @@ class StepCosts:
       optimizer_bytes: bytes of the core's optimizer slots.
       temporary_bytes: the other bytes at peak memory, by kind: "weight copies", "gradients",
         "activations".
-      recomputed_bytes: the total that `temporary_bytes` would have if XLA recomputed element-wise
-        values.
+      recomputed_bytes: the sum that `temporary_bytes` would have if XLA recomputed element-wise
+        values instead of storing them.
       flops: FLOPs of matrix products.
       collectives: the collectives, with one entry for each combination of kind, axes and type.
       tile_bytes: bytes of the position bias and mask that all layers share, padded to a TPU's
@@ -198,7 +199,7 @@ def logical_to_physical(run: PodRun) -> list[int]:
 
 
 def rings_on_busiest_link(rings: Sequence[Sequence[int]], shape: Sequence[int]) -> float:
-    """Returns how many rings use the busiest inter-chip link in one direction.
+    """Returns the number of rings that use the busiest inter-chip link in one direction.
 
     Each core sends to the next core of its ring along Z, then Y, then X, without wrap-around links.
     Cores of one chip need no link, so the result is 0 if every ring is within one chip.
@@ -265,7 +266,7 @@ def _layer_key(layer: Any) -> tuple[Any, ...]:
 
 
 def costs_by_formulas(run: PodRun, shape: ModelShape) -> StepCosts:
-    """Computes the costs of a run in milliseconds, with formulas of the model's shape."""
+    """Computes the costs of a run from formulas, which takes milliseconds."""
     train = run.mode == "train"
     types = run.variable_dtype
     activation_bytes = types.activation_dtype.size

@@ -9,8 +9,8 @@ explicitly, that shape is used.
     arguments      # {"mesh_shape": "", "mesh_devices": [""]}
     note           # "no --tpu: running on one device"
 
-The values are arguments of Mesh TensorFlow's `run` instead of gin bindings, so that a saved
-operative config does not depend on the machine of the run.
+The values are passed to Mesh TensorFlow's `run` as arguments instead of gin bindings, so that the
+saved operative config does not depend on the machine of the run.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.machine import multiplies_bfloat16
 
-# The types that a run without a TPU binds in gin. In training and inference, the function
-# `activation_dtype` chooses the type of activations instead.
+# The types that a run without a TPU binds in gin. In training and inference, the type of
+# activations is chosen by the function `activation_dtype` instead.
 LOCAL_TYPES = {
     "get_variable_dtype.slice_dtype": "float32",
     "get_variable_dtype.activation_dtype": "float32",

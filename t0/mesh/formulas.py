@@ -13,9 +13,9 @@ all use these formulas. Their letters are sizes on one device:
     stored_bytes(shape, share, XLA)               # activations
 
 Each engine stores different values for the backward pass, which an instance of `StoredValues`
-describes. Tests compare the formulas with lowered programs, with TensorFlow's graphs and with the
-tensors that PyTorch stores. Parameters, slots and FLOPs are equal; the bytes of activations differ
-by at most a tenth.
+describes. Tests compare the formulas with the programs of TPU cores, with TensorFlow's graphs and
+with the tensors that PyTorch stores. Parameters, optimizer slots and FLOPs are equal; the bytes of
+activations differ by at most a tenth.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ BIAS_BYTES = 2
 FACTOR_FROM = 128  # the default of AdafactorOptimizer.min_dim_size_to_factor
 # The letter of a dimension -> its name in layout rules.
 _DIMENSIONS = {"I": "heads", "H": "heads", "F": "d_ff", "V": "vocab", "D": "d_model"}
-# How many values are stored for each element: (in float32, in the type of activations).
+# The number of values stored for each element: (in float32, in the type of activations).
 Values = tuple[float, float]
 _NONE: Values = (0, 0)
 
@@ -92,7 +92,8 @@ class StoredValues:
     Attributes:
       attention: the values of a self-attention layer, whose position bias has a gradient.
       cross_attention: the values of an attention layer from the decoder to the encoder.
-      norms: values per token and each of its D elements, in each sublayer.
+      norms: values per token and each of its D elements, in each sublayer of a block. The sublayers
+        are self-attention, cross-attention (only in the decoder) and feed-forward.
       gated, ungated: values of a feed-forward layer per token and each of its F elements, in the
         type of activations; `gated` for T5 1.1, `ungated` for T5 1.0.
       bias: values per head, query and key of each sequence, once per stack.
@@ -102,7 +103,8 @@ class StoredValues:
       masks: values per query and key of each sequence, once per kind of attention.
       ends: values per token and each of its D elements, outside the layers.
       logits: values per target token and vocabulary row.
-      lookups: values per token and vocabulary row, if a lookup is a product with one-hot vectors.
+      lookups: values per token and vocabulary row, for engines that look up embeddings by a product
+        with one-hot vectors.
     """
 
     attention: AttentionValues
@@ -270,10 +272,10 @@ def model_axis_elements(shape: ModelShape, share: Share, *, train: bool) -> int:
     """Returns the number of activations that one core all-reduces over the model axis.
 
     The number is for one microbatch. The forward pass all-reduces after the last product of each
-    sublayer and after each lookup: (2 layers + 1) B L D in the encoder and (3 layers + 1) B L D in
-    the decoder. The backward pass all-reduces as many for the gradients of the sublayers' inputs,
-    with two differences: the gradient of the logits takes the place of the lookup's, and the
-    gradient of the encoder's output is one more. The softmax over a split vocabulary also
+    sublayer and after each embedding lookup: (2 layers + 1) B L D in the encoder and
+    (3 layers + 1) B L D in the decoder. The backward pass all-reduces the same number, for the
+    gradients of the sublayers' inputs, of the encoder's output and of the decoder's output (from
+    the logits). The gradients of the lookups need none. The softmax over a split vocabulary also
     all-reduces scalars for each token, which the formula omits.
     """
     inputs = share.rows * share.inputs * shape.d_model
@@ -335,8 +337,8 @@ def _attention(
 def _tokens(shape: ModelShape, share: Share, stored: StoredValues, sublayers: int) -> int:
     """Returns the bytes that a block stores outside attention, which grow with the tokens.
 
-    They are those of its norms, residual sums and feed-forward layer. An encoder's block has two
-    sublayers, a decoder's three.
+    These are the bytes of the block's norms, residual sums and feed-forward layer. A block has two
+    sublayers in the encoder and three in the decoder.
     """
     tokens = share.rows * (share.inputs if sublayers == 2 else share.targets)
     hidden = (0, stored.gated if shape.gated else stored.ungated)
@@ -380,7 +382,7 @@ def recomputed_bytes(shape: ModelShape, share: Share) -> int:
     """Returns the peak bytes of a training step if XLA recomputes element-wise values.
 
     The peak is at the start of the backward pass or at the end of the decoder's backward pass. At
-    the latter, each layer of the decoder has left two gradients of the encoder's output.
+    that end, memory holds two gradients of the encoder's output for each layer of the decoder.
     """
     encoder, decoder = layer_bytes(shape, share, XLA_RECOMPUTED)
     gradients = share.rows * (2 * share.inputs + 6 * share.targets) * shape.d_model
@@ -393,9 +395,10 @@ def recomputed_bytes(shape: ModelShape, share: Share) -> int:
 def scoring_bytes(shape: ModelShape, share: Share) -> int:
     """Returns the peak bytes of activations in a forward pass compiled by XLA.
 
-    The peak is the largest of four numbers: the bytes of an attention layer of the encoder, of a
-    lookup, of the decoder's last layer, and of the logits. An attention layer has its logits in
-    float32, its probabilities, queries, keys, residual, and the one-hot buckets of positions.
+    The peak is the largest of four numbers: the bytes of an attention layer of the encoder, of an
+    embedding lookup, of the decoder's last layer, and of the logits. An attention layer stores its
+    logits in float32, its probabilities, queries, keys and residual, and the one-hot buckets of
+    positions.
     """
     a, heads = share.bytes_each, share.on_device(shape.heads, "heads")
     inner = share.on_device(shape.inner, "heads")
@@ -434,14 +437,14 @@ def padded_bytes(shape: Sequence[int], bytes_each: int) -> int:
 def bias_and_mask_bytes(sequences: int, lengths: Sequence[int], heads: int, *, train: bool) -> int:
     """Returns the bytes in tiles of the position bias and, in evaluation, of its sum with the mask.
 
-    Most of T5's values fill their tiles on every core. But if the last dimension of a value is
-    attention heads, most of each tile is padding, because a core has few heads. Two values have the
-    dimensions batch, queries, keys, heads in this order: the position bias and, in evaluation, its
-    sum with the mask. (In training, the mask separates packed segments, and the last dimension of
-    the sum is keys.) Every layer of a stack needs the same two values, so they are computed once
-    and stored for all layers, longer than any other activation. The memory of a lowered program
-    does not include the sum, because it is fused into the operation that reads it. So a plan adds
-    both values.
+    TPU memory holds arrays in tiles, see `padded_bytes`. Most of T5's values fill their tiles on
+    every core. But if the last dimension of a value is attention heads, most of each tile is
+    padding, because a core has few heads. Two values have the dimensions batch, queries, keys,
+    heads in this order: the position bias and, in evaluation, its sum with the mask. (In training,
+    the mask separates packed segments, and the last dimension of the sum is keys.) Every layer of a
+    stack needs the same two values, so they are computed once and stored for all layers, longer
+    than any other activation. The estimate of `t0.mesh.memory` does not include the sum, because it
+    is fused into the operation that reads it. So a plan adds both values.
 
     The rule agrees with known runs of T0's authors: scoring 262,144 tokens per batch with the 11B
     model failed on a v3-128, and scoring 65,536 worked. They trained on a v3-512.

@@ -9,9 +9,9 @@ explicit gradient. The results are the same. XLA compiles the element-wise parts
         logits, loss = model.call_simple(inputs, targets, compute_loss=True)
 
 Within the context, Mesh TensorFlow calls `attention`, `gelu` and `rms_norm` of this module instead
-of its own functions. Its own functions are still used for cases that are not supported here: a
-layout that splits lengths or channels, and attention with extra logits or a z-loss. Runs on a TPU
-do not use this module, because XLA already fuses operations there.
+of its own functions. It still calls its own functions in two cases that this module does not
+support: if a layout splits lengths or channels, and for attention with extra logits or a z-loss.
+Runs on a TPU do not use this module, because XLA already fuses operations there.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
 
 
 def splits_rows(mesh_shape: Any, layout_rules: Any) -> bool:
-    """Returns whether a layout splits lengths or channels; then slices have only parts of rows."""
+    """Returns whether a layout splits lengths or channels, so that slices have parts of rows."""
     dims = (mtf.Dimension(name, 0) for name in _UNSPLIT_DIMS)
     sizes = (mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, dim) for dim in dims)
     return any(size > 1 for size in sizes)
@@ -107,9 +107,9 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
 ) -> mtf.Tensor:
     """Computes dot-product attention in batched matrix products.
 
-    The arguments and the result are those of Mesh TensorFlow's `attention`, which is slower: its
+    The arguments and the result are those of Mesh TensorFlow's `attention`, which is slower. Its
     einsums use the order [batch, length, heads, channels], so each operand is copied into another
-    order, and its softmax and gradient are chains of small operations.
+    order. Its softmax and gradient are chains of small operations.
 
     If dropout is the same for all queries, as in T5, it is applied to the values instead of the
     weights. The sums are the same, and there are fewer values than weights.
@@ -221,7 +221,8 @@ def _attend(
       v: the values, [B, M, D].
       bias: the bias of the logits; None if there is none.
       bias_has: for each dimension of the weights, whether the bias also has it.
-      types: the type of the returned weights, and last the type of `v`. Both may be one entry.
+      types: the type of the returned weights, and the type of `v` as the last entry. If both are to
+        be the same, one entry is enough.
 
     Returns:
       the attended values [B, ..., D], and the weights [B, ..., M].
@@ -275,7 +276,7 @@ def _attend_slope(
 
 
 def _as_matrices(x: tf.Tensor, memory: tf.Tensor) -> tf.Tensor:
-    """Reshapes x [B, ..., N] to [B, rows, N]; B are the first dimensions of `memory` [B, M, D]."""
+    """Reshapes x [B, ..., N] to [B, rows, N]. `memory` [B, M, D] shows which dimensions are B."""
     return tf.reshape(x, [*memory.shape[:-2], -1, x.shape[-1]])
 
 

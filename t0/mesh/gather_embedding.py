@@ -15,8 +15,8 @@ another class. The embedding's variable has the same name, type and initial valu
 TensorFlow's, so checkpoints do not change. The operative config does not change either, because gin
 omits classes.
 
-Ids must be within the vocabulary. For any other id, a one-hot vector would be all zeros, but the
-gather is an error.
+Ids must be within the vocabulary. For any other id, a one-hot vector would be all zeros, but a
+gather raises an error.
 """
 
 from typing import Any
@@ -31,8 +31,8 @@ _PARAMETER = "get_vocab_embedding_cls.cls"
 class GatherVocabEmbedding(transformer.VocabEmbedding):
     """Mesh TensorFlow's vocabulary embedding, except that `ids_to_embedding` is a gather.
 
-    The table keeps the type of its slices. Only the rows that are looked up are cast to the type of
-    activations, and the table's gradient is summed in the type of the slices.
+    The table and its gradient have the type of the table's slices (`slice_dtype`). Only the rows
+    that are looked up are cast to the type of activations.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class _LookUp(mtf.Operation):
 
 
 class _SumRows(mtf.Operation):
-    """Computes the gradient of `_LookUp`: adds dy [*I, *R] to the rows `ids` [*I] of [V, *R]."""
+    """Computes the gradient of `_LookUp`: adds dy [*I, *R] to rows ids [*I] of zeros [V, *R]."""
 
     def __init__(self, dy: mtf.Tensor, ids: mtf.Tensor, shape: mtf.Shape) -> None:
         super().__init__([dy, ids], name="sum_rows")

@@ -11,8 +11,9 @@ TensorFlow graph that is only read, never run.
     [step.kind for step in program.steps]
 
 A program contains only the operations that its fetches need. It has no initializers and no copies
-between master variables and their slices, because these run on hosts. Microbatches are one `while`
-loop, which is lowered once; `ProgramStep.in_loop` marks the steps that the loop repeats.
+between master variables and their slices, because these run on hosts. All microbatches are computed
+by one `while` loop, whose body occurs once in the program. `ProgramStep.in_loop` marks the steps
+that the loop repeats.
 """
 
 import dataclasses
@@ -87,14 +88,14 @@ def _fetches(spec: Any, mode: str) -> tuple[Any, ...]:
 
 
 def _estimator_mode(mode: str) -> str:
-    from t0.compat import tf_estimator  # here, because this import is slow
+    from t0.compat import tf_estimator  # imported here, because it is slow
 
     keys = tf_estimator.ModeKeys
     return {"train": keys.TRAIN, "perplexity_eval": keys.EVAL}.get(mode, keys.PREDICT)
 
 
 def placeholders(run: PodRun) -> dict[str, tf.Tensor]:
-    """Returns placeholders for the features of a batch; with segments and positions if packed."""
+    """Returns placeholders for a batch's features; packed ones have segments and positions."""
     names = _TRAIN_FEATURES if run.packed else _FEATURES.get(run.mode, ("inputs", "targets"))
     length = run.sequence_length
     return {
@@ -174,8 +175,8 @@ class ProgramStep:
       inputs: indices of the inputs in `CoreProgram.values`.
       outputs: indices of the outputs in `CoreProgram.values`.
       in_loop: whether the microbatch loop repeats the operation.
-      detail: of an einsum, its equation; of a collective, its groups, as rows of physical core
-        numbers; of an `Enter`, whether it is constant in the loop; None for all other kinds.
+      detail: for an einsum, its equation; for a collective, its groups, as rows of physical core
+        numbers; for an `Enter`, whether its value is constant in the loop; None for other kinds.
     """
 
     name: str
@@ -198,7 +199,12 @@ COLLECTIVES = ("CrossReplicaSum", "AllToAll", "CollectivePermute")
 
 
 def read_program(graph: tf.Graph, fetches: Sequence[Any]) -> CoreProgram:
-    """Reads from `graph` the steps that compute `fetches` (operations or tensors) on a core."""
+    """Reads from a graph the steps that a core needs to compute `fetches`.
+
+    Args:
+      graph: the TensorFlow graph.
+      fetches: operations or tensors.
+    """
     needed = _find_needed(fetches)
     steps: list[ProgramStep] = []
     values: list[ProgramValue] = []

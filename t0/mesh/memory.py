@@ -3,9 +3,9 @@
 The method is liveness analysis. It imitates XLA's compilation, step by step in the order of the
 program:
 
-- Element-wise operations, casts, broadcasts and the like are fused into the operations that read
-  their results. Such a result is stored only if a matrix product, a collective or another operation
-  that cannot be fused reads it. Otherwise it is recomputed from its sources.
+- Element-wise operations, casts, broadcasts and similar operations are fused into the operations
+  that read their results. Such a result is stored only if a matrix product, a collective or another
+  operation that cannot be fused reads it. Otherwise it is recomputed from its sources.
 - A value lives from the step that computes it to the last step that reads it. If a fused operation
   reads it, it lives until the last step that reads the fused operation's result. So values of the
   forward pass often live until the backward pass.
@@ -56,7 +56,7 @@ _RESIDENT = _VARIABLES | {"Const", "Placeholder", "TPUReplicatedInput"}
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """The memory of one value: its name, size and kind, and the first and last step it is live."""
+    """The memory of one value: its name, size and kind, and the first and last step of its life."""
 
     name: str
     bytes: int
@@ -111,12 +111,12 @@ def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
 
 
 def _move_sinks_early(program: CoreProgram) -> list[ProgramStep]:
-    """Returns the steps, with each variable's update as soon as its gradient is ready.
+    """Returns the steps in an order that updates each variable as soon as its gradient is ready.
 
     Mesh TensorFlow's program first computes all gradients, then sums them and updates all
-    variables. Compiled programs sum and update immediately after each gradient. So the steps whose
-    results are read only by updates are moved to just after the matrix product that computes the
-    gradient.
+    variables. A compiled program sums a gradient and updates its variable as soon as the gradient
+    is computed. So if only updates read the results of a step, this function moves the step to just
+    after the matrix product that computes the gradient.
     """
     feeds_only_sinks = _feeding_only_sinks(program)
     ready_at: dict[int, float] = {}
@@ -174,7 +174,8 @@ class _Liveness:
         self._resolve_views()
         self._resident: set[int] = set()
         self._weights: set[int] = set()
-        # Values that depend only on constants; and, by shape and type, the one that is stored.
+        # `_constants` has the values that depend only on constants. Of those with the same shape
+        # and type, only one is stored: `_shared` maps the shape and type to it.
         self._constants: set[int] = set()
         self._shared: dict[ProgramValue, int] = {}
         self._sources: dict[int, tuple[int, ...]] = {}
@@ -188,7 +189,7 @@ class _Liveness:
         self._update = next(assigns, len(order))
 
     def buffers(self) -> list[Buffer]:
-        """Returns every buffer that the program fills, with the first and last step it is live."""
+        """Returns every buffer that the program fills."""
         for position, step in enumerate(self._order):
             self._visit(position, step)
         stored = [

@@ -6,10 +6,10 @@
     print(plan_text(plan))                         # fits on a screen
 
 A plan is one JSON object. Its bytes and FLOPs follow from the configuration. Only the bytes of
-activations are an estimate, by `t0.mesh.formulas`, or by `t0.mesh.memory` with --exact. Times
+activations are an estimate, which `t0.mesh.formulas` makes, or `t0.mesh.memory` with --exact. Times
 follow from stated assumptions: a utilization of the peak FLOP/s, links at full speed, and no
 overlap of computation and communication. If a run cannot work, planning ends with an error before
-anything is lowered. `t0.reports.plan_picture` draws a plan.
+the program of a core is built. `t0.reports.plan_picture` draws a plan.
 """
 
 import dataclasses
@@ -65,7 +65,8 @@ class PlanOptions:
     """The options of a plan.
 
     Attributes:
-      exact: whether to lower the whole model instead of planning with formulas.
+      exact: whether to build the program of a core from the whole model, which takes minutes,
+        instead of planning with formulas.
       utilisation: the fraction of the peak FLOP/s that matrix products reach.
       start_step: the step from which the run continues; by default the step of run.init_checkpoint,
         or 0 if there is no such checkpoint.
@@ -80,7 +81,7 @@ def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
     """Returns the plan of the run that gin configures.
 
     Raises:
-      UserError: if the run cannot work. It is raised before anything is lowered.
+      UserError: if the run cannot work. It is raised before the program of a core is built.
     """
     if not 0 < options.utilisation <= 1:
         raise UserError(f"--utilisation {options.utilisation}: wanted a share, above 0 and up to 1")
@@ -232,7 +233,7 @@ def gib(size: float) -> str:
 
 
 def count_rings_by_axis(run: PodRun) -> dict[str, float]:
-    """Returns mesh axis -> the number of its rings that share the busiest link."""
+    """Returns mesh axis -> the number of rings along this axis that share the busiest link."""
     physical = np.array(logical_to_physical(run)).reshape(run.mesh_shape.to_integer_list or [1])
     return {
         dim.name: rings_on_busiest_link(

@@ -6,8 +6,8 @@
 
 The values are those that `mesh_tensorflow.transformer.utils.run` would get, including its defaults.
 Mesh TensorFlow's own functions do the batch arithmetic. No dataset is opened, and a vocabulary is
-opened only if it is a local file. If a run cannot work, reading it ends with an error before
-anything is built.
+opened only if it is a local file. If the settings cannot work, `read_pod_run` raises an error
+before anything is built.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ class PodRun:
         )
 
     def axis(self, dimension: str) -> str | None:
-        """Returns the mesh axis that splits a tensor dimension; None if none does."""
+        """Returns the mesh axis that splits a tensor dimension; None if it is not split."""
         number = self.layout_rules.tensor_dimension_to_mesh_axis(
             mtf.Dimension(dimension, self.split(dimension)), self.mesh_shape
         )
@@ -112,7 +112,7 @@ def configured_vocabulary_size() -> tuple[int, str]:
 
 
 def _run_parameter(name: str) -> Any:
-    """Returns gin's value for a parameter of Mesh TensorFlow's `run`; its default if not bound."""
+    """Returns the value of a parameter of Mesh TensorFlow's `run`: gin's, or else the default."""
     return bound(f"run.{name}", _RUN_DEFAULTS[name])
 
 

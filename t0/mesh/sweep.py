@@ -4,8 +4,9 @@
     print(sweep_text(rows))
 
 Each combination of slice, model parallelism and batch is bound in gin and planned. If a combination
-cannot work, its row contains the reason. The runs that fit come first, then those that fit with
-recomputation, then the others. Within each of these groups, the fastest run is first.
+cannot work, its row contains the reason. The runs that fit into memory come first, then those that
+fit if XLA recomputes values, then the others. Within each of these groups, the fastest run is
+first.
 """
 
 import dataclasses
@@ -107,7 +108,7 @@ def _plan_combination(values: Mapping[str, Any], options: PlanOptions) -> Planne
 
 
 def sweep_text(rows: Sequence[PlannedCombination]) -> str:
-    """Returns the ranked table, and a line that names the best row and says why it is the best."""
+    """Returns the ranked table, and a line that names the best row with the reason."""
     names = list(rows[0].values)
     header = (*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h")
     planned = [_cells(row, names) for row in rows if row.plan]
@@ -136,7 +137,7 @@ def _cells(row: PlannedCombination, names: Sequence[str]) -> list[str]:
 
 
 def best(rows: Sequence[PlannedCombination]) -> str:
-    """Returns a sentence that names the fastest row that fits, and the cheapest in core-seconds."""
+    """Returns a text that names the fastest row that fits, and the one with fewest core-seconds."""
     usable = [row for row in rows if row.rank[0] <= _RANKS[RECOMPUTES]]
     if not usable:
         return "best: none fits"

@@ -145,9 +145,9 @@ def topology(name: str) -> Topology:
 def device_assignment(slice_: Topology) -> Any:
     """Returns TensorFlow's `DeviceAssignment` over the simulated devices of a slice.
 
-    TensorFlow's own function assigns the devices, as for a TPUEstimator: replica i is the i-th core
-    if cores are counted by Z, then Y, then X, then within a chip. Each host has a 2 x 2 square of
-    chips.
+    TensorFlow's own function assigns the devices, as for a TPUEstimator. Replica i is the i-th core
+    if cores are numbered along Z, then Y, then X, then within a chip. Each host has a 2 x 2 square
+    of chips.
     """
     from t0.compat import tpu_device_assignment, tpu_topology
 

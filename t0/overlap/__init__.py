@@ -11,7 +11,7 @@
 | `index` | the hashes of the n-grams of evaluation rows, on disk |
 | `training_texts` | training texts, from caches or rendered, divided into jobs |
 | `scanning`, `beam_search` | the search, in local processes or on Apache Beam |
-| `outcome`, `overlap_tables` | counts by row, prompt and dataset, and plain-text tables of them |
+| `outcome`, `overlap_tables` | overlap of each row, prompt and dataset; plain-text tables of it |
 | `finding` | one complete search, from options to output files |
 
 This package needs TensorFlow only for `gs://` paths.

@@ -6,9 +6,10 @@
         ...
 
 Every job is one element of the pipeline. A worker writes the job's matches to a file in `run_dir`,
-and the program that started the pipeline reads these files at the end. So all workers must be able
-to write to `run_dir`, and a runner may safely repeat a job. The index is also stored in `run_dir`.
-If `run_dir` is remote, each worker first copies the index to its own machine.
+so all workers must be able to write to `run_dir`. The program that started the pipeline reads these
+files at the end. If a runner repeats a job, the file is written again with the same content. The
+index is also stored in `run_dir`. If `run_dir` is remote, each worker first copies the index to its
+own machine.
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ def search_on_beam(
 
     Args:
       jobs: the files and row ranges to search.
-      scanner: prepares a worker. The folder of its index is on this machine.
+      scanner: the scanner, which prepares each worker. The folder of its index is on this machine.
       pipeline_options: Apache Beam's options.
       run_dir: an empty or missing directory that all workers can write to. It is removed at the
         end.

@@ -8,9 +8,9 @@ An evaluation set is a split of a dataset, together with the selected prompts fo
 has a plain task and a rank-evaluation task, they count as one prompt. The rows of a set are read
 once for all prompts.
 
-A row has two kinds of texts. Its fields are the texts in all columns that at least one prompt
-reads; a column with lists or records has one field for each text in it. Its prompted texts are the
-inputs that the prompts render from it.
+A row has two kinds of texts. Its fields are the texts in the columns that at least one prompt
+reads. If such a column has lists or records, each text in them is a field. Its prompted texts are
+the inputs that the prompts render from it.
 """
 
 import collections
@@ -38,8 +38,8 @@ class RowBatch:
       owner: for each text, the index of its row in `rows`, int64 [texts].
       origins: for each text, the name of its field or the index of its prompt.
       is_field: whether each text is a field, bool [texts].
-      numbers: for each prompted text, the number of its example, which is the example's `idx` in
-        the scores; -1 for each field.
+      numbers: for each prompted text, the number of its example among the prompt's examples, which
+        is also the example's `idx` in the scores; -1 for each field.
     """
 
     rows: list[int]

@@ -3,11 +3,11 @@
     search = OverlapSearch(train=("t0_train",), evaluation=("t0_eval_score_eval",))
     find(search, "overlap", workers=8)
 
-writes into the folder `overlap`:
+This search writes three files into the folder `overlap`:
 
     rows.jsonl      a line for each overlapping evaluation row: how much overlaps, and where
     overlap.txt     tables of datasets, fields and prompts, and examples, at most 80 columns wide
-    overlap.json    all counts; written last, with the size and SHA-256 of rows.jsonl
+    overlap.json    all counts, and the number of lines and the SHA-256 of rows.jsonl; written last
 
 First the evaluation rows are indexed. Then the training data is scanned once against the index, and
 the evaluation rows are read again. So memory and disk use depend on the size of the evaluation
@@ -37,8 +37,8 @@ from t0.sources import data_dirs
 
 SCHEMA = 1
 ROWS, TABLES, RESULT = "rows.jsonl", "overlap.txt", "overlap.json"
-# Up to this many texts are searched in this process, because starting other processes would take as
-# long as the search.
+# At most this many texts are searched in this process, because starting other processes would take
+# as long as the search.
 _SMALL_TEXTS = 20_000
 _DIRECT_RUNNER = ["--runner=DirectRunner"]
 
@@ -80,8 +80,8 @@ def find(
     Args:
       request: the options of the search.
       output: the folder to write to, local or remote; an earlier result in it is replaced.
-      workers: the number of processes. 0 searches in this process. None uses one process per core,
-        or this process if there is little data.
+      workers: the number of processes. With 0, this process does the search. With None, there is
+        one process per core or, if there is little data, this process does the search.
       pipeline_options: Apache Beam's options. With no options, or only `--runner=DirectRunner`, the
         search runs in local processes. Otherwise it runs on Beam, and all of Beam's workers must be
         able to write to `output`.

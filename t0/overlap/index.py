@@ -12,8 +12,8 @@ The index has a hash for each of these word sequences:
   that the prompt joins. A prompt's own words are not indexed, because the prompts of other datasets
   may share them.
 - whole fields: the sequence of all words of a field. If a field is longer than the shortest n-gram,
-  the search first looks for the n-gram with which the field begins (its anchor), and compares the
-  whole field wherever the anchor occurs.
+  the search first looks for the n-gram at the start of the field, its anchor. Wherever the anchor
+  occurs, the search compares the whole field.
 
 Hashes have 64 bits. Among T word sequences of the training data, about T * H / 2**64 equal one of
 the H hashes of the index by chance. For T = 10**12 and H = 10**8, that is 5 sequences.
@@ -35,12 +35,12 @@ from t0.overlap.evaluation_rows import RowBatch
 from t0.overlap.words import Words, split_words
 
 _PENDING = 2**19
-# The filter that `Index.lookup` asks first has at least 16 slots of one byte per hash, but never
-# more than 2**26 bytes.
+# `Index.lookup` first asks a filter, which has at least 16 slots of one byte for each hash, but
+# never more than 2**26 slots.
 _FILTER_SHARE, _LARGEST_FILTER_BITS = 16, 26
 FILES = ("hashes", "anchors", "index.json")
-# Words of a prompted text come from the row if this many consecutive words also occur in one of the
-# row's fields.
+# If this many consecutive words of a prompted text also occur in one of the row's fields, they come
+# from the row.
 _FIELD_RUN = 3
 _HASH = np.dtype("<u8")
 _ANCHOR = np.dtype([("hash", "<u8"), ("words", "<i8")])
@@ -61,7 +61,7 @@ class OverlapCriteria:
 
     @property
     def anchor_words(self) -> int:
-        """The length of an anchor: the first words of a longer field, which are searched first."""
+        """The number of words in an anchor. The header of this module explains anchors."""
         return min(self.ngrams)
 
 

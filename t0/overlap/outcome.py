@@ -12,7 +12,7 @@ Overlap is counted separately for each n-gram length n:
 - A row overlaps if any of its fields or prompted texts overlaps.
 - A prompt's example overlaps if its prompted text, or a field that the prompt reads, overlaps.
 
-The share of a text is the fraction of its words that are inside such an n-gram or whole field.
+The overlapping words of a text are its words inside such an n-gram or whole field.
 """
 
 import collections
@@ -45,7 +45,7 @@ class TextCounts:
     Attributes:
       texts: the number of texts.
       words: the number of words in these texts.
-      overlapping: n -> the number of texts, or of a prompt's examples, that overlap.
+      overlapping: n -> the number of texts of the field, or examples of the prompt, that overlap.
       overlapping_words: n -> the number of overlapping words.
       at_least: n -> for each of `SHARES`, the number of texts with at least this share of
         overlapping words.
@@ -254,7 +254,8 @@ class OverlapOutcome:
             runs[n] = positions[hit], entries[hit]
         if not any(len(positions) for positions, _ in runs.values()):
             return runs
-        # If a prompt's own words equal another row's field, that is not an overlap of this row.
+        # N-grams of a prompt's own words are left out. They may equal a field of another row, but
+        # that is not an overlap of this row.
         before = np.append(0, np.cumsum(row_words(batch, words)))
         for n, (positions, entries) in runs.items():
             from_row = before[positions + n] - before[positions] == n
@@ -383,7 +384,7 @@ class OverlapOutcome:
                 times[dataset] += int(self._matches.counts[number])
         records = []
         for dataset in sorted(firsts, key=lambda number: (-runs[number], self._names[number])):
-            # Choose the location that most matches share; if several are equal, the first one.
+            # Choose the location at which most of the matches occur; in case of a tie, the first.
             location = min(firsts[dataset].items(), key=lambda item: (-item[1], item[0]))[0]
             number, record = unpack_location(location)
             source = self._training.sources[number]

@@ -6,9 +6,9 @@
     merged = table.merge()
     merged.keys, merged.first                # the matches, and the first location of each
 
-The result has, for each match and training dataset, the number of occurrences and the first
-location (the numbers of its source and record). Neither depends on the order of the jobs, so local
-processes and Apache Beam's workers give the same result.
+The result has, for each match and training dataset, the number of occurrences and the location of
+the first one (the numbers of its source and record). Neither depends on the order of the jobs, so
+local processes and Apache Beam's workers give the same result.
 """
 
 import collections
@@ -36,10 +36,11 @@ class Matches:
     """N-grams and fields of the index that occur in the training data.
 
     Attributes:
-      keys: the position in the index and the number of the training dataset, packed into one
-        integer by `pack_keys`; ascending and unique, uint64 [M].
-      first: the first location in that dataset, for `unpack_location`, uint64 [M].
-      counts: the number of occurrences, int64 [M].
+      keys: for each match, its position in the index and the number of the training dataset, packed
+        into one integer by `pack_keys`; ascending and unique, uint64 [M].
+      first: the location of its first occurrence in that dataset, which `unpack_location` unpacks,
+        uint64 [M].
+      counts: the number of its occurrences in that dataset, int64 [M].
       texts: the number of texts that were searched.
       words: the number of words in these texts.
     """
@@ -123,8 +124,8 @@ def scan(
       job: the job.
       index: the index.
       datasets: the dataset number of each source.
-      vocabulary: a SentencePiece processor for records without texts, or None.
-      report: called with the number of texts searched since the last call.
+      vocabulary: a SentencePiece processor that decodes records without texts, or None.
+      report: a function that is called with the number of texts searched since the last call.
 
     Raises:
       UserError: if the data cannot be read.
@@ -150,7 +151,7 @@ class Scanner:
     Attributes:
       index: the index's local folder.
       datasets: the dataset number of each source.
-      vocabulary: the SentencePiece model for records without texts, or None.
+      vocabulary: the SentencePiece model that decodes records without texts, or None.
       data_dirs: the folders of datasets; if empty, the folders that the environment sets.
     """
 
@@ -195,9 +196,9 @@ def search(
 
     Args:
       jobs: the jobs.
-      scanner: prepares a process.
-      workers: the number of processes; 0 searches in this process.
-      on_texts: called with the number of texts searched since the last call.
+      scanner: the scanner, which prepares each process.
+      workers: the number of processes. With 0, this process does the search.
+      on_texts: a function that is called with the number of texts searched since the last call.
 
     Raises:
       UserError: if data cannot be read, or a process dies.

@@ -111,7 +111,7 @@ class TrainingTexts:
       sources: the sources; a source's number is its index here.
       jobs: the jobs.
       texts: the number of texts; None if a cache does not state its number of texts.
-      split_ids: (dataset, subset, split) of all training rows for which they are known.
+      split_ids: (dataset, subset, split) of the training rows, as far as they are known.
       notes: one sentence for each task that was left out, with the reason.
     """
 
@@ -284,7 +284,7 @@ def text_batches(job: Job, vocabulary: Any | None) -> Iterator[TextBatch]:
 
     Args:
       job: the job.
-      vocabulary: a SentencePiece processor for records without texts, or None.
+      vocabulary: a SentencePiece processor that decodes records without texts, or None.
 
     Yields:
       the texts, the numbers of their sources, int64 [texts], and the numbers of their records or
@@ -364,7 +364,7 @@ def text_at(
       training: the training data.
       source: the number of the text's source.
       record: the number of the text's record or row.
-      vocabulary: a SentencePiece processor for records without texts, or None.
+      vocabulary: a SentencePiece processor that decodes records without texts, or None.
 
     Raises:
       UserError: if the data cannot be read.

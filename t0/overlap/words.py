@@ -7,10 +7,10 @@
     word_list("The cat's mat.")        # ["the", "cats", "mat"], the same words as text
 
 Two texts have the same words if they differ only in case, punctuation, spaces, apostrophes and
-compatibility characters (Unicode's NFKC: ligatures, full-width letters). A word is a sequence of
-letters, marks and digits. Apostrophes and invisible characters are removed without ending the word;
-every other character ends it. In scripts without spaces between words (Chinese, Japanese, Thai,
-Lao, Khmer, Burmese) each character is a word.
+compatibility characters, such as ligatures and full-width letters (Unicode's form NFKC). A word is
+a sequence of letters, marks and digits. Apostrophes and invisible characters are removed without
+ending the word; every other character ends it. In scripts without spaces between words (Chinese,
+Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
 
 The hash of an n-gram is a polynomial of its words' hashes modulo 2**64, mixed with the number of
 words. So all n-grams of one length cost a few numpy operations per word, and equal n-grams have
@@ -32,8 +32,8 @@ _SCRIPTS_WITHOUT_SPACES = (
 )  # fmt: skip
 _BASE = 2**64
 _TABLE_SIZE = 0x2100  # covers Latin, Greek, Cyrillic and most punctuation, and takes 66 kB
-# Bases of the polynomials over a word's characters and an n-gram's words. They are odd, and so
-# invertible modulo 2**64.
+# The bases of the polynomials over a word's characters and over an n-gram's words. Both are odd, so
+# they have inverses modulo 2**64.
 _LETTER_BASE, _WORD_BASE = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
 
@@ -42,7 +42,7 @@ class Words:
 
     Attributes:
       hashes: the hash of each word, uint64 [W].
-      ends: 0, and then the offset in `hashes` at which each text ends, int64 [texts + 1].
+      ends: 0, followed by the offset in `hashes` at which each text ends, int64 [texts + 1].
       text_of: the index of each word's text, int64 [W].
     """
 
@@ -69,7 +69,7 @@ class Words:
         return _mix_bits(plain + np.asarray(lengths, np.uint64) * np.uint64(_LETTER_BASE))
 
     def stay_within_text(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
-        """Returns whether sequences of `lengths` words at `positions` are within one text, bool."""
+        """Returns whether each sequence of `lengths` words at `positions` is in one text, bool."""
         return self._words_left[positions] >= lengths
 
 
@@ -99,7 +99,7 @@ def split_words(texts: Sequence[str]) -> Words:
 
 
 def word_list(text: str) -> list[str]:
-    """Returns the words of a text as strings. They are those of `split_words`, which is faster."""
+    """Returns the words of a text as strings. `split_words` finds the same words, but faster."""
     kinds, words, inside = _kind_table(), [], False
     for letter in _normalize(text):
         kind = kinds[ord(letter)]
@@ -180,8 +180,8 @@ def _value_table() -> np.ndarray:
 def _kind_table() -> np.ndarray:
     """Returns the kind of every code point, such as `_LETTER`, uint8 [0x110000]."""
     kinds = np.full(0x110000, _SEPARATOR, np.uint8)
-    # Only the first two planes of Unicode are classified one by one. The others have only
-    # ideographs, and invisible tags and selectors.
+    # Only the characters of Unicode's first two planes are classified one by one. The other planes
+    # have only ideographs, and invisible tags and selectors.
     kinds[:0x20000] = [_classify(chr(code)) for code in range(0x20000)]
     kinds[0x20000:0x40000] = _LETTER
     kinds[0xE0000:0xE1000] = _REMOVED

@@ -7,10 +7,10 @@
     T0_TEMPLATE_SECONDS=60 T0_TEMPLATE_CHARACTERS=100000000 seqio_cache_tasks ...
 
 Templates come with datasets from the internet, and one line of a template can count to ten billion
-or print a terabyte. Therefore loop iterations and calls are counted, so that a template stops soon
-after it exceeds its time limit. (The row's meter is the Jinja variable `METER`.) An operation or
-filter that would create one huge value (`"a" * 10**10`, `"%99999999999d"`) is rejected before it
-runs. Promptsource's own templates are not metered.
+or print a terabyte. Therefore a meter counts the loop iterations and calls of each row, and stops
+the template soon after it exceeds its time limit. The template finds the meter in the Jinja
+variable `METER`. An operation or filter that would create one huge value (`"a" * 10**10`,
+`"%99999999999d"`) is rejected before it runs. Promptsource's own templates have no meter.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ METER = "\0meter"
 SECONDS_VARIABLE = "T0_TEMPLATE_SECONDS"
 CHARACTERS_VARIABLE = "T0_TEMPLATE_CHARACTERS"
 LONGEST_TEMPLATE = 50_000
-"""Maximum characters of a user's template. Compiling takes up to a second per thousand."""
+"""Maximum characters of a user's template. Compiling takes up to a second per 1,000 characters."""
 
 _STEPS_BETWEEN_LOOKS = 256
 _DIGITS = re.compile(r"\d+")
@@ -130,7 +130,7 @@ class Meter:
         return collected
 
     def operation(self, operator: str, left: Any, right: Any) -> None:
-        """Counts the result of a binary operation before it is computed."""
+        """Counts the estimated size of an operation's result before the result is computed."""
         self.step()
         if operator == "**":
             if isinstance(left, int) and isinstance(right, int) and right > 0:
@@ -147,19 +147,19 @@ class Meter:
             self.take(_measure(left) + _measure(right))
 
     def result(self, value: Any) -> Any:
-        """Counts a new value and returns it."""
+        """Counts the size of a new value and returns the value."""
         self.step()
         self.take(_measure(value))
         return value
 
     def text_method(self, text: str, name: str, arguments: tuple[Any, ...]) -> None:
-        """Counts the result of a text method before it is called."""
+        """Counts the estimated size of a text method's result before the method is called."""
         estimate = _TEXT_METHODS.get(name)
         if estimate:
             self.take(estimate(text, arguments))
 
     def filtered(self, name: str, value: Any, arguments: tuple[Any, ...]) -> None:
-        """Counts the result of a filter before it runs, if the result may exceed the input."""
+        """Counts the estimated size of a filter's result before the filter runs."""
         if name == "format":
             self.take(_bound_widths(str(value)) + _sum_integers(arguments))
         elif name == "replace":
@@ -196,7 +196,7 @@ def _estimate_replace(text: str, arguments: tuple[Any, ...]) -> int:
 
 def _estimate_join(separator: str, arguments: tuple[Any, ...]) -> int:
     items = arguments[0] if arguments else ()
-    # If the size is unknown in advance, the items come from a loop of at most 100,000 iterations.
+    # If the number of items is unknown, they come from a loop of at most 100,000 iterations.
     return len(separator) * (len(items) if isinstance(items, Sized) else 10**5)
 
 
@@ -230,7 +230,7 @@ _STEPS, _RESULT = "\0steps", "\0result"  # a template cannot write these names
 
 
 def count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a Jinja filter: the meter counts the size of its result before the filter runs."""
+    """Wraps a Jinja filter: the meter counts the estimated size of its result before it runs."""
     passes = getattr(function, "jinja_pass_arg", None)
 
     @functools.wraps(function)
@@ -305,12 +305,12 @@ def is_bounded(tree: nodes.Template) -> bool:
 
 
 def add_counting(tree: nodes.Template) -> None:
-    """Changes a parsed template so that it counts its own iterations and results."""
+    """Changes a parsed template so that the meter counts its iterations and results."""
     _Metering().visit(tree)
 
 
 def add_filters(filters: dict[str, Any]) -> None:
-    """Adds the filters that metered templates need to Jinja's filters."""
+    """Adds to Jinja's filters the filters of metered templates."""
     filters[_STEPS], filters[_RESULT] = _steps, _result
     for name in GROWING_FILTERS:
         filters[name] = count_filter(name, filters[name])
@@ -321,7 +321,7 @@ _running = threading.local()
 
 @contextlib.contextmanager
 def use_meter(meter: Meter) -> Iterator[None]:
-    """Makes `concat` count in this meter. Other threads are not affected."""
+    """Makes `concat` use this meter within the block, in the current thread."""
     before = getattr(_running, "meter", None)
     _running.meter = meter
     try:

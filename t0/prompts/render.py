@@ -10,15 +10,15 @@ else: the global `zip` and the filters `choice`, `most_frequent` and `highlight`
 differs from promptsource as follows:
 
 * Jinja runs in its sandbox, so that a template cannot run arbitrary Python code.
-* Random draws are repeatable. The filters `choice` and `random` draw from one random stream for
-  each row, seeded by `seed_name` and the row's index. The answer choices draw first. Then the body
-  draws from left to right, only in the branches that are taken. For the same row, `choices` and
-  `apply` agree. Promptsource draws once, at compile time, if the sequence is a constant, and
-  otherwise in each call. Jinja's `lipsum` is removed, because it can only draw from Python's shared
-  random stream.
+* Random draws are repeatable. Each row has one random stream, seeded by `seed_name` and the row's
+  index, from which the filters `choice` and `random` draw. The answer choices draw first. Then the
+  body draws from left to right, only in the branches that are taken. For the same row, `choices`
+  and `apply` make the same draws. Promptsource draws once, at compile time, if the sequence is a
+  constant, and otherwise in each call. Jinja's `lipsum` is removed, because it can only draw from
+  Python's shared random stream.
 * Errors are UserErrors that name the template and the row.
-* In the user's own templates, a label `1.0` or `"1"` that selects a choice counts as the integer 1.
-  A label that selects no choice is an error (`_read_labels`); promptsource prints nothing.
+* In the user's own templates, a label `1.0` or `"1"` selects the same choice as the integer 1. A
+  label that selects no choice is an error (`_read_labels`). Promptsource prints nothing instead.
 * A column of bytes is an error; promptsource prints `b'...'`.
 * `|||` in a text inside a list or an object of the row, or in a choice that the body prints, does
   not separate inputs and targets. Promptsource splits at it, which drops the row or creates more
@@ -53,10 +53,13 @@ STREAM = "\0stream"
 """The variable that holds the row's `random.Random`. No column can have this name."""
 
 _HIDES = "\0hides"
-"""The variable that holds the row's function `hides`, if it has one (see `PreparedRow`)."""
+"""The variable that holds the row's function `hides`, if the row has one (see `PreparedRow`)."""
 
 _CHANGEABLE = "\0changeable"
-"""The variable that holds the ids of the row's objects; empty if the template has its own copy."""
+"""The variable that holds the ids of the row's mutable objects, which must not be changed.
+
+It is empty if the template renders a copy of the row.
+"""
 
 # Methods of lists and dicts that do not change them.
 _READS = frozenset(("copy", "count", "fromkeys", "get", "index", "items", "keys", "values"))
@@ -100,7 +103,7 @@ def _most_frequent(items: Sequence[Any]) -> list[Any] | None:
 
 @jinja2.pass_context
 def _truncate(context: jinja2.runtime.Context, text: str, length: int) -> str:
-    """Truncates a printed text as promptsource does, and records its length."""
+    """Truncates a printed text as promptsource does, and records the length before truncation."""
     if len(text) <= length:
         return text
     cut = do_truncate(context.environment, text, length)
@@ -110,7 +113,7 @@ def _truncate(context: jinja2.runtime.Context, text: str, length: int) -> str:
 
 
 def _count_cuts(tree: nodes.Template) -> None:
-    """Changes a parsed template so that `_truncate` truncates the texts that it prints."""
+    """Changes a parsed template so that `_truncate` replaces Jinja's filter `truncate`."""
     for node in tree.find_all(nodes.Filter):
         if node.name == "truncate" and node.args == [nodes.Const(LONGEST_PRINTED)]:
             node.name = _CUT_FILTER
@@ -174,8 +177,9 @@ def _index(
         return next((key for key in keys if key in items), value)
     if not isinstance(items, list | tuple):
         return value
-    # As in promptsource, a withheld label of -1 selects the last choice; `RowReport` counts it. In
-    # a user's own data -1 can also be a class. Then `hides` finds out from the rows which it is.
+    # As in promptsource, a withheld label of -1 selects the last choice; `RowReport` counts such
+    # rows. In a user's own data, -1 can also be a class. The function `hides` reads the split's
+    # rows to find out whether -1 is a class or a withheld label.
     hides = context.get(_HIDES)
     lowest = -1 if hides is None else 0
     checked = of_choices and not (calculated and hides is None)
@@ -196,11 +200,11 @@ def _index(
 
 
 def _read_labels(tree: nodes.Template) -> None:
-    """Changes a parsed template so that subscripts accept all spellings of a label, and check it.
+    """Changes a parsed template so that subscripts convert labels to integers and check them.
 
-    A float or a string that represents a whole number selects the item with that index. A value
-    that selects no answer choice, or no item of a list in the template, raises a UserError that
-    names the value's column.
+    A float or a string that represents a whole number selects the item with that index. If a value
+    selects none of the answer choices, or no item of a list in the template, rendering raises a
+    UserError that names the value's column.
     """
     literals = (nodes.List, nodes.Tuple)
     for node in list(tree.find_all(nodes.Getitem)):
@@ -213,7 +217,8 @@ def _read_labels(tree: nodes.Template) -> None:
         choices = isinstance(node.node, literals) or (
             isinstance(node.node, nodes.Name) and node.node.name == "answer_choices"
         )
-        # If the label is -1 (withheld), the subscript of `answer_choices[1 - label]` is 2.
+        # For example, if the label is -1 (withheld), the subscript in `answer_choices[1 - label]`
+        # is 2.
         calculated = isinstance(node.arg, nodes.BinExpr | nodes.UnaryExpr | nodes.CondExpr)
         arguments = [node.node, *map(nodes.Const, (column, choices, calculated))]
         node.arg = nodes.Filter(node.arg, _INDEX_FILTER, arguments, [], None, None)
@@ -244,7 +249,7 @@ def _find_changeable(values: Iterable[Any]) -> frozenset[int]:
 
 
 class _Environment(sandbox.SandboxedEnvironment):
-    """Jinja's sandbox, which also prevents templates from changing a row that others read.
+    """Jinja's sandbox, which also prevents a template from changing a row that others also read.
 
     Templates change objects by calling their methods. Every call goes through `call`, however the
     template obtained the method.
@@ -270,7 +275,8 @@ def _check_change(context: jinja2.runtime.Context, owner: Any, arguments: Sequen
         values = (value for name, value in variables.items() if name != "answer_choices")
         variables[_CHANGEABLE] = _find_changeable(values)
     ids = variables[_CHANGEABLE]
-    # `dict.clear(row)` has no owner. A method may call its argument: `[row].sort(key=dict.clear)`.
+    # In `dict.clear(row)`, the method has no owner, and the row is an argument. A method may also
+    # call a function that it gets as an argument, as in `[row].sort(key=dict.clear)`.
     touched = arguments if owner is None else (owner,)
     if ids and (any(id(value) in ids for value in touched) or any(map(callable, arguments))):
         raise _ChangesRow
@@ -372,7 +378,7 @@ def _reads_names(tree: nodes.Template) -> bool:
 
 
 def _columns_read(source: str) -> frozenset[str]:
-    """Returns the names that the source reads from the row, that is, does not define itself.
+    """Returns the names that the source reads without defining them, which are columns of the row.
 
     Raises:
       jinja2.TemplateSyntaxError: the source is not valid Jinja.
@@ -387,7 +393,8 @@ _SEPARATOR = "|||"
 # While rendering, promptsource replaces the separator inside a row's text with this string. We use
 # the same string, because its length matters when printed texts are truncated.
 _PIPE_PROTECTOR = "3ed2dface8203c4c9dfb1a5dc58e41e0"
-# Promptsource truncates each printed expression by editing the template's source.
+# To truncate printed texts, promptsource edits the template's source and replaces each "}}". Here,
+# one of these two texts replaces it.
 _UNCUT = " | string }}"
 _TRUNCATION = f" | string | truncate({LONGEST_PRINTED}) }}}}"
 
@@ -442,15 +449,15 @@ class PreparedRow(dict[str, Any]):
     """A row that was prepared for `CompiledTemplate.example` (see `prepared`).
 
     Attributes:
-      hides: a function: column -> whether a label of -1 in it is withheld; or None (see
-        `t0.sources.schema.OwnRow`).
+      hides: a function that takes a column's name and returns whether a label of -1 in this column
+        is withheld; or None (see `t0.sources.schema.OwnRow`).
     """
 
     hides: Callable[[str], bool] | None = None
 
 
 def prepared(row: Mapping[str, Any]) -> PreparedRow:
-    """Prepares a row once for rendering with several templates."""
+    """Prepares a row, so that several templates can render it without preparing it again."""
     ready = PreparedRow(_protect_row(remove_hyphens(row)))
     ready.hides = getattr(row, "hides", None)
     return ready
@@ -638,7 +645,7 @@ class CompiledTemplate:
         return self._body.is_random or (self._choices is not None and self._choices.is_random)
 
     def missing_columns(self, columns_of_data: Iterable[str]) -> list[str]:
-        """Returns the columns that the template reads but the data does not have, sorted.
+        """Returns the sorted columns that the template reads but that the data does not have.
 
         Hyphens in the data's names count as underscores. Jinja renders a missing column as nothing,
         which is intended in `{% if x is defined %}` and usually a mistake elsewhere.
@@ -711,7 +718,7 @@ class CompiledTemplate:
                 "rendered choices; rename the column"
             )
         choices = self._choice_list(variables)
-        # A copy, because a template can change the list that it receives.
+        # Pass a copy, because a template can change the list that it receives.
         variables["answer_choices"] = None if choices is None else _protect_nested(choices)
         cuts = variables[_CUTS] = []
         return _split(self._body.render(variables)), choices, tuple(cuts)

@@ -1,4 +1,4 @@
-"""Decides which rows of a split are dropped and which keep their target, and counts both kinds.
+"""Decides which rows of a split are dropped and which get the target `<NO LABEL>`; counts them.
 
     report = RowReport(hide_labels=True)
     for index, row in enumerate(rows):
@@ -21,7 +21,7 @@ DROPPED, HIDDEN, NO_ONE_CORRECT = "rendered nothing", "hidden label", "no one co
 CUT = f"cut at {LONGEST_PRINTED:,} characters"
 UNKNOWN = "with unknown tokens in their answers"
 EQUAL_TOKENS = "with a wrong choice of the right one's tokens"
-# Keys of `labels`; high counts point to templates that do not fit their data.
+# Keys of `labels`. If their counts are high, the template probably does not fit the data.
 UNLABELLED, NO_CHOICE = "no label", "target is no choice"
 
 

@@ -20,10 +20,10 @@ A file looks like this:
         reference: ''
 
 Every deviation from the format raises a UserError with the file, the line and the template's name.
-`name` and `jinja` are required; the other keys have promptsource's defaults. Promptsource does not
-have the key `truncate`: with `truncate: false`, texts of more than 2,048 characters are printed in
-full. Jinja syntax errors are found only when a template is compiled (`t0.prompts.render`), so that
-T0's 65 files are read quickly.
+`name` and `jinja` are required; the other keys have promptsource's defaults. This project adds the
+key `truncate`: with `truncate: false`, texts of more than 2,048 characters are printed in full.
+Jinja syntax errors are found only when a template is compiled (`t0.prompts.render`), so that T0's
+65 files are read quickly.
 
 Promptsource must be installed as a distribution (`bin/setup` installs it). It is used as a folder
 of data and never imported, because its modules need pandas and pkg_resources and take a second to
@@ -84,8 +84,8 @@ def templates_root() -> Path:
 def template_file_path(dataset: str, subset: str | None) -> Path:
     """Returns the path of a dataset's template file, which need not exist.
 
-    Promptsource has no templates for some datasets of T0's table (jigsaw_toxicity_pred). Like
-    promptsource's reader, callers should treat a missing file as "no templates".
+    For some datasets of T0's table, such as jigsaw_toxicity_pred, promptsource has no templates.
+    Like promptsource's reader, callers should treat a missing file as "no templates".
 
     Args:
       dataset: the dataset's name on the HF hub when promptsource was released, such as
@@ -119,6 +119,7 @@ class Template:
       published: whether promptsource published the template. A published template prints the same
         text as in promptsource, even if a label selects no choice. It is ignored when templates are
         compared.
+      truncate: whether texts of more than 2,048 characters are truncated when they are printed.
     """
 
     name: str
@@ -291,7 +292,7 @@ def _template(path: Path, key: object, entry: object, published: bool) -> Templa
 
 
 def _check(fields: dict[Any, Any], keys: dict[str, _Key], label: str) -> None:
-    """Raises a UserError unless the fields have the keys and types of the table."""
+    """Raises a UserError if the fields do not have the keys and types of the table `keys`."""
     for name in fields:
         if name not in keys:
             close = nearest(str(name), keys, count=1)

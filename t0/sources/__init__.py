@@ -6,11 +6,11 @@
 
 | file | contents |
 |---|---|
-| `splits` | `open_split`: finds and opens the rows of a split; tasks without data |
+| `splits` | `open_split` finds and opens the rows of a split; finds tasks whose data is missing |
 | `folders`, `own_data` | data folders and the splits in them; the user's own prompts and mixtures |
 | `hub` | the Hugging Face hub: names of T0's datasets, rows, streamed documents |
 | `schema` | split sizes and columns of T0's datasets; conversion of copies; withheld labels |
-| `documents` | the column whose text several rows of a dataset share |
+| `documents` | the document of a row, such as a passage, which several rows may share |
 | `readers`, `csv_reader`, `arrow_readers` | JSON Lines; csv, tsv; parquet, Arrow |
 | `texts`, `instructions`, `questions`, `translations` | the data of the recipes |
 

@@ -3,9 +3,9 @@
     Parquet(Path("train.parquet")).count()          # from the file's metadata
     Arrow((Path("data-00000-of-00001.arrow"),)).rows(0, 10)
 
-Arrow files are in the stream format of the `datasets` library or in the file format. They are
-memory-mapped (in an object store, ranges of them are read), so only the rows that are read use
-memory. Values are converted to Python a few hundred rows at a time.
+Arrow files may have Arrow's stream format, which the `datasets` library writes, or its file format.
+Local files are memory-mapped; from an object store, only the needed ranges are read. So only the
+rows that are read use memory. Values are converted to Python a few hundred rows at a time.
 
 Some programs write text as a column of bytes. Bytes that are valid UTF-8 are read as text. Other
 values remain bytes, and a template that uses them raises an error (`t0.prompts.render`).
@@ -141,7 +141,7 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
 
 
 def _open_ipc(source: pa.NativeFile) -> pa.ipc.RecordBatchFileReader | pa.RecordBatchReader:
-    """Opens the file format if the file starts with its signature, otherwise the stream format."""
+    """Opens a source in Arrow's file format if it has that signature, else in the stream format."""
     magic = source.read(6)
     source.seek(0)
     return pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)

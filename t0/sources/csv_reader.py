@@ -4,18 +4,18 @@ r"""Reads csv and tsv files, plain or `.gz`, so that every cell prints exactly a
     Csv(Path("train.tsv"), delimiter="\t").rows(0, 10) # dicts, typed for the whole file
 
 In csv files, cells with separators, line breaks or quotes are enclosed in double quotes, and a
-quote inside them is doubled (RFC 4180). If semicolons or tabs separate the first line, they
-separate all lines. In tsv files each line is a row, and a quote is text unless quotes enclose a
-whole cell. In that case the quotes are removed, and the cell may contain tabs and line breaks.
-Files are in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+quote inside them is doubled (RFC 4180). If semicolons or tabs separate the cells of the first line,
+they separate the cells of all lines. In tsv files, each line is a row, and a quote is part of the
+text unless quotes enclose a whole cell. In that case, the quotes are removed, and the cell may
+contain tabs and line breaks. Files are in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
 
 A stray quote must not join rows. Therefore the readers reject a quote that is never closed, text
 after a closing quote, and a cell whose lines look like rows. The error gives the line number in the
 file.
 
-The columns of T0's own datasets have the types in the schema. In other data, a column only becomes
-numeric if every number prints exactly as its cell. So 01000, 1.10 and 1e1 stay text. In a numeric
-column, an empty cell is None.
+The columns of T0's own datasets have the types that `t0.sources.schema` records. In other data, a
+column is numeric only if each of its cells, read as a number, prints exactly as in the file. So
+01000, 1.10 and 1e1 stay text. In a numeric column, an empty cell is None.
 """
 
 import codecs
@@ -48,7 +48,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"(?!")')
 # The first line of some Excel files names the separator.
 _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
-# If a column has at most this many distinct values, they are compared with lines in quoted cells.
+# If a column has at most this many distinct values, such as a label, `_SwallowedRows` uses it to
+# recognize rows inside quoted cells.
 _FEW_VALUES = 100
 _MOST_SUSPECTS = 1000
 _REMEDY = 'Put "" for each quote inside a quoted cell, or write the file as JSON Lines.'
@@ -57,7 +58,7 @@ Record = tuple[int, list[str]]  # the number of the record's first line, and its
 
 
 class MalformedLineError(ValueError):
-    """A line that cannot be read, with its number (that of the first line is 1)."""
+    """A line that cannot be read. `number` is the line's number; the first line has number 1."""
 
     def __init__(self, number: int, fault: str) -> None:
         super().__init__(fault)
@@ -84,7 +85,7 @@ class _Scan(NamedTuple):
 class Csv:
     """One csv or tsv file.
 
-    A range that starts where the previous one ended is read from there, as in `JsonLines`.
+    If a range starts where the previous one ended, reading continues there, as in `JsonLines`.
 
     Attributes:
       path: the file.
@@ -321,16 +322,16 @@ def _check_width(at: int, cells: list[str], width: int) -> None:
 
 
 class _SwallowedRows:
-    """Finds quoted cells whose lines look like rows: a stray quote may have joined these rows."""
+    """Finds quoted cells whose lines look like rows, which a stray quote may have joined."""
 
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         self._width = 0
-        # Column -> its distinct values in rows of one line; only columns that have few, such as
-        # labels.
+        # Column -> its distinct values in the rows that have only one line. Columns with more than
+        # `_FEW_VALUES` distinct values are removed.
         self._values: dict[int, set[str]] = {}
-        # Records in which every line has as many cells as the first line of the file: the number
-        # of the first line, and the cells of each line.
+        # The records in which every line has as many cells as the file's first line: for each, the
+        # number of its first line, and the cells of each of its lines.
         self._suspects: list[tuple[int, list[list[str]]]] = []
 
     def add(self, at: int, lines: list[str], cells: list[str]) -> None:
@@ -362,9 +363,10 @@ class _SwallowedRows:
         return len(next(_split([line], self._delimiter, strict=False))) == self._width
 
     def check(self) -> None:
-        """Raises an error if the lines of a record look like rows.
+        """Raises an error if the lines of a suspect record look like rows.
 
-        They do if one column has, in every line, a value that it also has in other rows.
+        They do if there is a column whose value, in every line of the record, also occurs in this
+        column in other rows.
         """
         for at, rows in self._suspects:
             for column, values in self._values.items():
@@ -429,7 +431,8 @@ def tsv_records(lines: Iterable[str], first: int = 1) -> Iterator[Record]:
     r"""Yields the records of a tsv file, skipping empty lines.
 
     A line with as many cells as the first line is a row, as in T5. In other lines, quoted cells may
-    contain tabs and line breaks, unless lines inside the cells look like rows.
+    contain tabs and line breaks. But if the lines inside such cells look like rows, they are read
+    as separate lines.
 
     Args:
       lines: the lines with their line endings.

@@ -1,12 +1,13 @@
-"""Finds the document of a row: the text of a column, which several rows of a dataset may share.
+"""Finds the document of a row, such as the passage of a question. Several rows may share it.
 
     column = document_column("super_glue", "boolq", rows.columns)     # "passage"
     document_key(row[column])                                         # "c0ffee0123456789"
     documents_in_rows("super_glue", "boolq", "validation", 3270)      # a key for each row
 
-Statistics treat all rows with the same document as one observation. Records of rank evaluation
-store the key of the document as the feature `document`. `COLUMNS` lists the columns that hold
-documents; in the user's own data it is the column `document_id`.
+Statistics treat all rows with the same document as one observation. In caches for rank evaluation,
+each record stores the key of its document as the feature `document`. The documents of a dataset are
+in one of its columns, which `COLUMNS` lists. In the user's own data, they are in the column
+`document_id`.
 """
 
 import functools
@@ -18,7 +19,7 @@ from t0.errors import AbsentData, UserError
 from t0.sources.splits import available_splits, open_split
 
 OWN_COLUMN = "document_id"
-# Dataset, with or without its subset -> the column whose text several rows may share.
+# Dataset, with or without its subset -> the column that holds the documents.
 COLUMNS = {
     "adversarial_qa": "context",
     "anli": "premise",
@@ -40,7 +41,7 @@ COLUMNS = {
 
 
 def document_column(dataset: str, subset: str | None, columns: Iterable[str]) -> str | None:
-    """Returns the column that holds the document of a row, or None."""
+    """Returns the column that holds the documents of a dataset; None if no column does."""
     column = COLUMNS.get(f"{dataset}/{subset}") or COLUMNS.get(dataset) or OWN_COLUMN
     return column if column in columns else None
 
@@ -54,7 +55,7 @@ def document_key(value: Any) -> str:
 def documents_in_rows(
     dataset: str, subset: str | None, split: str, examples: int
 ) -> list[str] | None:
-    """Returns the document key of each row of a split. The split must be on this machine.
+    """Returns the document key of each row of a split that is on this machine.
 
     Args:
       dataset: the dataset.
@@ -63,8 +64,8 @@ def documents_in_rows(
       examples: the number of examples made from the rows.
 
     Returns:
-      the keys; None if there are no rows, if they have no column with documents, or if the number
-      of rows is not `examples`.
+      the keys; None if the split is not on this machine, if its rows have no column with documents,
+      or if the number of rows is not `examples`.
     """
     keys = _column_of_rows(
         dataset, subset, split, examples, functools.partial(document_column, dataset, subset)

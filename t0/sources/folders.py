@@ -28,15 +28,15 @@ from t0.sources.readers import FORMATS, TEXT_FORMATS
 from t0.sources.schema import DEFAULT_SUBSET
 
 DATA_DIR_VARIABLE = "T0_DATA_DIR"
-# The separator of folders, except at the colon of gs://.
+# The separator of folders. The colon of gs:// does not separate.
 _SEPARATOR = re.compile(re.escape(os.pathsep) + "(?!//)")
 
 
 def data_dirs() -> list[Path]:
     """Returns the data folders as absolute paths, in search order.
 
-    They are read from the environment variable `T0_DATA_DIR`, in which the system's path separator
-    (`:`) or commas separate them.
+    The environment variable `T0_DATA_DIR` lists them, separated by the system's path separator
+    (`:`) or by commas.
 
     Raises:
       UserError: a named folder does not exist.
@@ -178,9 +178,9 @@ def split_file(path: Path) -> SplitFile | None:
 
 
 def _split_of(path: Path) -> tuple[str, SplitFile | None]:
-    """Returns the name that a file or folder gives to a split, and the split's location.
+    """Returns the name of the split that a file or folder contains, and the split's location.
 
-    The location is None if the file or folder is not a split.
+    The location is None if the file or folder does not contain a split.
     """
     if path.name.startswith("."):
         return path.name, None

@@ -5,11 +5,11 @@
     texts.shards("train")                        # reads the hub: (HubShard('train', 0, 1024), ...)
     next(texts.documents(texts.shards("train")[5]))
 
-Dataset scripts are never run (`datasets` rejects them since 4.0). If the main revision of a
-repository is a script, its parquet export (revision refs/convert/parquet) is read instead. The
-library downloads a split once into its own cache and memory-maps it. If HF_HUB_OFFLINE or
-HF_DATASETS_OFFLINE is set, or the hub is unreachable, no data is requested and the reason is
-returned immediately. (The library itself would retry for 23 seconds.)
+Dataset scripts are never run (the library `datasets` rejects them since version 4.0). If the main
+revision of a repository is a script, its parquet export (revision refs/convert/parquet) is read
+instead. The library downloads a split once into its own cache and memory-maps it. If HF_HUB_OFFLINE
+or HF_DATASETS_OFFLINE is set, or the hub is unreachable, this module requests no data and returns
+the reason immediately. (The library itself would retry for 23 seconds.)
 
 For streaming, a shard is one of the dataset's files. Only `shards` and `documents` use the network,
 so tasks can be registered offline. To resume in the middle of a file, the stream reads that file
@@ -35,9 +35,9 @@ class HubRow(NamedTuple):
     """The location of one of T0's datasets on the hub.
 
     Attributes:
-      repos: the repository, followed by copies that are tried after it. The first repository of
-        samsum was withdrawn. The copy of social_i_qa equals the original in all rows and columns
-        (EleutherAI/lm-evaluation-harness#3943).
+      repos: the repository, followed by copies that are tried if it cannot be read. The first
+        repository of samsum was withdrawn. The copy of social_i_qa equals the original in all rows
+        and columns (EleutherAI/lm-evaluation-harness#3943).
       by_hand: how to get a dataset that only its owners distribute; empty for other datasets.
     """
 
@@ -49,8 +49,8 @@ def _read_table() -> dict[str, HubRow]:
     """Reads `facts/hub.csv`: dataset -> its location on the hub.
 
     The hub was unreachable when this table was written, so the names come from the code of other
-    projects, from 2024 to 2026. The column `checked` says what that code does with the first name:
-    "parquet" or "script" if it reads the dataset in this form, "name" if it only contains the name.
+    projects, from 2024 to 2026. The column `checked` is "parquet" or "script" if that code reads
+    the first repository in this form, and "name" if it only mentions the repository.
     """
     file = importlib.resources.files("t0.sources").joinpath("facts", "hub.csv")
     rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
@@ -79,7 +79,7 @@ class HubRows:
         return self.dataset.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Returns the rows in Arrow's form: a sequence of records is a dict of lists."""
+        """Returns an iterator over the rows. A sequence of records is a dict of lists."""
         from t0.sources.arrow_readers import rows_between
 
         end = self.count() if stop is None else min(stop, self.count())
@@ -92,7 +92,7 @@ class HubRows:
 
 
 def why_not_tried(dataset: str) -> str | None:
-    """Returns why the hub is not asked for this dataset, or None if it is."""
+    """Returns the reason why the hub is not asked for this dataset; None if it can be asked."""
     for variable in _OFFLINE_VARIABLES:
         if os.environ.get(variable, "").upper() in ("1", "TRUE", "YES", "ON"):
             return f"not tried, since {variable} is set"
@@ -108,7 +108,7 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
     """Opens a split on the hub.
 
     Returns:
-      the rows, or None if no repository has them; and a reason for each repository that failed.
+      the rows, or None if no repository has them; and, for each repository that failed, the reason.
     """
     repos = HUB[dataset].repos if dataset in HUB else (dataset,)
     faults = []
@@ -126,7 +126,7 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
 
 
 def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN401
-    """Opens a split as an `IterableDataset` of the library, which streams it file by file.
+    """Opens a split as an `IterableDataset` of the library `datasets`, which streams its files.
 
     Raises:
       AbsentData: the split cannot be opened; the message gives the reason.
@@ -178,7 +178,7 @@ def _load(repo: str, config: str | None, split: str, **how: bool) -> Any:  # noq
 
 
 def _faults() -> tuple[type[Exception], ...]:
-    """Returns the library's errors: missing datasets, configs and splits, and no connection."""
+    """Returns the errors that the library raises if data is missing or the connection fails."""
     import datasets.exceptions
     import httpx
 

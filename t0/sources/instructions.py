@@ -9,8 +9,9 @@
     chosen.left_out                  # {"not in tasks/": ["task547_...", ...]}
 
 Tasks are in `tasks/<name>.json`, gzipped or not. Lists of tasks are in `splits/default/` or
-`splits/`. Instances are chosen as in Tk-Instruct: from a test task, whose instances its authors
-balanced, the first 100; from a training task, a random sample.
+`splits/`. Instances are chosen as in Tk-Instruct. From a test task, the first 100 instances are
+used, because the authors of the collection balanced them. From a training task, a random sample is
+used.
 """
 
 import dataclasses
@@ -84,8 +85,8 @@ class Chosen:
     """The instances of a split.
 
     Attributes:
-      instances: pairs of task and instance. For training they are shuffled; otherwise they take
-        turns by task.
+      instances: pairs of task and instance. For training, they are shuffled. In other splits, the
+        tasks take turns: first one instance of each task, then a second one of each, and so on.
       left_out: reason -> names of the listed tasks that are left out.
     """
 
@@ -180,8 +181,8 @@ def read_task(folder: Path, name: str) -> Task:
     )
 
 
-# The cache is for the three splits of a run. Without it, each epoch would read the gigabytes of the
-# published folder again. The chosen instances need some tens of megabytes.
+# The cache holds the three splits of a run. Without it, each epoch would read the gigabytes of the
+# published folder again. The chosen instances take only tens of megabytes.
 @functools.lru_cache(maxsize=3)
 def choose(
     folder: Path, split: str, *, per_task: int | None, languages: tuple[str, ...], seed: int

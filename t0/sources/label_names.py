@@ -1,8 +1,8 @@
-"""Reads the names of labels that the `datasets` library stores with the rows it writes.
+"""Reads the names of labels, which the `datasets` library stores together with rows.
 
     read_label_names(SplitFile("parquet", Path("train.parquet")))   # {"label": ("bad", "good")}
 
-The first name is that of label 0. The names are in the metadata of Parquet and Arrow files, or in
+The first name belongs to label 0. The names are in the metadata of Parquet and Arrow files, or in
 `dataset_info.json` next to the files.
 """
 
@@ -17,7 +17,7 @@ INFO = "dataset_info.json"
 
 
 def read_label_names(file: SplitFile) -> dict[str, tuple[str, ...]]:
-    """Returns column -> names of its labels; empty if none are stored.
+    """Returns column -> names of its labels. The mapping is empty if no names are stored.
 
     Raises:
       UserError: the stored description of the columns cannot be read.

@@ -5,9 +5,9 @@
     /data/mine/mixtures.yaml                   find_own_mixtures([Path("/data/mine")])
 
 `templates.yaml` is in promptsource's format. It may be in a data folder itself, in `<dataset>/` or
-in `<dataset>/<subset>/`. The keys `dataset` and `subset` of the file name the dataset. Without
-these keys, the names of the folders do. This module lists folders, and the only files that it reads
-are these two kinds.
+in `<dataset>/<subset>/`. The dataset's name and subset are the values of the keys `dataset` and
+`subset` in the file; without these keys, they are the names of the folders. This module lists
+folders, and reads only these two kinds of files.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ class OwnDataset:
       subset: the subset's name, or None.
       folder: the folder of the templates.
       template_file: the content of the template file.
-      splits: split -> its file or folder. The value is None if the split is one of T0's datasets
-        and is not on this machine; `open_split` then opens it on the hub.
+      splits: split -> its file or folder. The value is None if the dataset is one of T0's and the
+        split is not on this machine; `open_split` then opens it on the hub.
     """
 
     name: str
@@ -89,7 +89,7 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
 
 
 def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
-    """Returns the splits in the folder that has the dataset's templates, whatever its name."""
+    """Returns the splits in each folder that has templates for the dataset, whatever its name."""
     splits: dict[str, SplitFile] = {}
     for folder, name, own_subset, _ in _template_folders(dirs):
         if (name, own_subset) == (dataset, subset):
@@ -136,7 +136,7 @@ def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, Tem
 
 
 def _list_folders(folder: Path) -> list[Path]:
-    """Returns the readable subfolders. For example, a disk's lost+found is not readable."""
+    """Returns the readable subfolders. A disk's folder lost+found, for example, is left out."""
     inner = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     return sorted(p for p in inner if is_readable(p))
 
@@ -164,7 +164,7 @@ def _resolve_names(
     return folder, name, subset, templates
 
 
-@functools.lru_cache(maxsize=256)  # once for each file
+@functools.lru_cache(maxsize=256)  # prints one note for each file
 def _print_other_name(path: Path, folder: str, name: str, subset: str | None) -> None:
     task = "_".join(filter(None, (name, subset)))
     print(
@@ -176,7 +176,7 @@ def _print_other_name(path: Path, folder: str, name: str, subset: str | None) ->
 
 @functools.lru_cache(maxsize=256)
 def _read_templates(path: Path, mtime_ns: int, size_bytes: int) -> TemplateFile:
-    """Reads a template file. Reads it again only if its time or size, the cache keys, changed."""
+    """Reads a template file; cached until the file's modification time or size changes."""
     return read_template_file(path)
 
 

@@ -12,9 +12,10 @@ paragraphs. A row has these columns:
     context     a string, a list of strings, or nothing for a question without a context
     answers     SQuAD's {"text": [...], "answer_start": [...]}, or `answer`: a string or a list
 
-and optionally `id`. Some collections, such as those of causal questions, also have columns with the
-suffix `_processed`. If there is such a column, for example `question_processed`, it is used instead
-of `question`. A question without answers cannot be answered from its context (SQuAD 2.0).
+A column `id` is optional. Some collections, such as those of causal questions, also have columns
+with the suffix `_processed`. If there is such a column, for example `question_processed`, it is
+used instead of `question`. If a question has no answers, it cannot be answered from its context
+(SQuAD 2.0).
 """
 
 import dataclasses

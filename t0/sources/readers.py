@@ -6,12 +6,12 @@
     list(reader.rows(10, 12))   # two dicts, in the file's order
 
 A reader holds only paths, so it can be pickled and sent to another process. It opens the file again
-in each call, so memory use does not grow with the file. A range of rows has a `start`, which is at
-least 0, and a `stop`, which is None for the end.
+in each call and reads row by row, so memory use does not grow with the file. A range of rows has a
+`start`, which is at least 0, and a `stop`, which is None for the end.
 
-JSON comes in two forms. In JSON Lines, each line is one object, and blank lines are skipped. Else
-the whole file is one JSON document: a list of objects, an object of columns, or either of these
-under the key `data`. A document is held in memory.
+JSON files have two forms. In JSON Lines, each line is one object, and blank lines are skipped. In
+the other form, the whole file is one JSON document: a list of objects, an object of columns, or
+either of these under the key `data`. A document is held in memory.
 
 All rows have the columns of the first row; missing values are null. An extra or missing column is
 an error that names the line, because a template would silently render a misspelled column as
@@ -47,8 +47,8 @@ FORMATS = {
 LARGEST_LINE = 64 * 2**20
 LARGEST_DOCUMENT = 512 * 2**20
 SKIP_VARIABLE = "T0_SKIP_BAD_ROWS"
-# Files are UTF-8, so half of a surrogate pair can only be written as an escape. These patterns also
-# match such a text after an escaped backslash, where it is no escape.
+# Files are UTF-8, so half of a surrogate pair can only be written as an escape, such as \ud83d.
+# These patterns also match the text \\ud83d, which is not an escape, so `_is_bad` parses matches.
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F]"
 _HALF_ESCAPED = re.compile(rb"%s(?!%s)|(?<!%s)%s" % (_HIGH, _LOW, _HIGH, _LOW))
 TEXT_FORMATS = ("jsonl", "csv", "tsv")
@@ -96,13 +96,13 @@ def reader_for(
 class JsonLines:
     """A file of JSON Lines, or one JSON document with rows. Either may be gzipped.
 
-    A range that starts where the previous one ended is read from there. So reading a file range by
-    range takes no longer than reading it in one call.
+    If a range starts where the previous one ended, reading continues at that position. So reading a
+    file range by range takes no longer than reading it in one call.
     """
 
     path: Path
-    # The state after a range: the number of the next row, the remaining items, the number of the
-    # first item of the file, and the object in that item.
+    # The state after the last range that was read: the number of the next row, the remaining items,
+    # the number of the file's first item, and the object in that item.
     _rest: list[tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]] = dataclasses.field(
         default_factory=list, compare=False, repr=False
     )
@@ -142,7 +142,7 @@ class JsonLines:
             self._rest[:] = [(stop, items, first_number, first)]
 
     def check(self) -> None:
-        """Checks the texts of all rows. Does not parse most lines.
+        """Checks that no row contains half of a surrogate pair. Does not parse most lines.
 
         Raises:
           UserError: a row contains half of a surrogate pair.
@@ -152,7 +152,7 @@ class JsonLines:
                 self._parse(number, item)
 
     def _start(self) -> tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]:
-        """Returns the state of `_rest` before the first row."""
+        """Returns the state at the start of the file, in the form of the entries of `_rest`."""
         items = self._items()
         first = next(items, None)
         if first is None:
@@ -277,7 +277,7 @@ def _is_wrapped(document: Any) -> bool:  # noqa: ANN401
 
 
 def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN401
-    """Yields the rows of a document. They may include values that are not objects.
+    """Yields the rows of a document without checking that they are objects.
 
     Raises:
       UserError: the document has no rows, or its columns differ in length.
@@ -347,7 +347,7 @@ def _is_bad(item: Any) -> bool:  # noqa: ANN401
     return find_lone_surrogate(item) is not None
 
 
-@functools.lru_cache(maxsize=1024)  # a file is read several times
+@functools.lru_cache(maxsize=1024)  # a file may be read several times
 def _print_skipped(where: str, count: int) -> None:
     print(
         f"note: {where}: skipped {count:,} rows that contain half of a surrogate pair "

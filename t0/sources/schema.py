@@ -1,4 +1,4 @@
-"""The split sizes and columns of T0's datasets, and withheld labels; converts later copies.
+"""Returns the split sizes, columns and withheld labels of T0's datasets; converts later copies.
 
     split_sizes("super_glue", "cb")   # {'test': 250, 'train': 250, 'validation': 56}
     features("super_glue", "cb")["label"]["names"]
@@ -18,9 +18,10 @@
 needed. A later copy of a dataset may have other column names, orders of labels and spellings of
 values. A `RowView` converts the copy's rows to the recorded columns:
 
-* Class labels (-1: withheld) and integer columns become integers, whether the copy has 1, 1.0 or
-  "1". "true" and "False" become booleans. Numbers in a text column become text. NaN, which pandas
-  writes for missing values, becomes None in all of these columns.
+* Class labels and integer columns become integers, whether the copy has 1, 1.0 or "1". A class
+  label of -1 means that the label is withheld. "true" and "False" become booleans. Numbers in a
+  text column become text. NaN, which pandas writes for missing values, becomes None in all of these
+  columns.
 * A sequence of records becomes one dict of lists, as in rows of the `datasets` library. A nested
   value in a text file is parsed as JSON.
 * Other values are unchanged.
@@ -107,7 +108,7 @@ def converter(feature: Any) -> Converter | None:  # noqa: ANN401
 def _kind(feature: Any) -> str:  # noqa: ANN401
     """Returns Value, ClassLabel, Sequence, dict or list.
 
-    A dict may have a nested column named `_type`, which is then not the name of a type.
+    If a dict has a nested column named `_type`, the value of `_type` is not the name of a type.
     """
     if isinstance(feature, list):
         return "list"
@@ -137,8 +138,8 @@ def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
 def _class_label(value: Any, *, names: tuple[str, ...]) -> int | None:  # noqa: ANN401
     if is_missing(value):
         return None
-    # Look for a name first: boolq has the name "True". If the names are "0" and "1", the label is
-    # the same with both readings.
+    # Look for a name first, because boolq's labels have the names "False" and "True". If the names
+    # are "0" and "1", reading the value as a name or as a number gives the same label.
     if isinstance(value, str | bool) and str(value) in names:
         return names.index(str(value))
     number = whole_number(value)
@@ -231,9 +232,10 @@ class Drift:
       dataset: the dataset that T0 used.
       subset: its subset.
       found_as: the dataset and subset of the copy.
-      columns: the copy's name of a column -> T0's name. The names that differ identify a copy.
-      label_names: T0's name of a column in which the copy orders the labels differently -> the
-        copy's label names.
+      columns: the copy's name of a column -> T0's name. Data is recognized as such a copy by the
+        names that differ from T0's.
+      label_names: for the columns in which the copy orders the labels differently, T0's name of the
+        column -> the copy's label names.
       why: the origin and the effects of the difference.
     """
 
@@ -275,7 +277,8 @@ class RowView:
     Attributes:
       columns: the columns of the converted rows, in order.
       stored: the names that these columns have in the stored rows.
-      converters: column whose values need a conversion -> the functions to apply, in order.
+      converters: for the columns whose values must be converted, column -> the functions to apply,
+        in order.
       needed: T0's columns of the dataset; empty for the user's own datasets.
     """
 
@@ -371,9 +374,9 @@ def _no_value(value: Any) -> bool:  # noqa: ANN401
     return (value or {}).get("value") in ("<unk>", "", None)
 
 
-# Dataset -> the column of the label, if it is not `label`, and the test for a withheld label.
-# `_no_text` is only for datasets in which every row of a labelled split has an answer. In squad_v2
-# and duorc an empty answer is a valid answer.
+# Datasets whose label is not in the column `label` -> the column of the label, and the test for a
+# withheld label. `_no_text` is only for datasets in which every row of a labelled split has an
+# answer. In squad_v2 and duorc, an empty answer is a valid answer.
 _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "winogrande": ("answer", is_withheld),
     "common_gen": ("target", is_withheld),
@@ -383,7 +386,7 @@ _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "quartz": ("answerKey", is_withheld),
     "story_cloze": ("answer_right_ending", is_withheld),
     "trec": ("label-coarse", is_withheld),
-    "super_glue": ("answers", _no_text),  # record; the other subsets have `label`
+    "super_glue": ("answers", _no_text),  # for record; other subsets have `label`
     "ropes": ("answers", _no_text),
     "adversarial_qa": ("answers", _no_text),
     "kilt_tasks": ("output", _no_output),
@@ -395,8 +398,9 @@ class OwnRow(dict[str, Any]):
     """A row of a dataset that is not one of T0's.
 
     Attributes:
-      hides: a function: column -> whether -1 is the only label of this column in the row's split.
-        If so, -1 means that the label is withheld. Otherwise -1 is a class.
+      hides: a function that takes a column's name and returns whether -1 is the only label of this
+        column in the row's split. If so, -1 means that the label is withheld. Otherwise -1 is a
+        class.
     """
 
     hides: Callable[[str], bool]

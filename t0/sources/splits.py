@@ -4,9 +4,9 @@
     split.num_rows, split.columns    # (277, ('premise', 'hypothesis', 'idx', 'label'))
     list(split.rows(0, 2))           # two dicts
 
-It searches the data folders (`t0.sources.folders`), then the folders of the user's templates
-(`t0.sources.own_data`), then both again under the dataset's other names (`t0.sources.schema`), and
-finally the Hugging Face hub (`t0.sources.hub`).
+`open_split` searches the data folders (`t0.sources.folders`), then the folders of the user's
+templates (`t0.sources.own_data`), then both again under the dataset's other names
+(`t0.sources.schema`), and finally the Hugging Face hub (`t0.sources.hub`).
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ class SplitRows:
 
     @functools.cached_property
     def num_rows(self) -> int:
-        """The number of rows, from metadata or counted on first use without loading the data."""
+        """The number of rows, read from metadata or counted without holding the data in memory."""
         return self._reader.count()
 
     def check_texts(self) -> None:
@@ -114,7 +114,7 @@ class SplitRows:
         return self._hiding[name]
 
 
-@functools.lru_cache(maxsize=1024)  # once in a process
+@functools.lru_cache(maxsize=1024)  # prints each note once
 def _print_label_note(where: str, column: str, hides: bool) -> None:
     how = (
         "hides the label, since the split has no other label"
@@ -196,7 +196,7 @@ def without_absent(
     """Returns the names of the tasks whose data is available, and prints the names of the others.
 
     Args:
-      sources: task -> the object that opens its rows, or None to not check the task's data.
+      sources: task -> the object that opens its rows; None if the task's data is not to be checked.
       split: the split of the tasks.
       skip: whether to skip tasks without data instead of raising an error.
 

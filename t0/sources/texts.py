@@ -5,15 +5,15 @@
     D/text/validation.jsonl         texts.shards("train")            # (TextShard, ...): sizes only
                                     next(texts.documents(texts.shards("train")[0]))
 
-Each line is a document. In `.txt` files it is the line itself, in `.jsonl` and `.json` files the
-field `text` of the line. A `.jsonl` or `.json` file may also be one JSON document whose rows have
-this field (`t0.sources.readers`). Files may be gzipped. Blank documents are skipped. The name of
-the file or the folder contains the split: `train`, `train-00000`, `c4-train.00000-of-01024`,
-`train/`. The names `val`, `valid` and `dev` mean validation. If no name contains `train`, the files
-without a split in their name form the train split.
+Each line holds a document. In `.txt` files, the document is the line itself; in `.jsonl` and
+`.json` files, it is the field `text` of the line. A `.jsonl` or `.json` file may also be one JSON
+document whose rows have this field (`t0.sources.readers`). Files may be gzipped. Blank documents
+are skipped. The name of the file or of its folder contains the split: `train`, `train-00000`,
+`c4-train.00000-of-01024`, `train/`. The names `val`, `valid` and `dev` mean validation. If no name
+contains `train`, the files without a split in their name form the train split.
 
-A shard has about 8 MB: a range of a large file, or several small files. Compressed files and JSON
-documents are not divided, because they can only be read from the start.
+A shard is a range of a large file, or several small files, with about 8 MB. Compressed files and
+JSON documents are not divided, because they can only be read from the start.
 """
 
 import contextlib
@@ -214,7 +214,7 @@ def _texts_of_lines(piece: Piece) -> Iterator[str]:
         try:
             text = text_of(str(piece.path), line)
         except UserError:
-            # Raise the error again with the number of the line, which is counted only now.
+            # Count the line's number only now, and raise the error again with this number.
             number = 1 + sum(1 for at, _ in _lines(Piece(piece.path, 0, None)) if at < start)
             text_of(f"{piece.path}, line {number}", line)
             raise

@@ -5,7 +5,8 @@
     next(read_pairs(splits["train"], "en", "de"))    # ("Good morning.", "Guten Morgen.")
 
 A row is `{"translation": {"en": "...", "de": "..."}}`, as on the Hugging Face hub, or it has a
-column for each language (also in csv and tsv). The names of columns are language codes.
+column for each language. In csv and tsv files, only the second form is possible. The names of the
+columns are language codes.
 """
 
 import re

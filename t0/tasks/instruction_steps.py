@@ -1,7 +1,8 @@
 """Preprocesses instruction tasks: tokenises the parts of an input, and joins those that fit.
 
-Before the cache, a record has the parts of its input, which are `name`, `definition`, `positives`,
-`negatives` and `instance` in this order. It also has `outputs`. A cached record has these fields:
+Before the caching point, a record has the parts of its input, which are `name`, `definition`,
+`positives`, `negatives` and `instance` in this order. It also has `outputs`. A cached record has
+these fields:
 
     inputs                [tokens]   the ids of the input with all of its examples
     inputs_pretokenized   []         its text
@@ -13,10 +14,10 @@ Before the cache, a record has the parts of its input, which are `name`, `defini
 
 Parts start and end at white space, and pieces of T5's vocabularies do not cross white space.
 Therefore, to drop an example from the input, it is enough to drop its ids. There is one exception:
-if two ways to split a word are equally likely, SentencePiece may choose depending on the text
+if two ways to split a word are equally likely, the choice of SentencePiece may depend on the text
 before the word.
 
-`t0.feeding.instructed` performs the steps after the cache without TensorFlow.
+`t0.feeding.instructed` performs the steps after the caching point without TensorFlow.
 """
 
 from collections.abc import Mapping

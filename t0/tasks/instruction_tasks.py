@@ -18,15 +18,15 @@
     # Output:
 
 An input equals the output of Tk-Instruct's collator, including the spaces before "Positive" and
-after "Output:". An example is kept if it fits into the limit for inputs together with the
-definition, the instance, EOS and the examples that are kept before it. The first example that does
-not fit is dropped, and so are all later ones of its kind, positive or negative (`join_what_fits`).
-Inputs that are still too long are truncated at the end.
+after "Output:". Inputs have a maximum length. The definition, the instance and EOS are always kept,
+and examples are added while the input fits. The first example that does not fit is dropped, and so
+are all later ones of its kind, positive or negative (`join_what_fits`). Inputs that are still too
+long are truncated at the end.
 
-A record is an instance. It has an input, one of the instance's outputs as the target, and the
-fields that metrics and predictions need: `references`, `task`, `category`, `id` and `input`. Gin
-may bind `sni.instances_per_task` (default 100), `sni.languages` (default ("English",)) and
-`sni.seed` (default 0). The splits are those of Tk-Instruct: `test` and `train` have different
+Each record is made from one instance. It has an input, one of the instance's outputs as the target,
+and the fields that metrics and predictions need: `references`, `task`, `category`, `id` and
+`input`. Gin may bind `sni.instances_per_task` (default 100), `sni.languages` (default ("English",))
+and `sni.seed` (default 0). The splits are those of Tk-Instruct: `test` and `train` have different
 tasks, and `validation` exists only if there is a dev_tasks.txt.
 """
 
@@ -66,7 +66,7 @@ MIXED = "sni_tk_instruct"
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """An encoding: the parts of a task's instruction that an input has before its instance.
+    """An encoding: the parts of a task's instruction that precede the instance in an input.
 
     Attributes:
       name: whether to include the task's name.
@@ -91,7 +91,7 @@ def switches_of(task: str) -> Switches:
         2
 
     Raises:
-      UserError: if the name is not that of an encoding.
+      UserError: if the name is not the name of an encoding.
     """
     match = _NAME.fullmatch(task)
     if task == NO_INSTRUCTION:
@@ -110,8 +110,8 @@ def switches_of(task: str) -> Switches:
     )
 
 
-# Task name -> the encodings of Tk-Instruct's experiments. The paper's models use the first task. A
-# task with several encodings draws one of them for each instance.
+# Task name -> its encodings, which are those of Tk-Instruct's experiments. The paper's models use
+# the first task. If a task has several encodings, one of them is drawn for each instance.
 VARIANTS: dict[str, tuple[Switches, ...]] = {
     **{
         name: (switches_of(name),)
@@ -145,7 +145,7 @@ VARIANTS: dict[str, tuple[Switches, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The parts of an input; the examples can be dropped.
+    """The parts of an input. If the input is too long, examples can be left out.
 
     Attributes:
       name: the task's name. Tk-Instruct does not count its tokens when it selects examples.
@@ -168,7 +168,7 @@ class Parts:
 
 
 def draw_switches(variants: Sequence[Switches], instance: Instance, seed: int) -> Switches:
-    """Returns the encoding of an instance, drawn by its id and `seed` if there are several."""
+    """Returns the encoding of an instance. Its id and `seed` determine which one is drawn."""
     if len(variants) == 1:
         return variants[0]
     return random.Random(f"{instance.id} {seed}").choice(variants)
@@ -216,8 +216,8 @@ class InstructionSettings:
     """The settings that select instances from a folder.
 
     Attributes:
-      instances_per_task: the maximum number of instances of a task, by default that of Tk-Instruct
-        and nanoT5; None for all.
+      instances_per_task: the maximum number of instances of a task; None for all. The default is
+        the number that Tk-Instruct and nanoT5 use.
       languages: the languages to include; tasks in other languages are excluded.
       seed: the seed for the instances, their order and their encodings.
     """
@@ -237,7 +237,8 @@ class InstructionSource(RecordSource):
     Attributes:
       folder: the folder.
       places: "positives" and "negatives" -> the maximum number of examples in any encoding. Every
-        record has so many, some of them empty, because TensorFlow needs a fixed number.
+        record has this number of examples, because TensorFlow needs a fixed number. Missing
+        examples are empty texts.
     """
 
     def __init__(self, folder: Path, variants: Sequence[Switches]) -> None:
@@ -341,8 +342,8 @@ def postprocess(
     )
 
 
-# Cached, because consecutive predictions may belong to any tasks. Each file has megabytes, but only
-# some kilobytes of it are kept.
+# Cached, because consecutive predictions may belong to different tasks. A file has megabytes, but
+# only some kilobytes of its content are kept.
 @functools.lru_cache(maxsize=2048)
 def _read_facts(folder: Path, task: str) -> dict[str, Any]:
     return {k: v for k, v in read_json(folder, task).items() if k != "Instances"}

@@ -7,28 +7,30 @@
     # {"exact_match": 100.0, "rougeL": 100.0, "exact_match_for_misc.": 100.0, ...}
     Bleu()(["Guten Morgen."], ["Guten Tag."])                        # {"bleu": ...}, as t5's metric
 
-Prompts: GLUE and SuperGLUE have the metrics of T5's tables if the template has answer choices. All
-other prompts have the metrics that the template names. A metric receives postprocessed targets and
-predictions. These are class ids if the template's choices are fixed, otherwise stripped text. They
-are always text if `reads_text(metrics)`. The original code passes values of a wrong type to some
-metrics, and its evaluation crashes (fault 2 of the design notes). Here, SQuAD-style metrics receive
-a list of answers, a generation prompt over a classification dataset has metrics of generated text,
-and no metric is listed twice (SeqIO's evaluator rejects a second `accuracy`).
+Prompts: prompts of GLUE and SuperGLUE have the metrics of T5's tables if the template has answer
+choices. All other prompts have the metrics that the template names. A metric receives postprocessed
+targets and predictions. These are text if a metric needs text (`reads_text`). Otherwise, they are
+class ids if the template's choices are fixed, and stripped text if not. The original code passes
+values of a wrong type to some metrics, and its evaluation crashes (fault 2 of the design notes).
+Here, SQuAD-style metrics receive a list of answers, a generation prompt over a classification
+dataset has metrics of generated text, and no metric is listed twice (SeqIO's evaluator rejects a
+second `accuracy`).
 
-Question answering: exact match and F1 as in SQuAD's official scripts. A target is the list of
-accepted answers; the answer with the highest score counts. If any question has no answer, SQuAD
-2.0's rules are used for all questions: the empty prediction is right for questions without an
-answer and wrong for all others.
+Question answering: the metrics are exact match and F1 as in SQuAD's official scripts. A target is
+the list of accepted answers; the answer with the highest score counts. If any question has no
+answer, SQuAD 2.0's rules are used for all questions: the empty prediction is right for questions
+without an answer and wrong for all others.
 
-Instructions: ROUGE-L and exact match with Tk-Instruct's rules, over all instances, for each
-category and for each task. The reference with the highest score counts. ROUGE-L is the F measure of
-Google's `rouge-score` with its stemmer. Exact match ignores case, punctuation and spaces.
+Instructions: the metrics are ROUGE-L and exact match with Tk-Instruct's rules. They are computed
+over all instances, for each category and for each task. The reference with the highest score
+counts. ROUGE-L is the F measure of Google's `rouge-score` with its stemmer. Exact match ignores
+case, punctuation and spaces.
 
 ROUGE: `rouge-score` reads only a-z and 0-9, so identical texts in Hindi or Chinese would score 0.
 If most letters and digits of a text are not ASCII, the text is split into the words of its script.
 All other texts, such as English ones, keep the scores of `rouge-score`.
 
-Translation: BLEU from sacreBLEU, with its signature. Values are percentages.
+Translation: the metric is sacreBLEU's BLEU, in percent.
 """
 
 import collections
@@ -110,10 +112,10 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
     return t5.rouge(targets, predictions, tokenizer=_RougeWords(use_stemmer=False))
 
 
-# promptsource's metric names, in its spelling -> T5's functions. T0's templates do not use the
-# missing names: T5 has no function for Mean Reciprocal Rank, and its functions for AUC, MultiRC and
-# Span Squad need probabilities, groups of answers, and spans, which the text of a prompt does not
-# provide.
+# Promptsource's name of a metric -> T5's function. Four of promptsource's names are missing here,
+# which T0's templates do not use. T5 has no function for Mean Reciprocal Rank. Its functions for
+# AUC, MultiRC and Span Squad need probabilities, groups of answers, and spans, which the text of a
+# prompt does not provide.
 _OF_TEXT: dict[str, Metric] = {
     "BLEU": t5.bleu,
     "ROUGE": rouge,
@@ -332,9 +334,9 @@ def _percent(values: Iterable[float]) -> float:
 
 @gin.configurable("bleu", module="t0")
 def bleu_tokenizer(tokenize: str = "intl") -> str:
-    """Returns the name of sacreBLEU's tokenizer: `intl` as in T5, or that in gin's `bleu.tokenize`.
+    """Returns the name of sacreBLEU's tokenizer, which gin's `bleu.tokenize` can set.
 
-    WMT's papers use `13a`.
+    The default is `intl`, as in T5. WMT's papers use `13a`.
 
     Raises:
       UserError: if sacreBLEU has no tokenizer of this name.

@@ -55,7 +55,7 @@ class OrderedSource(seqio.DataSource):
         """Returns the records of a split as a dataset, in order.
 
         `shuffle` and `seed` are ignored, because they are for sources that shuffle files. SeqIO
-        shuffles the records itself; if they are not cached, only within a buffer.
+        shuffles the records itself. If they are not cached, it shuffles only within a buffer.
         """
         del shuffle, seed, unused
         if shard_info and shard_info.num_shards > 1:
@@ -68,5 +68,5 @@ class OrderedSource(seqio.DataSource):
                 yield from self.records(split)
 
         with remembered():
-            self.check(split)  # an error in a TensorFlow thread would be hard to read
+            self.check(split)  # now, because an error in a TensorFlow thread is hard to read
         return tf.data.Dataset.from_generator(generate, output_signature=dict(self.signature))

@@ -9,11 +9,11 @@ The source renders each row to a record of strings:
 
     {"inputs": "... Does this imply ...?", "targets": "Yes", "answer_choices": ["Yes", "No"]}
 
-`answer_choices` exists only if the template has them. `document` exists only in rank evaluation, if
-several rows of the dataset share a text (`t0.sources.documents`). As in the original code, targets
-get EOS and inputs do not, the caching point is after tokenisation, and a choice is correct if it
-equals the stripped target exactly. The source's `reports` count the rows that the template drops
-and the rows without a label. The cache's record has these counts.
+`answer_choices` exists only if the template has answer choices. In rank evaluation, a record also
+has a field `document`, if several rows of the dataset share a text (`t0.sources.documents`). As in
+the original code, targets get EOS and inputs do not, the caching point is after tokenisation, and a
+choice is correct if it equals the stripped target exactly. The source's `reports` count the rows
+that the template drops and the rows without a label. Caching stores these counts with the cache.
 """
 
 import functools
@@ -43,8 +43,8 @@ class PromptedSource(OrderedSource):
       num_rows: the task's split name -> number of raw rows, or a function that counts them.
       seed_name: a text that seeds the template's random draws, together with the row's index.
       hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`, so that no
-        answer choice is marked as correct. This is for rank evaluation; with most templates, the
-        last choice would otherwise be correct.
+        answer choice is marked as correct. Rank evaluation needs this: otherwise, most templates
+        would make the last choice correct.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class PromptedSource(OrderedSource):
     def num_input_examples(self, split: str) -> int:
         """Returns the number of raw rows of `split`.
 
-        For T0's datasets, the number is recorded. For other datasets, the rows are counted.
+        For T0's datasets, this project has recorded the number. For others, the rows are counted.
         """
         if callable(self._num_rows):
             return self._num_rows(split)
@@ -94,7 +94,7 @@ class PromptedSource(OrderedSource):
         return local_files(self.dataset, self.subset, self.split_mapping[split])
 
     def document_column(self, columns: Sequence[str]) -> str | None:
-        """Returns the column of a row's document, or None if records have no document."""
+        """Returns the column with the documents of rows, or None if records have no document."""
         return document_column(self.dataset, self.subset, columns) if self.hide_labels else None
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:
@@ -130,7 +130,7 @@ class PromptedSource(OrderedSource):
             yield index, record
 
     def check(self, split: str) -> None:
-        """Raises errors about missing data, and finds out whether records have a document."""
+        """Raises errors about missing data, and adds `document` to the signature if needed."""
         rows = self.open(split)
         if self.document_column(rows.columns):
             self.signature["document"] = TEXT
@@ -139,9 +139,9 @@ class PromptedSource(OrderedSource):
 def expand_choices(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Replaces each record {inputs, targets, answer_choices} with one record for each choice.
 
-    Each record has `idx` [2] (the index of the row and of the choice), `inputs`, `targets` (the
-    choice), `is_correct` and `weight` 1.0, as T5's `rank_classification` preprocessor defines them,
-    and the row's `document` if it has one.
+    Each record has the fields that T5's `rank_classification` preprocessor defines: `idx` [2] (the
+    index of the row and of the choice), `inputs`, `targets` (the choice), `is_correct` and `weight`
+    (1.0). It also has the row's `document`, if there is one.
     """
     return t5_preprocessors.rank_classification(
         dataset,

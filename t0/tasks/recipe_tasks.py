@@ -12,10 +12,10 @@ r"""Builds the SeqIO tasks of the recipes: documents, question answering and tra
     seqio.TaskRegistry.add("mt_en_de", **arguments)
     # {"inputs": "translate English to German: Good morning.", "targets": "Guten Morgen."}
 
-Documents: the preprocessing steps are those of t5's `c4_v220_span_corruption`, `c4_v220_prefix_lm`
-and `c4_v220_full_lm`. Documents are tokenised before the caching point. The random steps of an
-objective come after it, so that they differ in each epoch. Training uses a different implementation
-(`t0.feeding.pretraining`), which produces the same tokens.
+Documents: the preprocessing steps are those of T5's tasks `c4_v220_span_corruption`,
+`c4_v220_prefix_lm` and `c4_v220_full_lm`. Documents are tokenised before the caching point. The
+random steps of an objective come after it, so that they differ in each epoch. Training uses a
+different implementation of these steps (`t0.feeding.pretraining`), which produces the same tokens.
 
 Questions: question and context are separated by a line break, which T5's vocabulary reads as a
 space. UnifiedQA's checkpoints were trained with a backslash and an n instead; for them, set gin's
@@ -175,8 +175,8 @@ class TextSource(seqio.DataSource):
         )
 
 
-# Objective -> T5's steps after the caching point, and whether the task has inputs. A task's name
-# ends in its objective.
+# Objective, which is the end of a task's name -> T5's steps after the caching point, and whether
+# the task has inputs.
 OBJECTIVES: dict[str, tuple[tuple[Callable[..., Any], ...], bool]] = {
     "span_corruption": (
         (t5_preprocessors.span_corruption, seqio.preprocessors.append_eos_after_trim),

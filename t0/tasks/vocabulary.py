@@ -40,7 +40,7 @@ def set_vocabulary(path: str | None) -> None:
     """
     global _times_set
     _chosen.clear()
-    # A loaded model must be loaded again, so that gin records again where its path comes from.
+    # A loaded model is loaded again, so that gin records `vocabulary_path` as used once more.
     _times_set += 1
     if path:
         if "://" not in path and not os.path.isfile(path):  # noqa: PTH113
@@ -53,7 +53,7 @@ def set_vocabulary(path: str | None) -> None:
 
 @gin.configurable("vocabulary", module="t0")
 def vocabulary_path(path: str | None = None) -> str:
-    """Returns the path of the SentencePiece model; the module's header says how it is chosen."""
+    """Returns the path of the SentencePiece model. The module's header says how it is chosen."""
     if _chosen:
         return _chosen[0]
     return path or os.environ.get("T0_VOCAB") or DEFAULT_VOCABULARY
@@ -124,9 +124,9 @@ def _same_as_stock(path: str) -> seqio.SentencePieceVocabulary:
 def check_vocabularies(task: seqio.Task | seqio.Mixture) -> None:
     """Checks that the vocabularies of a task have T5's ids for padding and end of text.
 
-    Training always pads with 0 and ends texts with 1, so other ids would be wrong. The checks are
-    those of `--vocab`. A file that is not on this machine is skipped here, and is reported by the
-    code that reads it.
+    Training always pads with 0 and ends texts with 1, so other ids would be wrong. The same checks
+    are made for `--vocab`. A file that is not on this machine is not checked here; the code that
+    reads it reports an error.
 
     Raises:
       UserError: if a vocabulary has other ids for padding and end of text.
