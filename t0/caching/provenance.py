@@ -46,6 +46,7 @@ _OURS = ("t0", "seqio_tasks", "__main__")
 # The fields of a template that no record depends on.
 _NOT_PRINTED = (
     "choices_in_prompt",
+    "columns",
     "id",
     "metrics",
     "name",

@@ -259,6 +259,16 @@ def count_task(
       UserError: if the split is empty, if its labels are hidden, if too many examples are excluded,
         or if too many choices are truncated.
     """
+    task = count_examples(facts, read, lengths)
+    if not len(task.choices):
+        raise UserError(f"task {facts.name} has no examples in this split")
+    _check_excluded(task, max_excluded_share)
+    _check_truncated(task, max_truncated_targets_share)
+    return task
+
+
+def count_examples(facts: RankTaskFacts, read: ReadRecords, lengths: Lengths) -> ScoringTask:
+    """Counts a task's examples, which may have no correct choice. The arguments: `count_task`."""
     choices: list[int] = []
     gold: list[int] = []
     numbers: list[int] = []
@@ -282,9 +292,7 @@ def count_task(
             listed.count += 1
             if listed.count <= _LISTED:
                 listed.first.append(example.idx)
-    if not choices:
-        raise UserError(f"task {facts.name} has no examples in this split")
-    task = ScoringTask(
+    return ScoringTask(
         facts=facts,
         read=read,
         lengths=lengths,
@@ -296,9 +304,6 @@ def count_task(
         excluded=dict(excluded),
         documents=_first_of_document(numbers, keys, facts),
     )
-    _check_excluded(task, max_excluded_share)
-    _check_truncated(task, max_truncated_targets_share)
-    return task
 
 
 def _first_of_document(
