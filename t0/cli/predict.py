@@ -94,16 +94,17 @@ def _write_lines(
     args: argparse.Namespace, folder: str, prompts_folder: str, prompts: Any, task: Any
 ) -> str:
     """Predicts into `folder`; returns the file with a line for each row that can be rendered."""
+    from t0.prompts.model_prompts import VOCABULARY_FILE
+
+    copied = os.path.join(prompts_folder, VOCABULARY_FILE)  # noqa: PTH118 (gs:// paths)
+    own = copied if os.path.exists(copied) else prompts.vocabulary  # noqa: PTH110
+    vocabulary = os.environ["T0_VOCAB"] = args.vocab or own  # t5 reads it during import
     from t0.checkpoints import described
     from t0.config import flags
-    from t0.prompts.model_prompts import VOCABULARY_FILE
     from t0.run import command, row_prediction
     from t0.run.torch_evaluation import choose_engine
 
     engine = choose_engine(args.engine, args.device)
-    copied = os.path.join(prompts_folder, VOCABULARY_FILE)  # noqa: PTH118 (gs:// paths)
-    vocabulary = args.vocab or (copied if os.path.exists(copied) else prompts.vocabulary)  # noqa: PTH110
-    os.environ["T0_VOCAB"] = vocabulary
     path, source = described.locate(args.model)
     description = described.describe(path, source, Path(folder), vocabulary=vocabulary)
     settings = row_prediction.RowPredictionSettings(
