@@ -334,11 +334,11 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
     notes = [f"{output}: {task.rows.count:,} rows, predicted with the prompt {task.prompt.task}"]
     if counts["labels"]:
         columns = ", ".join(task.label_columns)
-        notes.append(f"  the labels of {counts['labels']:,} rows are ignored (column {columns})")
+        notes.append(f"  labels in the column {columns} are ignored: {counts['labels']:,} rows")
     if counts["empty"]:
+        number = f"{counts['empty']:,} row{'s' * (counts['empty'] != 1)}"
         notes.append(
-            f"  {counts['empty']:,} rows could not be rendered, so their prediction is empty. The "
-            f"first: {first[0]}"
+            f"  {number} could not be rendered: the prediction is empty. First: {first[0]}"
         )
     return notes
 
