@@ -74,7 +74,7 @@ def write_csv(path, count=30, **more):
 
 def run(task, folder, scorer=None):
     file = PredictionFile(str(folder / "predictions.jsonl"), task.facts())
-    make_plan = lambda tasks, scorer: SortedPlan(BatchLimits(400, 4000))  # noqa: E731
+    make_plan = lambda tasks, scorer: SortedPlan(BatchLimits(120, 4000))  # noqa: E731
     rank_rows(task, file, lambda: scorer or Scorer(), make_plan, "checkpoint")
     return str(folder / "predictions.jsonl")
 
