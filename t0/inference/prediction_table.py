@@ -86,7 +86,6 @@ def _write_parquet(path: str, columns: Sequence[str], rows: Iterable[Row]) -> No
     import pyarrow as pa
     import pyarrow.parquet
 
-    stored = [{name: row[name] for name in columns} for row in rows]
     values: dict[str, list[Any]] = {name: [] for name in columns}
     for row in rows:
         for name, stored in values.items():

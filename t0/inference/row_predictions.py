@@ -2,7 +2,7 @@
 
     task = RowTask(open_rows("tickets.csv"), prompt, vocabulary, {"inputs": 512, "targets": 16})
     rank_rows(task, file, make_scorer, make_plan, checkpoint)   # a prompt with answer choices
-    predict_checkpoints([PredictionJob(task.source(), ...)], ...)    # a prompt without
+    task.source()                                               # inputs of a prompt without
     write_predictions(task, "predictions.jsonl", "tickets_predicted.csv", all_choices=False)
 
 The rows of a file are divided into windows. To rank, each window is a task of `t0.scoring.ranking`,
@@ -37,7 +37,7 @@ from t0.sources.folders import files_of, split_file
 from t0.sources.readers import FORMATS, Reader, reader_for
 
 # The number of rows whose predictions are saved together.
-WINDOW_ROWS = 512
+WINDOW_ROWS = 128
 _ENCODED_TEXTS = 4096
 PREDICTION, PROBABILITY, SCORE = "prediction", "probability", "score"
 

@@ -1,10 +1,10 @@
 """The run of `t0 predict`: predictions for the rows of a file, with either engine.
 
-    words = command_line(described, request, "predicted.csv.partial")    # of t5_mesh_transformer
-    command.run(flags.parse(words), argv)           # mode "infer" calls `predict`
+    RowPredictionSettings("rows.csv", "tickets/model", "tickets_which", engine="torch")
+    predict(arguments, "tickets/model/model.ckpt-400")        # in mode "infer"
 
-It is a run of `runs/infer.gin` with the settings `t0.row_predictions`. It has that run's checks,
-and it can be resumed.
+`command_line` describes the run. It reads `runs/infer.gin` and the settings `t0.row_predictions`. It
+has the checks of mode "infer", and it can be resumed.
 """
 
 import dataclasses

@@ -114,7 +114,7 @@ def test_predict_keeps_columns_and_adds_the_best_choice(task, tmp_path, monkeypa
 
 
 def test_predict_resumes_after_saved_rows_with_the_same_bytes(task, tmp_path, monkeypatch):
-    monkeypatch.setattr(row_predictions, "WINDOW_ROWS", 4)
+    monkeypatch.setattr(row_predictions, "WINDOW_ROWS", 1)
     for name in ("whole", "resumed"):
         (tmp_path / name).mkdir()
     whole = Scorer()
