@@ -87,8 +87,8 @@ class ModelPrompts:
             matches = [each for each in self.prompts if name in (each.task, each.template.name)]
             if not matches:
                 names = [each.task for each in self.prompts]
-                known = [*names, *(each.template.name for each in self.prompts)]
-                raise unknown_name("prompt", name, known, f"The model has {_listed(names)}.")
+                choices = [*names, *(each.template.name for each in self.prompts)]
+                raise unknown_name("prompt", name, choices, f"The model has {_listed(names)}.")
         else:
             one_dataset = len({each.dataset for each in self.prompts}) == 1
             ranked = [each for each in self.prompts if each.is_ranked]

@@ -28,9 +28,9 @@ def remove_targets(body: list[nodes.Node]) -> bool:
     for position, node in enumerate(body):
         if isinstance(node, nodes.Output):
             inner = node.nodes
-            found = next((n for n, each in enumerate(inner) if _prints_separator(each)), None)
-            del inner[len(inner) if found is None else found :]
-            ends = found is not None
+            first = next((n for n, each in enumerate(inner) if _prints_separator(each)), None)
+            del inner[len(inner) if first is None else first :]
+            ends = first is not None
         else:
             branches = [getattr(node, name, None) or [] for name in ("body", "else_")]
             branches += [branch.body for branch in getattr(node, "elif_", None) or []]

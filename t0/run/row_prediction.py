@@ -3,8 +3,8 @@
     RowPredictionSettings("rows.csv", "tickets/model", "tickets_which", engine="torch")
     predict(arguments, "tickets/model/model.ckpt-400")        # in mode "infer"
 
-`command_line` describes the run. It reads `runs/infer.gin` and the settings `t0.row_predictions`. It
-has the checks of mode "infer", and it can be resumed.
+`command_line` describes the run, which reads `runs/infer.gin` and `t0.row_predictions`. It has the
+checks of mode "infer", and it can be resumed.
 """
 
 import dataclasses
