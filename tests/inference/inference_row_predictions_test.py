@@ -169,3 +169,18 @@ def test_predict_mistakes_in_rows(task, tmp_path):
         (tmp_path / "bad.csv").write_text(content)
         with pytest.raises(UserError, match=message):
             RowTask(open_rows(str(tmp_path / "bad.csv")), task.prompt).check()
+
+
+@pytest.mark.parametrize(
+    ("jinja", "columns"),
+    [
+        (FIXED[0], {"review_text"}),
+        ("{% if review_text %}{{review_text}} ||| {{label}}{% endif %}", {"review_text"}),
+        ("{% if x %}a ||| b{% elif y %}{{z}} ||| c{% else %}{{u}} ||| d{% endif %}{{label}}",
+         {"x", "y", "z", "u"}),
+        ("{% if label %}Is it good?{% endif %} ||| {{v}}", {"label"}),
+    ],
+)  # fmt: skip
+def test_predict_needs_only_the_columns_before_the_target(jinja, columns):
+    assert prompt(jinja, None).compiled.input_columns == columns
+    assert prompt("fine {{n}} ||| {{1 // 0}}", None).compiled.example({"n": 1}, labeled=False)
