@@ -48,6 +48,7 @@ _OURS = ("t0", "seqio_tasks", "__main__")
 # The fields of a template that have no influence on records.
 _NOT_PRINTED = (
     "choices_in_prompt",
+    "columns",
     "id",
     "metrics",
     "name",

@@ -231,7 +231,11 @@ def _templates(plan: StarterFolder) -> str:
         "say": (f"{text}\n\nThe {question} of this is", False),
     }
     choices = json.dumps(" ||| ".join(plan.labels.choices), ensure_ascii=False)
-    lines = [f"dataset: {plan.name}", "templates:"]
+    columns = {LABEL: plan.labels.column} | {name: column for column, name in names.items()}
+    renamed = {name: column for name, column in columns.items() if name != column}
+    lines = [f"dataset: {plan.name}"]
+    lines += [f"columns: {json.dumps(renamed, ensure_ascii=False)}"] if renamed else []
+    lines += ["templates:"]
     for name, (asked, shown) in prompts.items():
         jinja = f"{asked} ||| {{{{answer_choices[{LABEL}]}}}}"
         lines += [

@@ -38,6 +38,10 @@ VERBS = {
         "t0.cli.eval",
         "evaluates a checkpoint in any format on T0's held-out datasets, or any tasks",
     ),
+    "predict": (
+        "t0.cli.predict",
+        "predicts for new rows with a prompt of the model, and writes them as a table",
+    ),
     "merge": ("t0.cli.merge", "merges the shards of a rank evaluation"),
     "export-eval": (
         "t0.cli.export_eval",

@@ -195,7 +195,10 @@ def _json_input(where: str, line: bytes) -> tuple[str, str | None]:
 
 
 def _expected_fields() -> str:
-    return '{"inputs": "..."}, and "targets" where they are known'
+    return (
+        '{"inputs": "..."}, and "targets" where they are known. For rows with other columns: '
+        "t0 predict"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

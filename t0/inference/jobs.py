@@ -25,12 +25,16 @@ from t0.inference.inputs import InputSource, LengthLimits
 from t0.inference.methods import EOS
 from t0.inference.prediction_jobs import PredictionJob, shard_suffix
 from t0.mesh import devices
+from t0.sources.readers import FORMATS
 
 # The settings class that gin configures. Other engines use the original class, which does not need
 # gin.
 InferenceSettings = gin.external_configurable(
     prediction_jobs.InferenceSettings, "infer", module="t0"
 )
+
+
+_TABLES = tuple(extension for extension, kind in FORMATS.items() if kind != "jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +80,7 @@ def _open_sources(settings: InferenceSettings, run: RunArguments) -> list[InputS
     name = settings.mixture_or_task_name
     task = opening.known_mixture(name) if name else None
     if settings.input_file:
+        _check_no_table(settings.input_file)
         feature = task.output_features.get("inputs") if task else None
         add_eos = (
             bool(feature and feature.add_eos) if settings.add_eos is None else settings.add_eos
@@ -92,6 +97,15 @@ def _open_sources(settings: InferenceSettings, run: RunArguments) -> list[InputS
         for each in seqio.get_subtasks(task)
         if settings.split in each.splits
     ]
+
+
+def _check_no_table(path: str) -> None:
+    """Raises a UserError if the extension of an input file is that of a table of rows."""
+    if path.removesuffix(".gz").endswith(_TABLES):
+        raise UserError(
+            f"infer.input_file reads one input per line, and {path} is a table of rows. To predict "
+            f"with a prompt of the model: t0 predict MODEL {path} --output FILE"
+        )
 
 
 def has_generator(model_type: str) -> bool:

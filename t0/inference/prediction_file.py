@@ -110,7 +110,8 @@ class PredictionFile:
             also = "" if happened == "was made" else f" and {self._folder}"
             raise UserError(
                 f"{self.path} {happened} with other settings: {'; '.join(differing)}. Use another "
-                f"folder (infer.output_dir), or remove {self.path}{also} and start again"
+                f"folder (infer.output_dir; `t0 predict`: --output), or remove {self.path}{also} "
+                "and start again"
             )
 
     def save_batch(self, window: int, batch: int, predictions: BatchPredictions) -> None:

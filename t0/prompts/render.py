@@ -4,6 +4,7 @@
     prompt.apply(row)      # ["Suppose It rains. Can we infer ...?", "Yes"], as promptsource's apply
     prompt.choices(row)    # ["Yes", "No"], as promptsource's get_answer_choices_list
     prompt.example(row)    # Example(inputs=..., targets="Yes", choices=["Yes", "No"]), T0's rule
+    prompt.example({"premise": ..., "hypothesis": ...}, labeled=False)     # for predictions
 
 All templates share one Jinja environment. It has promptsource's additions to Jinja and nothing
 else: the global `zip` and the filters `choice`, `most_frequent` and `highlight`. This module
@@ -38,7 +39,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jinja2
@@ -46,8 +47,9 @@ from jinja2 import meta, nodes, sandbox
 from jinja2.filters import do_truncate
 
 from t0.errors import UserError
-from t0.prompts import budget
+from t0.prompts import budget, unlabeled
 from t0.prompts.templates import Template
+from t0.prompts.unlabeled import SEPARATOR
 
 STREAM = "\0stream"
 """The variable that holds the row's `random.Random`. No column can have this name."""
@@ -389,7 +391,6 @@ def _columns_read(source: str) -> frozenset[str]:
 NO_LABEL = "<NO LABEL>"
 """The target that T0 uses instead of an empty one, so that rows without a label are kept."""
 
-_SEPARATOR = "|||"
 # While rendering, promptsource replaces the separator inside a row's text with this string. We use
 # the same string, because its length matters when printed texts are truncated.
 _PIPE_PROTECTOR = "3ed2dface8203c4c9dfb1a5dc58e41e0"
@@ -414,13 +415,14 @@ class _Program(NamedTuple):
     is_constant: bool
     limits: budget.Limits | None
 
-    def render(self, variables: Mapping[str, Any]) -> str:
+    def render(self, variables: Mapping[str, Any], *, labeled: bool = True) -> str:
+        read = iter if labeled else unlabeled.until_separator
         if self.limits is None:
-            return "".join(self.code.root_render_func(self.code.new_context(variables)))
+            return "".join(read(self.code.root_render_func(self.code.new_context(variables))))
         meter = budget.Meter(self.limits)
         context = self.code.new_context({**variables, budget.METER: meter})
         with budget.use_meter(meter):
-            return "".join(meter.collect(self.code.root_render_func(context)))
+            return "".join(meter.collect(read(self.code.root_render_func(context))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +468,7 @@ def prepared(row: Mapping[str, Any]) -> PreparedRow:
 def _protect_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a copy of the row with the separator replaced in all texts, also in nested ones."""
     return {
-        name: value.replace(_SEPARATOR, _PIPE_PROTECTOR)
+        name: value.replace(SEPARATOR, _PIPE_PROTECTOR)
         if isinstance(value, str)
         else _protect_nested(value)
         if isinstance(value, list | dict | tuple) and _holds_separator(value)
@@ -477,7 +479,7 @@ def _protect_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _holds_separator(value: Any) -> bool:
     if isinstance(value, str):
-        return _SEPARATOR in value
+        return SEPARATOR in value
     if isinstance(value, Mapping):
         return any(map(_holds_separator, value)) or any(map(_holds_separator, value.values()))
     return isinstance(value, list | tuple) and any(map(_holds_separator, value))
@@ -485,7 +487,7 @@ def _holds_separator(value: Any) -> bool:
 
 def _protect_nested(value: Any) -> Any:
     if isinstance(value, str):
-        return value.replace(_SEPARATOR, _PIPE_PROTECTOR)
+        return value.replace(SEPARATOR, _PIPE_PROTECTOR)
     if isinstance(value, Mapping):
         return {_protect_nested(key): _protect_nested(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -542,20 +544,22 @@ class CompiledTemplate:
         self.compile()  # here, because a message about a syntax error must not name the row
         return self._render_with_copy(self._choice_list, row, row_index)
 
-    def example(self, row: Mapping[str, Any], row_index: int = 0) -> Example | None:
+    def example(
+        self, row: Mapping[str, Any], row_index: int = 0, *, labeled: bool = True
+    ) -> Example | None:
         """Renders the row with T0's rules; returns None for a row that T0 drops.
 
         The rules are those of `apply_template` in the original `t0/seqio_tasks/utils.py`. Hyphens
         in column names become underscores. A row that does not render to two parts, or whose inputs
         are empty, is dropped. An empty target becomes `<NO LABEL>`. The choices are rendered once
         and also used for the body. To render a row with several templates, pass the result of
-        `prepared`.
+        `prepared`. If not `labeled`, rendering ends at the separator; the target is `<NO LABEL>`.
 
         Raises:
           UserError: the row has a column `answer_choices`, or rendering fails.
         """
         row = row if isinstance(row, PreparedRow) else prepared(row)
-        texts, choices, cut = self._render(row, row_index)
+        texts, choices, cut = self._render(row, row_index, labeled=labeled)
         if len(texts) != 2 or not texts[0]:
             return None
         try:
@@ -592,7 +596,7 @@ class CompiledTemplate:
         Such a `|||` is in a list or an object that the template reads, or in the text of a choice.
         """
         row = remove_hyphens(row)
-        of_choices = self._columns_of("answer_choices") if self.template.answer_choices else ()
+        of_choices = self._columns_of("answer_choices")
         return any(
             _holds_separator(row.get(name))
             for name in self.columns
@@ -634,10 +638,16 @@ class CompiledTemplate:
     @cached_property
     def columns(self) -> frozenset[str]:
         """The names that the body and the choices read from the row, except `answer_choices`."""
-        names = self._columns_of("jinja")
-        if self.template.answer_choices is not None:
-            names |= self._columns_of("answer_choices")
+        names = self._columns_of("jinja") | self._columns_of("answer_choices")
         return names - {"answer_choices"}
+
+    @cached_property
+    def input_columns(self) -> frozenset[str]:
+        """The names in `columns` that inputs and choices read: all that an unlabeled row needs."""
+        tree = ENVIRONMENT.parse(self._source("jinja"))
+        unlabeled.remove_targets(tree.body)
+        names = meta.find_undeclared_variables(tree) - {"answer_choices"}
+        return self._columns_of("answer_choices") | names
 
     @cached_property
     def is_random(self) -> bool:
@@ -661,7 +671,7 @@ class CompiledTemplate:
         return None if self.template.answer_choices is None else self._compile("answer_choices")
 
     def _source(self, field: str) -> str:
-        size = len(getattr(self.template, field))
+        size = len(getattr(self.template, field) or "")
         if size > budget.LONGEST_TEMPLATE and not self.template.published:
             raise UserError(
                 f"{self._label}: its {field} has {size:,} characters, more than "
@@ -697,20 +707,21 @@ class CompiledTemplate:
 
     def _columns_of(self, field: str) -> frozenset[str]:
         try:
-            return _columns_read(self._source(field))
+            return _columns_read(self._source(field) or "")
         except jinja2.TemplateSyntaxError as error:
             raise self._syntax_error(field, error) from error
         except (RecursionError, MemoryError, SyntaxError, OverflowError, ValueError) as error:
             raise self._too_large(field, error) from error
 
     def _render(
-        self, row: Mapping[str, Any], row_index: int
+        self, row: Mapping[str, Any], row_index: int, *, labeled: bool = True
     ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
         self.compile()  # here, because a message about a syntax error must not name the row
-        return self._render_with_copy(self._render_texts_and_choices, row, row_index)
+        render = partial(self._render_texts_and_choices, labeled=labeled)
+        return self._render_with_copy(render, row, row_index)
 
     def _render_texts_and_choices(
-        self, variables: dict[str, Any]
+        self, variables: dict[str, Any], *, labeled: bool
     ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
         if "answer_choices" in variables:
             raise UserError(
@@ -721,7 +732,8 @@ class CompiledTemplate:
         # Pass a copy, because a template can change the list that it receives.
         variables["answer_choices"] = None if choices is None else _protect_nested(choices)
         cuts = variables[_CUTS] = []
-        return _split(self._body.render(variables)), choices, tuple(cuts)
+        text = self._body.render(variables, labeled=labeled)
+        return _split(text), choices, tuple(cuts)
 
     def _render_with_copy(
         self, render: Callable[[dict[str, Any]], Any], row: Mapping[str, Any], row_index: int
@@ -792,4 +804,4 @@ class CompiledTemplate:
 
 def _split(text: str) -> list[str]:
     """Splits at the template's separators, then restores the separators inside the row's text."""
-    return [piece.replace(_PIPE_PROTECTOR, _SEPARATOR).strip() for piece in text.split(_SEPARATOR)]
+    return [piece.replace(_PIPE_PROTECTOR, SEPARATOR).strip() for piece in text.split(SEPARATOR)]

@@ -20,10 +20,11 @@ A file looks like this:
         reference: ''
 
 Every deviation from the format raises a UserError with the file, the line and the template's name.
-`name` and `jinja` are required; the other keys have promptsource's defaults. This project adds the
-key `truncate`: with `truncate: false`, texts of more than 2,048 characters are printed in full.
-Jinja syntax errors are found only when a template is compiled (`t0.prompts.render`), so that T0's
-65 files are read quickly.
+`name` and `jinja` are required; the other keys have promptsource's defaults. This project adds two
+keys. With `truncate: false`, texts of more than 2,048 characters are printed in full. At the top of
+the file, `columns: {review_text: review text}` says that the templates' `review_text` is the column
+`review text` of the user's own file. Jinja syntax errors are found only when a template is compiled
+(`t0.prompts.render`), so that T0's 65 files are read quickly.
 
 Promptsource must be installed as a distribution (`bin/setup` installs it). It is used as a folder
 of data and never imported, because its modules need pandas and pkg_resources and take a second to
@@ -120,6 +121,8 @@ class Template:
         text as in promptsource, even if a label selects no choice. It is ignored when templates are
         compared.
       truncate: whether texts of more than 2,048 characters are truncated when they are printed.
+      columns: (name in the template, column of the user's own file) for the columns that `t0 init`
+        has renamed. Predictions read these columns. It is ignored when templates are compared.
     """
 
     name: str
@@ -133,6 +136,7 @@ class Template:
     where: str = field(default="", compare=False)
     published: bool = field(default=False, compare=False)
     truncate: bool = True
+    columns: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,7 @@ _FILE_KEYS = {
     "templates": _Key((dict,), "a mapping from ids to !Template entries", required=True),
     "dataset": _Key((str, _NONE), "text"),
     "subset": _Key((str, _NONE), "text"),
+    "columns": _Key((dict,), "a mapping from names in templates to columns of your file"),
 }
 _TEMPLATE_KEYS = {
     "name": _Key((str,), "text", required=True),
@@ -241,8 +246,11 @@ def read_template_file(path: str | Path, *, published: bool = False) -> Template
             f"got {_describe(content)}."
         )
     _check(content, _FILE_KEYS, str(path))
+    columns = tuple(content.get("columns", {}).items())
+    if not all(isinstance(name, str) for pair in columns for name in pair):
+        raise UserError(f"{path}: columns must map texts to texts; put quotes around numbers.")
     entries = content["templates"].items()
-    templates = [_template(path, key, entry, published) for key, entry in entries]
+    templates = [_template(path, key, entry, published, columns) for key, entry in entries]
     by_name: dict[str, Template] = {}
     for template in templates:
         first = by_name.setdefault(template.name, template)
@@ -259,7 +267,9 @@ def read_template_file(path: str | Path, *, published: bool = False) -> Template
     )
 
 
-def _template(path: Path, key: object, entry: object, published: bool) -> Template:
+def _template(
+    path: Path, key: object, entry: object, published: bool, columns: tuple[tuple[str, str], ...]
+) -> Template:
     if not isinstance(entry, _Tagged):
         raise UserError(
             f"{path}: the entry '{key}' is {_describe(entry)}, not a template: write "
@@ -288,6 +298,7 @@ def _template(path: Path, key: object, entry: object, published: bool) -> Templa
         where=where,
         published=published,
         truncate=fields.get("truncate", True),
+        columns=columns,
     )
 
 

@@ -34,6 +34,7 @@ _WITH_GIN_NAMES = (
     "t0.training.loop",
     "t0.training.optimizers",
     "t0.run.evaluation_dispatch",
+    "t0.run.row_prediction",
     "t0.run.run_files",
 )
 # Old module that gin files and operative configs may import -> the module that has its names now.

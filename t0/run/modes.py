@@ -24,7 +24,7 @@ from t0.feeding.opening import open_dataset_function
 from t0.inference import jobs, predict, text_decoder
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
-from t0.run import evaluation_dispatch, tpu_checks
+from t0.run import evaluation_dispatch, row_prediction, tpu_checks
 from t0.scoring import decoded, perplexity
 from t0.scoring.mesh_model import MeshModel, both_vocabularies
 from t0.training import checkpointing, estimator, loop, model_directory
@@ -298,6 +298,9 @@ def _perplexity(run: ConfiguredRun) -> None:
 
 def _infer(run: ConfiguredRun) -> None:
     """Predicts with our inference; uses Mesh TensorFlow's if ours does not support the run."""
+    if row_prediction.RowPredictionSettings().rows:
+        row_prediction.predict(run.read(), run.checkpoint)
+        return
     model_type = bound("run.model_type", ENCODER_DECODER)
     if not jobs.uses_own_inference(model_type):
         decode = bound("infer_model.decode_fn")

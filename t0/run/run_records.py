@@ -15,6 +15,7 @@ from t0.config import masking, operative
 from t0.feeding import opening
 from t0.mesh.devices import activation_dtype
 from t0.mesh.gather_embedding import bind_gather_embedding
+from t0.tasks.prompted_tasks import prompts_of_mixture
 from t0.training import checkpointing, graph, model_directory
 from t0.training.checkpointing import Keep
 from t0.training.graph import TrainingSpec
@@ -45,7 +46,9 @@ def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
     )
     Keep(spec.keep_checkpoint_max)
     stock, ours = operative.split(masking.mask_config(gin.operative_config_str))
+    prompts = data.spec and prompts_of_mixture(data.spec.mixture, data.spec.lengths)
     return {
+        **({model_directory.PROMPTS_FILE: prompts.to_json()} if prompts else {}),
         operative.FILE: stock,
         operative.OURS: ours,
         model_directory.CONFIGURATION_FILE: model_directory.configuration_text(

@@ -145,7 +145,9 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
         "EVAL_OUTPUT_DIR": evaluation.output,
         "MIXTURE_OR_TASK_SPLIT": evaluation.split,
         "TASK_FEATURE_LENGTHS": dict(lengths),
-        "BATCH_SIZE": _choose_batch_size(evaluation, sum(lengths.values())),
+        "BATCH_SIZE": choose_batch_size(
+            evaluation.engine, evaluation.device, sum(lengths.values()), evaluation.batch_tokens
+        ),
         "USE_CACHED_TASKS": bool(evaluation.cache_dirs),
         "t0.evaluation.tasks": list(evaluation.tasks),
         "t0.evaluation.examples": evaluation.examples,
@@ -176,12 +178,19 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
     return [*words, *(f"--gin_param={name} = {value!r}" for name, value in gin.items())]
 
 
-def _choose_batch_size(evaluation: WholeEvaluation, tokens: int) -> int:
-    """Returns the number of sequences per batch, a multiple of the number of GPUs in use."""
-    if evaluation.engine == "torch":
-        gpus = int(torch_evaluation.uses_gpu(evaluation.device))
+def choose_batch_size(engine: str, device: str, tokens: int, most: int | None = None) -> int:
+    """Returns the number of sequences per batch, a multiple of the number of GPUs in use.
+
+    Args:
+      engine: "tensorflow" or "torch".
+      device: the device of the engine "torch".
+      tokens: the maximum number of tokens per sequence.
+      most: the maximum number of tokens per batch; None for this machine's default.
+    """
+    if engine == "torch":
+        gpus = int(torch_evaluation.uses_gpu(device))
     else:
         gpus = len(devices.visible_gpus())
-    most = evaluation.batch_tokens or MAX_TOKENS["gpu" if gpus else "cpu"] * max(1, gpus)
+    most = most or MAX_TOKENS["gpu" if gpus else "cpu"] * max(1, gpus)
     each = max(1, gpus)
     return max(1, most // tokens // each) * each

@@ -27,7 +27,15 @@ from t0.config.bindings import bound
 from t0.errors import UserError, original
 from t0.feeding import opening
 from t0.scoring import answers, ranking, records
-from t0.scoring.batching import BatchPlan, Costs, SortedPlan, model_costs, plan_packed, plan_padded
+from t0.scoring.batching import (
+    BatchLimits,
+    BatchPlan,
+    Costs,
+    SortedPlan,
+    model_costs,
+    plan_packed,
+    plan_padded,
+)
 from t0.scoring.examples import RankTaskFacts, ScoringTask
 from t0.scoring.mesh_model import (
     MeshModel,
@@ -116,15 +124,15 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
         for step, path in checkpoints.items()
     ]
     scorers: list[Any] = []
-    build_mesh_scorer = functools.partial(_build_scorer, model, vocabularies)
+    build_own_scorer = functools.partial(build_mesh_scorer, model, vocabularies)
 
     def build_scorer() -> ranking.ChoiceScorer:
-        scorers.append((make_scorer or build_mesh_scorer)(settings.dtype))
+        scorers.append((make_scorer or build_own_scorer)(settings.dtype))
         return scorers[0]
 
     def make_plan(tasks: Sequence[ScoringTask], scorer: Any) -> BatchPlan:
         limits = ranking.batch_limits(batch_size, lengths, vocabularies[1].vocab_size, scorer)
-        return _plan(tasks, scorer, limits, runs[0]["checkpoint"], settings.max_shapes)
+        return plan_batches(tasks, scorer, limits, runs[0]["checkpoint"], settings.max_shapes)
 
     def decoder() -> answers.Decoder:
         for scorer in scorers:
@@ -156,14 +164,23 @@ def _ranked_tasks(
     }
 
 
-def _plan(
-    tasks: Sequence[ScoringTask], scorer: Any, limits: Any, checkpoint: str, most_shapes: int
+def plan_batches(
+    tasks: Sequence[ScoringTask], scorer: Any, limits: BatchLimits, checkpoint: str, max_shapes: int
 ) -> BatchPlan:
+    """Plans the batches of all tasks in the way that suits the engine.
+
+    Args:
+      tasks: all tasks.
+      scorer: Mesh TensorFlow's scorer or another engine's.
+      limits: the limits of a batch.
+      checkpoint: the checkpoint, which gives the model's costs.
+      max_shapes: the maximum number of batch shapes in Mesh TensorFlow.
+    """
     if not isinstance(scorer, MeshScorer):
         return SortedPlan(limits)
     if not scorer.packs:
-        return plan_padded(tasks, limits, most_shapes=most_shapes)
-    return plan_packed(tasks, _costs(checkpoint), limits, most_shapes=most_shapes)
+        return plan_padded(tasks, limits, most_shapes=max_shapes)
+    return plan_packed(tasks, _costs(checkpoint), limits, most_shapes=max_shapes)
 
 
 def rank_task_facts(
@@ -265,7 +282,8 @@ def _warn_of_cut_examples() -> None:
         )
 
 
-def _build_scorer(spec: MeshModel, vocabularies: tuple[Any, Any], dtype: str) -> MeshScorer:
+def build_mesh_scorer(spec: MeshModel, vocabularies: tuple[Any, Any], dtype: str) -> MeshScorer:
+    """Builds the configured model with activations of type `dtype`, and returns its scorer."""
     model, placement = build_model(spec, vocabularies)
     types = mesh_utils.get_variable_dtype()
     if dtype == "bfloat16":

@@ -264,6 +264,16 @@ def count_task(
       UserError: if the split is empty, if its labels are hidden, if too many examples are excluded,
         or if too many choices are truncated.
     """
+    task = count_examples(facts, read, lengths)
+    if not len(task.choices):
+        raise UserError(f"task {facts.name} has no examples in this split")
+    _check_excluded(task, max_excluded_share)
+    _check_truncated(task, max_truncated_targets_share)
+    return task
+
+
+def count_examples(facts: RankTaskFacts, read: ReadRecords, lengths: Lengths) -> ScoringTask:
+    """Counts a task's examples, which may have no correct choice. The arguments: `count_task`."""
     choices: list[int] = []
     gold: list[int] = []
     numbers: list[int] = []
@@ -287,9 +297,7 @@ def count_task(
             listed.count += 1
             if listed.count <= _LISTED:
                 listed.first.append(example.idx)
-    if not choices:
-        raise UserError(f"task {facts.name} has no examples in this split")
-    task = ScoringTask(
+    return ScoringTask(
         facts=facts,
         read=read,
         lengths=lengths,
@@ -302,9 +310,6 @@ def count_task(
         documents=_first_of_document(numbers, keys, facts),
         ids=ids_in_rows(*facts.rows, len(numbers)) if facts.rows else None,
     )
-    _check_excluded(task, max_excluded_share)
-    _check_truncated(task, max_truncated_targets_share)
-    return task
 
 
 def _first_of_document(

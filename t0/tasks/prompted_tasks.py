@@ -16,6 +16,7 @@ choice is correct if it equals the stripped target exactly. The source's `report
 that the template drops and the rows without a label. Caching stores these counts with the cache.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -26,6 +27,7 @@ from t0.catalogue import SCORE_EVAL, PromptedTask
 from t0.catalogue.prompted_task import open_rows
 from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
 from t0.prompts import CompiledTemplate, RowReport, Template
+from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
 from t0.sources import SplitRows, document_column, document_key, hidden_label, local_files
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
@@ -204,6 +206,35 @@ def _output_features() -> dict[str, seqio.Feature]:
         "inputs": seqio.Feature(vocabulary, add_eos=False, dtype=tf.int32),
         "targets": seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32),
     }
+
+
+def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPrompts | None:
+    """Returns the prompts of a mixture's or task's tasks, to be recorded with a model.
+
+    Args:
+      name: the name in SeqIO's registry, or None.
+      lengths: the limits {"inputs": tokens, "targets": tokens} of the run.
+
+    Returns:
+      the prompts; None if no task is made from a prompt.
+    """
+    registered = {*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()}
+    tasks = seqio.get_subtasks(seqio.get_mixture_or_task(name)) if name in registered else ()
+    recorded, vocabulary = {}, ""
+    for task in tasks:
+        source = task.source
+        if isinstance(source, PromptedSource):
+            feature = task.output_features["inputs"]
+            vocabulary = feature.vocabulary.sentencepiece_model_file
+            recorded[source.seed_name] = RecordedPrompt(
+                source.seed_name,
+                "/".join(filter(None, (source.dataset, source.subset))),
+                feature.add_eos,
+                dataclasses.replace(source.template, where=""),
+            )
+    if not recorded:
+        return None
+    return ModelPrompts(dict(lengths), vocabulary, tuple(recorded.values()))
 
 
 def task_definitions(task: PromptedTask) -> dict[str, dict[str, Any]]:

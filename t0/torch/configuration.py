@@ -1,7 +1,7 @@
 """Writes a specification's configuration files into the model directory, and compares them.
 
     check_same(spec, allowed=False)      # UserError if the run began with another configuration
-    write(spec)                          # configuration.json, operative_config.gin
+    write(spec)                   # configuration.json, operative_config.gin, prompts.json
 
 Both engines write the same files, and compare them in the same way.
 """
@@ -13,10 +13,10 @@ from t0.errors import UserError, unknown_name
 from t0.files import write_whole
 from t0.files.untrusted import parsed_json
 from t0.training import model_directory
-from t0.training.model_directory import CONFIGURATION_FILE
+from t0.training.model_directory import CONFIGURATION_FILE, PROMPTS_FILE
 
 # The configuration files that a specification may contain, by their names in a model directory.
-_RECORDS = (CONFIGURATION_FILE, "operative_config.gin", "operative_config.t0.gin")
+_RECORDS = (CONFIGURATION_FILE, PROMPTS_FILE, "operative_config.gin", "operative_config.t0.gin")
 
 
 def check_same(spec: RunSpec, *, allowed: bool) -> None:
@@ -49,4 +49,7 @@ def check_same(spec: RunSpec, *, allowed: bool) -> None:
 def write(spec: RunSpec) -> None:
     """Writes the configuration files of the specification into the model directory."""
     for name, text in spec.records.items():
-        write_whole(f"{spec.model_dir}/{name}", text)
+        if name == PROMPTS_FILE:
+            model_directory.save_prompts(spec.model_dir, text, spec.inputs_vocabulary.file)
+        else:
+            write_whole(f"{spec.model_dir}/{name}", text)

@@ -34,6 +34,7 @@ from t0.compat import tf1 as tf
 from t0.config import masking, operative
 from t0.errors import UserError, say, write_reason
 from t0.files import object_facts, paths, publishing
+from t0.tasks.prompted_tasks import prompts_of_mixture
 from t0.training import model_directory, resume_file
 from t0.training.graph import TrainingGraph
 from t0.training.stepping import finished_line
@@ -395,6 +396,13 @@ def save_configuration(model_dir: str) -> None:
     path = os.path.join(model_dir, model_directory.CONFIGURATION_FILE)  # noqa: PTH118
     publishing.write_whole(path, model_directory.configuration_text(configuration()))
     save_operative_config(model_dir)
+
+
+def save_prompts(model_dir: str, mixture: str | None, lengths: Mapping[str, int]) -> None:
+    """Writes the prompts of a mixture's tasks with their vocabulary, if it has prompted tasks."""
+    prompts = prompts_of_mixture(mixture, lengths)
+    if prompts:
+        model_directory.save_prompts(model_dir, prompts.to_json(), prompts.vocabulary)
 
 
 def save_operative_config(model_dir: str) -> None:

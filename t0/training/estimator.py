@@ -239,6 +239,10 @@ class _ConfigHook(tf.estimator.SessionRunHook):
         del run_context
         if self._model_dir:
             checkpointing.save_operative_config(self._model_dir)
+            mixture = bound("mesh_train_dataset_fn.mixture_or_task_name")
+            lengths = bound("run.sequence_length")
+            if isinstance(lengths, Mapping):
+                checkpointing.save_prompts(self._model_dir, mixture, lengths)
             self._model_dir = None
 
 

@@ -139,6 +139,9 @@ class _Session:
         if not latest:
             stepping.begin(int(self._session.run(self._graph.step)))
         checkpointing.save_configuration(model_dir)
+        if self._data.spec:
+            mixture, lengths = self._data.spec.mixture, self._data.spec.lengths
+            checkpointing.save_prompts(model_dir, mixture, lengths)
 
     def _fill(
         self, latest: str | None, stepping: Stepping, options: LoopOptions, time_limit: TimeLimit

@@ -25,14 +25,16 @@ import os
 import posixpath
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from t0.config import masking
 from t0.config.specification import Count
 from t0.errors import UserError, short_reason
-from t0.files import paths
+from t0.files import paths, write_whole
 from t0.files.untrusted import parsed_json
+from t0.prompts.model_prompts import FILE as PROMPTS_FILE
+from t0.prompts.model_prompts import VOCABULARY_FILE
 
 LOCK_FILE = ".trainer"
 _HELD = (errno.EACCES, errno.EAGAIN)
@@ -52,11 +54,16 @@ _MAY_DIFFER = re.compile(
 
 
 @contextlib.contextmanager
-def lock(model_dir: str) -> Iterator[None]:
+def lock(model_dir: str, busy: Callable[[str, str], str] | None = None) -> Iterator[None]:
     """Locks the directory while the context is open.
 
+    Args:
+      model_dir: the directory, which is created if necessary.
+      busy: (the other process, the advice to end it) -> the message of the error; None for that of
+        training runs.
+
     Raises:
-      UserError: if another process is training in the directory. The message names the process.
+      UserError: if another process uses the directory. The message names the process.
     """
     if "://" in model_dir:
         yield
@@ -69,7 +76,7 @@ def lock(model_dir: str) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _HELD and not isinstance(error, PermissionError):
-                raise _locked_error(model_dir) from error
+                raise _locked_error(model_dir, busy) from error
             # If the directory is not writable, the error is reported with the first checkpoint.
             yield
             return
@@ -84,7 +91,7 @@ def _this_process() -> dict[str, object]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
 
 
-def _locked_error(model_dir: str) -> UserError:
+def _locked_error(model_dir: str, busy: Callable[[str, str], str] | None) -> UserError:
     try:
         owner = parsed_json((Path(model_dir) / LOCK_FILE).read_bytes())
         pid = int(owner["pid"])
@@ -92,6 +99,8 @@ def _locked_error(model_dir: str) -> UserError:
         end = f"end it (kill -TERM {pid}: it saves first)"
     except (OSError, ValueError, KeyError, TypeError):
         who, end = "another process", "end it"
+    if busy:
+        return UserError(busy(who, end))
     return UserError(
         f"{model_dir} is in use by another training run ({who}): two trainers would overwrite each "
         f"other's checkpoints. Wait for it, {end}, or use another --model_dir"
@@ -113,6 +122,19 @@ def comparable_values(values: Mapping[str, str]) -> dict[str, str]:
         if named == reached:
             return {name: value for name, value in values.items() if name in reached}
         reached = named
+
+
+def save_prompts(model_dir: str, text: str, vocabulary: str) -> None:
+    """Writes the prompts of a run and, if its vocabulary is a local file, a copy of that.
+
+    Args:
+      model_dir: the run's model directory.
+      text: the text of `prompts.json`.
+      vocabulary: the path of the run's vocabulary.
+    """
+    if "://" not in vocabulary and paths.exists(vocabulary):
+        write_whole(posixpath.join(model_dir, VOCABULARY_FILE), paths.read_bytes(vocabulary))
+    write_whole(posixpath.join(model_dir, PROMPTS_FILE), text)
 
 
 def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list[str]:

@@ -384,6 +384,8 @@ def test_model_directory_records_equal_mesh_tensorflow(world, tmp_path):
     assert done.returncode == 0, done.stderr
     read = {folder: (folder / "configuration.json").read_text() for folder in (theirs, ours)}
     assert json.loads(read[ours]) == json.loads(read[theirs])
+    for name in ("prompts.json", "spiece.model"):
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes()
     assert (ours / "commands" / "command").is_file()
     for name in ("operative_config.gin", "operative_config.t0.gin"):
         lines = [

@@ -1,0 +1,130 @@
+"""`t0 predict MODEL ROWS --output FILE`: predicts for new rows with a prompt of the model.
+
+t0 predict tickets/model new_tickets.csv --output predicted.csv
+t0 predict tickets/model new_tickets.jsonl --output predicted.parquet --all_choices
+t0 predict t0_run/model questions.tsv --output answers.tsv --prompt=sciq_Direct_Question
+
+The rows need no labels. They may have any format of training data. The output has the same columns
+and rows in the same order, with the columns `prediction` and `probability` (of the chosen answer
+among all choices). For a prompt without choices, these are the generated text and its `score`, the
+sum of the log-probabilities of its tokens. Lengths, vocabulary and prompts are those of the model
+directory.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from t0.cli.arguments import add_shared
+from t0.errors import UserError, say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
+    add = parser.add_argument
+    add("model", help="a model directory of a training run, or a checkpoint in it")
+    add("rows", help="a file with rows: csv, tsv, jsonl, json (also .gz), parquet or arrow")
+    add("--output", required=True, metavar="FILE", help="a .csv, .tsv, .jsonl or .parquet file")
+    prompt = "a prompt of the model (default, for one dataset: its first prompt with choices)"
+    add("--prompt", metavar="NAME", help=prompt)
+    choices = "also write the probability of each choice, in a column for each"
+    add("--all_choices", action="store_true", help=choices)
+    add("--batch_tokens", type=int, metavar="N", help="maximum number of tokens per batch")
+    add("--vocab", help="SentencePiece model (default: the model's own)")
+    add("--activation_dtype", default="float32", choices=["auto", "float32", "bfloat16"])
+    engine = "what computes: auto is PyTorch if it is installed and sees a GPU, else TensorFlow"
+    add("--engine", default="auto", choices=["auto", "tensorflow", "torch"], help=engine)
+    device = "PyTorch's device (default: auto, CUDA if there is a GPU)"
+    add("--device", default="auto", choices=["auto", "cuda", "cpu"], help=device)
+    add_shared(parser, "skip_bad_rows")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Predicts, prints notes about the rows, and returns the exit status.
+
+    Raises:
+      UserError: the model, the rows or the output cannot be used.
+    """
+    from t0.checkpoints import look_alikes
+    from t0.files import paths
+    from t0.files.any_path import any_path
+    from t0.inference.row_predictions import RowTask, open_rows, write_predictions
+    from t0.prompts import model_prompts
+    from t0.training import model_directory
+
+    if args.batch_tokens is not None and args.batch_tokens < 1:
+        raise UserError(f"--batch_tokens {args.batch_tokens}: expected a number from 1")
+    look_alikes.check(any_path(args.model))
+    prompts_folder = model_prompts.find_model_folder(args.model)
+    prompts = model_prompts.read_model_prompts(prompts_folder)
+    task = RowTask(open_rows(args.rows), prompts.choose(args.prompt))
+    _check_output(args.output)
+    task.check()
+    folder = f"{args.output}.partial"
+
+    def busy(who: str, end: str) -> str:
+        return f"{args.output} is being written by {who}. Wait, {end}, or choose another --output"
+
+    with model_directory.lock(folder, busy):
+        try:
+            lines = _write_lines(args, folder, prompts_folder, prompts, task)
+            notes = write_predictions(task, lines, args.output, all_choices=args.all_choices)
+        except UserError:
+            _remove_if_empty(folder)
+            raise
+        paths.remove(folder)
+    for note in notes:
+        say(note)
+    return 0
+
+
+def _check_output(output: str) -> None:
+    from t0.inference.prediction_table import check_format
+
+    check_format(output)
+    if os.path.lexists(output):
+        raise UserError(f"{output} exists already: remove it, or choose another --output")
+    if not Path(output).absolute().parent.is_dir():
+        raise UserError(f"--output={output}: the folder {Path(output).parent} does not exist")
+
+
+def _write_lines(
+    args: argparse.Namespace, folder: str, prompts_folder: str, prompts: Any, task: Any
+) -> str:
+    """Predicts into `folder`; returns the file with a line for each row that can be rendered."""
+    from t0.prompts.model_prompts import VOCABULARY_FILE
+
+    copied = os.path.join(prompts_folder, VOCABULARY_FILE)  # noqa: PTH118 (gs:// paths)
+    own = copied if os.path.exists(copied) else prompts.vocabulary  # noqa: PTH110
+    vocabulary = os.environ["T0_VOCAB"] = args.vocab or own  # t5 reads it during import
+    from t0.checkpoints import described
+    from t0.config import flags
+    from t0.run import command, row_prediction
+    from t0.run.torch_evaluation import choose_engine
+
+    engine = choose_engine(args.engine, args.device)
+    path, source = described.locate(args.model)
+    description = described.describe(path, source, Path(folder), vocabulary=vocabulary)
+    settings = row_prediction.RowPredictionSettings(
+        args.rows, prompts_folder, task.prompt.task, engine, args.device
+    )
+    words = row_prediction.command_line(
+        description,
+        settings,
+        folder=folder,
+        lengths=prompts.lengths,
+        activations=args.activation_dtype,
+        batch_tokens=args.batch_tokens,
+    )
+    command.run(flags.parse(words), sys.argv)
+    return os.path.join(folder, row_prediction.LINES)  # noqa: PTH118
+
+
+def _remove_if_empty(folder: str) -> None:
+    """Removes the folder of an unfinished run without a saved prediction."""
+    import shutil
+
+    if not any(Path(folder).glob("predictions.jsonl*")):
+        shutil.rmtree(folder, ignore_errors=True)

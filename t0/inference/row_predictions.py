@@ -1,0 +1,378 @@
+"""Predicts for the rows of a file with a prompt, on any engine. A killed run can resume.
+
+    task = RowTask(open_rows("tickets.csv"), prompt, vocabulary, {"inputs": 512, "targets": 16})
+    rank_rows(task, file, make_scorer, make_plan, checkpoint)   # a prompt with answer choices
+    task.source()                                               # inputs of a prompt without
+    write_predictions(task, "predictions.jsonl", "tickets_predicted.csv", all_choices=False)
+
+The rows of a file are divided into windows. To rank, each window is a task of `t0.scoring.ranking`,
+whose scores are saved when its last choice is scored. Both kinds of prompts first write a line of
+JSON for each row that can be rendered. `write_predictions` then writes the user's rows with the
+predictions of these lines.
+"""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t0.errors import UserError, reading, say
+from t0.inference.inputs import InferenceExample, InputSource
+from t0.inference.prediction_file import BatchPredictions, PredictionFile
+from t0.inference.prediction_table import write_table
+from t0.progress import ProgressLine
+from t0.prompts import Example, is_missing
+from t0.prompts.model_prompts import RecordedPrompt
+from t0.scoring.batching import BatchPlan
+from t0.scoring.examples import RankTaskFacts, ScoringTask, count_examples
+from t0.scoring.ranking import ChoiceScorer, score_tasks, with_scores
+from t0.scoring.records import ChoiceRecord, RecordSorter
+from t0.sources.folders import files_of, split_file
+from t0.sources.readers import FORMATS, Reader, reader_for
+
+# The number of rows whose predictions are saved together.
+WINDOW_ROWS = 128
+_ENCODED_TEXTS = 4096
+PREDICTION, PROBABILITY, SCORE = "prediction", "probability", "score"
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFile:
+    """A file with rows.
+
+    Attributes:
+      path: the file, or a folder of `Dataset.save_to_disk`.
+      reader: its reader.
+      columns: its columns.
+      count: the number of rows.
+    """
+
+    path: Path
+    reader: Reader
+    columns: tuple[str, ...]
+    count: int
+
+    def digest(self) -> str:
+        """Returns a hash of the file's bytes."""
+        digest = hashlib.sha256()
+        for path in files_of(split_file(self.path)):
+            with reading(path), path.open("rb") as file:
+                while block := file.read(2**20):
+                    digest.update(block)
+        return digest.hexdigest()
+
+
+def open_rows(path: str) -> RowFile:
+    """Opens a file of rows, in any format that training data may have.
+
+    Raises:
+      UserError: the file does not exist, is malformed, has an unknown format, or has no rows.
+    """
+    file = split_file(Path(path)) if Path(path).exists() else None
+    if file is None:
+        if not Path(path).exists():
+            raise UserError(f"{path} does not exist. Expected a file with rows")
+        raise UserError(
+            f"{path} is not a file with rows. They are read from {', '.join(FORMATS)} (text also "
+            "as .gz), chosen by the extension"
+        )
+    reader = reader_for(file.kind, (file.path,))
+    rows = RowFile(Path(path), reader, reader.columns(), reader.count())
+    if not rows.count:
+        raise UserError(f"{path} has no rows: there is nothing to predict")
+    return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class RowTask:
+    """Rows, and the prompt that renders them.
+
+    Attributes:
+      rows: the rows.
+      prompt: the prompt.
+      vocabulary: the vocabulary, as in SeqIO; None if no tokens are needed.
+      lengths: the limits {"inputs": tokens, "targets": tokens}.
+    """
+
+    rows: RowFile
+    prompt: RecordedPrompt
+    vocabulary: Any = None
+    lengths: Mapping[str, int] | None = None
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, str]:
+        """Name in the template -> column of the file. Hyphens are read as underscores."""
+        own = {name.replace("-", "_"): name for name in self.rows.columns}
+        renamed = {name: old for name, old in self.prompt.template.columns if old in own.values()}
+        return own | renamed
+
+    @functools.cached_property
+    def label_columns(self) -> list[str]:
+        """The columns of the file that only the target reads."""
+        compiled = self.prompt.compiled
+        names = sorted(compiled.columns - compiled.input_columns)
+        return [self._columns[name] for name in names if name in self._columns]
+
+    def check(self) -> None:
+        """Checks that the rows have the prompt's columns, and that one of them can be rendered.
+
+        Raises:
+          UserError: a column is missing, a column has the name of an output, or all rows fail.
+        """
+        missing = sorted(self.prompt.compiled.input_columns - self._columns.keys())
+        if missing:
+            old = dict(self.prompt.template.columns)
+            raise UserError(
+                f"{self.rows.path} has no column {', '.join(old.get(n, n) for n in missing)}, "
+                f"which the prompt {self.prompt.task} uses. Its columns: "
+                f"{', '.join(self.rows.columns)}"
+            )
+        self.check_names(self.added_columns())
+        reason = ""
+        for number, row in enumerate(self.rows.reader.rows(0, None)):
+            reason = self.reason(row, number)
+            if not reason:
+                return
+        raise UserError(f"none of the {self.rows.count:,} rows can be rendered: {reason}")
+
+    def check_names(self, added: Sequence[str]) -> None:
+        """Raises a UserError if the file already has a column that predictions add."""
+        taken = [name for name in added if name in self.rows.columns]
+        if taken:
+            raise UserError(
+                f"{self.rows.path} already has a column {taken[0]}, which predictions would "
+                "replace: rename it"
+            )
+
+    def added_columns(self) -> tuple[str, str]:
+        """Returns the names of the prediction's column and of its number's."""
+        return PREDICTION, PROBABILITY if self.prompt.is_ranked else SCORE
+
+    def render(self, row: Mapping[str, Any], number: int) -> Example | None:
+        """Renders a row without its label; returns None if it has nothing to show.
+
+        Raises:
+          UserError: the template fails on the row.
+        """
+        variables = {name: row[column] for name, column in self._columns.items()}
+        shown = [variables[n] for n in self.prompt.compiled.input_columns if n in variables]
+        if shown and all(is_missing(value) or not str(value).strip() for value in shown):
+            return None
+        return self.prompt.compiled.example(variables, number, labeled=False)
+
+    def reason(self, row: Mapping[str, Any], number: int) -> str:
+        """Returns why a row cannot be rendered; "" if it can be."""
+        try:
+            example = self.render(row, number)
+        except UserError as error:
+            return str(error)
+        return "" if example else f"in row {number} the prompt's columns are empty"
+
+    def examples(self, start: int, stop: int | None) -> Iterator[tuple[int, Example]]:
+        """Yields the number and the texts of each row that can be rendered."""
+        for number, row in enumerate(self.rows.reader.rows(start, stop), start):
+            try:
+                example = self.render(row, number)
+            except UserError:
+                continue
+            if example:
+                yield number, example
+
+    @functools.cached_property
+    def _encode(self) -> Callable[[str, bool], list[int]]:
+        @functools.lru_cache(_ENCODED_TEXTS)  # the choices repeat
+        def encode(text: str, eos: bool) -> list[int]:
+            return [*self.vocabulary.encode(text), *([self.vocabulary.eos_id] if eos else [])]
+
+        return encode
+
+    def records(self, start: int, stop: int) -> Iterator[ChoiceRecord]:
+        """Yields the answer choices of some rows. No choice is marked as correct."""
+        for number, example in self.examples(start, stop):
+            inputs = np.asarray(self._encode(example.inputs, self.prompt.inputs_eos), np.int32)
+            for index, text in enumerate(example.choices):
+                targets = np.asarray(self._encode(text, True), np.int32)
+                yield ChoiceRecord(number, index, inputs, targets, False, text)
+
+    def source(self) -> InputSource:
+        """Returns the inputs of the rows, for decoding."""
+
+        def read(shard: int, shards: int) -> Iterator[InferenceExample]:
+            for number, example in self.examples(0, None):
+                if number % shards == shard:
+                    tokens = self._encode(example.inputs, self.prompt.inputs_eos)
+                    yield InferenceExample(number, example.inputs, None, tokens)
+
+        return InputSource("rows", self.rows.count, self.facts(), read)
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the facts about the rows and the prompt that determine the predictions."""
+        prompt = json.dumps(dataclasses.asdict(self.prompt.template) | {"where": ""})
+        return {
+            "rows_sha256": self.rows.digest(),
+            "prompt": self.prompt.task,
+            "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
+        }
+
+
+def rank_rows(
+    task: RowTask,
+    file: PredictionFile,
+    make_scorer: Callable[[], ChoiceScorer],
+    make_plan: Callable[[Sequence[ScoringTask], ChoiceScorer], BatchPlan],
+    checkpoint: str,
+) -> None:
+    """Scores the answer choices of all rows, and writes a line for each row to `file`.
+
+    Args:
+      task: the rows.
+      file: the file of lines, unfinished.
+      make_scorer: builds the scorer.
+      make_plan: plans the batches of all windows.
+      checkpoint: the checkpoint.
+
+    Raises:
+      UserError: a score is not a number, or the file cannot be written.
+    """
+    with RecordSorter() as sorter:
+        windows = _read_windows(task, sorter)
+        numbers = {window.name: number for number, window in enumerate(windows)}
+        filled = [window for window in windows if len(window.choices)]
+        unsaved = {
+            name for name, number in numbers.items() if (number, 0) not in file.finished_batches
+        }
+        # A plan of all windows, so that a resumed run scores each choice in the same batch.
+        scorer = make_scorer()
+        plan = make_plan(filled, scorer)
+        say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
+        with ProgressLine(task.rows.count, unit="row", doing="predicting") as progress:
+            for window in windows:
+                if window.name not in unsaved:
+                    progress.count_before(len(window.choices))
+                elif not len(window.choices):
+                    file.save_batch(numbers[window.name], 0, BatchPredictions({}, {}))
+            options = {"task_names": unsaved, "tick": lambda *example: progress.count(1)}
+            for window, scores in score_tasks(scorer, filled, plan, **options):
+                file.save_batch(numbers[window.name], 0, _choice_lines(window, scores))
+        summary = file.finish([1] * len(windows))
+    for kind, name in (("inputs", "truncated_inputs"), ("choices", "truncated_targets")):
+        if summary.get(name):
+            print(f"  {kind} cut at the model's length limits: {summary[name]:,}")
+
+
+def _read_windows(task: RowTask, sorter: RecordSorter) -> list[ScoringTask]:
+    """Renders and tokenizes the rows once, window by window."""
+    windows = []
+    with ProgressLine(task.rows.count, unit="row", doing="rendering") as progress:
+        for start in range(0, task.rows.count, WINDOW_ROWS):
+            stop = min(start + WINDOW_ROWS, task.rows.count)
+            read = sorter.sort(task.records(start, stop))
+            name = f"{task.prompt.task}, rows {start} to {stop - 1}"
+            facts = RankTaskFacts(name, task.prompt.dataset, task.prompt.template.name, ())
+            windows.append(count_examples(facts, read, task.lengths))
+            progress.count(stop - start)
+    return windows
+
+
+def _choice_lines(window: ScoringTask, scores: np.ndarray) -> BatchPredictions:
+    lines = {}
+    for example, own_scores in with_scores(window, scores):
+        line = {
+            "idx": example.idx,
+            "choices": [choice.text for choice in example.choices],
+            "scores": [round(float(score), 5) for score in own_scores],
+        }
+        lines[example.idx] = json.dumps(line, ensure_ascii=False)
+    cut = window.truncated
+    counts = {"truncated_inputs": cut.inputs, "truncated_targets": cut.targets}
+    return BatchPredictions(lines, {"examples": len(lines), **counts})
+
+
+def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bool) -> list[str]:
+    """Writes the user's rows with their predictions.
+
+    Args:
+      task: the rows.
+      lines: the file of predictions, with a line for each row that can be rendered.
+      output: the file to write; its extension selects the format.
+      all_choices: whether to add a column with the probability of each choice.
+
+    Returns:
+      notes for the user, one per line.
+
+    Raises:
+      UserError: a column of the rows has the name of a column to add, or the file cannot be
+        written.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    first: list[str] = []
+    names = _choice_columns(task, lines) if all_choices else []
+    added = (*task.added_columns(), *names)
+    task.check_names(added)
+
+    def predicted_rows() -> Iterator[dict[str, Any]]:
+        predictions = _read_lines(lines)
+        prediction = next(predictions, None)
+        for number, row in enumerate(task.rows.reader.rows(0, None)):
+            counts["labels"] += any(map(_is_label, map(row.get, task.label_columns)))
+            if prediction and prediction["idx"] == number:
+                values = _values(task, prediction, names)
+                prediction = next(predictions, None)
+            else:
+                counts["empty"] += 1
+                values = {}
+                first.extend([] if first else [task.reason(row, number)])
+            yield {**row, **dict.fromkeys(added), **values}
+
+    write_table(output, (*task.rows.columns, *added), predicted_rows())
+    notes = [f"{output}: {task.rows.count:,} rows, predicted with the prompt {task.prompt.task}"]
+    if counts["labels"]:
+        columns = ", ".join(task.label_columns)
+        notes.append(f"  labels in the column {columns} are ignored: {counts['labels']:,} rows")
+    if counts["empty"]:
+        number = f"{counts['empty']:,} row{'s' * (counts['empty'] != 1)}"
+        notes.append(
+            f"  {number} could not be rendered: the prediction is empty. First: {first[0]}"
+        )
+    return notes
+
+
+def _read_lines(path: str) -> Iterator[dict[str, Any]]:
+    with open(path, encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def _is_label(value: Any) -> bool:
+    """Returns whether a value is a label; -1 stands for a hidden one."""
+    return not is_missing(value) and str(value).strip() not in ("", "-1")
+
+
+def _choice_columns(task: RowTask, lines: str) -> list[str]:
+    """Names the columns of the choices by their texts or, if these differ by row, by number."""
+    fixed = task.prompt.compiled.fixed_choices
+    most = max((len(line["choices"]) for line in _read_lines(lines)), default=0)
+    names = fixed or [str(number) for number in range(1, most + 1)]
+    return [f"{PROBABILITY}_{name}" for name in names]
+
+
+def _values(
+    task: RowTask, prediction: Mapping[str, Any], choice_columns: Sequence[str]
+) -> dict[str, Any]:
+    """Returns column -> value for the columns that a prediction adds to its row."""
+    if not task.prompt.is_ranked:
+        return {name: prediction[name] for name in task.added_columns()}
+    scores = np.array(prediction["scores"])
+    shares = np.exp(scores - scores.max())
+    shares = [round(float(share), 6) for share in shares / shares.sum()]
+    best = int(scores.argmax())
+    return {
+        PREDICTION: prediction["choices"][best],
+        PROBABILITY: shares[best],
+        **dict(zip(choice_columns, shares, strict=False)),
+    }

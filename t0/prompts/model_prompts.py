@@ -1,0 +1,147 @@
+"""Records the prompts of a training run in its model directory, and reads them for predictions.
+
+    text = ModelPrompts({"inputs": 512, "targets": 16}, "spiece.model", prompts).to_json()
+    model_prompts = read_model_prompts("tickets/model")         # reads tickets/model/prompts.json
+    model_prompts.choose("which").compiled.example(row, labeled=False)
+
+`prompts.json` has the templates of all prompted tasks of the run and its lengths. With the
+vocabulary `spiece.model` next to it, a model directory is enough for predictions.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Mapping
+
+from t0.config.specification import Tokens, read_plain
+from t0.errors import UserError, reading, unknown_name
+from t0.files import paths
+from t0.files.untrusted import parsed_json
+from t0.prompts.render import CompiledTemplate
+from t0.prompts.templates import Template
+
+FILE = "prompts.json"
+VOCABULARY_FILE = "spiece.model"
+_SHOWN = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedPrompt:
+    """The prompt of a task.
+
+    Attributes:
+      task: the task's name.
+      dataset: the dataset, with its subset after a slash.
+      inputs_eos: whether the task's inputs end in EOS.
+      template: the template.
+    """
+
+    task: str
+    dataset: str
+    inputs_eos: bool
+    template: Template
+
+    @functools.cached_property
+    def compiled(self) -> CompiledTemplate:
+        """The compiled template. It makes the same random draws as the task."""
+        return CompiledTemplate(self.template, seed_name=self.task)
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether the prompt has answer choices."""
+        return bool(self.template.answer_choices)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelPrompts:
+    """The contents of `prompts.json`.
+
+    Attributes:
+      lengths: the limits {"inputs": tokens, "targets": tokens} of the run.
+      vocabulary: the path of the vocabulary that the run used.
+      prompts: the prompts of its tasks.
+      schema: the version of this record.
+    """
+
+    lengths: Mapping[str, Tokens]
+    vocabulary: str
+    prompts: tuple[RecordedPrompt, ...]
+    schema: int = 1
+
+    def to_json(self) -> str:
+        """Returns the text of the file."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    def choose(self, name: str | None) -> RecordedPrompt:
+        """Returns a prompt.
+
+        Args:
+          name: the name of a task or of a template; None for the first prompt with answer choices
+            of the only dataset, or for the only prompt.
+
+        Raises:
+          UserError: there is no such prompt, or there are several.
+        """
+        if name is not None:
+            matches = [each for each in self.prompts if name in (each.task, each.template.name)]
+            if not matches:
+                names = [each.task for each in self.prompts]
+                choices = [*names, *(each.template.name for each in self.prompts)]
+                raise unknown_name("prompt", name, choices, f"The model has {_listed(names)}.")
+        else:
+            one_dataset = len({each.dataset for each in self.prompts}) == 1
+            ranked = [each for each in self.prompts if each.is_ranked]
+            matches = ranked[:1] if one_dataset and ranked else [*self.prompts]
+        if len(matches) > 1:
+            names = [each.task for each in matches]
+            raise UserError(
+                f"which of the model's {len(names)} prompts? Set one with --prompt=NAME: "
+                f"{_listed(names)}"
+            )
+        return matches[0]
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def find_model_folder(model: str) -> str:
+    """Returns the folder with the prompts of a model directory or of a checkpoint in it.
+
+    Raises:
+      UserError: neither the path nor its folder has recorded prompts.
+    """
+    for folder in (model, os.path.dirname(model.rstrip("/")) or "."):  # noqa: PTH120 (gs:// paths)
+        if paths.exists(os.path.join(folder, FILE)):  # noqa: PTH118
+            return folder
+    raise UserError(
+        f"{model} has no recorded prompts ({FILE}). A training run on prompted tasks records them: "
+        "start its command again, or predict inputs that you have rendered, with runs/infer.gin"
+    )
+
+
+def read_model_prompts(folder: str) -> ModelPrompts:
+    """Reads the prompts of a model directory.
+
+    Raises:
+      UserError: the file cannot be read, or is malformed.
+    """
+    path = os.path.join(folder, FILE)  # noqa: PTH118
+    with reading(path):
+        text = paths.read_bytes(path)
+    try:
+        recorded = read_plain(parsed_json(text), ModelPrompts, FILE)
+        if recorded.schema != 1 or not recorded.prompts or recorded.lengths.keys() != _FEATURES:
+            raise ValueError("wanted schema 1, prompts, and the lengths of inputs and targets")
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}. Start the training again") from error
+    templates = (
+        dataclasses.replace(each, template=dataclasses.replace(each.template, where=path))
+        for each in recorded.prompts
+    )
+    return dataclasses.replace(recorded, prompts=tuple(templates))
+
+
+_FEATURES = {"inputs", "targets"}

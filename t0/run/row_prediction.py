@@ -1,0 +1,160 @@
+"""The run of `t0 predict`: predictions for the rows of a file, with either engine.
+
+    RowPredictionSettings("rows.csv", "tickets/model", "tickets_which", engine="torch")
+    predict(arguments, "tickets/model/model.ckpt-400")        # in mode "infer"
+
+`command_line` describes the run, which reads `runs/infer.gin` and `t0.row_predictions`. It has the
+checks of mode "infer", and it can be resumed.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from t0.checkpoints import checkpoint_files
+from t0.checkpoints.described import Described
+from t0.compat import gin
+from t0.errors import UserError
+from t0.inference import jobs, row_predictions, text_decoder
+from t0.inference.inputs import LengthLimits
+from t0.inference.prediction_file import PredictionFile
+from t0.inference.prediction_jobs import PredictionJob
+from t0.inference.prediction_loop import predict_checkpoints
+from t0.mesh import devices
+from t0.prompts.model_prompts import read_model_prompts
+from t0.run import whole_evaluation
+from t0.run.torch_evaluation import TorchEvaluation
+from t0.scoring import evaluate, ranking
+from t0.scoring.mesh_model import MeshModel, both_vocabularies, chosen_checkpoints, vocabulary_hash
+
+LINES = "predictions.jsonl"
+
+
+@gin.configurable("row_predictions", module="t0")
+@dataclasses.dataclass(frozen=True)
+class RowPredictionSettings:
+    """The settings of `t0 predict`.
+
+    Attributes:
+      rows: the file of rows; None if the run predicts something else.
+      prompts: the folder with the model's recorded prompts.
+      prompt: the name of the prompt's task.
+      engine: the engine that computes: "tensorflow" or "torch".
+      device: the device of the engine "torch".
+    """
+
+    rows: str | None = None
+    prompts: str = ""
+    prompt: str = ""
+    engine: str = "tensorflow"
+    device: str = "auto"
+
+
+def command_line(
+    description: Described,
+    settings: RowPredictionSettings,
+    *,
+    folder: str,
+    lengths: Mapping[str, int],
+    activations: str,
+    batch_tokens: int | None,
+) -> list[str]:
+    """Returns the command line of the run.
+
+    Args:
+      description: the checkpoint.
+      settings: the rows, the prompt and the engine.
+      folder: the folder for the lines of predictions.
+      lengths: the limits {"inputs": tokens, "targets": tokens}.
+      activations: the type of activations.
+      batch_tokens: the maximum number of tokens per batch; None for this machine's default.
+    """
+    tokens = sum(lengths.values())
+    size = whole_evaluation.choose_batch_size(
+        settings.engine, settings.device, tokens, batch_tokens
+    )
+    values = {
+        "CHECKPOINT_PATH": description.checkpoint,
+        "INFER_OUTPUT_DIR": folder,
+        "TASK_FEATURE_LENGTHS": dict(lengths),
+        "BATCH_SIZE": size,
+    }
+    values |= {
+        f"t0.row_predictions.{name}": value for name, value in dataclasses.asdict(settings).items()
+    }
+    return [
+        "t0 predict",
+        f"--gin_file={description.gin_file}",
+        "--gin_file=runs/infer.gin",
+        f"--checkpoint={description.checkpoint}",
+        f"--activation_dtype={activations}",
+        f"--vocab={os.environ['T0_VOCAB']}",
+        "--module_import=t0.tasks",  # the prompts are recorded, so no tasks are registered
+        *(f"--gin_param={name} = {value!r}" for name, value in values.items()),
+    ]
+
+
+def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
+    """Predicts for the configured rows, and writes a line for each row that can be rendered.
+
+    Args:
+      arguments: the arguments of the run, as `arguments.read` returns them.
+      checkpoint: the checkpoint.
+
+    Raises:
+      UserError: a file cannot be read or written, or a score is not a number.
+    """
+    settings, inference = RowPredictionSettings(), jobs.InferenceSettings()
+    if arguments["model_type"] != "bitransformer":
+        raise UserError(
+            f"t0 predict needs an encoder-decoder; run.model_type is '{arguments['model_type']}'"
+        )
+    vocabularies, lengths = both_vocabularies(arguments["vocabulary"]), arguments["sequence_length"]
+    prompt = read_model_prompts(settings.prompts).choose(settings.prompt)
+    rows = row_predictions.open_rows(settings.rows)
+    task = row_predictions.RowTask(rows, prompt, vocabularies[0], lengths)
+    chosen = chosen_checkpoints(arguments["model_dir"], -1, checkpoint)
+    (path,) = chosen.values()
+    model = MeshModel.from_estimator_arguments(arguments)
+    engine = None
+    if settings.engine == "torch":
+        engine = TorchEvaluation(arguments, settings.device)
+    dtype = devices.activation_dtype(inference.activation_dtype).name
+    facts = {
+        "checkpoint_fingerprint": checkpoint_files.fingerprint(path),
+        "vocabulary_sha256": vocabulary_hash(vocabularies[0]),
+        "engine": settings.engine,
+    }
+    inference = dataclasses.replace(
+        inference, batch_size=arguments["batch_size"], activation_dtype=dtype
+    )
+    lines = os.path.join(inference.output_dir, LINES)  # noqa: PTH118
+    if not prompt.is_ranked:
+        make_mesh = functools.partial(text_decoder.make_mesh_generator, model, vocabularies)
+        make = engine.make_generator if engine else make_mesh
+        limits = LengthLimits(lengths["inputs"], lengths["targets"])
+        predict_checkpoints(
+            [PredictionJob(task.source(), limits, inference, lines)],
+            chosen,
+            lambda: make(dtype=dtype, method=inference.method),
+            vocabularies[1],
+            describe=lambda path: facts,
+        )
+        return
+    facts |= {**task.facts(), "lengths": lengths, **inference.facts()}
+    file = PredictionFile(lines, facts)
+    if file.summary:
+        return
+    make_mesh_scorer = functools.partial(evaluate.build_mesh_scorer, model, vocabularies)
+    make_scorer = engine.make_scorer if engine else make_mesh_scorer
+
+    def make_plan(windows: Any, scorer: Any) -> Any:
+        limits = ranking.batch_limits(
+            arguments["batch_size"], lengths, vocabularies[1].vocab_size, scorer
+        )
+        max_shapes = evaluate.RankEvaluationSettings().max_shapes
+        return evaluate.plan_batches(windows, scorer, limits, path, max_shapes)
+
+    row_predictions.rank_rows(task, file, lambda: make_scorer(dtype), make_plan, path)

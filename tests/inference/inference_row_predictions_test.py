@@ -1,0 +1,186 @@
+"""Predictions for rows (`t0 predict`) by a scorer without a model: tables, resuming, notes."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from t0.errors import UserError
+from t0.inference import row_predictions
+from t0.inference.prediction_file import PredictionFile
+from t0.inference.row_predictions import RowTask, open_rows, rank_rows, write_predictions
+from t0.prompts.model_prompts import RecordedPrompt
+from t0.prompts.templates import Template
+from t0.scoring.batching import BatchLimits, SortedPlan
+
+COLUMNS = (("label", "stars"), ("review_text", "review text"))
+FIXED = ("{{review_text}} Good? ||| {{answer_choices[label]}}", "bad ||| good")
+OF_ROW = ("{{review_text}} ||| {{answer_choices[label]}}", "{{a}} ||| {{b}}")
+
+
+class Letters:
+    """A vocabulary with a token for each letter."""
+
+    eos_id = 1
+
+    @staticmethod
+    def encode(text):
+        return [3 + ord(letter) % 90 for letter in text]
+
+
+class Scorer:
+    """Log-likelihoods that anyone can compute from the tokens; fails after some batches."""
+
+    replicas = 1
+    device_kind = "cpu"
+
+    def __init__(self, batches=None):
+        self.batches, self.scored = batches, 0
+
+    def restore(self, checkpoint):
+        return 1
+
+    def log_likelihoods(self, inputs, targets):
+        if self.batches is not None and self.scored == self.batches:
+            raise KeyboardInterrupt
+        self.scored += 1
+        return -((inputs.sum(-1)[:, None] * targets.sum(-1)) % 11).astype(np.float32) / 4
+
+
+def expected_scores(text, choices):
+    """What `Scorer` gives the choices of a rendered text."""
+    total = sum(Letters.encode(text))
+    return [-((total * (sum(Letters.encode(choice)) + 1)) % 11) / 4 for choice in choices]
+
+
+def prompt(jinja, choices):
+    template = Template("which", jinja, choices, "", True, True, (), "which", columns=COLUMNS)
+    return RecordedPrompt("reviews_which", "reviews", False, template)
+
+
+def write_csv(path, count=30, **more):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["no", "review text", *more])
+        for n in range(count):
+            text = "" if n == 4 else f'film, "{n % 7}"'
+            writer.writerow([f"{n:03d}", text, *(value(n) for value in more.values())])
+    return path
+
+
+def run(task, folder, scorer=None):
+    file = PredictionFile(str(folder / "predictions.jsonl"), task.facts())
+    make_plan = lambda tasks, scorer: SortedPlan(BatchLimits(120, 4000))  # noqa: E731
+    rank_rows(task, file, lambda: scorer or Scorer(), make_plan, "checkpoint")
+    return str(folder / "predictions.jsonl")
+
+
+@pytest.fixture
+def task(tmp_path):
+    rows = open_rows(str(write_csv(tmp_path / "rows.csv", stars=lambda n: "" if n % 3 else "1")))
+    return RowTask(rows, prompt(*FIXED), Letters(), {"inputs": 64, "targets": 16})
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_predict_keeps_columns_and_adds_the_best_choice(task, tmp_path, monkeypatch):
+    monkeypatch.setattr(row_predictions, "WINDOW_ROWS", 8)
+    task.check()
+    output = tmp_path / "out.csv"
+    notes = write_predictions(task, run(task, tmp_path), str(output), all_choices=True)
+    ours, given = read(output), read(tmp_path / "rows.csv")
+    added = ["prediction", "probability", "probability_bad", "probability_good"]
+    assert list(ours[0]) == [*given[0], *added]
+    assert len(ours) == 30
+    for row, original in zip(ours, given, strict=True):
+        assert {name: row[name] for name in original} == original
+        if not row["review text"]:
+            assert not any(row[name] for name in added)
+            continue
+        scores = expected_scores(f"{row['review text']} Good?", ["bad", "good"])
+        shares = [math.exp(score) / sum(map(math.exp, scores)) for score in scores]
+        assert row["prediction"] == ["bad", "good"][int(np.argmax(scores))]
+        assert [float(row[name]) for name in added[2:]] == pytest.approx(shares, abs=1e-5)
+        assert float(row["probability"]) == pytest.approx(max(shares), abs=1e-5)
+    assert "1 row could not be rendered" in notes[-1] and "row 4" in notes[-1]
+    assert "labels in the column stars are ignored: 10 rows" in notes[1]
+
+
+def test_predict_resumes_after_saved_rows_with_the_same_bytes(task, tmp_path, monkeypatch):
+    monkeypatch.setattr(row_predictions, "WINDOW_ROWS", 1)
+    for name in ("whole", "resumed"):
+        (tmp_path / name).mkdir()
+    whole = Scorer()
+    expected = run(task, tmp_path / "whole", whole)
+    with pytest.raises(KeyboardInterrupt):
+        run(task, tmp_path / "resumed", Scorer(whole.scored - 1))
+    rest = Scorer()
+    path = run(task, tmp_path / "resumed", rest)
+    assert Path(path).read_bytes() == Path(expected).read_bytes()
+    assert 0 < rest.scored < whole.scored
+
+
+def test_predict_writes_every_format(task, tmp_path):
+    lines = run(task, tmp_path)
+    for name in ("out.tsv", "out.jsonl", "out.parquet"):
+        write_predictions(task, lines, str(tmp_path / name), all_choices=False)
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist() == rows
+    assert rows[4]["prediction"] is None
+    again = open_rows(str(tmp_path / "out.tsv"))
+    assert [r["review text"] for r in again.reader.rows(0, None)] == [
+        r["review text"] for r in rows
+    ]
+
+
+def test_predict_with_choices_of_the_row(tmp_path):
+    more = {"a": lambda n: f"yes {n}", "b": lambda n: "no"}
+    rows = open_rows(str(write_csv(tmp_path / "rows.csv", **more)))
+    task = RowTask(rows, prompt(*OF_ROW), Letters(), {"inputs": 64, "targets": 16})
+    output = tmp_path / "out.csv"
+    write_predictions(task, run(task, tmp_path), str(output), all_choices=True)
+    row = read(output)[7]
+    assert row["prediction"] in ("yes 7", "no")
+    assert float(row["probability_1"]) + float(row["probability_2"]) == pytest.approx(1)
+
+
+def test_predict_mistakes_in_rows(task, tmp_path):
+    for path, content, message in (
+        ("none.csv", None, "does not exist"),
+        ("empty.csv", "review text\n", "has no rows"),
+        ("rows.txt", "review text\nfine\n", "is not a file with rows"),
+    ):
+        if content is not None:
+            (tmp_path / path).write_text(content)
+        with pytest.raises(UserError, match=message):
+            open_rows(str(tmp_path / path))
+    for content, message in (
+        ("text\nfine\n", "has no column review text, which the prompt reviews_which uses"),
+        ("review text,prediction\nfine,good\n", "already has a column prediction"),
+        ('review text,n\n"",1\n', "none of the 1 rows can be rendered"),
+    ):
+        (tmp_path / "bad.csv").write_text(content)
+        with pytest.raises(UserError, match=message):
+            RowTask(open_rows(str(tmp_path / "bad.csv")), task.prompt).check()
+
+
+@pytest.mark.parametrize(
+    ("jinja", "columns"),
+    [
+        (FIXED[0], {"review_text"}),
+        ("{% if review_text %}{{review_text}} ||| {{label}}{% endif %}", {"review_text"}),
+        ("{% if x %}a ||| b{% elif y %}{{z}} ||| c{% else %}{{u}} ||| d{% endif %}{{label}}",
+         {"x", "y", "z", "u"}),
+        ("{% if label %}Is it good?{% endif %} ||| {{v}}", {"label"}),
+    ],
+)  # fmt: skip
+def test_predict_needs_only_the_columns_before_the_target(jinja, columns):
+    assert prompt(jinja, None).compiled.input_columns == columns
+    assert prompt("fine {{n}} ||| {{1 // 0}}", None).compiled.example({"n": 1}, labeled=False)
