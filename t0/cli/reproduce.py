@@ -23,7 +23,7 @@ from t0.sources.hub import HUB, PARQUET_REVISION
 if TYPE_CHECKING:
     from t0.reports import EvaluatedRun
 
-_TASKS = "t0_eval"
+TASKS = "t0_eval"
 # Code that needs no escapes inside double quotes.
 _PLAIN = re.compile(r"[\w\s.,;:=(){}'/*@-]+")
 _CAUTION = (
@@ -38,9 +38,9 @@ def check_flags(args: argparse.Namespace) -> None:
     Raises:
       UserError: other tasks are requested, or a dataset is missing without --skip_absent.
     """
-    if args.tasks != _TASKS:
+    if args.tasks != TASKS:
         raise UserError(
-            f"--reproduce evaluates {_TASKS}, but --tasks={args.tasks} is set: leave one out"
+            f"--reproduce evaluates {TASKS}, but --tasks={args.tasks} is set: leave one out"
         )
     if not args.cache_dirs:
         _check_data(skip=args.skip_absent)
