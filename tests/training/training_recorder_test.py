@@ -1,5 +1,6 @@
 """The hook in a session of its own: a made-up loss, a step that counts."""
 
+import contextlib
 import json
 
 import pytest
@@ -38,6 +39,17 @@ def train(folder, losses, *, total, start=0, interval=None, steps_of_a_run=1):
             for value in losses:
                 session.run(more, {loss: value})
     return hook
+
+
+@contextlib.contextmanager
+def verbosity(level):
+    """Sets absl's verbosity, which `-v` sets, and restores it."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(level)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def lines(folder):
@@ -109,12 +121,8 @@ def test_used_memory_of_gpus_or_of_the_process():
 
 
 def test_model_flops_utilization_is_shown_if_peak_is_known(tmp_path, capsys):
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.INFO)
-    try:
+    with verbosity(logging.INFO):
         recording = Recorder(str(tmp_path), total=4, tokens=8, start=0)
-    finally:
-        logging.set_verbosity(before)
     recording.progress(1, {})
     recording.ideal_seconds = 1e-9
     recording.progress(2, {})
@@ -151,7 +159,8 @@ def test_metrics_progress_line_fits_80_columns(total):
 def test_metrics_lines_come_every_few_seconds_and_all_steps_are_recorded(tmp_path, capsys):
     for every_line, shown in ((False, ["step 1/9", "step 9/9"]), (True, None)):
         folder = tmp_path / str(every_line)
-        recording = Recorder(str(folder), total=9, tokens=8, start=0, every_line=every_line)
+        with verbosity(logging.ERROR):
+            recording = Recorder(str(folder), total=9, tokens=8, start=0, every_line=every_line)
         for step in range(1, 10):
             recording.progress(step, {"loss_per_token": 1.0})
         recording.close()
