@@ -41,7 +41,7 @@ def reviews(tmp_path_factory):
 def test_python_page_renders_prompts(tmp_path):
     assert len(PROGRAMS) == 4
     out = run(tmp_path, "-c", PROGRAMS[0])
-    assert "GPT-3 style: 'It rains.\\n\\nQuestion: It is wet. True or False?' -> 'True'" in out
+    assert "GPT-3 style: 'It rains.\\nQuestion: It is wet. True or False?' -> 'True'" in out
     assert len(out.splitlines()) == 10
 
 
