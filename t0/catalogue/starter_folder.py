@@ -2,14 +2,16 @@
 
     plan = StarterFolder("reviews", table, texts=("review",), labels=labels, vocabulary=None)
     write(plan, "reviews", {"train": rows_again})
-    commands("reviews", plan, lengths)         # the five commands that `reviews/commands.sh` runs
+    commands("reviews", plan)                  # the five commands of `reviews/commands.sh`
 
 The rows are copied as JSON Lines. In the copy, columns have names that Jinja can read, and each
-label is replaced by the index of its answer choice. Rows without a text or a label are left out. If
-the data has no validation split, a tenth of the rows becomes the validation split. These rows are
-chosen by a hash of their texts, so that equal rows are in the same split.
+label is replaced by the index of its answer choice. Rows without a label, or without any text, are
+left out. If the data has no validation split, a tenth of the rows becomes the validation split.
+These rows are chosen by a hash of their texts, so that equal rows are in the same split. If a class
+would then be absent from one of the splits, one of its texts changes sides.
 """
 
+import collections
 import dataclasses
 import json
 import os
@@ -19,16 +21,18 @@ import shlex
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from t0.catalogue.columns import ColumnTable, Labels
-from t0.catalogue.prompted_task import PromptedTask
+from t0.catalogue.entries import datasets
+from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask
 from t0.catalogue.sentence_pieces import Tokens, vocabulary_notes
+from t0.config import starter_settings
 from t0.errors import UserError
 from t0.files import checked_name, publishing
 from t0.files.untrusted import parsed_json
 from t0.prompts import LONGEST_PRINTED, is_missing, read_template_file
-from t0.sources import split_sizes
 
 LABEL = "label"
 STEPS = 400
@@ -65,7 +69,7 @@ def check_name(name: str) -> None:
     """Checks that a name is valid for a dataset.
 
     Raises:
-      UserError: the name is not valid, or T0 has a dataset of this name.
+      UserError: the name is not valid, or names of T0's own tasks begin with it.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
@@ -73,12 +77,12 @@ def check_name(name: str) -> None:
             "Use letters, digits and _, with a letter first"
         )
     checked_name(name, "dataset", "the command line")
-    try:
-        split_sizes(name)
-    except UserError as error:
-        if "unknown dataset" in str(error):
-            return
-    raise UserError(f"'{name}' is one of T0's own datasets: give yours another name")
+    for row in datasets():
+        if f"{row.name}_".startswith(f"{name}_"):
+            raise UserError(
+                f"'{name}' cannot be the name of a dataset, because the tasks of T0's own dataset "
+                f"{row.name} begin with it: give yours another name"
+            )
 
 
 def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
@@ -108,12 +112,13 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
             os.makedirs(data)  # noqa: PTH103
         written = _write_rows(plan, data, splits)
         publishing.write_whole(posixpath.join(data, "templates.yaml"), _templates(plan))
-        written["lengths"], written["notes"] = _measure(plan, data)
+        written["lengths"], notes = _measure(plan, data)
+        written["notes"] = [*_absent_classes(plan, written.pop("classes")), *notes]
         for name, text in {
             "data/mixtures.yaml": _mixtures(plan),
             "train.gin": _train_file(plan, written["lengths"]),
-            "rank.gin": _rank_file(plan, folder),
-            "commands.sh": _script(commands(folder, plan, written["lengths"])),
+            starter_settings.FILE: _settings(plan, written["lengths"]).text(),
+            "commands.sh": _script(commands(folder, plan)),
         }.items():
             publishing.write_whole(posixpath.join(staging, name), text)
         with publishing.writing(folder):
@@ -156,15 +161,15 @@ def _name_columns(plan: StarterFolder) -> dict[str, str]:
 def _convert_rows(
     plan: StarterFolder, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any] | None]:
-    """Yields each row as it is written to the copy; None for a row without a text or a label."""
+    """Yields each row as it is written to the copy; None if it has no label or no text at all."""
     names = _name_columns(plan)
     for row in rows:
         index = plan.labels.index(row.get(plan.labels.column))
-        texts = [row.get(name) for name in plan.texts]
-        if index is None or any(is_missing(t) or not str(t).strip() for t in texts):
+        missing = {t for t in plan.texts if is_missing(row.get(t)) or not str(row[t]).strip()}
+        if index is None or len(missing) == len(plan.texts):
             yield None
             continue
-        copied = {names[name]: row.get(name) for name in names}
+        copied = {names[name]: None if name in missing else row.get(name) for name in names}
         yield copied | {LABEL: index}
 
 
@@ -183,6 +188,7 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
         for name in counts
     }
     left_out = 0
+    classes = {name: collections.Counter[int]() for name in counts}
     try:
         for split, rows in splits.items():
             for index, row in enumerate(_convert_rows(plan, rows())):
@@ -195,25 +201,46 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
                         json.dumps(row, ensure_ascii=False, default=str) + "\n"
                     )
                 counts[target_split] += 1
+                classes[target_split][row[LABEL]] += 1
     finally:
         for file in files.values():
             with publishing.writing(file.name):
                 file.close()
-    return {"rows": counts, "left_out": left_out}
+    return {"rows": counts, "left_out": left_out, "classes": classes}
+
+
+def _absent_classes(plan: StarterFolder, classes: Mapping[str, Mapping[int, int]]) -> list[str]:
+    """Returns a warning for each split that has no row of some classes."""
+    choices = plan.labels.choices
+    absent = {
+        split: [repr(choice) for index, choice in enumerate(choices) if not counts.get(index)]
+        for split, counts in classes.items()
+    }
+    return [
+        f"{split} has no rows of {', '.join(names)}" for split, names in absent.items() if names
+    ]
 
 
 def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
-    """Returns a function that selects a tenth of the rows for validation."""
+    """Returns a function that selects a tenth of the texts, with some of each class."""
     texts = [_name_columns(plan)[name] for name in plan.texts]
 
-    def by_hash(place: int, row: Mapping[str, Any]) -> bool:
-        content = json.dumps([row[name] for name in texts], default=str)
-        return zlib.crc32(content.encode()) % _VALIDATION_SHARE == 0
+    def hash_text(row: Mapping[str, Any]) -> int:
+        return zlib.crc32(json.dumps([row[name] for name in texts], default=str).encode())
 
-    chosen = {by_hash(0, row) for row in _convert_rows(plan, rows()) if row is not None}
-    if chosen == {True, False}:
-        return by_hash
-    # With few rows, or many equal ones, the hash may select all or none: select every tenth row.
+    hashes: dict[int, set[int]] = {}
+    for row in _convert_rows(plan, rows()):
+        if row is not None:
+            hashes.setdefault(row[LABEL], set()).add(hash_text(row))
+    held_out = {n for each in hashes.values() for n in each if n % _VALIDATION_SHARE == 0}
+    for each in hashes.values():
+        if each <= held_out:
+            held_out.remove(max(each))
+        if len(each) > 1 and not each & held_out:
+            held_out.add(min(each))
+    if held_out:
+        return lambda place, row: hash_text(row) in held_out
+    # Each class has only one text: select every tenth row.
     return lambda place, row: place % _VALIDATION_SHARE == _VALIDATION_SHARE - 1
 
 
@@ -222,13 +249,16 @@ def _templates(plan: StarterFolder) -> str:
     names = _name_columns(plan)
     columns = [names[name] for name in plan.texts]
     if len(columns) == 1:
-        text = f"{{{{{columns[0]}}}}}"
-    else:
-        text = "\n".join(f"{c.replace('_', ' ').strip()}: {{{{{c}}}}}" for c in columns)
+        text = f"{{{{{columns[0]}}}}}\n"
+    else:  # rows may have only some of the texts
+        text = "".join(
+            f"{{% if {c} %}}{c.replace('_', ' ').strip()}: {{{{{c}}}}}\n{{% endif %}}"
+            for c in columns
+        )
     question = re.sub(r"[\W_]+", " ", plan.labels.column).strip() or LABEL
     prompts = {
-        "which": (f"{text}\n\nWhich {question} is it: {{{{answer_choices | join(', ')}}}}?", True),
-        "say": (f"{text}\n\nThe {question} of this is", False),
+        "which": (f"{text}\nWhich {question} is it: {{{{answer_choices | join(', ')}}}}?", True),
+        "say": (f"{text}\nThe {question} of this is", False),
     }
     choices = json.dumps(" ||| ".join(plan.labels.choices), ensure_ascii=False)
     columns = {LABEL: plan.labels.column} | {name: column for column, name in names.items()}
@@ -256,11 +286,19 @@ def _templates(plan: StarterFolder) -> str:
 
 def _mixtures(plan: StarterFolder) -> str:
     return (
+        "# Every prompt of the dataset joins, also those that you add.\n"
         f"{plan.name}_train:\n"
-        f'  tasks: ["{plan.name}_(which|say)"]\n'
+        f'  tasks: ["{plan.name}_(?!.*{SCORE_EVAL}$).*"]\n'
         f"{plan.name}_rank:\n"
-        f'  tasks: ["{plan.name}_(which|say)_score_eval"]\n'
+        f'  tasks: ["{plan.name}_.*{SCORE_EVAL}"]\n'
     )
+
+
+def _settings(plan: StarterFolder, lengths: Mapping[str, int]) -> starter_settings.StarterSettings:
+    vocabulary = plan.vocabulary
+    if vocabulary and "://" not in vocabulary:
+        vocabulary = os.path.abspath(vocabulary)  # noqa: PTH100 (commands run in any folder)
+    return starter_settings.StarterSettings(Path(), plan.name, vocabulary, lengths)
 
 
 def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]:
@@ -309,7 +347,7 @@ def _train_file(plan: StarterFolder, lengths: Mapping[str, int]) -> str:
 # -*-Python-*-
 # A small T5.1.1 on {plan.name}, from random weights: minutes on two CPU cores.
 #
-# For results that matter start from T5's weights: include 'models/t5.1.1.small.gin' and
+# For results that matter, start from T5's weights: include 'models/t5.1.1.small.gin' and
 # 'runs/finetune.gin' here instead of the first two files, leave out the learning rate, and add
 # --checkpoint=CHECKPOINT --finetune_steps=1000 to the command, with T5's vocabulary.
 
@@ -328,62 +366,32 @@ EVAL_PERIOD = {STEPS // 4}
 constant_learning_rate.learning_rate = 0.003
 run.save_checkpoints_steps = {STEPS // 2}
 run.keep_checkpoint_max = 1
+keep_checkpoints.best_by = "validation_loss"
 serialize_num_microbatches.tokens_per_microbatch_per_replica = None
 """
 
 
-def _rank_file(plan: StarterFolder, folder: str) -> str:
-    return f"""\
-# -*-Python-*-
-# Ranks the choices of the validation rows.
-
-include 'runs/eval.gin'
-
-MIXTURE_OR_TASK_NAME = "{plan.name}_rank"
-CHECKPOINT_PATH = {json.dumps(posixpath.join(folder, "model"))}
-EVAL_OUTPUT_DIR = {json.dumps(posixpath.join(folder, "eval"))}
-USE_CACHED_TASKS = True
-run.mode = "score_eval"
-"""
-
-
-def commands(folder: str, plan: StarterFolder, lengths: Mapping[str, int]) -> list[list[str]]:
-    """Returns the five command lines: cache, show, train, rank, report."""
+def commands(folder: str, plan: StarterFolder) -> dict[str, list[str]]:
+    """Returns step -> its command line, in the order of the steps."""
 
     def inside(*names: str) -> str:
         return posixpath.join(folder, *names)
 
-    vocabulary = [f"--vocab={plan.vocabulary}"] if plan.vocabulary else []
-    data = [f"--data_dir={inside('data')}", *vocabulary]
-    module = "--module_import=t0.seqio_tasks"
-    run = ["t5_mesh_transformer", module, *data, f"--additional_task_cache_dirs={inside('cache')}"]
-    cut = ",".join(f"{name}={length}" for name, length in lengths.items())
-    tasks = f"--tasks={plan.name}_train,{plan.name}_rank"
-    return [
-        ["seqio_cache_tasks", tasks, module, *data, f"--output_cache_dir={inside('cache')}"],
-        ["t0", "show", f"{plan.name}_which", "--all_prompts", *data, f"--lengths={cut}"],
-        [*run, f"--gin_file={inside('train.gin')}", f"--model_dir={inside('model')}"],
-        [
-            *run,
-            f"--gin_file={inside('model', 'operative_config.gin')}",
-            f"--gin_file={inside('rank.gin')}",
-        ],
-        [
-            "t0",
-            "report",
-            inside("eval"),
-            "--metrics",
-            inside("model"),
-            "--output",
-            inside("report"),
-        ],
-    ]
+    predictions = ["new.csv", "--output", "predictions.csv"]
+    return {
+        "look": ["t0", "show", folder],
+        "cache": ["seqio_cache_tasks", f"--output_cache_dir={inside('cache')}"],
+        "train": ["t5_mesh_transformer", f"--gin_file={inside('train.gin')}"],
+        "evaluate": ["t0", "eval", inside("model")],
+        "predict": ["t0", "predict", inside("model"), *predictions],
+    }
 
 
-def _script(lines: Sequence[Sequence[str]]) -> str:
-    titles = ("cache", "look", "train", "rank", "report")
-    body = "".join(
-        f"\n# {title}\n{shlex.join(words)}\n" for title, words in zip(titles, lines, strict=True)
-    )
+def _script(lines: Mapping[str, Sequence[str]]) -> str:
+    """Returns `commands.sh`. The last step is a comment, because it needs new rows."""
+    body = ""
+    for title, words in lines.items():
+        rows = " (your own rows in new.csv)\n# " if title == "predict" else "\n"
+        body += f"\n# {title}{rows}{shlex.join(words)}\n"
     head = "#!/usr/bin/env bash\n# Run in the folder that `t0 init` ran in.\nset -euo pipefail\n"
     return head + body

@@ -8,6 +8,7 @@ parser.parse_args(["--cache_dirs=a,b", "--cache_dirs=c"]).cache_dirs      # "a,b
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -58,6 +59,30 @@ def apply_shared(args: argparse.Namespace) -> None:
         from t0.sources import skip_bad_rows
 
         skip_bad_rows()
+
+
+def apply_starter_folder(args: argparse.Namespace, name: str) -> Any:
+    """Takes the data folder and the vocabulary from a starter folder, if no flags set them.
+
+    Args:
+      args: the arguments of a command.
+      name: the argument that may be a path in a starter folder. If it names the folder itself, it
+        becomes a regular expression of the folder's tasks.
+
+    Returns:
+      the settings of the starter folder, or None.
+    """
+    from t0.config.starter_settings import find_starter_folder
+
+    word = getattr(args, name)
+    settings = find_starter_folder(word) if word else None
+    if settings:
+        if Path(word) in (Path(settings.name), settings.folder):
+            setattr(args, name, f"{settings.name}_.*")
+        args.data_dir = args.data_dir or [settings.path("data")]
+        args.vocab = args.vocab or settings.vocabulary
+        apply_shared(args)
+    return settings
 
 
 def split_list(text: str | None) -> list[str]:

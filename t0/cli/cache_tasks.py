@@ -1,6 +1,7 @@
 """The command `seqio_cache_tasks`: writes tasks as tokenised records in SeqIO's cache layout.
 
     seqio_cache_tasks --tasks=t0_train --output_cache_dir=/data/cache --module_import=t0.seqio_tasks
+    seqio_cache_tasks --output_cache_dir=reviews/cache        # in a folder that `t0 init` wrote
 
 It accepts all flags of SeqIO's command of the same name, with the same meaning, and adds others.
 """
@@ -15,6 +16,7 @@ from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --ver
 
 from t0.cli.arguments import make_working_directory_importable
 from t0.config.flags import define_flags, parse_words
+from t0.config.starter_settings import fill_flags, find_starter_folder
 from t0.errors import UserError, reported
 from t0.files.publishing import folder_of_run
 
@@ -65,6 +67,9 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
         raise UserError(f"unexpected argument '{words[0]}'. Select tasks with --tasks={words[0]}")
     if not flag_values.output_cache_dir:
         raise UserError(f"--output_cache_dir=DIR is required; see {COMMAND} --help")
+    if settings := find_starter_folder(flag_values.output_cache_dir):
+        tasks = f"{settings.name}_train,{settings.name}_rank"
+        fill_flags(flag_values, {"tasks": tasks, **settings.flags()})
     return flag_values
 
 

@@ -6,6 +6,7 @@ t0 eval /models/t0_3b --data_dir=data                    # the held-out datasets
 t0 eval bigscience/T0_3B --data_dir=data --limit=100 --output=out
 t0 eval bigscience/T0_3B --reproduce                     # next to the published values
 t0 eval /models/mine/model.ckpt-1000 --tasks='super_glue_rte_.*' --data_dir=data
+t0 eval reviews/model                         # a folder of `t0 init`: its data, prompts and cache
 t0 eval /models/gpt2 --join=t-zero --data_dir=data
 t0 eval /models/small --module_import=t0.recipes --data_dir=texts --tasks=text_span_corruption
 """
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from t0.checkpoints import transformers_folders
 from t0.cli import reproduce
-from t0.cli.arguments import JoinedList, add_shared, split_list
+from t0.cli.arguments import JoinedList, add_shared, apply_starter_folder, split_list
 from t0.errors import UserError, printable
 from t0.text_tables import terminal_width
 
@@ -37,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     checkpoint = "a Mesh TensorFlow file or folder, a Hugging Face or T5X folder, or a hub name"
     add("checkpoint", nargs="?", help=checkpoint)
-    tasks = "a mixture, a task, or tasks by regular expression (default: t0_eval)"
-    add("--tasks", default="t0_eval", help=tasks)
+    tasks = "a mixture, a task, or tasks by regular expression (default: t0_eval or, for a model "
+    add("--tasks", help=f"{tasks}in a folder of `t0 init`, its prompts)")
     add("--output", metavar="DIR", help="folder for results (default: t0_eval/<name>)")
     add("--format", default="t0", help=argparse.SUPPRESS)
     reproduce = (
@@ -87,6 +88,8 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.checkpoint is None:
         raise UserError("no checkpoint: t0 eval CHECKPOINT")
+    _apply_starter_folder(args)
+    args.tasks = args.tasks or reproduce.TASKS
     if args.reproduce:
         reproduce.check_flags(args)
     if args.skip_absent and args.cache_dirs:
@@ -115,6 +118,26 @@ def main(args: argparse.Namespace) -> int:
         print(f"when all {shard.of} shards are done: t0 merge {folder} --output {folder}")
         return 0
     return _report(output, args)
+
+
+def _apply_starter_folder(args: argparse.Namespace) -> None:
+    """Takes what the flags do not set from the starter folder that the checkpoint is in."""
+    settings = apply_starter_folder(args, "checkpoint")
+    args.metrics = []
+    if settings is None:
+        return
+    from t0.catalogue.row_preview import lengths_text
+
+    args.lengths = args.lengths or lengths_text(settings.lengths)
+    if args.tasks or args.reproduce:
+        return
+    args.tasks = f"{settings.name}_rank"
+    model = Path(args.checkpoint)
+    args.output = args.output or settings.path("eval", model.name)
+    if not args.cache_dirs and Path(settings.path("cache")).is_dir():
+        args.cache_dirs = settings.path("cache")
+    folder = model if model.is_dir() else model.parent
+    args.metrics = [folder] if (folder / "metrics.jsonl").is_file() else []
 
 
 def _shard(args: argparse.Namespace) -> "BatchShard":
@@ -244,7 +267,7 @@ def _report(output: Path, args: argparse.Namespace) -> int:
     notes = []
     if args.limit:
         notes = [f"A random sample of at most {args.limit:,} examples of each task."]
-    report = read_report(files, notes=notes)
+    report = read_report(files, notes=notes, metrics_paths=args.metrics)
     written = report.write(output / "report")
     print()
     for line in report.lines(terminal_width()):

@@ -73,8 +73,8 @@ def main(args: argparse.Namespace) -> int:
     folder = args.output or args.name
     written = starter_folder.write(plan, folder, splits)
     _print_summary(plan, folder, written)
-    for words in starter_folder.commands(folder, plan, written["lengths"]):
-        print(shlex.join(words))
+    for step, words in starter_folder.commands(folder, plan).items():
+        print(f"# {step}\n{shlex.join(words)}")
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from t0.cli.arguments import JoinedList, add_shared, split_list
+from t0.cli.arguments import JoinedList, add_shared, apply_starter_folder, split_list
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.text_tables import print_table
 
@@ -23,7 +23,7 @@ DEFAULT_ROWS = 200
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     add = parser.add_argument
-    add("regex", nargs="?", help="a mixture, or tasks by regular expression")
+    add("regex", nargs="?", help="a mixture, tasks by regular expression, or a folder of `t0 init`")
     rows = f"rows to check per split, spread over the split (default {DEFAULT_ROWS})"
     add("--rows", type=int, default=DEFAULT_ROWS, help=rows)
     splits = "splits to check, comma-separated (default: all)"
@@ -42,6 +42,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--rows={args.rows}: expected a number from 1")
     if not 0 <= args.max_share <= 1:
         raise UserError(f"--max_share={args.max_share:g}: expected a share from 0 to 1")
+    apply_starter_folder(args, "regex")
     tokens = load_tokens(args.vocab)
     selected = _select(args)
     splits = split_list(args.splits)

@@ -13,9 +13,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from t0.cli.arguments import make_working_directory_importable
 from t0.config import flags
+from t0.config.starter_settings import fill_flags, find_starter_folder
 from t0.errors import interruptible, reported
 from t0.files.publishing import folder_of_run
 
@@ -34,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
         torch_engine.main(torch_words)
         return
     flag_values = flags.parse(argv)
+    _apply_starter_folder(flag_values)
     make_working_directory_importable()
     if flag_values.vocab:
         os.environ["T0_VOCAB"] = flag_values.vocab  # t5's own tasks read it during import
@@ -47,6 +50,19 @@ def main(argv: Sequence[str]) -> None:
         from t0.run import command
 
         command.run(flag_values, argv)
+
+
+def _apply_starter_folder(flag_values: Any) -> None:
+    """Sets flags from the starter folder of `t0 init` that the run's files are in."""
+    own = [flag_values.model_dir] if flag_values["model_dir"].present else []
+    for path in (*own, *(flag_values.gin_file or ())):
+        if settings := find_starter_folder(path):
+            flags_of_run = {
+                "model_dir": settings.path("model"),
+                "additional_task_cache_dirs": settings.path("cache"),
+            }
+            fill_flags(flag_values, settings.flags() | flags_of_run)
+            return
 
 
 def _words_for_torch(words: Sequence[str]) -> list[str] | None:

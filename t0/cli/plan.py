@@ -10,6 +10,7 @@ slice in the run file's header.
 import argparse
 import json
 import logging
+import math
 import re
 import sys
 from collections.abc import Collection, Sequence
@@ -51,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     axes = "rank plans: tpu=v3-128,v3-256 model_parallelism=4,8 tokens_per_microbatch=1024,2048"
     parser.add_argument("--sweep", nargs="+", action="extend", metavar="AXIS=V,V", help=axes)
     parser.add_argument("--utilisation", type=float, default=0.4, help="share of peak FLOP/s (0.4)")
+    price = "price of a TPU core, or with --engine=torch of a GPU, for an hour; prints the cost"
+    parser.add_argument("--price", type=float, metavar="MONEY", help=price)
     parser.add_argument("--start_step", type=int, metavar="N", help="step to continue from")
     parser.add_argument("--gpu", metavar="NAME", help="with --engine=torch: " + ", ".join(_GPUS))
     parser.add_argument("--gpus", type=int, help="number of GPUs on all machines (1)")
@@ -108,7 +111,8 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(sweep.as_json(rows)) if args.json else sweep.sweep_text(rows))
         return 0
     plan = plan_configured_run(options)
-    print(json.dumps(plan) if args.json else plan_text(plan))
+    lines = _add_cost(plan, args.price, plan["run"].get("core_hours"), "the run", "core")
+    print(json.dumps(plan) if args.json else "\n".join([plan_text(plan), *lines]))
     if args.output:
         from t0.reports.plan_picture import draw_plan
 
@@ -126,8 +130,22 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     _bind_steps(flag_values, None)
     gpus = 1 if args.gpus is None else args.gpus
     plan = gpu_plan.gpu_plan(args.gpu, gpus, args.utilisation)
-    print(json.dumps(plan) if args.json else gpu_plan.plan_text(plan))
+    hours = gpus * plan["time"]["hours_per_1000_steps"]
+    lines = _add_cost(plan, args.price, hours, "1,000 steps", "GPU")
+    print(json.dumps(plan) if args.json else "\n".join([gpu_plan.plan_text(plan), *lines]))
     return 0
+
+
+def _add_cost(
+    plan: dict[str, Any], price: float | None, hours: float | None, work: str, device: str
+) -> list[str]:
+    """Adds the cost to a plan, and returns the line about it; does nothing without a price."""
+    if price is None:
+        return []
+    if hours is None:
+        raise UserError("--price is for training, because only training has a number of steps")
+    plan["cost"] = {"price": price, "hours": hours, "cost": hours * price, "of": work}
+    return [f"cost of {work}: {hours * price:,.2f} ({hours:,.1f} {device}-hours at {price:g})"]
 
 
 # Flag that only one engine's plans read -> the engine. With --sweep, a plan uses only formulas, and
@@ -143,6 +161,10 @@ _NOT_IN_SWEEPS = ("output", "exact", "every_slice", "every_block")
 
 def _check_engine_flags(args: argparse.Namespace, engine: str) -> None:
     """Raises a UserError for a flag that a plan of this engine, or a sweep, does not read."""
+    if args.price is not None and not 0 < args.price < math.inf:
+        raise UserError(f"--price {args.price:g}: expected the price of an hour, above 0")
+    if args.price is not None and args.sweep:
+        raise UserError("--price cannot be used with --sweep, whose table has core-hours")
     engine_flags = {name for name in _ENGINE_OF_FLAG if getattr(args, name) not in (None, False)}
     for name in sorted(engine_flags):
         if _ENGINE_OF_FLAG[name] != engine:

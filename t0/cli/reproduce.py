@@ -24,7 +24,7 @@ from t0.text_tables import terminal_width
 if TYPE_CHECKING:
     from t0.reports import EvaluatedRun
 
-_TASKS = "t0_eval"
+TASKS = "t0_eval"
 # Matches code that a shell reads unchanged inside double quotes.
 _PLAIN = re.compile(r"[\w\s.,;:=(){}'/*@-]+")
 _CAUTION = (
@@ -39,9 +39,9 @@ def check_flags(args: argparse.Namespace) -> None:
     Raises:
       UserError: other tasks are requested, or a dataset is missing without --skip_absent.
     """
-    if args.tasks != _TASKS:
+    if args.tasks != TASKS:
         raise UserError(
-            f"--reproduce evaluates {_TASKS}, but --tasks={args.tasks} is set: leave one out"
+            f"--reproduce evaluates {TASKS}, but --tasks={args.tasks} is set: leave one out"
         )
     if not args.cache_dirs:
         _check_data(skip=args.skip_absent)

@@ -2,6 +2,7 @@
 
 t0 show super_glue_rte_GPT_3_style --data_dir=data --vocab=spiece.model
 t0 show reviews_positive --data_dir=mine --split=validation --row=17 --ids
+t0 show reviews                                            # a folder that `t0 init` wrote
 t0 show reviews_positive --data_dir=mine --all_prompts --lengths=inputs=512,targets=64
 
 Tasks from `--module_import`, which are not in T0's catalogue, are shown as their preprocessors
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t0.cli.arguments import JoinedList, add_shared
+from t0.cli.arguments import JoinedList, add_shared, apply_starter_folder
 from t0.errors import AbsentData, UserError
 
 DEFAULT_ROWS = 3
@@ -24,7 +25,7 @@ _MOST_NAMES = 6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     add = parser.add_argument
-    add("task", help="a task's name, or a regular expression for one")
+    add("task", help="a task's name, a regular expression, or a folder of `t0 init`")
     add("--rows", type=int, help=f"rows (default {DEFAULT_ROWS})")
     add("--row", type=int, help="only this row; the first is 0")
     add("--split", help="the split (default: train if it exists, else the first)")
@@ -56,7 +57,10 @@ def main(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < least:
             raise UserError(f"--{name} {value}: expected a number from {least}")
-    lengths = T0_LENGTHS | parse_lengths(args.lengths)
+    task = args.task
+    settings = apply_starter_folder(args, "task")
+    args.all_prompts = args.all_prompts or args.task != task
+    lengths = T0_LENGTHS | (settings.lengths if settings else {}) | parse_lengths(args.lengths)
     tokens = load_tokens(args.vocab)
     if args.ids and tokens is None:
         raise UserError(f"--ids needs a vocabulary. {REMEDY}")

@@ -11,12 +11,13 @@ is fast.
 
 import importlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from absl import flags
 from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --verbosity)
 
+from t0.config import common_guesses
 from t0.errors import UserError, unknown_name
 
 _MODES = ["train", "finetune", "eval", "predict", "export_predict", "export_score", "score"]
@@ -276,14 +277,23 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
         word belongs to no flag.
     """
     flag_values = command_flags()
-    words = parse_words(flag_values, list(gin_words_as_params(argv)))
+    words = parse_words(flag_values, list(gin_words_as_params(argv)), advise=common_guesses.advise)
     if words:
         raise UserError(f"unexpected argument '{words[0]}'; every setting is a --flag=value")
     return flag_values
 
 
-def parse_words(flag_values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
+def parse_words(
+    flag_values: flags.FlagValues,
+    argv: Sequence[str],
+    advise: Callable[[str], str | None] = lambda name: None,
+) -> list[str]:
     """Parses a command line into a command's flags and absl's own; returns the remaining words.
+
+    Args:
+      flag_values: the command's flags.
+      argv: the command line.
+      advise: returns the advice about an unknown flag, or None.
 
     Raises:
       UserError: a flag is unknown (the message suggests similar ones), or a value is invalid.
@@ -295,6 +305,8 @@ def parse_words(flag_values: flags.FlagValues, argv: Sequence[str]) -> list[str]
     try:
         words = flag_values(list(argv))[1:]
     except flags.UnrecognizedFlagError as error:
+        if advice := advise(error.flagname):
+            raise UserError(f"there is no --{error.flagname}. {advice}") from None
         raise unknown_name(
             "flag", f"--{error.flagname}", [f"--{name}" for name in flag_values]
         ) from None
@@ -355,6 +367,7 @@ def check_mode(flag_values: flags.FlagValues, mode: str) -> list[str]:
         unread = {**dict.fromkeys(TPU_FLAGS, "--tpu"), **unread}
     return [
         f"--{name} is read with {readers} only: it has no effect here"
+        + (f". {advice}" if not model_api and (advice := common_guesses.advise(name)) else "")
         for name, readers in unread.items()
         if flag_values[name].present and flag_values[name].value != ""
     ]

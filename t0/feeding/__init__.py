@@ -26,6 +26,7 @@ training_data   the whole pipeline: makes batches, each with a position that a c
 import neither.
 """
 
+from t0.feeding.random_access import CachedRecords
 from t0.feeding.training_data import Batch, Position, TrainingData, open_training_data
 
-__all__ = ["Batch", "Position", "TrainingData", "open_training_data"]
+__all__ = ["Batch", "CachedRecords", "Position", "TrainingData", "open_training_data"]

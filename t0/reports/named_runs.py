@@ -250,10 +250,18 @@ def notes_on(runs: Sequence[NamedRun]) -> list[str]:
     notes = []
     for fact, meaning in _NOTED.items():
         values = _collect_values(runs, fact)
+        if fact == "sequence_length" and not any(map(_may_truncate, runs)):
+            continue
         if len(set(values.values())) > 1:
             descriptions = "; ".join(f"{name}: {value[:60]}" for name, value in values.items())
             notes.append(f"The runs have {meaning} ({descriptions}).")
     return notes
+
+
+def _may_truncate(run: NamedRun) -> bool:
+    """Returns whether the run truncated some text, or its files do not say."""
+    tasks = [task for seed in run.seeds for task in seed.tasks]
+    return any(task.truncated_inputs != 0 or task.truncated_targets != 0 for task in tasks)
 
 
 def _collect_values(runs: Sequence[NamedRun], fact: str) -> Mapping[str, str]:

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from absl import logging
+
 from t0.config.masking import save_command
 from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from t0.torch.world import World
 
 COMMAND = "t0.torch"
+_VERBOSE = {"-v=0", "-v=1", "--verbosity=0", "--verbosity=1"}
 _KEPT = "the last checkpoint, if any, is kept, and the same command resumes from there"
 
 
@@ -91,6 +94,8 @@ def main(argv: Sequence[str]) -> None:
     arguments, words = make_parser().parse_known_args(argv)
     if not words:
         raise UserError("no run is given; wanted spec.json, or the flags of t5_mesh_transformer")
+    if _VERBOSE & {*words}:
+        logging.set_verbosity(logging.INFO)
     try:
         import torch
     except ModuleNotFoundError as error:

@@ -150,7 +150,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
         self._model_dir = model_dir
         self.total_steps = total_steps
         self._size = RunSize(sequences, dict(sequence_length))
-        self._interval = interval
+        self._interval, self._every_line = interval, interval is not None
         self._fetches: dict[str, tf.Tensor] = {}
         self._recorder: Recorder | None = None
         self._recorded = False
@@ -185,6 +185,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
             tokens=self._size.tokens,
             start=start,
             events=False,  # the estimator writes its own
+            every_line=self._every_line,
         )
 
     def before_run(self, run_context: Any) -> tf.estimator.SessionRunArgs:

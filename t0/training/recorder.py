@@ -2,14 +2,13 @@
 
     recorder = Recorder("/models/tiny", total=12_200, tokens=11_264, start=0)
     recorder.progress(1_200, step_fields(values, positions))
-    # step 1,200/12,200  2.304 nats/token  held-out 2.411  accuracy 41.2%  T5 loss 0.662
-    #   z-loss 0.011  lr 0.001  gradient 0.92  weights 4068  11,500 tokens/s  0.98 s/step
-    #   0.21 passes  left 2:56:12
+    # step 1,200/12,200  loss 2.304  held-out 2.411  lr 0.001  11.5k tok/s  2h56m left
 
-That is one line on the terminal. `metrics.jsonl` has its numbers in these fields:
+A line is printed every few seconds. With `-v=0`, or with `train_loop.log_every_steps`, every record
+gets a line, and with `-v=0` it has all of `_SHOWN`. `metrics.jsonl` has the same numbers:
 
-- `loss_per_token`: nats per target token. "held-out" in the line is the value of the last
-  validation.
+- `loss_per_token`: nats per target token, "loss" in the line. "held-out" in the line is the value
+  of the last validation.
 - `token_accuracy_without_eos`: the accuracy in the line. `token_accuracy` includes EOS.
 - `loss`: Mesh TensorFlow's loss, which is "T5 loss" in the line. This is the sum of nats and z-loss
   over the target tokens, divided by the number of target positions including padding.
@@ -33,7 +32,6 @@ For local paths, this module does not need TensorFlow, so every engine can use i
 """
 
 import dataclasses
-import datetime
 import json
 import math
 import os
@@ -43,6 +41,8 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
+
+from absl import logging
 
 from t0.errors import reading
 from t0.files import paths, publishing, write_whole
@@ -59,22 +59,53 @@ _REMOTE_SECONDS = 60
 # The number of steps after which the measured speed is printed.
 _PACE_STEPS = 5
 
-# Field of metrics.jsonl -> (its text in the progress line, its format). The field's name is also
-# TensorBoard's tag.
-_SHOWN: dict[str, tuple[str, str]] = {
-    "loss_per_token": ("{} nats/token", ".3f"),
-    "held_out": ("held-out {}", ".3f"),
-    "token_accuracy_without_eos": ("accuracy {}", ".1%"),
-    "loss": ("T5 loss {}", ".3f"),
-    "z_loss": ("z-loss {}", ".3f"),
-    "learning_rate": ("lr {}", ".2g"),
-    "gradient_norm": ("gradient {}", ".3g"),
-    "weight_norm": ("weights {}", ".4g"),
-    "tokens_per_second": ("{} tokens/s", ",.0f"),
-    "model_flops_utilization": ("MFU {}", ".0%"),
-    "seconds_per_step": ("{} s/step", ".2f"),
-    "passes": ("{} passes", ".2f"),
+# The number of seconds between two lines, unless every record gets a line.
+_LINE_SECONDS = 4.0
+_WIDTH = 80
+
+
+def _short_number(number: float) -> str:
+    """Formats a positive number with at most three digits before the point.
+
+    >>> _short_number(850), _short_number(11_480), _short_number(2_500_000)
+    ('850', '11.5k', '2.5M')
+    """
+    if number < 1000:
+        return f"{number:.0f}"
+    return f"{number / 1e6:.1f}M" if number >= 999_950 else f"{number / 1e3:.1f}k"
+
+
+def _short_duration(seconds: float) -> str:
+    """Formats a duration with its two largest units.
+
+    >>> _short_duration(72), _short_duration(10_572), _short_duration(200_000)
+    ('1m12s', '2h56m', '2d7h')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours}h"
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+
+
+# Field of metrics.jsonl -> a function that returns its text in the progress line. The field's name
+# is also TensorBoard's tag.
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "loss_per_token": "loss {:.3f}".format,
+    "held_out": "held-out {:.3f}".format,
+    "token_accuracy_without_eos": "accuracy {:.1%}".format,
+    "loss": "T5 loss {:.3f}".format,
+    "z_loss": "z-loss {:.3f}".format,
+    "learning_rate": "lr {:.2g}".format,
+    "gradient_norm": "gradient {:.3g}".format,
+    "weight_norm": "weights {:.4g}".format,
+    "tokens_per_second": lambda speed: f"{_short_number(speed)} tok/s",
+    "model_flops_utilization": "MFU {:.0%}".format,
+    "seconds_per_step": "{:.2f} s/step".format,
+    "passes": "{:.2f} passes".format,
 }
+_SHORT = ("loss_per_token", "held_out", "learning_rate", "tokens_per_second")
 _VERSION = b"brain.Event:2"
 # The fields of `tensorflow.Event`.
 _WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY, _SESSION_LOG = 1, 2, 3, 5, 7
@@ -118,16 +149,22 @@ def used_memory(gpu_peaks: Sequence[int]) -> str:
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB used"
 
 
-def line(step: int, total: int, fields: Mapping[str, float]) -> str:
-    """Returns the progress line of a step."""
-    words = [f"step {step:,}/{total:,}"]
-    for name, (text, form) in _SHOWN.items():
-        if name in fields:
-            words.append(text.format(format(fields[name], form)))
+def line(step: int, total: int, fields: Mapping[str, float], *, detailed: bool) -> str:
+    """Returns the progress line of a step.
+
+    Args:
+      step: the step.
+      total: the run's last step.
+      fields: the fields of `metrics.jsonl`, and the last held-out loss.
+      detailed: whether to show all fields. Otherwise the line fits a terminal of 80 columns.
+    """
+    short = _SHORT if "loss_per_token" in fields else ("loss", *_SHORT)
+    shown = [name for name in _SHOWN if name in fields and (detailed or name in short)]
+    words = [_SHOWN[name](fields[name]) for name in shown]
     if "seconds_per_step" in fields:
-        remaining = round((total - step) * fields["seconds_per_step"])
-        words.append(f"left {datetime.timedelta(seconds=remaining)}")
-    return "  ".join(words)
+        words.append(f"{_short_duration((total - step) * fields['seconds_per_step'])} left")
+    text = "  ".join([f"step {step:,}/{total:,}", *words])
+    return text if detailed or len(text) <= _WIDTH else "  ".join([f"step {step:,}", *words])
 
 
 def evaluation_line(step: int, fields: Mapping[str, float]) -> str:
@@ -135,10 +172,9 @@ def evaluation_line(step: int, fields: Mapping[str, float]) -> str:
     words = [f"step {step:,}"]
     if "validation_loss" in fields:
         words += [
-            f"held-out {fields['validation_loss_per_token']:.3f} nats/token",
+            f"held-out {fields['validation_loss_per_token']:.3f}",
             f"perplexity {fields['validation_perplexity']:.4g}",
             f"accuracy {fields['validation_token_accuracy_without_eos']:.1%}",
-            f"T5 loss {fields['validation_loss']:.3f}",
         ]
     means = {name: x for name, x in fields.items() if name.startswith(PREFIX)}
     words += [f"{name} {x:.4g}" for name, x in means.items() if name.count("/") == 1]
@@ -165,6 +201,7 @@ class Recorder:
       tokens: the number of positions of a batch, including padding.
       start: the step from which the run continues. Records of later steps are removed.
       events: whether to also write TensorBoard's event file.
+      every_line: whether every record gets a line, not only one every few seconds.
       gpu_peaks: a function that returns the peak memory of each GPU so far, in bytes.
 
     Attributes:
@@ -180,12 +217,16 @@ class Recorder:
         tokens: int,
         start: int,
         events: bool = True,
+        every_line: bool = False,
         gpu_peaks: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._path = os.path.join(model_dir, METRICS_FILE)  # noqa: PTH118
         self._total = total
         self._tokens = tokens
         self._gpu_peaks = gpu_peaks
+        self._detailed = logging.get_verbosity() >= logging.INFO
+        self._line_seconds = 0.0 if every_line or self._detailed else _LINE_SECONDS
+        self._last_line = -math.inf
         self.ideal_seconds: float | None = None
         self._mark: _Mark | None = None
         self._pace_shown = False
@@ -201,7 +242,7 @@ class Recorder:
             self._events = EventFile(model_dir, restarted_at=start + 1 if start else None)
 
     def progress(self, step: int, fields: Mapping[str, float]) -> None:
-        """Prints and records the fields of a training step, the speed and the remaining time."""
+        """Records the fields of a training step, and prints a line if one is due."""
         now = time.monotonic()
         paced = dict(fields)
         if self._mark is not None and step > self._mark.step:
@@ -212,8 +253,11 @@ class Recorder:
             if self.ideal_seconds is not None:
                 paced["model_flops_utilization"] = self.ideal_seconds / pace
         self._mark = _Mark(step, now)
-        held_out = {} if self._held_out is None else {"held_out": self._held_out}
-        print(line(step, self._total, paced | held_out), flush=True)
+        if step >= self._total or now - self._last_line >= self._line_seconds:
+            self._last_line = now
+            held_out = {} if self._held_out is None else {"held_out": self._held_out}
+            shown = paced | held_out
+            print(line(step, self._total, shown, detailed=self._detailed), flush=True)
         self.record(step, paced)
 
     def first_pace(self, step: int) -> None:
@@ -222,11 +266,10 @@ class Recorder:
             return
         self._pace_shown = True
         pace = (time.monotonic() - self._mark.seconds) / (step - self._mark.step)
-        remaining = datetime.timedelta(seconds=round((self._total - step) * pace))
-        used = used_memory(self._gpu_peaks())
+        remaining = _short_duration((self._total - step) * pace)
         print(
-            f"  pace: {pace:.2f} s/step, {self._tokens / pace:,.0f} tokens/s: step {self._total:,} "
-            f"in about {remaining}, saving and evaluation not counted; {used}",
+            f"  pace: {pace:.2f} s/step, {remaining} without saving and evaluation; "
+            f"{used_memory(self._gpu_peaks())}",
             flush=True,
         )
 

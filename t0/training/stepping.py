@@ -22,6 +22,7 @@ import dataclasses
 import io
 import math
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from t0.config.specification import Count, Rows
+from t0.config.starter_settings import find_starter_folder
 from t0.errors import UserError
 from t0.feeding.reading import ReadAhead
 from t0.files import write_whole
@@ -90,8 +92,8 @@ class LoopOptions:
 
     Attributes:
       train_steps: the step to stop at.
-      log_every_steps: the number of steps between two progress lines; None for a hundredth of the
-        run, at most 100.
+      log_every_steps: the number of steps between two records in `metrics.jsonl`; None for a
+        hundredth of the run, at most 100. If it is set, every record also gets a progress line.
       seed: the seed of the data's order, dropout and initial weights.
       activation_dtype: "float32", "bfloat16", or "auto": bfloat16 if the machine computes it fast.
       validate_every_steps: the number of steps between two validations on the mixture's validation
@@ -245,9 +247,23 @@ class Stepping:
                 reason = self._after_step(recording, received_signal())
                 if reason:
                     self._print(f"{reason}; saved at step {self._step:,} of {total:,}")
-                    return
+                    break
                 if self._step < total:
                     batch = self._next(batches)
+        for line in self._end_lines():
+            self._print(line)
+
+    def _end_lines(self) -> list[str]:
+        """Returns the lines that say where the model is, and the next command."""
+        checkpoint = self._engine.checkpoint(self._step)
+        lines = [f"trained to step {self._step:,}: {checkpoint}"]
+        best = self._best.best
+        if best:
+            lines.append(f"best checkpoint, {self._best.title}:")
+            checkpoint = self._engine.checkpoint(best.step)
+            lines.append(f"  {checkpoint}")
+        tasks = "" if find_starter_folder(self._model_dir) else " --tasks=TASKS"
+        return [*lines, f"next: t0 eval {shlex.quote(checkpoint)}{tasks}"]
 
     def _recording(self, first: int) -> "Recorder | _Silent":
         if not self._prints:
@@ -257,6 +273,7 @@ class Stepping:
             total=self._options.train_steps,
             tokens=self._size.tokens,
             start=first,
+            every_line=self._options.log_every_steps is not None,
             gpu_peaks=self._engine.gpu_peaks,
         )
 

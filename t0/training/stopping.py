@@ -95,6 +95,11 @@ class BestEvaluation:
         return f"{self._metric} has been no better than {where} for {times}"
 
     @property
+    def title(self) -> str:
+        """The best evaluation, such as "by validation_loss: 0.6621 at step 200"."""
+        return f"by {self._metric}: {self.best.value:.4g} at step {self.best.step:,}"
+
+    @property
     def note(self) -> dict[str, Any]:
         """The fields of `metrics.jsonl` about the best evaluation."""
         if self.best is None:

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -86,8 +87,8 @@ def test_init_csv_with_missing_label_and_float_labels(init, tmp_path):
     assert train[0] == {"n": 0, "review_text": "a fine film number 0", "label": 0}
     assert os.access(tmp_path / "films" / "commands.sh", os.R_OK)
     names = [line.split()[0] for line in out.splitlines() if not line.startswith("#")]
-    trains = "t5_mesh_transformer"
-    assert names == ["seqio_cache_tasks", "t0", trains, trains, "t0"]
+    assert names == ["t0", "seqio_cache_tasks", "t5_mesh_transformer", "t0", "t0"]
+    assert "# predict\nt0 predict films/model new.csv --output predictions.csv\n" in out
     script = (tmp_path / "films" / "commands.sh").read_text()
     assert all(line in script for line in out.splitlines() if not line.startswith("#"))
 
@@ -145,6 +146,60 @@ def test_init_train_validation_split_keeps_equal_rows_together(init, tmp_path):
     assert not texts[0] & texts[1]
 
 
+def test_init_every_class_is_in_both_splits(init, tmp_path):
+    rows = [
+        {"text": f"words number {i} here", "label": ["often", "often", "rare"][i % 3]}
+        for i in range(300)
+    ]
+    rows = [row for i, row in enumerate(rows) if row["label"] == "often" or i in (2, 5)]
+    rows += [rows[2], {"text": "only one text", "label": "single"}]
+    write_csv(tmp_path / "x.csv", rows)
+    status, out, _ = init("films", "x.csv", "--text=text", "--label=label")
+    assert status == 0
+    assert "WARNING: validation has no rows of 'single'\n" in out
+    sides = {
+        s: {(r["text"], r["label"]) for r in written(tmp_path, s)} for s in ("train", "validation")
+    }
+    assert [sum(label == 1 for _, label in side) for side in sides.values()] == [1, 1]
+    assert not {text for text, _ in sides["train"]} & {text for text, _ in sides["validation"]}
+    assert ("only one text", 2) in sides["train"]
+
+
+def test_init_row_with_one_of_two_texts_is_kept(init, tmp_path, capsys):
+    rows = [
+        {
+            "subject": f"on film {i}" * (i % 3 > 0),
+            "body": f"a film {i}" * (i % 3 < 2),
+            "label": i % 2,
+        }
+        for i in range(40)
+    ]
+    rows[7] |= {"subject": "", "body": " "}
+    write_csv(tmp_path / "films.csv", rows)
+    status, out, _ = init("films", "films.csv", "--text=subject,body", "--choices=no,yes")
+    assert status == 0
+    assert "1 without text or label left out" in out
+    assert cli.main(["show", "films", "--rows=20"]) == 0
+    out = capsys.readouterr().out
+    for only in ("body: a", "subject: on"):
+        assert re.search(rf"inputs\n    {only} film \d+\n    \n    Which label is it: no, yes", out)
+    assert re.search(r"subject: on film \d+\n    body: a film \d+\n    \n    The label of", out)
+
+
+def test_init_new_prompt_joins_the_mixtures(init, tmp_path, capsys):
+    write_csv(tmp_path / "films.csv", rows_with(["no", "yes"]))
+    assert init("films", "films.csv")[0] == 0
+    templates = tmp_path / "films" / "data" / "films" / "templates.yaml"
+    text = templates.read_text()
+    new = text[text.index("  films_say:") :].replace("say", "judge").replace("this is", "it is")
+    templates.write_text(text + new)
+    for mixture, ending in (("films_train", ""), ("films_rank", "_score_eval")):
+        words = ["tasks", mixture, "--json", f"--data_dir={tmp_path / 'films/data'}"]
+        assert cli.main(words) == 0
+        listed = {row["task"] for row in json.loads(capsys.readouterr().out)}
+        assert listed == {f"films_{name}{ending}" for name in ("which", "say", "judge")}
+
+
 def test_init_sequence_lengths_fit_the_rows(init, tmp_path):
     from t0.testing import train_vocabulary
 
@@ -164,7 +219,8 @@ def test_init_sequence_lengths_fit_the_rows(init, tmp_path):
         (["films", "no.csv"], ["no.csv does not exist"]),
         (["films", "x.txt"], ["rows are read from .jsonl, .json, .csv"]),
         (["my films", "films.csv"], ["'my films' cannot be the name"]),
-        (["sciq", "films.csv"], ["is one of T0's own datasets"]),
+        (["sciq", "films.csv"], ["tasks of T0's own dataset sciq begin with it"]),
+        (["super", "films.csv"], ["tasks of T0's own dataset super_glue begin with it"]),
         (["films", "films.csv", "--label=sentimant"], ["unknown column", "'sentiment'"]),
         (["films", "films.csv", "--text=txt"], ["unknown column 'txt'", "review text"]),
         (["films", "films.csv", "--text=sentiment"], ["would reveal the answer"]),

@@ -57,7 +57,9 @@ def test_command_flags_are_parsed():
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("--model=x", "unknown flag '--model'.*'--mode'"),
+        ("--model_di=x", "unknown flag '--model_di'.*'--model_dir'"),
+        ("--learning_rate=1", "there is no --learning_rate. .*constant_learning_rate.learning_ra"),
+        ("--num-train-epochs=3", "there is no --num-train-epochs. Use --epochs=3"),
         ("--batch_size=many", "--batch_size=many.*invalid literal"),
         ("--mode=trian", "--mode=trian.*one of <train|"),
         ("words", "unexpected argument 'words'"),

@@ -1,6 +1,7 @@
 """`t0 plan` as users call it: the recipe's flags, both modes, the picture, sweeps."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -74,6 +75,19 @@ def test_plan_counts_finetune_steps_from_the_checkpoint(capsys):
     assert (plan["run"]["train_steps"], plan["run"]["steps"]) == (507, 500)
     gpus = ["--engine=torch", "--gpu=a100-80", "--json", "--finetune_steps=500", *TRAIN[10:]]
     assert json.loads(run(capsys, *gpus))["time"]["train_steps"] == 500
+
+
+def test_plan_with_price_prints_the_cost(capsys):
+    words = [*SMALL, "--start_step=0", "--price=1.5"]
+    out = run(capsys, *words)
+    hours = float(re.search(r" h, ([\d,.]+) core-hours\n", out)[1])
+    cost = re.search(r"^cost of the run: ([\d.]+) \([\d.]+ core-hours at 1.5\)$", out, re.M)[1]
+    assert float(cost) == pytest.approx(1.5 * hours, abs=0.8)
+    plan = json.loads(run(capsys, *words, "--json"))
+    assert plan["cost"]["cost"] == 1.5 * plan["run"]["core_hours"]
+    gpus = ["--engine=torch", "--gpu=a100-80", "--gpus=2", "--price=2", "--json", *SMALL]
+    plan = json.loads(run(capsys, *gpus))
+    assert plan["cost"]["cost"] == 4 * plan["time"]["hours_per_1000_steps"]
 
 
 def test_plan_of_t0_training_recipe(capsys):

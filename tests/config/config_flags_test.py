@@ -1,16 +1,19 @@
 """T5X's spelling of gin bindings on the command line; nothing here needs TensorFlow."""
 
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from t0.cli import main, plan
-from t0.config import flags
+from t0.config import common_guesses, flags
 from t0.config.masking import mask_command, mask_secrets
 from t0.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "t5_mesh_transformer"
 
 
@@ -182,3 +185,24 @@ def test_flags_of_the_model_api_set_the_gin_parameters_of_gin_runs():
     for mode, alike in {"finetune": "train", "eval": "eval", "score": "score_from_strings"}.items():
         found = flags.gin_parameters(given, flags.MODEL_API_MODES[mode])
         assert found == flags.gin_parameters(given, alike) != {}
+
+
+@pytest.mark.parametrize("name", sorted(common_guesses._ADVICE))
+def test_common_guesses_name_flags_and_gin_parameters_that_exist(name):
+    advice = common_guesses.advise(name)
+    known = flags.command_flags()
+    reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    gin = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "gin").rglob("*.gin"))
+    for flag in re.findall(r"--([\w.]+)=", advice):
+        if flag.startswith("gin."):
+            function, _, parameter = flag.removeprefix("gin.").rpartition(".")
+            assert f"{function}.{parameter}".strip(".") in gin or (
+                f"### {function}\n" in reference.replace("### t0.train_loop", "### train_loop")
+            )
+        else:
+            assert flag in known or flag in ("metrics", "device")
+
+
+def test_flag_of_the_model_api_without_it_names_the_gin_parameter():
+    (note,) = flags.check_mode(flags.parse([COMMAND, "--batch_size=16"]), "train")
+    assert note.endswith("it has no effect here. Set sequences per step with --gin.BATCH_SIZE=16")

@@ -9,7 +9,7 @@ from scipy import stats
 from t0.errors import UserError
 from t0.reports import comparison, read_report
 from t0.reports.comparison import legend_lines, tied_letters
-from t0.reports.named_runs import read_named_runs
+from t0.reports.named_runs import notes_on, read_named_runs
 
 
 def compare(words, **options):
@@ -209,3 +209,20 @@ def test_comparison_names_the_malformed_score_file(evaluation):
     line = example_line(0, [-1.0, -2.0], 0)
     change_path.write_text(json.dumps(line | {"prediction": 1}) + "\n")
     assert "rte_0_100.jsonl, line 1" in refused(words)
+
+
+@pytest.mark.parametrize("cut", [0, 1, None])
+def test_comparison_notes_other_lengths_only_if_a_text_may_be_cut(evaluation, cut):
+    for name, length in (("short", 64), ("long", 512)):
+        made = evaluation(name, sequence_length={"inputs": length, "targets": 16})
+        lines = random_lines(20, [2], 1)
+        truncated = {"truncated_targets": 0}
+        if name == "short":
+            truncated = {"truncated_inputs": cut, "truncated_targets": 0 if cut == 0 else None}
+        truncated = {key: value for key, value in truncated.items() if value is not None}
+        made.add("rte_0", "super_glue/rte", "prompt 0", lines, **truncated).write()
+    runs = read_named_runs(
+        [str(made.folder.parents[1] / name / "eval") for name in ("short", "long")]
+    )
+    notes = "".join(notes_on(runs[0]))
+    assert ("may have truncated text" in notes) == (cut != 0)

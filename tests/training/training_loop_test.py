@@ -261,6 +261,8 @@ def test_early_stopping_keeps_the_best_checkpoint(tmp_path, capsys, monkeypatch,
     run(tmp_path, 12, options=options, **keep)
     out = capsys.readouterr().out
     assert "evaluated 4  best so far" in out
+    best = f"best checkpoint, by validation_loss: [0-9.]+ at step 4:\n  {tmp_path}/model.ckpt-4\n"
+    assert re.search(rf"{best}next: t0 eval {tmp_path}/model.ckpt-4 --tasks=TASKS\n$", out)
     assert "early stop: validation_loss has been no better than 2 at step 4 for 2 eval" in out
     assert "saved at step 8 of 12" in out
     # Step 4 is none of every third: it was written because it is the best.
@@ -366,6 +368,7 @@ def test_sigterm_saves_and_the_next_start_evaluates(
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(Recorder, "progress", told)
         run(tmp_path, 12, params=BFLOAT16, options=options)
+    options["log_every_steps"] = 1
     assert "step 8  validation" not in capsys.readouterr().out
     run(tmp_path, 12, params=BFLOAT16, options=options)
     out = capsys.readouterr().out
@@ -420,7 +423,10 @@ def test_start_report_shows_memory_and_expected_time(tmp_path, capsys):
         out,
     )
     (pace,) = re.findall(r"  pace: .*", out)
-    assert re.search(r"tokens/s: step 30 in about 0:00:\d\d, saving and.*; \d+\.\d GiB used", pace)
+    assert re.search(r"\d s/step, 0m\d\ds without saving and ev.*; \d+\.\d GiB used", pace)
+    *_, trained, following = out.splitlines()
+    assert trained == f"trained to step 30: {tmp_path}/model.ckpt-30"
+    assert following == f"next: t0 eval {tmp_path}/model.ckpt-30 --tasks=TASKS"
     assert out.index("step 1/30") < out.index(pace) < out.index("step 20/30")
 
 

@@ -1,10 +1,13 @@
 """The hook in a session of its own: a made-up loss, a step that counts."""
 
+import contextlib
 import json
 
 import pytest
+from absl import logging
 
 from t0.errors import UserError
+from t0.training import recorder
 from t0.training.estimator import RecorderHook
 from t0.training.recorder import Recorder, used_memory
 
@@ -36,6 +39,17 @@ def train(folder, losses, *, total, start=0, interval=None, steps_of_a_run=1):
             for value in losses:
                 session.run(more, {loss: value})
     return hook
+
+
+@contextlib.contextmanager
+def verbosity(level):
+    """Sets absl's verbosity, which `-v` sets, and restores it."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(level)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def lines(folder):
@@ -107,15 +121,50 @@ def test_used_memory_of_gpus_or_of_the_process():
 
 
 def test_model_flops_utilization_is_shown_if_peak_is_known(tmp_path, capsys):
-    recorder = Recorder(str(tmp_path), total=4, tokens=8, start=0)
-    recorder.progress(1, {})
-    recorder.ideal_seconds = 1e-9
-    recorder.progress(2, {})
-    recorder.ideal_seconds = None
-    recorder.progress(3, {})
-    recorder.close()
+    with verbosity(logging.INFO):
+        recording = Recorder(str(tmp_path), total=4, tokens=8, start=0)
+    recording.progress(1, {})
+    recording.ideal_seconds = 1e-9
+    recording.progress(2, {})
+    recording.ideal_seconds = None
+    recording.progress(3, {})
+    recording.close()
     found = lines(tmp_path)
     assert found[1]["model_flops_utilization"] == 1e-9 / found[1]["seconds_per_step"]
     assert "model_flops_utilization" not in found[0].keys() | found[2].keys()
     shown = capsys.readouterr().out.splitlines()
     assert [" MFU 0% " in line for line in shown] == [False, True, False]
+
+
+@pytest.mark.parametrize("total", [400, 12_200, 1_112_200])
+def test_metrics_progress_line_fits_80_columns(total):
+    fields = {
+        "loss_per_token": 2.3041,
+        "held_out": 2.411,
+        "token_accuracy_without_eos": 0.4,
+        "loss": 2.0,
+        "learning_rate": 0.00144,
+        "tokens_per_second": 11_480.0,
+        "seconds_per_step": 10_572 / 100,
+    }
+    shown = recorder.line(total - 100, total, fields, detailed=False)
+    assert len(shown) <= 80
+    assert shown.startswith(f"step {total - 100:,}")
+    assert shown.endswith("  loss 2.304  held-out 2.411  lr 0.0014  11.5k tok/s  2h56m left")
+    assert "accuracy 40.0%  T5 loss 2.000" in recorder.line(
+        total - 100, total, fields, detailed=True
+    )
+
+
+def test_metrics_lines_come_every_few_seconds_and_all_steps_are_recorded(tmp_path, capsys):
+    for every_line, shown in ((False, ["step 1/9", "step 9/9"]), (True, None)):
+        folder = tmp_path / str(every_line)
+        with verbosity(logging.ERROR):
+            recording = Recorder(str(folder), total=9, tokens=8, start=0, every_line=every_line)
+        for step in range(1, 10):
+            recording.progress(step, {"loss_per_token": 1.0})
+        recording.close()
+        steps = [f"step {step}/9" for step in range(1, 10)]
+        printed = [text.split("  ")[0] for text in capsys.readouterr().out.splitlines()]
+        assert printed == (shown or steps)
+        assert [record["step"] for record in lines(folder)] == [*range(1, 10)]

@@ -1,0 +1,98 @@
+"""Finds the starter folder that a path is in, and reads the settings that commands take from it.
+
+    settings = find_starter_folder("tickets/model")       # None outside of starter folders
+    settings.name, settings.path("cache")                 # ("tickets", "tickets/cache")
+    fill_flags(flag_values, settings.flags())             # flags on the command line win
+
+`t0 init` writes the settings to `starter.json` in the folder. A path is in a starter folder if it
+or one of its next two parents has that file. So inside the folder, `model` and `data/tickets` are
+found too.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t0.errors import UserError, reading
+from t0.files.untrusted import parsed_json
+
+FILE = "starter.json"
+_MODULE = "t0.seqio_tasks"
+
+
+@dataclasses.dataclass(frozen=True)
+class StarterSettings:
+    """The settings of a starter folder.
+
+    Attributes:
+      folder: the folder's path.
+      name: the dataset's name, which begins the names of its tasks.
+      vocabulary: the path of the SentencePiece model; None for T5's public one.
+      lengths: feature -> sequence length in tokens.
+    """
+
+    folder: Path
+    name: str
+    vocabulary: str | None
+    lengths: Mapping[str, int]
+
+    def path(self, *names: str) -> str:
+        """Returns the path of a file or folder in the starter folder."""
+        return str(self.folder.joinpath(*names))
+
+    def flags(self) -> dict[str, Any]:
+        """Returns flag -> value, for the flags that several commands share."""
+        flags = {"module_import": [_MODULE], "data_dir": [self.path("data")]}
+        return flags | ({"vocab": self.vocabulary} if self.vocabulary else {})
+
+    def text(self) -> str:
+        """Returns the content of `starter.json`."""
+        fields = {"name": self.name, "vocabulary": self.vocabulary, "lengths": dict(self.lengths)}
+        return json.dumps(fields, indent=1) + "\n"
+
+
+def find_starter_folder(path: str | Path) -> StarterSettings | None:
+    """Returns the settings of the starter folder that a path is or is in; None if there is none.
+
+    Raises:
+      UserError: the folder's `starter.json` is malformed.
+    """
+    if "://" in str(path):
+        return None
+    path = Path(os.path.expanduser(path))  # noqa: PTH111 (it accepts any text)
+    for folder in (path, *list(path.parents)[:2]):
+        if os.path.isfile(folder / FILE):  # noqa: PTH113 (as above)
+            return _read(folder)
+    return None
+
+
+def _read(folder: Path) -> StarterSettings:
+    path = folder / FILE
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        fields = parsed_json(content)
+        name, vocabulary, lengths = (fields[key] for key in ("name", "vocabulary", "lengths"))
+        valid = (
+            isinstance(name, str)
+            and isinstance(vocabulary, str | None)
+            and all(type(length) is int and length > 0 for length in lengths.values())
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        valid = False
+    if not valid:
+        raise UserError(
+            f"{path} is malformed: expected an object with name, vocabulary and lengths, as "
+            "`t0 init` writes it. Restore it, or delete it and give all flags yourself"
+        )
+    return StarterSettings(folder, name, vocabulary, lengths)
+
+
+def fill_flags(flag_values: Any, values: Mapping[str, Any]) -> None:
+    """Sets absl flags that are not on the command line, as if they were."""
+    for name, value in values.items():
+        if not flag_values[name].present:
+            flag_values[name].parse(value)

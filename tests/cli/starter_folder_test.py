@@ -1,0 +1,94 @@
+"""Commands take data, vocabulary and cache from the starter folder that a path is in."""
+
+import argparse
+
+import pytest
+
+from t0.cli import cache_tasks, eval, mesh_transformer
+from t0.config import flags
+from t0.config.starter_settings import StarterSettings, find_starter_folder
+from t0.errors import UserError
+
+
+@pytest.fixture
+def starter(tmp_path, monkeypatch):
+    """A starter folder `tickets` in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "tickets"
+    for name in ("data", "cache", "model"):
+        (folder / name).mkdir(parents=True)
+    settings = StarterSettings(folder, "tickets", "/v/spiece.model", {"inputs": 80, "targets": 16})
+    (folder / "starter.json").write_text(settings.text())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("inside", "path", "found"),
+    [
+        (".", "tickets", "tickets"),
+        (".", "tickets/model", "tickets"),
+        (".", "tickets/model/model.ckpt-4", "tickets"),
+        ("tickets", "model", "."),
+        (".", "other/model", None),
+        (".", "gs://tickets/model", None),
+        (".", "~nobody/" + "x" * 5000, None),
+    ],
+)
+def test_starter_folder_is_found_by_path(starter, monkeypatch, inside, path, found):
+    monkeypatch.chdir(inside)
+    settings = find_starter_folder(path)
+    assert (str(settings.folder) if settings else None) == found
+    if settings:
+        assert (settings.name, settings.lengths["inputs"]) == ("tickets", 80)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"name": 3, "vocabulary": null, "lengths": {}}',
+        '{"name": "x"}',
+        '{"name": "x", "vocabulary": null, "lengths": {"inputs": "80"}}',
+    ],
+)
+def test_starter_folder_malformed_settings_are_an_error(starter, text):
+    (starter / "starter.json").write_text(text)
+    with pytest.raises(UserError, match=r"tickets/starter\.json is malformed: expected an object"):
+        find_starter_folder("tickets/model")
+
+
+def test_starter_folder_fills_flags_of_training(starter):
+    values = flags.parse(["t5_mesh_transformer", "--gin_file=tickets/train.gin"])
+    mesh_transformer._apply_starter_folder(values)
+    assert values.model_dir == "tickets/model"
+    assert values.additional_task_cache_dirs == ["tickets/cache"]
+    assert (values.data_dir, values.module_import) == (["tickets/data"], ["t0.seqio_tasks"])
+    assert (values.vocab, values["vocab"].present) == ("/v/spiece.model", 1)
+    words = ["--model_dir=tickets/seed_1", "--vocab=mine", "--data_dir=a", "--data_dir=b"]
+    values = flags.parse(["t5_mesh_transformer", *words])
+    mesh_transformer._apply_starter_folder(values)
+    assert (values.model_dir, values.vocab) == ("tickets/seed_1", "mine")
+    assert values.data_dir == ["a", "b"]
+
+
+def test_starter_folder_fills_flags_of_caching(starter):
+    values = cache_tasks.parse(["seqio_cache_tasks", "--output_cache_dir=tickets/cache"])
+    assert values.tasks == ["tickets_train", "tickets_rank"]
+    assert (values.data_dir, values.vocab) == (["tickets/data"], "/v/spiece.model")
+    one = ["seqio_cache_tasks", "--tasks=tickets_say", "--output_cache_dir=tickets/cache"]
+    assert cache_tasks.parse(one).tasks == ["tickets_say"]
+
+
+def test_starter_folder_fills_arguments_of_eval(starter):
+    parser = argparse.ArgumentParser()
+    eval.add_arguments(parser)
+    (starter / "model" / "metrics.jsonl").touch()
+    args = parser.parse_args(["tickets/model"])
+    eval._apply_starter_folder(args)
+    assert (args.tasks, args.output) == ("tickets_rank", "tickets/eval/model")
+    assert (args.cache_dirs, args.lengths) == ("tickets/cache", "inputs=80,targets=16")
+    assert [str(path) for path in args.metrics] == ["tickets/model"]
+    args = parser.parse_args(["tickets/model", "--tasks=super_glue_.*"])
+    eval._apply_starter_folder(args)
+    assert (args.tasks, args.output, args.cache_dirs) == ("super_glue_.*", None, "")
