@@ -32,7 +32,7 @@ from t0.errors import UserError, short_reason
 from t0.feeding import manifest as manifests
 from t0.feeding.manifest import Manifest
 from t0.feeding.training_data import Batch, TrainingData, open_training_data
-from t0.files import object_facts, paths, tf_examples, tfrecord, write_whole, writing
+from t0.files import object_facts, paths, tf_examples, tfrecord, write_whole
 from t0.files.untrusted import parsed_json
 
 STREAM = "stream.json"
@@ -231,8 +231,6 @@ def write(
 def _claim(folder: str, recorded: Manifest) -> None:
     before = manifests.read(folder)
     if before is None:
-        with writing(folder):
-            paths.make_folder(folder)
         manifests.publish(folder, recorded)
         return
     change = manifests.find_difference(before, recorded)

@@ -23,7 +23,7 @@ from t0.config.specification import Count, DataSpec, Positive, Rows, read_plain,
 from t0.errors import UserError, short_reason
 from t0.feeding.shards import find_checksums
 from t0.feeding.training_data import Position, TrainingData
-from t0.files import paths, write_whole
+from t0.files import paths, write_whole, writing
 from t0.files.untrusted import parsed_json
 
 MANIFEST, WINDOWS = "data_manifest.json", "data_windows.json"
@@ -81,7 +81,9 @@ def build(data: Any, rows: int, start: Start) -> Manifest | None:
 
 
 def publish(folder: str, manifest: Manifest) -> None:
-    """Writes a manifest into a folder."""
+    """Writes a manifest into a folder, which is made if there is none."""
+    with writing(folder):
+        paths.make_folder(folder)
     write_whole(posixpath.join(folder, MANIFEST), to_json(manifest) + "\n")
 
 
