@@ -4,6 +4,7 @@
 Mesh TensorFlow's. This module adds:
 
 - checks before the first step
+- the batches of the run's stream, from the step of the checkpoint on (`t0.feeding.batch_stream`)
 - progress lines, and `metrics.jsonl` in the model directory
 - an error if the loss is not finite
 - a clean stop with a checkpoint at SIGTERM, Ctrl-C and the time limit
@@ -117,7 +118,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
         print(f"nothing to train: {limit.verdict}")
         return
     hooks = [hook, _ConfigHook(estimator.model_dir), _DataHook(estimator.model_dir, stream)]
-    if checkpoint_input_pipeline:
+    if checkpoint_input_pipeline and not stream:
         hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
     _train_with_estimator(estimator, input_fn, hook, limit, hooks)
 

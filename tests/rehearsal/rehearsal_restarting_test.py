@@ -25,7 +25,15 @@ def letters(tmp_path_factory):
     before = list(seqio.get_global_cache_dirs())
     seqio.set_global_cache_dirs([str(folder)])
     cached_letters.add_task("letters", metric_fns=[])
-    run = planning.read(
+    run = read()
+    stream = feeding.write_stream(run, str(folder / "stream"), steps=STEPS)
+    yield run, lambda step: open_batches(run, lambda _: stream_dataset(stream, step))
+    seqio.TaskRegistry.remove("letters")
+    seqio.set_global_cache_dirs(before)
+
+
+def read():
+    return planning.read(
         *planning.TINY,
         *planning.on_slice("1x1", 2),
         "num_layers = 1",
@@ -35,10 +43,6 @@ def letters(tmp_path_factory):
         "run.batch_size = ('sequences_per_batch', 4)",
         "serialize_num_microbatches.tokens_per_microbatch_per_replica = None",
     )
-    stream = feeding.write_stream(run, str(folder / "stream"), steps=STEPS)
-    yield run, lambda step: open_batches(run, lambda _: stream_dataset(stream, step))
-    seqio.TaskRegistry.remove("letters")
-    seqio.set_global_cache_dirs(before)
 
 
 class Nothing:
@@ -83,7 +87,7 @@ def test_restart_that_reads_other_batches_is_found(letters):
 
 @pytest.mark.slow
 def test_restart_of_the_cores_program_writes_the_same_hashes(letters, unbroken, tmp_path, capsys):
-    run, batches_from = letters
+    run, batches_from = read(), letters[1]
     path = tmp_path / "hashes"
     rehearse_restart(run, batches_from, steps=12, kill_at=7, hashes_file=str(path))
     assert (
