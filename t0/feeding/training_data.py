@@ -140,6 +140,11 @@ class TrainingData:
         Raises:
           ValueError: if it is not a position from `batches`.
         """
+        if isinstance(position, Mapping) and "mixture" in position:
+            raise ValueError(
+                "the position in the data is that of an earlier version, which drew the examples "
+                "in another order"
+            )
         read = read_plain(position, _Position | None, "the position in the data")
         return read and dataclasses.asdict(read)
 

@@ -14,6 +14,7 @@ from t0.feeding.live import elements
 from t0.feeding.manifest import Start
 from t0.feeding.stream_dataset import stream_dataset
 from t0.feeding.training_data import open_training_data
+from t0.files import paths, write_whole
 
 ROWS, BEGAN, LAST = 4, 10, 33
 
@@ -95,6 +96,22 @@ def test_stream_writing_continues_after_the_last_complete_file(spec, tmp_path):
     lines = write(spec, tmp_path / "s")
     assert "1 of them written before" in lines[0]
     assert files(tmp_path / "s") == files(tmp_path / "whole")
+
+
+def test_stream_in_a_bucket_equals_that_on_the_disk(spec, tmp_path, bucket):
+    write(spec, tmp_path / "s")
+    write(spec, "gs://b/s")
+    stream = batch_stream.open_stream("gs://b/s")
+    assert stream.files == batch_stream.open_stream(str(tmp_path / "s")).files
+    found = list(elements(lambda: stream_dataset(stream, 30)))
+    check_equal(found, expected(spec, 31, LAST - 30))
+    name = stream.files[1].name
+    write_whole(f"gs://b/s/{name}", paths.read_bytes(f"gs://b/s/{stream.files[0].name}"))
+    with pytest.raises(UserError, match=f"{name}, with steps .* of the stream, is damaged"):
+        batch_stream.open_stream("gs://b/s")
+    paths.remove(f"gs://b/s/{name}")
+    assert "written before" in write(spec, "gs://b/s")[0]
+    assert batch_stream.open_stream("gs://b/s") == stream
 
 
 @pytest.mark.slow
