@@ -17,11 +17,11 @@ A batch maps each feature to int32 [sequences, length].
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from t0.config.specification import Count, DataSpec, TaskSpec, read_plain
+from t0.config.specification import Count, DataSpec, Range, TaskSpec, read_plain
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.feeding.instructed import FEATURES, InstructedSource
@@ -46,7 +46,7 @@ class _Position:
       tasks: task -> its state at the start of the window, for tasks that need one to continue.
     """
 
-    window: Count
+    window: Annotated[int, Range(0, 2**24)]
     row: Count
     examples: float = 0.0
     tasks: Mapping[str, TaskState] = dataclasses.field(default_factory=dict)
