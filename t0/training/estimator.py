@@ -88,7 +88,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     reading = {"sequence_length": sequence_length, "vocabulary": vocabulary}
     reading["dataset_split"] = dataset_split
     rows = batch_size * (ensemble_inputs or 1)
-    stream = batch_stream.open_stream(stream_folder(estimator.model_dir))
+    stream = batch_stream.open_stream(_stream_folder(estimator.model_dir))
     if stream:
         data = open_dataset_function(train_dataset_fn, options.seed, **reading)
         current = manifest.build(data, rows, stream.manifest.start)
@@ -124,9 +124,13 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
 
 
 @gin.configurable("stream", module="t0")
-def stream_folder(model_dir: str, folder: str | None = None) -> str:
-    """Returns the folder of the run's stream: gin's `stream.folder`, else MODEL_DIR/stream."""
-    return folder or posixpath.join(model_dir, "stream")
+def configured_stream(folder: str | None = None) -> str | None:
+    """Returns the folder of the run's stream; None for MODEL_DIR/stream (gin: `stream.folder`)."""
+    return folder
+
+
+def _stream_folder(model_dir: str) -> str:
+    return configured_stream() or posixpath.join(model_dir, "stream")
 
 
 class _DataHook(tf.estimator.SessionRunHook):
@@ -142,7 +146,7 @@ class _DataHook(tf.estimator.SessionRunHook):
     def begin(self) -> None:
         model_dir, stream = self._model_dir, self._stream
         if stream is None:
-            folder = stream_folder(model_dir)
+            folder = _stream_folder(model_dir)
             print(
                 f"warning: there is no stream in {folder}: a restart shuffles the data again from "
                 "its start, and the batches are not recorded. To continue in the data, write it "
