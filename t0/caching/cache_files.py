@@ -50,7 +50,7 @@ from typing import Any, BinaryIO
 
 import google_crc32c
 
-from t0.caching import parts
+from t0.caching import parts, record_rows
 from t0.caching.cache_plan import RecordOptions
 from t0.caching.split_state import WRITTEN, JoinParts, PartInfo, SplitOutcome, sum_counts, summed
 from t0.errors import refuse_unanswered
@@ -295,7 +295,11 @@ def join_parts(job: JoinParts) -> SplitOutcome:
         "num_shards": len(written),
         "seqio_version": job.seqio_version,
     }
-    for name, content in ((f"info.{split.name}.json", info), (f"stats.{split.name}.json", stats)):
+    descriptions = {f"info.{split.name}.json": info, f"stats.{split.name}.json": stats}
+    if spec.row_source and all(record_rows.MASK in part for part in job.infos):
+        rows = record_rows.content_of(spec.row_source, job.infos)
+        descriptions[f"rows.{split.name}.json"] = rows
+    for name, content in descriptions.items():
         written[name] = _write_json(path_inside(directory, name), content)
     return SplitOutcome(
         split,

@@ -30,7 +30,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from t0 import sources
-from t0.caching import parts
+from t0.caching import parts, record_rows
 from t0.caching.cache_plan import LONGEST
 from t0.caching.split_state import PartInfo, SplitSpec
 from t0.caching.tokenizing import Tokenizer
@@ -236,6 +236,7 @@ class _TaskRecords:
         self._writer = writer
         self._start = start
         self._kept = 0
+        self._rows: list[int] = []
         self._tokens = {"inputs": 0, "targets": 0}
         self._longest = {"inputs": 0, "targets": 0}
         self._over = {"inputs": 0, "targets": 0}
@@ -251,6 +252,7 @@ class _TaskRecords:
           inputs: the tokenised inputs of these rows.
           renderer: the renderer, which tokenises the targets.
         """
+        self._rows += [row.number for row, _ in kept]
         frames = self._choices if self.spec.choices else self._plain
         self._writer.append(frames(kept, inputs, renderer))
 
@@ -339,6 +341,7 @@ class _TaskRecords:
                 "stop": stop,
                 "rows": counts.pop("rows"),
                 "kept": self._kept,
+                record_rows.MASK: record_rows.pack_rows(self._rows, self._start, stop),
                 "counts": counts,
                 "labels": self.report.labels,
                 "first": self.report.first,

@@ -32,6 +32,7 @@ from typing import Any
 from t0.absent_classes import warn_of_absent_classes
 from t0.caching import parts
 from t0.caching.cache_plan import RecordOptions, TaskSplit
+from t0.caching.record_rows import RowSource
 from t0.prompts import NO_LABEL
 from t0.prompts.row_report import DROPPED, HIDDEN, NO_CHOICE, UNLABELLED
 
@@ -139,6 +140,7 @@ class SplitSpec:
       document: the column whose hash is the feature `document` in the record of a choice; None
         if there is no such feature.
       template: the template's name; "" for a task without a template.
+      row_source: the dataset and the prompt of the records; None if it is not recorded.
       exemptions: the publication rules that this split may break.
       source_shards: the number of shards of the task's source. If `--min_shards` or `--max_shards`
         is set, the number of files depends on it (see `cache_files.shard_count`).
@@ -153,6 +155,7 @@ class SplitSpec:
     answer_choices: bool = False
     document: str | None = None
     template: str = ""
+    row_source: RowSource | None = None
     exemptions: tuple[Exemption, ...] = ()
     source_shards: int = 1
 

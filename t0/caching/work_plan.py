@@ -30,6 +30,7 @@ from t0 import sources
 from t0.caching.cache_plan import RecordOptions, TaskSplit, rows_of_source
 from t0.caching.prompted_rows import Prompt, RowRange
 from t0.caching.provenance import RECORD_FORMAT, identify_code, identify_data
+from t0.caching.record_rows import RowSource
 from t0.caching.source_shards import ShardRun, runs_of
 from t0.caching.split_state import ABSENT, FAILED, SplitOutcome, SplitSpec, exemptions
 from t0.catalogue.prompted_task import check_columns
@@ -259,6 +260,7 @@ def _prompts(
             answer_choices=template.answer_choices is not None and not choices,
             document=document,
             template=template.name,
+            row_source=RowSource(*data, template.name, choices),
             exemptions=exemptions(*data, template.name),
         )
         specs.setdefault((template, source.seed_name), []).append(spec)

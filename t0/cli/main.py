@@ -32,6 +32,7 @@ VERBS = {
     ),
     "init": ("t0.cli.init", "writes a starter folder for your own data, and prints five commands"),
     "show": ("t0.cli.show", "shows rendered rows with token counts and truncation"),
+    "seen": ("t0.cli.seen", "shows which examples a training run saw, and when"),
     "lint": ("t0.cli.lint", "checks prompts on sample rows, such as rendering and right answers"),
     "verify": ("t0.cli.verify", "re-checks the files of cached tasks, and lists damaged ones"),
     "eval": (

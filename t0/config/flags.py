@@ -31,6 +31,8 @@ _TABLE = (
     ("list", "gin_search_paths", [], "T5X's name for --gin_location_prefix; searched after it."),
     ("boolean", "dry_run", False, "Print the configuration and each value's origin, and exit."),
     ("string", "save_spec", None, "Write the run specification to this JSON file, and exit."),
+    ("string", "write_stream", None, "Write the run's batches into this folder, and exit."),
+    ("string", "stream_steps", None, "With --write_stream: the steps, FIRST-LAST (default: all)."),
     ("multi_string", "module_import", "t5.data.mixtures", "Modules that register tasks."),
     ("list", "additional_task_cache_dirs", [], "Folders with cached tasks."),
     ("boolean", "allow_stale_cache", False, "Use caches whose prompts, data or modules changed."),
@@ -164,11 +166,13 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
         "infer": "t0.infer.seed",
     },
     "shard_id": _ranking_and_inference("shard_id"),
+    "stream_steps": {"train": None},
+    "write_stream": {"train": None},
 }
 # Flags of `MODE_FLAGS` that a run with --tpu also reads. Only our engine for runs without a TPU
 # reads the others.
 _STEPS = ("epochs", "finetune_steps")
-_ON_TPU = (*_STEPS, "allow_stale_cache", "max_hours")
+_ON_TPU = (*_STEPS, "allow_stale_cache", "max_hours", "stream_steps", "write_stream")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
 _TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.

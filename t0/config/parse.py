@@ -262,6 +262,7 @@ READ_IN = {
     "t0.keep_checkpoints": _TRAINING,
     "t0.packing": _TRAINING,
     "t0.row_predictions": ("infer",),
+    "t0.stream": _TRAINING,
     "t0.score_eval": _RANKING,
     "t0.task_metrics": _TRAINING,
     "t0.train_dataset_fn": _TRAINING,

@@ -48,9 +48,11 @@ class FeatureSpec:
 
     Attributes:
       add_eos: whether SeqIO ends the feature with EOS.
+      vocabulary: the path of its SentencePiece model; None if it has another vocabulary.
     """
 
     add_eos: bool
+    vocabulary: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

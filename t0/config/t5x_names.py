@@ -26,8 +26,12 @@ T5X_NAMES = {
     "SaveCheckpointConfig.period": "run.save_checkpoints_steps",
     "SaveCheckpointConfig.keep": "run.keep_checkpoint_max",
     "SaveCheckpointConfig.dtype": "get_variable_dtype.master_dtype",
+    "SaveCheckpointConfig.save_dataset": "nothing to set: the step of a checkpoint gives the "
+    "position in the data (on a TPU, write the stream of batches first: --write_stream)",
     "SaveCheckpointConfig": "run.save_checkpoints_steps and run.keep_checkpoint_max",
     "RestoreCheckpointConfig.path": "INIT_CHECKPOINT, or the flag --checkpoint",
+    "RestoreCheckpointConfig.restore_dataset": "nothing to set: the step of a checkpoint gives "
+    "the position in the data",
     "RestoreCheckpointConfig": "INIT_CHECKPOINT, or the flag --checkpoint",
     "CheckpointConfig": "run.save_checkpoints_steps, and the flag --checkpoint",
     "PjitPartitioner.num_partitions": "tpu_mesh_shape.model_parallelism (without --tpu: "

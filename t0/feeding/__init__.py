@@ -21,9 +21,14 @@ instructed      cached instructions -> blocks of examples
 mixing          draws examples from tasks by their rates
 packing         examples -> rows
 training_data   the whole pipeline: makes batches, each with a position that a checkpoint can hold
+shards          counts and identifies the records of a cache's files
+manifest        the data manifest, which with the number of a step determines a batch
+batch_examples  finds the examples of a step's batch, and the steps that saw a text
+batch_stream    writes a run's batches in training order, for a TPU's hosts
+stream_dataset  reads these batches with TensorFlow's operations
 
-`opening`, `host_graphs`, `objectives` and `live` need SeqIO and TensorFlow; the other modules
-import neither.
+`opening`, `host_graphs`, `objectives` and `live` need SeqIO and TensorFlow, and `stream_dataset`
+needs TensorFlow; the other modules import neither.
 """
 
 from t0.feeding.random_access import CachedRecords

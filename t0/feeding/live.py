@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -65,6 +65,10 @@ class LiveSource:
     use_cached: bool = False
     lengths: Mapping[str, int] | None = None
     examples: int | None = None
+    indexed: ClassVar[bool] = False
+
+    def check_count(self) -> None:
+        """Does nothing: there is no cache."""
 
     @property
     def name(self) -> str:

@@ -1,17 +1,18 @@
-"""Draws examples endlessly from a mixture's tasks, by their rates, with a state that can be saved.
+"""Draws examples endlessly from a mixture's tasks, by their rates, from any place in the stream.
 
     mixture = MixedStream(sources, rates, seed=7)
     examples = mixture.take()           # the next 256 examples
-    state = mixture.state()             # four numbers for each task that was drawn from
-    mixture.restore(state)              # continues from this state
+    mixture.seek(8, states={})          # continues after the first 8 * 256 examples
 
-Restoring a state does not read the earlier examples again.
+The task of each draw depends only on the seed and on the number of the draw. So the number of
+examples that a task has given before a draw is counted without reading them. If the task is cached,
+this number determines its next example. Other tasks need the state that `states` returns.
 """
 
 import dataclasses
+import functools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -19,22 +20,14 @@ from t0.config.specification import Count
 from t0.errors import UserError
 from t0.feeding.reading import ExampleBlock, ExampleSource
 
-# The number of examples for which tasks are drawn together, with a new random generator each time.
+# The number of examples that are taken together.
 DRAWS = 256
+# The number of draws of one random generator. A multiple of `DRAWS`.
+_DRAWS_OF_GENERATOR = 2**16
 _MIXING = zlib.crc32(b"mixing")
 
-
-@dataclasses.dataclass(frozen=True)
-class MixtureState:
-    """A state of `MixedStream` in a checkpoint.
-
-    Attributes:
-      drawn: how many times `DRAWS` examples were drawn.
-      tasks: task name -> [epoch, block, offset, number of examples so far].
-    """
-
-    drawn: Count
-    tasks: Mapping[str, tuple[Count, Count, Count, Count]]
+# (epoch, block, offset, number of examples so far)
+TaskState = tuple[Count, Count, Count, Count]
 
 
 class TaskStream:
@@ -57,14 +50,48 @@ class TaskStream:
         """The number of examples returned so far."""
         return self._served
 
-    def state(self) -> list[int]:
-        """Returns [epoch, block, offset, number of examples returned so far]."""
-        return [self._epoch, self._number, self._offset, self._served]
+    def state(self) -> TaskState | None:
+        """Returns the state for `restore`; None if `seek` needs no state."""
+        if self.source.indexed or not self._served:
+            return None
+        return self._epoch, self._number, self._offset, self._served
 
-    def restore(self, state: Sequence[int]) -> None:
+    def restore(self, state: TaskState) -> None:
         """Continues from a result of `state`."""
         self._epoch, self._number, self._offset, self._served = state
         self._blocks = self._block = None
+
+    def seek(self, served: int) -> None:
+        """Continues after the first `served` examples.
+
+        Raises:
+          UserError: if only reading them could tell where to continue.
+        """
+        if served == self._served:
+            return
+        if served and not self.source.indexed:
+            raise UserError(
+                f"task {self.source.name} is not cached, so its data cannot be read from example "
+                f"{served:,} on. Cache it with seqio_cache_tasks"
+            )
+        epoch, number, offset = self.source.locate(served, self._seed) if served else (0, 0, 0)
+        if self._block is not None and (epoch, number) == (self._epoch, self._number):
+            self._offset, self._served = offset, served  # in the block that is already read
+        else:
+            self.restore((epoch, number, offset, served))
+
+    def records(self, served: np.ndarray) -> np.ndarray:
+        """Returns the numbers of the records of examples.
+
+        Args:
+          served: the number of the task's examples before each example, int64.
+        """
+        epochs, offsets = np.divmod(served, max(1, self.source.examples))
+        numbers = np.empty_like(served)
+        for epoch in np.unique(epochs).tolist():
+            members = epochs == epoch
+            numbers[members] = self.source.records(epoch, self._seed, offsets[members])
+        return numbers
 
     def next_example(self) -> dict[str, np.ndarray]:
         """Returns the next example.
@@ -153,35 +180,101 @@ class MixedStream:
         self._shares = np.array(rates, np.float64) / total
         self._seed = seed
         self._drawn = 0  # in units of DRAWS
+        self._choose = functools.lru_cache(maxsize=1)(self._draw_tasks)
+        # A number of generators, and how many examples each task gives in their draws.
+        self._counted = 0, np.zeros(len(sources), np.int64)
 
     def take(self) -> list[dict[str, np.ndarray]]:
         """Returns the next `DRAWS` examples."""
-        generator = np.random.default_rng([self._seed, _MIXING, self._drawn])
-        stream_numbers = generator.choice(len(self._streams), size=DRAWS, p=self._shares)
+        chosen = self.tasks_of(self._drawn, 1)
         self._drawn += 1
-        return [self._streams[number].next_example() for number in stream_numbers.tolist()]
+        return [self._streams[number].next_example() for number in chosen.tolist()]
 
-    def state(self) -> dict[str, Any]:
-        """Returns the stream's state, which can be written as JSON."""
-        tasks = {s.source.name: s.state() for s in self._streams if s.served}
-        return {"drawn": self._drawn, "tasks": tasks}
+    def tasks_of(self, first: int, count: int) -> np.ndarray:
+        """Returns the numbers of the tasks of examples, int64 [count * DRAWS].
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from a result of `state`.
+        Args:
+          first: the number of takes before these examples.
+          count: the number of takes.
+        """
+        chosen = []
+        for drawn in range(first, first + count):
+            generator, start = divmod(drawn * DRAWS, _DRAWS_OF_GENERATOR)
+            chosen.append(self._choose(generator)[start : start + DRAWS])
+        return np.concatenate([np.zeros(0, np.int64), *chosen])
+
+    def _draw_tasks(self, generator: int) -> np.ndarray:
+        counts, rng = self._draw_counts(generator)
+        return rng.permutation(np.repeat(np.arange(len(counts)), counts))
+
+    def _draw_counts(self, generator: int) -> tuple[np.ndarray, np.random.Generator]:
+        """Returns how often a generator draws each task, which is faster than all its draws."""
+        rng = np.random.default_rng([self._seed, _MIXING, generator])
+        return rng.multinomial(_DRAWS_OF_GENERATOR, self._shares), rng
+
+    def count_served(self, drawn: int) -> np.ndarray:
+        """Returns how many examples each task gives in the first takes, int64 [tasks].
+
+        Args:
+          drawn: the number of takes.
+        """
+        generators, rest = divmod(drawn * DRAWS, _DRAWS_OF_GENERATOR)
+        counted, served = self._counted
+        if counted > generators:
+            counted, served = 0, np.zeros_like(served)
+        for number in range(counted, generators):
+            served = served + self._draw_counts(number)[0]
+        self._counted = generators, served
+        return served + np.bincount(self._choose(generators)[:rest], minlength=len(served))
+
+    def states(self) -> dict[str, TaskState]:
+        """Returns task -> its state, of the tasks that need one to continue."""
+        return {s.source.name: state for s in self._streams if (state := s.state())}
+
+    def seek(self, drawn: int, states: Mapping[str, TaskState]) -> None:
+        """Continues after the first takes.
+
+        Args:
+          drawn: the number of takes.
+          states: a result of `states` after these takes.
 
         Raises:
-          UserError: if the state belongs to another mixture.
+          UserError: if the states belong to another mixture, or if one is missing.
         """
-        names = {stream.source.name for stream in self._streams}
-        unknown = sorted(set(state["tasks"]) - names)
+        unknown = sorted(set(states) - {stream.source.name for stream in self._streams})
         if unknown:
             raise UserError(
                 "the checkpoint's data position belongs to another mixture: it has read "
                 f"{unknown[0]}"
             )
-        self._drawn = state["drawn"]
-        for stream in self._streams:
-            stream.restore(state["tasks"].get(stream.source.name, [0, 0, 0, 0]))
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        for stream, served in zip(self._streams, self.count_served(drawn).tolist(), strict=True):
+            if stream.source.name in states:
+                stream.restore(states[stream.source.name])
+            else:
+                stream.seek(served)
+
+    @property
+    def streams(self) -> list[TaskStream]:
+        """The tasks' streams, in the order of the tasks' numbers."""
+        return self._streams
+
+    def records_of(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the number of the task, and that of the record, of the examples of some takes.
+
+        Args:
+          first: the number of takes before these examples.
+          count: the number of takes.
+        """
+        tasks, before = self.tasks_of(first, count), self.count_served(first)
+        records = np.zeros_like(tasks)
+        for number in np.unique(tasks).tolist():
+            members = np.flatnonzero(tasks == number)
+            served = before[number] + np.arange(members.size)
+            records[members] = self._streams[number].records(served)
+        return tasks, records
 
     def shares(self) -> list[TaskShare]:
         """Returns the share of each task."""

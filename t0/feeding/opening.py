@@ -236,7 +236,9 @@ def task_spec(
         name=task.name,
         rate=float(rate),
         features={
-            name: FeatureSpec(feature.add_eos)
+            name: FeatureSpec(
+                feature.add_eos, getattr(feature.vocabulary, "sentencepiece_model_file", None)
+            )
             for name in lengths
             if (feature := task.output_features.get(name))
         },

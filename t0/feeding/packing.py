@@ -108,19 +108,34 @@ def pack(
     Returns:
       feature, feature_segmentation and feature_position -> int32 [rows, length].
     """
-    names = list(lengths)
-    sizes = np.array(
-        [[min(len(example[name]), lengths[name]) for name in names] for example in examples]
-    ).reshape(len(examples), len(names))
-    rows = assign(sizes, [lengths[name] for name in names])
-    if order is not None:
-        rows = [rows[number] for number in order.permutation(len(rows))]
+    sizes = _sizes(examples, lengths)
+    rows = assign_shuffled(examples, lengths, order)
     packed: Rows = {}
-    for column, name in enumerate(names):
+    for column, name in enumerate(lengths):
         packed |= _lay_out(name, rows, examples, sizes[:, column], lengths[name])
         if name in ends_in_eos:
             np.minimum(packed[name][:, -1], 1, out=packed[name][:, -1])
     return packed
+
+
+def assign_shuffled(
+    examples: Sequence[Example], lengths: Mapping[str, int], order: np.random.Generator | None
+) -> list[list[int]]:
+    """Returns the numbers of the examples in each row that `pack` makes; see there."""
+    rows = assign(_sizes(examples, lengths), list(lengths.values()))
+    if order is None:
+        return rows
+    return [rows[number] for number in order.permutation(len(rows))]
+
+
+def _sizes(examples: Sequence[Example], lengths: Mapping[str, int]) -> np.ndarray:
+    """Returns the number of tokens of each feature of each example, int [examples, features]."""
+    return np.array(
+        [
+            [min(len(example[name]), length) for name, length in lengths.items()]
+            for example in examples
+        ]
+    ).reshape(len(examples), len(lengths))
 
 
 def _lay_out(

@@ -16,7 +16,7 @@ that are tokenized while they are read (`Documents`); `t0.feeding.live` opens th
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -118,6 +118,10 @@ class PretrainingSource:
     objective: ObjectiveSpec
     lengths: Mapping[str, int]
     examples: None = None  # unknown before all documents are read
+    indexed: ClassVar[bool] = False
+
+    def check_count(self) -> None:
+        """Does nothing: the number of examples is unknown."""
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields blocks of examples from number `first` on, unshuffled if `seed` is None."""

@@ -10,18 +10,20 @@ of three numbers: (epoch, block, offset).
 """
 
 import dataclasses
+import functools
 import hashlib
 import posixpath
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from t0.errors import UserError
-from t0.feeding.token_files import Ragged, read_ids
+from t0.feeding.shards import count_records
+from t0.feeding.token_files import Ragged, read_ids, reading_order
 from t0.files import paths
 
 # The number of examples of a block. With larger blocks, examples are shuffled better, but memory
@@ -87,6 +89,19 @@ class ExampleSource(Protocol):
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None."""
 
+    @property
+    def indexed(self) -> bool:
+        """Whether `locate` finds an example by its number, as in a cache of examples."""
+
+    def check_count(self) -> None:
+        """Raises a UserError if a cache has another number of records than its stats file says."""
+
+    def locate(self, served: int, seed: int | None) -> tuple[int, int, int]:
+        """Returns (epoch, block, offset) of the example that follows the first `served` examples.
+
+        Only sources that are `indexed` have this method.
+        """
+
 
 @dataclasses.dataclass(frozen=True)
 class CachedSource:
@@ -103,6 +118,7 @@ class CachedSource:
     files: tuple[str, ...]
     examples: int
     features: tuple[str, ...]
+    indexed: ClassVar[bool] = True
     # The block of a task that has only one. It is read once, and later epochs only reorder it.
     _whole: list[dict[str, Ragged]] = dataclasses.field(default_factory=list, compare=False)
 
@@ -112,27 +128,73 @@ class CachedSource:
         Raises:
           UserError: if a file cannot be read. The message has the task and the file.
         """
-        files = list(self.files)
-        per_file = max(1.0, self.examples / len(files))
-        at_once = max(1, round(BLOCK_EXAMPLES / per_file))
-        if at_once >= len(files):
-            yield from self._only_block(epoch, first, seed)
-            return
-        if seed is not None:
-            order = np.random.default_rng([seed, key_of(self.name), epoch]).permutation(len(files))
-            files = [files[number] for number in order.tolist()]
-        for number, start in enumerate(range(0, len(files), at_once)):
-            if number >= first:
-                yield self._block(self._read(files[start : start + at_once]), epoch, number, seed)
+        for number, members in enumerate(self._files_of_blocks(epoch, seed)):
+            if number < first:
+                continue
+            if len(members) < len(self.files):
+                features = self._read([self.files[index] for index in members])
+            else:
+                if not self._whole:
+                    self._whole.append(self._read(self.files))
+                features = self._whole[0]
+            yield self._block(features, epoch, number, seed)
 
-    def _only_block(self, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
-        if first > 0:
-            return
-        if not self._whole:
-            self._whole.append(self._read(self.files))
-        block = self._block(self._whole[0], epoch, 0, seed)
-        if len(block):
-            yield block
+    def _files_of_blocks(self, epoch: int, seed: int | None) -> list[list[int]]:
+        """Returns the indices of the files of each block of an epoch."""
+        count = len(self.files)
+        at_once = max(1, round(BLOCK_EXAMPLES / max(1.0, self.examples / count)))
+        order = np.arange(count)
+        if seed is not None and at_once < count:
+            order = np.random.default_rng([seed, key_of(self.name), epoch]).permutation(count)
+        return [order[start : start + at_once].tolist() for start in range(0, count, at_once)]
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """The number of records of each file, int64 [files]."""
+        return np.array(count_records(self.files), np.int64)
+
+    def check_count(self) -> None:
+        """Checks that the files have as many records as the stats file says.
+
+        Raises:
+          UserError: if they do not.
+        """
+        if self.counts.sum() != self.examples:
+            raise UserError(
+                f"the cache of task {self.name} has {self.counts.sum():,} records, but its stats "
+                f"file says {self.examples:,}. To find all damage, use: "
+                f"t0 verify {posixpath.dirname(self.files[0])}"
+            )
+
+    def locate(self, served: int, seed: int | None) -> tuple[int, int, int]:
+        """Returns (epoch, block, offset) of the example that follows the first `served` examples.
+
+        Raises:
+          UserError: if the records of a file cannot be counted.
+        """
+        epoch, offset = divmod(served, max(1, self.examples))
+        if offset == 0:
+            return epoch, 0, 0
+        blocks = self._files_of_blocks(epoch, seed)
+        ends = np.cumsum([self.counts[members].sum() for members in blocks])
+        number = int(np.searchsorted(ends, offset, side="right"))
+        return epoch, number, int(offset - (ends[number - 1] if number else 0))
+
+    def records(self, epoch: int, seed: int | None, offsets: np.ndarray) -> np.ndarray:
+        """Returns the numbers of the records that an epoch uses at these offsets, both int64."""
+        starts = np.cumsum(self.counts) - self.counts
+        numbers = np.empty_like(offsets)
+        begin = 0
+        for number, members in enumerate(self._files_of_blocks(epoch, seed)):
+            counts = self.counts[members]
+            inside = np.flatnonzero((begin <= offsets) & (offsets < begin + counts.sum()))
+            if inside.size:
+                stored = np.concatenate([starts[i] + np.arange(self.counts[i]) for i in members])
+                order = shuffled(self.name, epoch, number, seed, len(stored))
+                used = stored[reading_order(counts.tolist())][order]
+                numbers[inside] = used[offsets[inside] - begin]
+            begin += counts.sum()
+        return numbers
 
     def _read(self, files: tuple[str, ...] | list[str]) -> dict[str, Ragged]:
         try:

@@ -84,8 +84,13 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
             counts[-1] += len(records)
             for name in names:
                 chunks[name].append(decoded[name])
-    turns = in_turns(counts, _FILES_IN_TURNS) if len(files) > 1 else None
+    turns = reading_order(counts) if len(files) > 1 else None
     return {name: _join_sequences(chunks[name], turns) for name in names}
+
+
+def reading_order(counts: Sequence[int]) -> np.ndarray:
+    """Returns the order in which `read_ids` returns the records of files with these counts."""
+    return in_turns(counts, _FILES_IN_TURNS) if len(counts) > 1 else np.arange(sum(counts))
 
 
 def first_ids(file: str, names: Sequence[str], count: int) -> dict[str, Ragged]:

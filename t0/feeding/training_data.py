@@ -6,23 +6,26 @@
     for batch, _ in data.batches(16, position):
         ...                                      # the batches from that position on
 
-Examples are drawn in windows. A window is packed, and its rows are shuffled. A position holds the
-state of the streams at the start of the window, and the number of the window's rows that were used.
-So it has only a few numbers for each task, whatever the size of the window. A batch maps each
-feature to int32 [sequences, length].
+Examples are drawn in windows. All windows of the data draw the same number of examples, so a window
+depends only on the specification and on its number. A window is packed, and its rows are shuffled.
+The batches are consecutive rows of the windows. So a position is the number of a window and the
+number of its rows that were used; `locate` finds the position of any batch. Tasks without a cache
+of examples also need their state at the start of the window.
+
+A batch maps each feature to int32 [sequences, length].
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from t0.config.specification import Count, DataSpec, TaskSpec, read_plain
+from t0.config.specification import Count, DataSpec, Range, TaskSpec, read_plain
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.feeding.instructed import FEATURES, InstructedSource
-from t0.feeding.mixing import MixedStream, MixtureState, TaskShare
+from t0.feeding.mixing import DRAWS, MixedStream, TaskShare, TaskState
 from t0.feeding.pretraining import CachedDocuments, PretrainingSource
 from t0.feeding.reading import CachedSource, ExampleSource
 
@@ -37,16 +40,16 @@ class _Position:
     """A position in the data.
 
     Attributes:
-      mixture: the state of the streams at the start of the window.
       window: the number of the window.
       row: the number of the window's rows that were used.
       examples: the number of examples that were used so far.
+      tasks: task -> its state at the start of the window, for tasks that need one to continue.
     """
 
-    mixture: MixtureState
-    window: Count
+    window: Annotated[int, Range(0, 2**24)]
     row: Count
     examples: float = 0.0
+    tasks: Mapping[str, TaskState] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +80,9 @@ class TrainingData:
       ends_in_eos: the features of which a full row must end in EOS.
       window_rows: the number of rows whose examples are packed together.
       spec: the specification of the data; None for data without one, such as in tests.
+
+    Attributes:
+      window_sizes: number of a window -> the number of its rows, for the windows that are known.
     """
 
     def __init__(
@@ -97,12 +103,19 @@ class TrainingData:
         self._ends_in_eos = ends_in_eos
         self._window_rows = window_rows
         self._filling: Filling | None = None
+        self._draws: int | None = None
         self.spec = spec
+        self.window_sizes: dict[int, int] = {}
 
     @property
     def features(self) -> tuple[str, ...]:
         """The names of a batch's arrays."""
         return tuple(self._pack_rows([{name: np.ones(1, np.int32) for name in self._lengths}], 0))
+
+    @property
+    def mixture(self) -> MixedStream:
+        """The stream of examples."""
+        return self._mixture
 
     @property
     def packed(self) -> bool:
@@ -127,6 +140,11 @@ class TrainingData:
         Raises:
           ValueError: if it is not a position from `batches`.
         """
+        if isinstance(position, Mapping) and "mixture" in position:
+            raise ValueError(
+                "the position in the data is that of an earlier version, which drew the examples "
+                "in another order"
+            )
         read = read_plain(position, _Position | None, "the position in the data")
         return read and dataclasses.asdict(read)
 
@@ -142,62 +160,121 @@ class TrainingData:
         Raises:
           UserError: if the position belongs to other data, or if the data cannot be read.
         """
-        window, used = 0, 0
+        window, used, states = 0, 0, {}
         if position is not None:
-            self._mixture.restore(position["mixture"])
-            window, used = position["window"], position["row"]
-        started = self._mixture.state()
-        current = self._draw_window(window)
-        if used >= len(next(iter(current.values()))):
+            window, used, states = position["window"], position["row"], position["tasks"]
+        current = self._draw_window(window, states)
+        if used >= self._filling.rows:
             raise UserError(
                 f"the checkpoint's position is row {used:,} of window {window:,}, which has only "
-                f"{len(next(iter(current.values()))):,} rows: the checkpoint is damaged, or the "
-                "caches have changed. Resume from an older checkpoint"
+                f"{self._filling.rows:,} rows: the checkpoint is damaged, or the caches have "
+                "changed. Resume from an older checkpoint"
             )
         while True:
             portions, missing = [], rows
             while missing:
-                available = len(next(iter(current.values())))
-                taken = min(missing, available - used)
+                taken = min(missing, self._filling.rows - used)
                 portions.append({name: x[used : used + taken] for name, x in current.items()})
                 used, missing = used + taken, missing - taken
-                if used == available:
-                    started, window, used = self._mixture.state(), window + 1, 0
-                    current = self._draw_window(window)
+                if used == self._filling.rows:
+                    window, used, states = window + 1, 0, self._mixture.states()
+                    current = self._draw_window(window, states)
             batch = {
                 name: np.concatenate([portion[name] for portion in portions]) for name in current
             }
-            served = sum(state[-1] for state in started["tasks"].values())
-            portion = self._filling.examples * used / len(next(iter(current.values())))
-            yield (
-                batch,
-                {"mixture": started, "window": window, "row": used, "examples": served + portion},
-            )
+            examples = self._filling.examples * (window + used / self._filling.rows)
+            yield batch, dataclasses.asdict(_Position(window, used, examples, states))
 
-    def _draw_window(self, number: int) -> Batch:
+    def locate(self, batches: int, rows: int, window: int = 0, row: int = 0) -> Position:
+        """Returns the position after a number of batches, for the method `batches`.
+
+        The sizes of earlier windows that are not in `window_sizes` are computed, which takes about
+        as long as reading the data.
+
+        Args:
+          batches: the number of batches.
+          rows: the number of sequences of a batch.
+          window: the number of the window in which the first batch begins.
+          row: the number of that window's rows before the first batch.
+
+        Raises:
+          UserError: if a task is not cached, or if the data cannot be read.
+        """
+        row += batches * rows
+        while row >= (size := self.size_of(window)):
+            window, row = window + 1, row - size
+        examples = self.draws * DRAWS * (window + row / self.size_of(window))
+        return dataclasses.asdict(_Position(window, row, examples))
+
+    def size_of(self, window: int) -> int:
+        """Returns the number of rows of a window."""
+        if window not in self.window_sizes:
+            examples = self.examples_in(window)
+            self.window_sizes[window] = len(self.rows_in(examples, window))
+        return self.window_sizes[window]
+
+    @property
+    def draws(self) -> int:
+        """The number of takes of `MixedStream` of each window."""
+        if self._draws is None:
+            self._draw_window(0, {})
+        return self._draws
+
+    def examples_in(self, window: int) -> list[dict[str, np.ndarray]]:
+        """Returns the examples of a window, in the order in which they are drawn."""
+        self._mixture.seek(window * self.draws, {})
+        return [example for _ in range(self.draws) for example in self._mixture.take()]
+
+    def window(self, number: int) -> Batch:
+        """Returns the packed rows of a window; all tasks must be cached as examples."""
+        return self._draw_window(number, {})
+
+    def rows_in(self, examples: Sequence[Mapping[str, np.ndarray]], window: int) -> list[list[int]]:
+        """Returns the numbers of the examples in each row of a window."""
+        if not self._pack:
+            return [[number] for number in range(len(examples))]
+        return packing.assign_shuffled(examples, self._lengths, self._row_order(window))
+
+    def _draw_window(self, number: int, states: Mapping[str, TaskState]) -> Batch:
         examples: list[dict[str, np.ndarray]] = []
-        tokens = dict.fromkeys(self._lengths, 0)
-        while True:
-            new_examples = self._mixture.take()
-            examples += new_examples
-            for name, length in self._lengths.items():
-                tokens[name] += sum(min(len(example[name]), length) for example in new_examples)
-            full = max(tokens[name] / length for name, length in self._lengths.items())
-            if (full if self._pack else len(examples)) >= self._window_rows:
-                break
+        if self._draws is None and number == 0:
+            self._mixture.seek(0, {})
+            examples, self._draws = self._draw_first_window()
+        else:
+            self._mixture.seek(number * self.draws, states)
+            examples = [x for _ in range(self.draws) for x in self._mixture.take()]
         packed_rows = self._pack_rows(examples, number)
+        self.window_sizes[number] = len(next(iter(packed_rows.values())))
         self._filling = Filling(
-            rows=len(next(iter(packed_rows.values()))),
+            rows=self.window_sizes[number],
             examples=len(examples),
             filled={name: packing.filled_share(packed_rows, name) for name in self._lengths},
             unknown=self._filling.unknown if self._filling else _share_of_unknown(examples),
         )
         return packed_rows
 
+    def _draw_first_window(self) -> tuple[list[dict[str, np.ndarray]], int]:
+        """Draws until the examples fill the rows of a window; returns them and the takes."""
+        examples: list[dict[str, np.ndarray]] = []
+        tokens = dict.fromkeys(self._lengths, 0)
+        takes, full = 0, 0.0
+        while full < self._window_rows:
+            new_examples = self._mixture.take()
+            takes += 1
+            examples += new_examples
+            for name, length in self._lengths.items():
+                tokens[name] += sum(min(len(example[name]), length) for example in new_examples)
+            full = max(tokens[name] / length for name, length in self._lengths.items())
+            full = full if self._pack else len(examples)
+        return examples, takes
+
+    def _row_order(self, window: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, _ROWS, window])
+
     def _pack_rows(self, examples: list[dict[str, np.ndarray]], number: int) -> Batch:
         if not self._pack:
             return packing.pad(examples, self._lengths, ends_in_eos=self._ends_in_eos)
-        order = np.random.default_rng([self._seed, _ROWS, number])
+        order = self._row_order(number)
         return packing.pack(examples, self._lengths, ends_in_eos=self._ends_in_eos, order=order)
 
 

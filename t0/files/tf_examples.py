@@ -8,8 +8,11 @@ as the inputs of all choices of a row, can be encoded once. Readers ignore the o
 We sort them by name, so that equal values give equal bytes.
 """
 
+import itertools
 import struct
 from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from t0.files.protobuf_wire import SIZED, sized, varint
 
@@ -45,3 +48,22 @@ def float_entry(name: str, value: float) -> bytes:
 def example(entries: bytes) -> bytes:
     """Encodes a `tf.train.Example` from entries that are sorted by name."""
     return FIELD_1 + varint(len(entries)) + entries
+
+
+def pack_rows(rows: np.ndarray) -> list[bytes]:
+    """Encodes each row of a matrix as varints, for `packed_entry`.
+
+    Args:
+      rows: numbers from 0 to 2**31 - 1, [rows, columns].
+    """
+    values = rows.reshape(-1).astype(np.int64)
+    sizes = 1 + sum((values >> 7 * byte > 0).astype(np.int64) for byte in range(1, 5))
+    starts = np.cumsum(sizes) - sizes
+    packed = np.zeros(int(sizes.sum()), np.uint8)
+    for byte in range(int(sizes.max(initial=1))):
+        longer = sizes > byte
+        more = (sizes[longer] > byte + 1).astype(np.int64) << 7
+        packed[starts[longer] + byte] = values[longer] >> 7 * byte & 127 | more
+    content, columns = packed.tobytes(), rows.shape[1]
+    ends = [*starts[::columns].tolist(), len(content)]
+    return [content[a:b] for a, b in itertools.pairwise(ends)]

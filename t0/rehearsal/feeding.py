@@ -9,9 +9,10 @@ the global batch to every core, and each core selects its rows by the layout. TP
 one operation per core that enqueues the batch. This module reads the inputs of these operations
 instead of running them. So a core gets exactly the batch that its host would enqueue for it.
 
-For a run's own mixture, the input function is that of Mesh TensorFlow's `run`. It uses T5's dataset
-function and packing, and repeats and batches the data as in `t0/training/estimator.py`. No model
-directory is read.
+For a run's own mixture, the batches are written as a stream, and read with the operations that a
+TPU's hosts run (`t0.feeding.stream_dataset`). If its tasks are not cached, the input function is
+that of Mesh TensorFlow's `run`. It uses T5's dataset function and packing, and repeats and batches
+the data as in `t0/training/estimator.py`. No model directory is read.
 """
 
 import contextlib
@@ -25,7 +26,10 @@ import numpy as np
 
 from t0.compat import mesh_utils, seqio, t5_mesh, tpu_estimator
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
 from t0.errors import UserError, original
+from t0.feeding import batch_stream, manifest, opening
+from t0.feeding.batch_stream import Stream
 from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
 from t0.run import host_pipeline, modes, preflight
@@ -233,6 +237,32 @@ def vocabulary_size(vocabulary: Any) -> int:
             "rehearsal takes one for both"
         )
     return sizes[0]
+
+
+def write_stream(run: PodRun, folder: str, *, steps: int) -> Stream | None:
+    """Writes the batches of the configured run for a rehearsal, and opens them as a stream.
+
+    Args:
+      run: the run on a slice.
+      folder: the folder of the stream.
+      steps: the number of steps.
+
+    Returns:
+      the stream; None if the tasks are not cached as examples, so that there can be none.
+    """
+    data = opening.open_dataset_function(
+        bound("run.train_dataset_fn"),
+        bound("train_loop.seed", 0),
+        sequence_length=run.sequence_length,
+        vocabulary=None,
+        dataset_split="train",
+    )
+    recorded = manifest.build(data, run.batch_sequences, manifest.Start())
+    if recorded is None or not recorded.indexed:
+        return None
+    for _ in batch_stream.write(folder, recorded, data, first=1, last=steps, workers=1):
+        pass
+    return batch_stream.open_stream(folder)
 
 
 def configured_input(vocabulary: Any) -> InputFunction:

@@ -12,13 +12,16 @@ macros, as in T5's model files and Mesh TensorFlow's operative configs.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from t0.checkpoints.shape import ModelShape
 from t0.compat import gin
 from t0.config.bindings import bound
 from t0.errors import UserError
+from t0.feeding.stream_dataset import stream_dataset
 from t0.machine import available_memory_bytes
 from t0.mesh.costs import costs_by_formulas, model_shape
 from t0.mesh.lowering import build_model
@@ -32,12 +35,15 @@ from t0.mesh.pod_run import (
 )
 from t0.rehearsal.comparing import Comparison, compare_training
 from t0.rehearsal.feeding import (
+    Batch,
     check_mixture,
     configured_input,
     open_batches,
     random_input,
     vocabulary_size,
+    write_stream,
 )
+from t0.rehearsal.restarting import rehearse_restart
 
 # The largest number of cores that we have tested on one machine. The graph grows with this number.
 MOST_CORES = 64
@@ -59,7 +65,14 @@ _GRAPH_BYTES, _LAYER_BYTES = 14 << 20, 10 << 20
 _COPIES = 4
 
 
-def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
+def rehearse(
+    *,
+    steps: int,
+    small: bool,
+    data: Any = None,
+    kill_at: int | None = None,
+    batch_hashes: str | None = None,
+) -> int:
     """Rehearses the run that gin configures, and prints the comparison.
 
     Args:
@@ -67,6 +80,8 @@ def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
       small: whether to shrink the model and the batch first.
       data: the parsed flags of the command, which say where the data of the run's own mixture is;
         None to train on random tokens.
+      kill_at: the step after which the pod is stopped and restarted, instead of the comparison.
+      batch_hashes: the file for a hash of each step's batch on each core; also instead of it.
 
     Returns:
       0 if the cores' program and our loop agree, else 1.
@@ -91,9 +106,29 @@ def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
         run = shrunk.run
         print(f"made small: {'; '.join(shrunk.changes)}", flush=True)
     check_memory(run, build_model(run))
-    input_fn = configured_input(vocabulary) if data else random_input(run)
-    with open_batches(run, input_fn) as batches:
-        comparison = compare_training(run, batches, steps=steps)
+    with tempfile.TemporaryDirectory() as folder:
+        stream = write_stream(run, folder, steps=steps + 1) if data else None
+
+        def batches_from(step: int) -> AbstractContextManager[Iterator[tuple[Batch, ...]]]:
+            return open_batches(run, lambda _: stream_dataset(stream, step))
+
+        if kill_at is not None or batch_hashes:
+            if stream is None:
+                raise UserError(
+                    "--kill_at and --batch_hashes need the data of a run whose tasks are cached "
+                    "examples: set --data, and mesh_train_dataset_fn.use_cached = True"
+                )
+            rehearse_restart(
+                run, batches_from, steps=steps, kill_at=kill_at, hashes_file=batch_hashes
+            )
+            return 0
+        if stream:
+            opened = batches_from(0)
+        else:
+            input_fn = configured_input(vocabulary) if data else random_input(run)
+            opened = open_batches(run, input_fn)
+        with opened as batches:
+            comparison = compare_training(run, batches, steps=steps)
     for line in text(comparison, run):
         print(line)
     return 1 if comparison.disagreements() else 0

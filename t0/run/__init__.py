@@ -10,6 +10,7 @@
     specify      the run specification of a configured run
     modes        the table from mode and engine to the function that runs it
     model_api    the modes of T5's Model API
+    stream_writing  writes the batches of a run in training order
     train_steps  converts --finetune_steps and --epochs to the last step
     run_files    functions that the gin files in gin/runs/ bind
 

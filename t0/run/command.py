@@ -37,8 +37,17 @@ def run(flags: Any, argv: Sequence[str]) -> None:
             "--checkpoint cannot be used with --use_model_api: set --pretrained_model_dir"
         )
     _check_specification(flags)
+    if flags.write_stream and (flags.use_model_api or flags.save_spec or flags.engine == "torch"):
+        raise UserError(
+            "--write_stream only writes the batches of a run that gin configures: leave out "
+            "--use_model_api, --save_spec and --engine"
+        )
+    if flags.stream_steps and not flags.write_stream:
+        raise UserError(
+            "--stream_steps selects the steps of --write_stream: add --write_stream=DIR"
+        )
     tpu = None
-    if flags.tpu and not flags.dry_run and not flags.save_spec:
+    if flags.tpu and not (flags.dry_run or flags.save_spec or flags.write_stream):
         tpu = tpu_checks.check_machine(flags.tpu, zone=flags.tpu_zone, project=flags.gcp_project)
     configure.prepare(flags)
     configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
@@ -63,7 +72,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     if tpu:
         tpu_checks.check_run(tpu, model_dir=model_dir, **_describe_mesh(flags))
-    if not flags.save_spec:
+    if not flags.save_spec and not flags.write_stream:
         save_command(run_files.output_dir() or flags.model_dir, argv)
     if flags.use_model_api:
         model_api.run(flags)
@@ -149,7 +158,7 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
     from t0.config.bindings import bound
     from t0.config.explain import explain_unset
     from t0.mesh import batch
-    from t0.run import host_pipeline, modes, preflight, weights
+    from t0.run import host_pipeline, modes, preflight, stream_writing, weights
 
     mode = preflight.run_mode()
     notes = _check_bindings(flags, parsed, mode)
@@ -193,6 +202,9 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
     arguments |= {"model_dir": flags.model_dir, **tpu_arguments}
     if flags.save_spec:
         _save_specification(flags.save_spec, mode, arguments, checkpoint, argv)
+        return
+    if flags.write_stream:
+        stream_writing.write_stream(flags.write_stream, arguments, flags.stream_steps)
         return
     if hosts_read:
         host_pipeline.check(mode, arguments)

@@ -350,8 +350,6 @@ class TorchEngine:
             self._step, lines = weights.load(*arguments, exact=content or {})
         yield from lines
         record = resume_file.record(mesh_checkpoint)
-        if record is None:
-            yield start_report.NO_POSITION
         stepping.resume(self._step, record, time_limit)
 
     def fill_at_random(self) -> None:

@@ -4,6 +4,7 @@
 Mesh TensorFlow's. This module adds:
 
 - checks before the first step
+- the batches of the run's stream, from the step of the checkpoint on (`t0.feeding.batch_stream`)
 - progress lines, and `metrics.jsonl` in the model directory
 - an error if the loss is not finite
 - a clean stop with a checkpoint at SIGTERM, Ctrl-C and the time limit
@@ -14,13 +15,18 @@ import math
 import posixpath
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.checkpoints import checkpoint_files
+from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, original
+from t0.feeding import batch_stream, manifest
+from t0.feeding.batch_stream import Stream
+from t0.feeding.opening import open_dataset_function
+from t0.feeding.stream_dataset import stream_dataset
 from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import paths, publishing, untrusted
 from t0.training import checkpointing
@@ -81,12 +87,21 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     skipped = max(0, done - seen_data_init_step) if skip_seen_data else 0
     reading = {"sequence_length": sequence_length, "vocabulary": vocabulary}
     reading["dataset_split"] = dataset_split
+    rows = batch_size * (ensemble_inputs or 1)
+    stream = batch_stream.open_stream(_stream_folder(estimator.model_dir))
+    if stream:
+        data = open_dataset_function(train_dataset_fn, options.seed, **reading)
+        current = manifest.build(data, rows, stream.manifest.start)
+        stream.check(current, done=done or stream.manifest.start.step, last=train_steps)
 
     def input_fn(params: Any) -> tf.data.Dataset:
         del params
+        if stream:
+            step = tf.train.get_global_step()
+            return stream_dataset(stream, done if step is None else step)
         with checked_tsv_files():
             dataset = train_dataset_fn(**reading).repeat()
-        dataset = dataset.batch(batch_size * (ensemble_inputs or 1), drop_remainder=True)
+        dataset = dataset.batch(rows, drop_remainder=True)
         return dataset.skip(skipped).prefetch(tf.data.AUTOTUNE)
 
     hook = RecorderHook(
@@ -102,7 +117,51 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     if limit.over():
         print(f"nothing to train: {limit.verdict}")
         return
-    _train_with_estimator(estimator, input_fn, hook, limit, keep_iterator=checkpoint_input_pipeline)
+    hooks = [hook, _ConfigHook(estimator.model_dir), _DataHook(estimator.model_dir, stream)]
+    if checkpoint_input_pipeline and not stream:
+        hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
+    _train_with_estimator(estimator, input_fn, hook, limit, hooks)
+
+
+@gin.configurable("stream", module="t0")
+def configured_stream(folder: str | None = None) -> str | None:
+    """Returns the folder of the run's stream; None for MODEL_DIR/stream (gin: `stream.folder`)."""
+    return folder
+
+
+def _stream_folder(model_dir: str) -> str:
+    return configured_stream() or posixpath.join(model_dir, "stream")
+
+
+class _DataHook(tf.estimator.SessionRunHook):
+    """Records the data of the run when training begins, and prints what a restart does.
+
+    With a stream, the model directory gets the stream's manifest. Without one, its manifest is
+    removed, because the batches of the run are not recorded any more.
+    """
+
+    def __init__(self, model_dir: str, stream: Stream | None) -> None:
+        self._model_dir, self._stream = model_dir, stream
+
+    def begin(self) -> None:
+        model_dir, stream = self._model_dir, self._stream
+        if stream is None:
+            folder = _stream_folder(model_dir)
+            print(
+                f"warning: there is no stream in {folder}: a restart shuffles the data again from "
+                "its start, and the batches are not recorded. To continue in the data, write it "
+                f"first: t5_mesh_transformer ... --write_stream={folder}",
+                flush=True,
+            )
+            manifest.remove(model_dir)
+            return
+        manifest.publish(model_dir, stream.manifest)
+        manifest.copy_windows(stream.folder, model_dir)
+        print(
+            f"data: the stream {stream.folder}, steps {stream.files[0].first:,} to "
+            f"{stream.files[-1].last:,}; a restart continues at the step of its checkpoint",
+            flush=True,
+        )
 
 
 # Fields of `LoopOptions` that the estimator does not support.
@@ -316,12 +375,8 @@ def _train_with_estimator(
     input_fn: Callable[..., Any],
     hook: RecorderHook,
     limit: TimeLimit,
-    *,
-    keep_iterator: bool,
+    hooks: Sequence[tf.estimator.SessionRunHook],
 ) -> None:
-    hooks = [hook, _ConfigHook(estimator.model_dir)]
-    if keep_iterator:
-        hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
     with watched_signals() as received_signal:
         stop = _StopHook(limit, received_signal)
         try:

@@ -31,7 +31,6 @@ from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.evaluation import Evaluation
 from t0.training.graph import METRICS, TrainingGraph, TrainingSpec, build
 from t0.training.start_report import (
-    NO_POSITION,
     Memory,
     RunSize,
     memory_line,
@@ -153,8 +152,6 @@ class _Session:
             step = int(self._session.run(graph.step))
             yield restored_line(trained, trained, latest, step)
             yield slots_line(slots, slots)
-            if record is None:
-                yield NO_POSITION
             stepping.resume(step, record, time_limit)
             return
         with graph.graph.as_default():

@@ -10,7 +10,7 @@ The record is JSON in a numpy archive:
 
     began      the step at which training began: that of the initial checkpoint, or 0
     seed       the seed of the data's order, dropout and initial weights
-    position   the position in the data; None if the data is at its beginning
+    position   the position in the data, an index of a window and a row; None at the beginning
     own        the steps of the checkpoints that this run wrote, which it may delete
     seconds    the training time in seconds, added up over all starts of the run
     judge      the state of `stopping.BestEvaluation`

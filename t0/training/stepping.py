@@ -33,12 +33,13 @@ import numpy as np
 from t0.config.specification import Count, Rows
 from t0.config.starter_settings import find_starter_folder
 from t0.errors import UserError
+from t0.feeding import manifest
 from t0.feeding.reading import ReadAhead
 from t0.files import write_whole
 from t0.training import recorder
 from t0.training.model_directory import Keep
 from t0.training.recorder import Recorder
-from t0.training.start_report import RunSize
+from t0.training.start_report import NO_POSITION, RunSize
 from t0.training.stopping import BestEvaluation, TimeLimit, exit_by_signal, watched_signals
 
 ActivationType = Literal["auto", "float32", "bfloat16"]
@@ -164,6 +165,7 @@ class Stepping:
     def begin(self, step: int) -> None:
         """Begins a new run, at step 0 or at the step of an initial checkpoint."""
         self._step = self._began = step
+        self._follow_manifest(None)
 
     def resume(self, step: int, record: Mapping[str, Any] | None, time_limit: TimeLimit) -> None:
         """Continues from a checkpoint of this run.
@@ -178,7 +180,10 @@ class Stepping:
             is invalid.
         """
         self._step = self._saved = step
-        record = record or {"began": step, "seed": self._options.seed, "position": None}
+        recorded = manifest.read(self._model_dir)
+        if record is None:
+            began = recorded.start.step if recorded else step
+            record = {"began": began, "seed": self._options.seed, "position": None}
         self._began = record["began"]
         self._evaluated = record.get("evaluated", True)
         self._best.restore(record.get("judge"))
@@ -196,6 +201,22 @@ class Stepping:
                 f"has seed {self._options.seed}, which would read the data in another order. Add "
                 f"--seed={record['seed']}"
             )
+        self._follow_manifest(recorded)
+        if self._position is None and step > self._began:
+            self._print(NO_POSITION)
+
+    def _follow_manifest(self, recorded: manifest.Manifest | None) -> None:
+        """Compares the data with the run's manifest, which also gives a missing position."""
+        self._manifest, self._position = manifest.follow(
+            self._model_dir,
+            recorded,
+            self._data,
+            self._size.rows,
+            (self._step, self._position),
+            allow_change=self._options.allow_config_change,
+        )
+        if self._prints and self._manifest not in (None, recorded):
+            manifest.publish(self._model_dir, self._manifest)
 
     @property
     def finished(self) -> bool:
@@ -408,6 +429,8 @@ class Stepping:
         }
         best = self._best.best
         self._engine.save(self._step, record, best.step if best else None)
+        if self._prints and self._manifest:
+            manifest.save_windows(self._model_dir, self._manifest, self._data)
         recording.flush()
         self._saved = self._step
         self._saving_seconds = time.monotonic() - began

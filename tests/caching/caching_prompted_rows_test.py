@@ -10,12 +10,17 @@ import sentencepiece
 import seqio
 import tensorflow as tf
 
-from t0.caching import CacheSelection, RecordOptions, prompted_rows, work_plan
+from t0.caching import CacheSelection, RecordOptions, prompted_rows, record_rows, work_plan
 from t0.caching.cache_plan import TaskSplit, make_plan
 from t0.caching.prompted_rows import Prompt, Renderer, RowRange, render_rows
 from t0.caching.running import registered
 from t0.caching.split_state import SplitSpec
+from t0.caching.verify import verify_cache
 from t0.caching.work_plan import OpenedSplits
+from t0.config.specification import TaskSpec
+from t0.errors import UserError
+from t0.feeding.batch_examples import find_origin
+from t0.feeding.random_access import CachedRecords
 from t0.files import tfrecord
 from t0.prompts import Template
 from t0.sources import documents
@@ -45,6 +50,7 @@ def read(root):
     return {
         str(path.relative_to(root)): path.read_text() if path.suffix == ".json" else examples(path)
         for path in sorted(root.rglob("*.*"))
+        if not path.name.startswith("rows.")  # only the engine for prompted tasks knows the rows
     }
 
 
@@ -261,3 +267,35 @@ def test_prompted_caching_rank_evaluation_numbers_kept_rows(
     ]
     kept = sum(i % 5 > 0 for i in range(1203))
     assert found == [[row, choice] for row in range(kept) for choice in (0, 1)]
+
+
+@pytest.mark.parametrize("name", ["weather_drops", "weather_drops_score_eval"])
+def test_prompted_caching_records_the_row_of_each_record(
+    with_data, cache_here, tmp_path, small_ranges, name
+):
+    cache_here(tmp_path, *names("drops"), options=OPTIONS)
+    folder = tmp_path / name
+    file = str(next(folder.glob("train.tfrecord-*")))
+    task = TaskSpec(name, 1.0, {}, cache_files=(file,))
+    records = CachedRecords(str(folder))
+    for number in (0, 1, 500, len(records) - 1):
+        origin = find_origin(task, number)
+        assert (
+            records[number]["inputs_pretokenized"][0]
+            .decode()
+            .startswith(f"{origin['dataset_row']} ")
+        )
+        assert origin["dataset_row"] % 5 > 0
+        del origin["dataset_row"]
+        assert origin == {"dataset": "weather", "split": "train", "prompt": "drops"}
+    described = folder / "rows.train.json"
+    size = sum(path.stat().st_size for path in folder.glob("train.tfrecord-*"))
+    assert described.stat().st_size < 0.05 * size
+    assert not list(verify_cache(str(folder)))
+    described.write_text(described.read_text().replace('"rows": 1203', '"rows": 12'))
+    with pytest.raises(UserError, match=r"rows.train.json is damaged \(its mask has"):
+        record_rows.read(str(folder), "train")
+    (fault,) = verify_cache(str(folder))
+    assert "rows.train.json" in fault
+    described.unlink()
+    assert record_rows.read(str(folder), "train") is None

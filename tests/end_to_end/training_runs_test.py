@@ -82,3 +82,67 @@ def test_sigterm_exits_with_status_75_and_next_start_resumes(command, cached, tm
     assert "checkpoint is missing: resuming from" in done.out
     assert f"model.ckpt-{saved}, step {saved:,}" in done.out
     assert f"training from step {saved:,} to {saved + 1:,}" in done.out
+
+
+@pytest.mark.slow
+def test_stream_command_writes_the_batches_of_the_run_and_nothing_else(
+    command, cached, server, tmp_path
+):
+    model, stream = tmp_path / "model", tmp_path / "stream"
+    run = [f"--model_dir={model}", *steps(6)]
+    done = command(*run, f"--write_stream={stream}")
+    assert done.status == 0, done.err
+    assert "stream of steps 1 to 6: about" in done.out
+    assert not model.exists()
+    done = command(*run)
+    assert done.status == 0, done.err
+    for folder in (model, stream):
+        manifest = json.loads((folder / "data_manifest.json").read_text())
+        assert manifest["start"] == {"step": 0, "window": 0, "row": 0}
+        assert all(manifest["shards"].values())
+    seen = [server.run("seen", str(folder), "--step=6", program="t0") for folder in (model, stream)]
+    assert seen[0].status == 0, seen[0].err
+    assert seen[0].out == seen[1].out
+    assert "dataset: weather  split: train  dataset_row: " in seen[0].out
+    mistakes = {
+        "--stream_steps=6": "--stream_steps=6: expected two steps, such as 1-6",
+        "--stream_steps=0-3": "would have steps 0 to 3, and the run begins with step 1",
+        "--gin_param=mesh_train_dataset_fn.use_cached = False": "a stream needs a mixture whose",
+        "--use_model_api": "--write_stream only writes the batches of a run that gin configures",
+    }
+    for flag, said in mistakes.items():
+        done = command(*run, f"--write_stream={tmp_path}/other", flag)
+        assert done.status == 2
+        assert said in done.err
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
+def test_rehearsal_command_with_a_kill_writes_the_hashes_of_an_unbroken_run(
+    cached, world, server, tmp_path
+):
+    run = [
+        "--steps=7",
+        f"--data={world.cache}",
+        "--module_import=t0.seqio_tasks",
+        *steps(7),
+        "--gin_file=mesh/v3-8.gin",
+        "--gin_param=utils.tpu_mesh_shape.tpu_topology = '1x1'",
+        "--gin_param=tpu_mesh_shape.model_parallelism = 2",
+    ]
+    for name, kill in (("whole", []), ("killed", ["--kill_at=6"])):
+        hashes = f"--batch_hashes={tmp_path}/{name}"
+        done = server.run("rehearse", *run, hashes, *kill, program="t0")
+        assert done.status == 0, done.err
+        assert "7 steps on 2 virtual cores, fed by the stream's operations" in done.out
+    assert "stopped after step 6, restarted from the checkpoint of step 5" in done.out
+    text = (tmp_path / "whole").read_text()
+    assert len(text.splitlines()) == 14
+    assert (tmp_path / "killed").read_text() == text
+    for flags, said in (
+        (["--kill_at=7"], "--kill_at 7: expected a step from 1 to 6"),
+        (["--kill_at=3", "--gin_param=mesh_train_dataset_fn.use_cached = False"], "cached"),
+    ):
+        done = server.run("rehearse", *run, *flags, program="t0")
+        assert done.status == 2
+        assert said in done.err

@@ -136,10 +136,8 @@ def test_instruction_stream_resumes_at_its_position(task, monkeypatch):
 
     whole = stream()
     taken = [whole.take() for _ in range(3)]  # more than seven epochs
-    part = stream()
-    part.take()
     second = stream()
-    second.restore(json.loads(json.dumps(part.state())))
+    second.seek(1, {})
     for expected in taken[1:]:
         for one, other in zip(second.take(), expected, strict=True):
             assert one["inputs"].tolist() == other["inputs"].tolist()

@@ -115,9 +115,9 @@ WRONG_POSITIONS = [
     {"row": "0"},
     {"examples": float("nan")},
     {"mixture": {}},
-    {"mixture": {"drawn": 2**70, "tasks": {}}},
-    {"mixture": {"drawn": 1, "tasks": {"one": [0, 0, 0]}}},
-    {"mixture": {"drawn": 1, "tasks": {"one": [0, 0, 0, -1]}}},
+    {"window": 2**70},
+    {"tasks": {"one": [0, 0, 0]}},
+    {"tasks": {"one": [0, 0, 0, -1]}},
     {"batches": 3},
 ]
 
@@ -280,7 +280,7 @@ def test_training_data_of_other_dataset_function_resumes():
 
 def test_training_data_empty_task_is_refused(clean_registries):
     class Empty:
-        name, examples = "nothing", 0
+        name, examples, indexed = "nothing", 0, False
 
         def blocks(self, **which):
             return iter(())
@@ -296,7 +296,7 @@ def test_training_data_position_of_other_mixture_is_refused(cached):
     data = opened()
     position = rows_of(data, 1)[0][1]
     other = opened("toy_a")
-    position["mixture"]["tasks"]["toy_b"] = [0, 0, 1, 1]
+    position = {**position, "window": 1, "tasks": {"toy_b": [0, 0, 1, 1]}}
     with pytest.raises(UserError, match="to another mixture: it has read toy_b"):
         rows_of(other, 1, position)
 
@@ -313,8 +313,11 @@ def test_unknown_token_share_of_targets_in_the_first_window():
         def take(self):
             return examples
 
-        def state(self):
-            return {"tasks": {"toy": [0]}}
+        def seek(self, drawn, states):
+            pass
+
+        def states(self):
+            return {}
 
     data = TrainingData(Alternating(), LENGTHS, seed=0, window_rows=4)
     next(data.batches(2))

@@ -1,13 +1,18 @@
 """Training by TensorFlow's estimator: it ends in good order, saves, and goes on."""
 
+import itertools
 import json
 import os
 import signal
 
 import pytest
 import tensorflow.compat.v1 as tf
+import tiny_caches
 
 from t0.errors import UserError
+from t0.feeding import batch_stream, manifest
+from t0.feeding.manifest import Start
+from t0.feeding.training_data import open_training_data
 from t0.training import estimator
 from t0.training.estimator import RecorderHook
 
@@ -168,3 +173,111 @@ def test_estimator_training_data_that_ends_is_one_message(train, monkeypatch):
     monkeypatch.setattr(tf.data.Dataset, "repeat", lambda self, count=None: self)
     with pytest.raises(UserError, match=r"the training data ended at step 3 of 8"):
         train(8)
+
+
+STEPS = 12
+
+
+def reading_model_fn(features, labels, mode, params):
+    """The model of `model_fn`, whose batches have a name in the graph."""
+    tf.identity(features["inputs"], name="seen")
+    return model_fn({"targets": features["inputs"][:2, :1]}, labels, mode, params)
+
+
+@pytest.fixture
+def stream_run(tmp_path, empty_gin):
+    """Trains from the stream of a run; returns step -> the inputs of its batches."""
+    spec = tiny_caches.data_spec(tmp_path / "cache")
+    folder = tmp_path / "model"
+
+    def run(steps=STEPS, rows=4, at_step=lambda step: None):
+        seen = {}
+
+        class Watch(tf.estimator.SessionRunHook):
+            def before_run(self, run_context):
+                return tf.estimator.SessionRunArgs(
+                    tf.get_default_graph().get_tensor_by_name("seen:0")
+                )
+
+            def after_run(self, run_context, run_values):
+                step = int(run_context.session.run(tf.train.get_global_step()))
+                seen.setdefault(step, []).append(run_values.results.tolist())
+                at_step(step)
+
+        published = tf.estimator.Estimator.train
+
+        def watched(self, *args, hooks, **more):
+            return published(self, *args, hooks=[*hooks, Watch()], **more)
+
+        config = tf.estimator.RunConfig(model_dir=str(folder), save_checkpoints_steps=4)
+        made = tf.estimator.Estimator(reading_model_fn, config=config, params={})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tf.estimator.Estimator, "train", watched)
+            arguments = (None, dict(spec.lengths), rows, lambda **_: open_training_data(spec))
+            estimator.train_model(made, *arguments, steps, None)
+        return seen
+
+    data = open_training_data(spec)
+    recorded = manifest.build(data, 4, Start())
+    list(batch_stream.write(str(folder / "stream"), recorded, data, first=1, last=12, workers=1))
+    batches = itertools.islice(open_training_data(spec).batches(4), STEPS)
+    expected = {n: batch["inputs"].tolist() for n, (batch, _) in enumerate(batches, start=1)}
+    return run, folder, expected
+
+
+class Killed(Exception):  # noqa: N818 (stands for SIGKILL)
+    """Nothing is saved after it."""
+
+
+def test_estimator_restart_continues_in_the_stream(stream_run, capsys):
+    run, folder, expected = stream_run
+
+    def kill(step):
+        if step == 7:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(at_step=kill)
+    assert f"data: the stream {folder}/stream, steps 1 to 12" in capsys.readouterr().out
+    step = int(last_checkpoint(folder))
+    assert step < 7
+    assert run() == {n: [expected[n]] for n in range(step + 1, STEPS + 1)}
+    assert manifest.read(str(folder)) == manifest.read(str(folder / "stream"))
+
+
+def test_estimator_session_that_is_lost_continues_in_the_stream(stream_run):
+    """TensorFlow makes a new session if a host fails, without starting the program again."""
+    run, _, expected = stream_run
+    lost = []
+
+    def lose(step):
+        if step == 7 and not lost:
+            lost.append(step)
+            raise tf.errors.AbortedError(None, None, "a host was lost")
+
+    seen = run(at_step=lose)
+    assert sum(map(len, seen.values())) > STEPS
+    for step, batches in seen.items():
+        for batch in batches:
+            assert batch == expected[step], step
+    assert seen.keys() == expected.keys()
+
+
+def test_estimator_refuses_a_stream_that_does_not_fit(stream_run):
+    run, folder, _ = stream_run
+    with pytest.raises(UserError, match="has steps 1 to 12, and the run needs 1 to 13"):
+        run(steps=13)
+    with pytest.raises(UserError, match="is of another run: the batch was 4, now 2"):
+        run(rows=2)
+    shard = next((folder / "stream").glob("batches-*"))
+    shard.unlink()
+    with pytest.raises(UserError, match=f"{shard.name}, with steps 1 to 12 of the stream, is mis"):
+        run()
+
+
+def test_estimator_without_a_stream_warns_and_forgets_the_manifest(train, tmp_path, capsys):
+    (tmp_path / manifest.MANIFEST).write_text("{}")
+    train(2)
+    out = capsys.readouterr().out
+    assert f"warning: there is no stream in {tmp_path}/stream: a restart shuffles" in out
+    assert not (tmp_path / manifest.MANIFEST).exists()

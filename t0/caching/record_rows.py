@@ -1,0 +1,117 @@
+"""Records from which row of a dataset each record of a prompted task's cache was made.
+
+    mask = pack_rows([0, 1, 4], start=0, stop=5)     # text: one bit for each row, compressed
+    content_of(source, infos)                        # the file's content, from the parts' masks
+    rows = read("/cache/toy", "train")
+    rows.source.dataset                              # "super_glue"
+    rows.numbers                                     # int64 [kept rows]: [0, 1, 4]
+
+The file `rows.<split>.json` is next to the files that SeqIO knows, and SeqIO ignores it. A record
+of a plain task belongs to the kept row with the record's number. A record of a task for rank
+evaluation belongs to the kept row with the number `idx[0]`.
+"""
+
+import base64
+import dataclasses
+import posixpath
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t0.config.specification import read_plain
+from t0.errors import UserError, short_reason
+from t0.files import paths
+from t0.files.untrusted import parsed_json
+
+_MOST_ROWS = 2**32
+# The name of the mask in the counts of a part.
+MASK = "row_mask"
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSource:
+    """The origin of a split's records.
+
+    Attributes:
+      dataset: the dataset's name.
+      subset: the subset's name, or None.
+      split: the dataset's split.
+      prompt: the name of the prompt that rendered the rows.
+      choices: whether there is a record for each answer choice of a row.
+    """
+
+    dataset: str
+    subset: str | None
+    split: str
+    prompt: str
+    choices: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordRows:
+    """The rows of the records of a split.
+
+    Attributes:
+      source: the dataset and the prompt.
+      numbers: the numbers of the rows that have records, int64, ascending.
+    """
+
+    source: RowSource
+    numbers: np.ndarray
+
+
+def pack_rows(kept: Sequence[int], start: int, stop: int) -> str:
+    """Returns a text that holds which rows of a range have records."""
+    mask = np.zeros(stop - start, bool)
+    mask[np.array(kept, np.int64) - start] = True
+    return _encode(mask)
+
+
+def _encode(mask: np.ndarray) -> str:
+    return base64.b64encode(zlib.compress(np.packbits(mask).tobytes(), 9)).decode()
+
+
+def _decode(text: str, rows: int) -> np.ndarray:
+    size = -(-rows // 8)
+    bits = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), size + 1)
+    if len(bits) != size:
+        raise ValueError(f"its mask has {len(bits):,} bytes, wanted {size:,}")
+    return np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).astype(bool)
+
+
+def content_of(source: RowSource, infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the content of `rows.<split>.json`.
+
+    Args:
+      source: the dataset and the prompt.
+      infos: the counts of the split's parts, in the order of the rows.
+    """
+    masks = [_decode(info[MASK], info["stop"] - info["start"]) for info in infos]
+    mask = np.concatenate([np.zeros(0, bool), *masks])
+    return {**dataclasses.asdict(source), "rows": len(mask), "mask": _encode(mask)}
+
+
+def read(folder: str, split: str) -> RecordRows | None:
+    """Reads the rows of a cached split; None if its cache does not record them.
+
+    Raises:
+      UserError: if the file is damaged.
+    """
+    path = posixpath.join(folder, f"rows.{split}.json")
+    if not paths.exists(path):
+        return None
+    try:
+        content = parsed_json(paths.read_bytes(path))
+        rows = content["rows"]
+        if type(rows) is not int or not 0 <= rows < _MOST_ROWS:
+            raise ValueError(f"it has {rows!r:.40} rows")
+        fields = {field.name: content[field.name] for field in dataclasses.fields(RowSource)}
+        source = read_plain(fields, RowSource, "the source")
+        return RecordRows(source, np.flatnonzero(_decode(content["mask"], rows)))
+    except (OSError, ValueError, TypeError, LookupError, zlib.error) as error:
+        raise UserError(
+            f"{path} is damaged ({short_reason(error):.100}). Cache the task again, or copy the "
+            "file again"
+        ) from error

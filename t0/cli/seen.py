@@ -1,0 +1,108 @@
+"""`t0 seen MODEL_DIR`: shows which examples a training run saw, and when.
+
+    t0 seen /models/tiny --step 7                  # the examples of the 7th step's batch
+    t0 seen /models/tiny --step 7 --count          # how often each task was used up to step 7
+    t0 seen /models/tiny --step 7 --count --task super_glue_rte_GPT_3_style     # and each record
+    t0 seen /models/tiny --find "Dana Reeve"       # the steps whose batches have a text
+
+The batches are computed again from the run's data manifest and its caches. Step N is the step that
+ends with the checkpoint `model.ckpt-N`.
+"""
+
+import argparse
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from t0.cli.arguments import add_shared
+from t0.errors import UserError, printable, unknown_name
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's arguments."""
+    add = parser.add_argument
+    add("model_dir", help="a run's model directory, or the folder of its stream")
+    add("--step", type=int, metavar="N", help="the step (default: that of the last checkpoint)")
+    add("--count", action="store_true", help="count the uses of each task up to the step")
+    add("--task", help="with --count: count the uses of each record of this task")
+    add("--find", metavar="TEXT", help="find the steps, up to --step, that saw a text")
+    add_shared(parser, "vocab", "json")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Prints the examples, counts or steps.
+
+    Raises:
+      UserError: if the run's batches are unknown, or if there is no such step or task.
+    """
+    from t0.feeding import batch_examples
+
+    if args.task and not args.count:
+        raise UserError("--task chooses the task of --count: add --count")
+    if args.count and args.find is not None:
+        raise UserError("--count and --find answer different questions: use one of them")
+    if args.find is not None and not args.find.strip():
+        raise UserError("--find is empty: expected a text, such as --find 'Dana Reeve'")
+    run = batch_examples.open_run(args.model_dir)
+    step = _last_step(args.model_dir) if args.step is None else args.step
+    if args.count:
+        lines = _count_lines(run, step, args.task)
+    else:
+        tokens = _vocabulary(run.tasks, args.vocab)
+        decode = tokens.text if tokens else lambda ids: " ".join(map(str, ids))
+        find = functools.partial(run.find, args.find, step, decode)
+        examples = run.examples(step) if args.find is None else find()
+        lines = (_example_line(example, decode) for example in examples)
+    for line in lines:
+        print(json.dumps(line) if args.json else printable(_format_line(line)))
+    return 0
+
+
+def _last_step(model_dir: str) -> int:
+    from t0.checkpoints import checkpoint_files, torch_shards
+    from t0.files.paths import is_remote
+
+    steps = list(checkpoint_files.steps(model_dir))
+    steps += [] if is_remote(model_dir) else list(torch_shards.steps(Path(model_dir)))
+    if not steps:
+        raise UserError(f"{model_dir} has no checkpoint, so the last step is unknown: add --step N")
+    return max(steps)
+
+
+def _vocabulary(tasks: Sequence[Any], path: str | None) -> Any:
+    """Returns the run's vocabulary; None if it is unknown. Then ids are printed."""
+    from t0.catalogue.sentence_pieces import load_tokens
+
+    recorded = [f.vocabulary for task in tasks for f in task.features.values() if f.vocabulary]
+    return load_tokens(path or next(iter(recorded), None))
+
+
+def _example_line(example: Any, decode: Callable[[Sequence[int]], str]) -> dict[str, Any]:
+    from t0.feeding.batch_examples import find_origin
+
+    origin = find_origin(example.task, example.record)
+    texts = {name: decode(ids.tolist()) for name, ids in example.ids.items()}
+    fields = {"step": example.step, "row": example.row, "task": example.task.name}
+    return {**fields, "record": example.record, **origin, **texts}
+
+
+def _count_lines(run: Any, step: int, task: str | None) -> Iterator[dict[str, Any]]:
+    from t0.feeding.batch_examples import find_origin
+
+    uses = run.count_uses(step)
+    if task is None:
+        for name, counts in uses.items():
+            span = {"least": int(counts.min(initial=0)), "most": int(counts.max(initial=0))}
+            yield {"task": name, "uses": int(counts.sum()), "records": counts.size, **span}
+        return
+    if task not in uses:
+        raise unknown_name("task of this run", task, uses)
+    spec = next(each for each in run.tasks if each.name == task)
+    for record, count in enumerate(uses[task].tolist()):
+        yield {"task": task, "record": record, **find_origin(spec, record), "uses": count}
+
+
+def _format_line(fields: dict[str, Any]) -> str:
+    return "  ".join(f"{name}: {value}" for name, value in fields.items())

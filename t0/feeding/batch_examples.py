@@ -1,0 +1,260 @@
+"""Finds the examples of a run's batches: which records of which caches a step saw.
+
+    run = open_run("/models/tiny")                 # from its data manifest
+    for example in run.examples(step=7):           # of the 7th step, after which step 7 is saved
+        example.task.name, example.record, example.ids["inputs"]
+    run.count_uses(step=7)                         # task -> how often each record was used
+    run.find("Dana Reeve", last=7)                 # the steps whose batches have this text
+
+Nothing is stored for each step. The batches are computed again from the manifest.
+"""
+
+import dataclasses
+import functools
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t0.caching import record_rows
+from t0.caching.record_rows import RecordRows
+from t0.config.specification import TaskSpec
+from t0.errors import UserError
+from t0.feeding import manifest, token_files
+from t0.feeding.manifest import Manifest
+from t0.feeding.mixing import DRAWS
+from t0.feeding.random_access import CachedRecords
+from t0.feeding.training_data import TrainingData, open_training_data
+
+_TAKES_AT_ONCE = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchExample:
+    """An example of a batch.
+
+    Attributes:
+      step: the number of the step.
+      row: the number of the batch's row, from 0.
+      task: the task.
+      record: the number of the record in the task's cached split, from 0.
+      ids: feature -> the token ids in the batch, int32.
+    """
+
+    step: int
+    row: int
+    task: TaskSpec
+    record: int
+    ids: Mapping[str, np.ndarray]
+
+
+def open_run(model_dir: str) -> "RunData":
+    """Opens the data of a run.
+
+    Raises:
+      UserError: if the model directory has no manifest, if a task is not cached, or if a file of a
+        cache has changed.
+    """
+    recorded = manifest.read(model_dir)
+    if recorded is None:
+        raise UserError(
+            f"{model_dir} has no {manifest.MANIFEST}, so its batches are unknown. Runs of "
+            "t5_mesh_transformer and of --write_stream write it"
+        )
+    for task in recorded.data.tasks:
+        if not task.cache_files or task.objective is not None:
+            raise UserError(
+                f"the examples of task {task.name} are made while training, so their records are "
+                "unknown. Only runs whose tasks are cached examples can be looked up"
+            )
+    data = open_training_data(recorded.data)
+    current = manifest.build(data, recorded.batch, recorded.start)
+    if change := manifest.find_difference(recorded, current):
+        raise UserError(
+            f"the caches are not those of {model_dir}/{manifest.MANIFEST}: {change}. Restore them"
+        )
+    manifest.load_windows(model_dir, recorded, data)
+    return RunData(recorded, data)
+
+
+class RunData:
+    """The batches of a run, by their steps.
+
+    Args:
+      recorded: the run's manifest.
+      data: its opened data.
+
+    Attributes:
+      tasks: the tasks, in the order of the manifest.
+    """
+
+    def __init__(self, recorded: Manifest, data: TrainingData) -> None:
+        self._manifest, self._data = recorded, data
+        self.tasks = recorded.data.tasks
+
+    def examples(self, step: int) -> Iterator[BatchExample]:
+        """Yields the examples of the batch of a step, which is counted from 1.
+
+        Raises:
+          UserError: if the run has no such step.
+        """
+        position = self._before(step)
+        window, first, missing = position["window"], position["row"], self._manifest.batch
+        while missing:
+            taken = min(missing, self._data.size_of(window) - first)
+            for row, _, example in self._examples_in(window):
+                if first <= row < first + taken:
+                    in_batch = self._manifest.batch - missing + row - first
+                    yield dataclasses.replace(example, step=step, row=in_batch)
+            window, first, missing = window + 1, 0, missing - taken
+
+    def _examples_in(self, window: int) -> Iterator[tuple[int, int, BatchExample]]:
+        """Yields (row in the window, number in the window, example), row by row."""
+        examples = self._data.examples_in(window)
+        tasks, records = self._records_in(window)
+        lengths = self._manifest.data.lengths
+        for row, members in enumerate(self._data.rows_in(examples, window)):
+            for index in members:
+                ids = {name: examples[index][name][:length] for name, length in lengths.items()}
+                task = self.tasks[tasks[index]]
+                yield row, index, BatchExample(0, row, task, int(records[index]), ids)
+
+    def _before(self, step: int) -> Mapping[str, int]:
+        if step <= self._manifest.start.step:
+            raise UserError(
+                f"the run has no step {step:,}: its first one is {self._manifest.start.step + 1:,}"
+            )
+        return manifest.locate(self._manifest, self._data, step - 1)
+
+    def _records_in(self, window: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._data.mixture.records_of(window * self._data.draws, self._data.draws)
+
+    def count_uses(self, step: int) -> dict[str, np.ndarray]:
+        """Returns task -> how often each record was used in the steps up to this one, int64."""
+        self._before(step)
+        end = manifest.locate(self._manifest, self._data, step)
+        start = self._manifest.start
+        after = self._uses_before(end["window"], end["row"])
+        before = self._uses_before(start.window, start.row)
+        return {
+            task.name: uses - earlier
+            for task, uses, earlier in zip(self.tasks, after, before, strict=True)
+        }
+
+    def _uses_before(self, window: int, row: int) -> list[np.ndarray]:
+        """Returns for each task how often each record was used before a row of a window."""
+        streams = self._data.mixture.streams
+        uses = []
+        for stream, served in zip(
+            streams, self._data.mixture.count_served(window * self._data.draws), strict=True
+        ):
+            epochs, rest = divmod(int(served), stream.source.examples)
+            of_records = np.full(stream.source.examples, epochs)
+            of_records[stream.records(served - rest + np.arange(rest))] += 1
+            uses.append(of_records)
+        if row:
+            tasks, records = self._records_in(window)
+            rows = self._data.rows_in(self._data.examples_in(window), window)
+            used = np.array([index for members in rows[:row] for index in members], np.int64)
+            for number, of_records in enumerate(uses):
+                np.add.at(of_records, records[used][tasks[used] == number], 1)
+        return uses
+
+    def find(
+        self, text: str, last: int, decode: Callable[[Sequence[int]], str]
+    ) -> Iterator[BatchExample]:
+        """Yields the examples with a text in the batches of all steps up to `last`.
+
+        Args:
+          text: the text, which may be a part of an example. Runs of spaces count as one.
+          last: the last step to search.
+          decode: decodes token ids.
+        """
+        self._before(last)
+        text = _spaced(text)
+        start, end = self._manifest.start, manifest.locate(self._manifest, self._data, last)
+        draws: dict[int, set[int]] = {}
+        for number, task in enumerate(self.tasks):
+            records = _records_with(task, text, decode)
+            for draw in self._draws_of(number, records, (end["window"] + 1) * self._data.draws):
+                window, index = divmod(draw, self._data.draws * DRAWS)
+                draws.setdefault(window, set()).add(index)
+        for window in sorted(draws):
+            before = sum(self._data.size_of(n) for n in range(start.window, window)) - start.row
+            for row, index, example in self._examples_in(window):
+                step, in_batch = divmod(before + row, self._manifest.batch)
+                step += start.step + 1
+                seen = index in draws[window] and start.step < step <= last
+                if seen and any(text in _spaced(decode(x.tolist())) for x in example.ids.values()):
+                    yield dataclasses.replace(example, step=step, row=in_batch)
+
+    def _draws_of(self, number: int, records: Sequence[int], takes: int) -> Iterator[int]:
+        """Yields the numbers of the draws that give records of a task, in the first takes."""
+        if not records:
+            return
+        mixture, stream = self._data.mixture, self._data.mixture.streams[number]
+        examples = stream.source.examples
+        epochs = -(-int(mixture.count_served(takes)[number]) // examples)
+        matches = np.isin(stream.records(np.arange(epochs * examples)), records)
+        for first in range(0, takes, _TAKES_AT_ONCE):
+            chosen = mixture.tasks_of(first, min(_TAKES_AT_ONCE, takes - first))
+            places = np.flatnonzero(chosen == number)
+            before = mixture.count_served(first)[number]
+            used = matches[before : before + places.size]
+            yield from (first * DRAWS + places[used]).tolist()
+
+
+def _spaced(text: str) -> str:
+    """Returns a text with single spaces."""
+    return " ".join(text.split())
+
+
+def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], str]) -> list[int]:
+    """Returns the numbers of a task's records that have a text."""
+    records_with_text, number = [], 0
+    for file in task.cache_files:
+        for records in token_files.record_batches(file):
+            ids = token_files.ids_of(records, list(task.features))
+            for name in task.features:
+                pretokenized = token_files.texts_of(records, [f"{name}_pretokenized"])
+                for index, raw in enumerate(pretokenized[f"{name}_pretokenized"]):
+                    if raw is None:
+                        values = ids[name].values[ids[name].ends[index] : ids[name].ends[index + 1]]
+                        content = decode(values.tolist())
+                    else:
+                        content = raw.decode("utf-8", "replace")
+                    if text in _spaced(content):
+                        records_with_text.append(number + index)
+            number += len(records)
+    return sorted(set(records_with_text))
+
+
+def find_origin(task: TaskSpec, record: int) -> dict[str, Any]:
+    """Returns the dataset, split, row and prompt of a record; {} if its cache does not have them.
+
+    Raises:
+      UserError: if the cache's record of rows is damaged.
+    """
+    folder, file = posixpath.split(task.cache_files[0])
+    split = file.partition(".tfrecord-")[0]
+    rows, records = _open_origins(folder, split)
+    if rows is None:
+        return {}
+    number = int(records[record]["idx"][0]) if rows.source.choices else record
+    if number >= len(rows.numbers):
+        raise UserError(
+            f"{folder}/rows.{split}.json has no row of record {record:,}: it is damaged"
+        )
+    source = rows.source
+    return {
+        "dataset": f"{source.dataset}/{source.subset}" if source.subset else source.dataset,
+        "split": source.split,
+        "dataset_row": int(rows.numbers[number]),
+        "prompt": source.prompt,
+    }
+
+
+@functools.lru_cache(maxsize=1024)
+def _open_origins(folder: str, split: str) -> tuple[RecordRows | None, CachedRecords]:
+    return record_rows.read(folder, split), CachedRecords(folder, split)

@@ -1,0 +1,306 @@
+"""Writes the batches of a run in training order, for readers that have only TensorFlow.
+
+    manifest = build(data, rows=1024, start=Start(step=0))
+    for line in write("gs://bucket/tuned/stream", manifest, data, first=1, last=12_200, workers=8):
+        print(line)
+    stream = open_stream("gs://bucket/tuned/stream")       # checks the size of each file
+    stream.check(manifest, last=12_200)                    # UserError if it is of another run
+
+A stream is a folder of TFRecord files, each with the batches of consecutive steps. A record is one
+packed row, a `tf.train.Example` with the features of a batch. `data_manifest.json` in the folder
+says which run the batches belong to. `stream.json`, which is written last, lists the files with
+their steps, sizes and checksums. If writing stops, the same call continues after the last complete
+file. `t0.feeding.stream_dataset` reads the stream with TensorFlow's operations.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import multiprocessing
+import posixpath
+import shutil
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
+from typing import Any
+
+from t0.caching import cache_files
+from t0.config.specification import Count, DataSpec, Positive, read_plain
+from t0.errors import UserError, short_reason
+from t0.feeding import manifest as manifests
+from t0.feeding.manifest import Manifest
+from t0.feeding.training_data import Batch, TrainingData, open_training_data
+from t0.files import object_facts, paths, tf_examples, tfrecord, write_whole
+from t0.files.untrusted import parsed_json
+
+STREAM = "stream.json"
+_FILE_BYTES = 200 * 10**6
+_BYTES_OF_TOKEN = 4  # for the number of steps of a file, which must not depend on the data
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamFile:
+    """A file of a stream.
+
+    Attributes:
+      name: its name.
+      first: the number of the first step whose batch it has, counted from 1.
+      last: the number of the last such step.
+      bytes: its size.
+      crc32c: its CRC-32C, in base 64.
+    """
+
+    name: str
+    first: Positive
+    last: Positive
+    bytes: Count
+    crc32c: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """A finished stream.
+
+    Attributes:
+      folder: its folder.
+      manifest: the manifest of its run.
+      files: its files, in the order of the steps.
+    """
+
+    folder: str
+    manifest: Manifest
+    files: tuple[StreamFile, ...]
+
+    def check(self, current: Manifest | None, *, done: int, last: int) -> None:
+        """Checks that a run can read the steps that it still has to do.
+
+        Args:
+          current: the manifest of the run, whatever its start; None for a user's own dataset.
+          done: the number of completed steps.
+          last: the last step of the run.
+
+        Raises:
+          UserError: if the stream is of other data, or misses one of the steps.
+        """
+        change = (
+            manifests.find_difference(self.manifest, current)
+            if current
+            else "the run reads its own dataset"
+        )
+        fix = "Write the stream again with the flags of this run and --write_stream, or remove it"
+        if change:
+            raise UserError(f"the stream {self.folder} is of another run: {change}. {fix}")
+        first, end = self.files[0].first, self.files[-1].last
+        if done + 1 < first or last > end:
+            raise UserError(
+                f"the stream {self.folder} has steps {first:,} to {end:,}, and the run needs "
+                f"{done + 1:,} to {last:,}. {fix}"
+            )
+
+
+def open_stream(folder: str) -> Stream | None:
+    """Opens a finished stream, and checks the size and checksum of each file.
+
+    Returns:
+      the stream; None if the folder has none.
+
+    Raises:
+      UserError: if the stream is not finished, or if a file is missing or damaged.
+    """
+    recorded = manifests.read(folder)
+    path = posixpath.join(folder, STREAM)
+    if recorded is None:
+        return None
+    if not paths.exists(path):
+        raise UserError(
+            f"the stream {folder} is not finished. Run the command with --write_stream again, "
+            "which continues it"
+        )
+    try:
+        files = read_plain(parsed_json(paths.read_bytes(path)), tuple[StreamFile, ...], "files")
+        follow = all(a.last + 1 == b.first for a, b in zip(files, files[1:], strict=False))
+        if not files or not follow or any(posixpath.basename(f.name) != f.name for f in files):
+            raise ValueError("its files have no consecutive steps")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged: {short_reason(error)}. Write the stream again"
+        ) from error
+    facts = object_facts.below(folder) if object_facts.applies(folder) else None
+    for file in files:
+        _check_file(posixpath.join(folder, file.name), file, facts)
+    return Stream(folder, recorded, files)
+
+
+def _check_file(path: str, file: StreamFile, in_bucket: Mapping[str, Any] | None) -> None:
+    listed = in_bucket.get(file.name) if in_bucket is not None else None
+    if listed is None and not paths.exists(path):
+        fault = "is missing"
+    else:
+        size, crc32c = listed or _facts_of(path)
+        fault = "" if (size, crc32c) == (file.bytes, file.crc32c) else "is damaged"
+    if fault:
+        raise UserError(
+            f"{path}, with steps {file.first:,} to {file.last:,} of the stream, {fault}. Remove "
+            "it if it exists, and run the command with --write_stream again, which writes it"
+        )
+
+
+def _facts_of(path: str) -> object_facts.Facts:
+    with paths.local_copy(path) as copy:
+        return object_facts.of_file(copy)
+
+
+def encode(batch: Batch) -> list[bytes]:
+    """Returns the rows of a batch as frames of a TFRecord file."""
+    names = sorted(batch)
+    columns = [tf_examples.pack_rows(batch[name]) for name in names]
+    return [
+        tfrecord.framed(tf_examples.example(b"".join(map(tf_examples.packed_entry, names, row))))
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def plan_files(recorded: Manifest, first: int, last: int) -> list[tuple[str, int, int]]:
+    """Returns (name, first step, last step) of the files of a stream."""
+    tokens = recorded.batch * sum(recorded.data.lengths.values())
+    each = max(1, _FILE_BYTES // (tokens * _BYTES_OF_TOKEN))
+    begin = recorded.start.step
+    bounds = [first, *range(begin + 1 + each * -(-(first - begin) // each), last + 1, each)]
+    bounds = sorted({*bounds, last + 1})
+    return [
+        (f"batches-{a:08d}-{b - 1:08d}.tfrecord", a, b - 1)
+        for a, b in zip(bounds, bounds[1:], strict=False)
+    ]
+
+
+def write(
+    folder: str, recorded: Manifest, data: TrainingData, *, first: int, last: int, workers: int
+) -> Iterator[str]:
+    """Writes the batches of steps, and yields lines for the user.
+
+    Args:
+      folder: the folder, local or `gs://`.
+      recorded: the manifest of the run.
+      data: its opened data.
+      first: the first step, counted from 1.
+      last: the last step.
+      workers: the number of processes that pack.
+
+    Raises:
+      UserError: if the folder has the stream of another run, or if a file cannot be written.
+    """
+    _claim(folder, recorded)
+    manifests.load_windows(folder, recorded, data)
+    planned = plan_files(recorded, first, last)
+    frames = encode(data.window(recorded.start.window))
+    size = sum(map(len, frames)) / len(frames) * recorded.batch * (last + 1 - first)
+    done = {name for name, *_ in planned if paths.exists(posixpath.join(folder, name))}
+    yield (
+        f"stream of steps {first:,} to {last:,}: about {size / 1e9:,.1f} GB in {len(planned):,} "
+        f"files in {folder}" + (f", {len(done):,} of them written before" if done else "")
+    )
+    _check_room(folder, size * (1 - len(done) / len(planned)))
+    entries: dict[str, tuple[int, str]] = {}
+    with _workers(recorded.data, workers) as pool:
+        next_step, rows = 0, iter(())
+        for name, begin, end in planned:
+            if name in done:
+                continue
+            if begin != next_step:
+                rows = _rows_from(pool, workers, recorded, data, begin)
+            frames = itertools.islice(rows, (end + 1 - begin) * recorded.batch)
+            entry = cache_files.write_file(
+                posixpath.join(folder, name), functools.partial(_fill, frames)
+            )
+            next_step = end + 1
+            entries[name] = entry["bytes"], entry["crc32c"]
+            manifests.save_windows(folder, recorded, data)
+            yield f"{name}: {entry['bytes']:,} bytes"
+    in_bucket = object_facts.below(folder) if object_facts.applies(folder) else {}
+    for name in done:
+        entries[name] = in_bucket.get(name) or _facts_of(posixpath.join(folder, name))
+    files = [StreamFile(name, a, b, *entries[name]) for name, a, b in planned]
+    content = [dataclasses.asdict(file) for file in files]
+    write_whole(posixpath.join(folder, STREAM), json.dumps(content, indent=1) + "\n")
+    total = sum(file.bytes for file in files)
+    yield f"the stream is complete: {total:,} bytes, {total / (last + 1 - first):,.0f} a step"
+
+
+def _claim(folder: str, recorded: Manifest) -> None:
+    before = manifests.read(folder)
+    if before is None:
+        manifests.publish(folder, recorded)
+        return
+    change = manifests.find_difference(before, recorded)
+    if change or before.start != recorded.start:
+        raise UserError(
+            f"{folder} has the stream of another run: {change or 'it starts at another step'}. "
+            "Choose another folder, or remove it"
+        )
+
+
+def _check_room(folder: str, size: float) -> None:
+    if paths.is_remote(folder):
+        return
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise UserError(
+            f"{folder} has {free / 1e9:,.1f} GB of free space, and the stream needs about "
+            f"{size / 1e9:,.1f} GB. Choose another disk, or write fewer steps"
+        )
+
+
+def _fill(frames: Iterator[bytes], path: str) -> None:
+    with open(path, "wb") as file:
+        file.writelines(frames)
+
+
+def _rows_from(
+    pool: Executor | None, workers: int, recorded: Manifest, data: TrainingData, step: int
+) -> Iterator[bytes]:
+    """Yields the frames of all rows from the batch of a step on; the pool packs windows ahead."""
+    position = manifests.locate(recorded, data, step - 1)
+    row = position["row"]
+    for number, frames in _encoded_windows(pool, workers, data, position["window"]):
+        data.window_sizes[number] = len(frames)
+        yield from frames[row:]
+        row = 0
+
+
+def _encoded_windows(
+    pool: Executor | None, workers: int, data: TrainingData, first: int
+) -> Iterator[tuple[int, list[bytes]]]:
+    if pool is None:
+        yield from ((number, encode(data.window(number))) for number in itertools.count(first))
+    pending = deque(pool.submit(_encode_window, first + n) for n in range(2 * workers))
+    for number in itertools.count(first):
+        frames = pending.popleft().result()
+        pending.append(pool.submit(_encode_window, number + 2 * workers))
+        yield number, frames
+
+
+_opened: list[TrainingData] = []  # the data of a worker process
+
+
+def _open_in_worker(spec: DataSpec) -> None:
+    _opened[:] = [open_training_data(spec)]
+
+
+def _encode_window(number: int) -> list[bytes]:
+    return encode(_opened[0].window(number))
+
+
+@contextlib.contextmanager
+def _workers(spec: DataSpec, count: int) -> Iterator[Executor | None]:
+    """Yields a pool of processes; None if this process does the work."""
+    if count < 2:
+        yield None
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        count, mp_context=context, initializer=_open_in_worker, initargs=(spec,)
+    ) as pool:
+        yield pool
+        pool.shutdown(cancel_futures=True)

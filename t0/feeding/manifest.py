@@ -1,0 +1,243 @@
+"""Writes and reads a run's data manifest, which with the number of a step determines its batch.
+
+    manifest = build(data, rows=16, start=Start(step=0))
+    publish("/models/tiny", manifest)               # /models/tiny/data_manifest.json
+    recorded = read("/models/tiny")
+    find_difference(recorded, manifest)             # "shard train.tfrecord-00001-of-00003 of ..."
+    position = locate(recorded, data, step=100)     # where the batch after step 100 begins
+
+The manifest has the specification of the data (mixture, rates, seed, lengths, packing), the batch,
+and a checksum of each file of the caches. It is written once, at the start of the run.
+`data_windows.json` next to it lists the number of rows of each window that the run has read. It
+only saves time: without it, `locate` packs the earlier windows again.
+"""
+
+import dataclasses
+import hashlib
+import json
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from t0.config.specification import Count, DataSpec, Positive, Rows, read_plain, to_json
+from t0.errors import UserError, short_reason
+from t0.feeding.shards import find_checksums
+from t0.feeding.training_data import Position, TrainingData
+from t0.files import paths, write_whole, writing
+from t0.files.untrusted import parsed_json
+
+MANIFEST, WINDOWS = "data_manifest.json", "data_windows.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The place in the data at which a run's first batch begins.
+
+    Attributes:
+      step: the number of completed steps before that batch.
+      window: the number of the window.
+      row: the number of the window's rows before it.
+    """
+
+    step: Count = 0
+    window: Count = 0
+    row: Count = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What determines the batches of a run.
+
+    Attributes:
+      data: the specification of the data.
+      batch: the number of sequences of a batch.
+      start: where the first batch begins.
+      shards: path of a cache's file -> its CRC-32C, in base 64.
+    """
+
+    data: DataSpec
+    batch: Rows
+    start: Start
+    shards: Mapping[str, str]
+
+    @property
+    def indexed(self) -> bool:
+        """Whether a step alone determines the batch: all tasks are cached as examples."""
+        return all(task.cache_files and task.objective is None for task in self.data.tasks)
+
+
+def build(data: Any, rows: int, start: Start) -> Manifest | None:
+    """Builds the manifest of a run; None if its data is a user's own dataset.
+
+    Raises:
+      UserError: if a file of a cache cannot be read, or if records are missing.
+    """
+    if data.spec is None:
+        return None
+    for stream in data.mixture.streams:
+        stream.source.check_count()
+    files = [file for task in data.spec.tasks for file in task.cache_files]
+    return Manifest(data.spec, rows, start, dict(zip(files, find_checksums(files), strict=True)))
+
+
+def publish(folder: str, manifest: Manifest) -> None:
+    """Writes a manifest into a folder, which is made if there is none."""
+    with writing(folder):
+        paths.make_folder(folder)
+    write_whole(posixpath.join(folder, MANIFEST), to_json(manifest) + "\n")
+
+
+def read(folder: str) -> Manifest | None:
+    """Reads the manifest in a folder; None if there is none.
+
+    Raises:
+      UserError: if it is damaged.
+    """
+    path = posixpath.join(folder, MANIFEST)
+    if not paths.exists(path):
+        return None
+    try:
+        return read_plain(parsed_json(paths.read_bytes(path)), Manifest, "the manifest")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged: {short_reason(error)}. To continue from the latest checkpoint, "
+            "remove it; the next start writes it again"
+        ) from error
+
+
+def find_difference(recorded: Manifest, current: Manifest) -> str | None:
+    """Describes the first difference between two manifests; None if their batches are equal.
+
+    The folders of caches may differ.
+    """
+    before, now = _facts(recorded), _facts(current)
+    for name in [*before, *(name for name in now if name not in before)]:
+        if before.get(name) == now.get(name):
+            continue
+        if name.startswith("shard "):
+            return f"{name} {'has changed' if name in before and name in now else 'is not in both'}"
+        return f"{name} was {before.get(name)!s:.80}, now {now.get(name)!s:.80}"
+    return None
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    """Returns name -> value of everything that determines the batches."""
+    data = parsed_json(to_json(manifest.data))
+    tasks = data.pop("tasks")
+    facts = {"the batch": manifest.batch, **data}
+    for task in tasks:
+        files = task.pop("cache_files")
+        for feature in task["features"].values():
+            feature.pop("vocabulary", None)
+        facts[f"task {task['name']}"] = task
+        for file in files:
+            name = f"shard {posixpath.basename(file)} of task {task['name']}"
+            facts[name] = manifest.shards.get(file)
+    return facts
+
+
+def follow(
+    folder: str,
+    recorded: Manifest | None,
+    data: Any,
+    rows: int,
+    place: tuple[int, Position | None],
+    *,
+    allow_change: bool = False,
+) -> tuple[Manifest | None, Position | None]:
+    """Compares a run's data with its manifest, and finds the position of the next batch.
+
+    Args:
+      folder: the model directory.
+      recorded: the manifest in that folder; None for a new run, or if there is none.
+      data: the opened data.
+      rows: the number of sequences of a batch.
+      place: the number of completed steps, and the position that the checkpoint records, or None.
+      allow_change: whether the data may differ from the manifest's.
+
+    Returns:
+      the manifest that is now valid, and the position; None for data without a manifest, and for
+      the position at the start of the data.
+
+    Raises:
+      UserError: if the data differs from the manifest's, or the position cannot be found.
+    """
+    step, position = place
+    window, row = (position["window"], position["row"]) if position and data.spec else (0, 0)
+    current = build(data, rows, Start(step, window, row))
+    if current is None or recorded is None:
+        return current, position
+    change = find_difference(recorded, current)
+    if change and not allow_change:
+        raise UserError(
+            f"the data does not fit {posixpath.join(folder, MANIFEST)}: {change}. Restore the "
+            "data of this run, use another --model_dir, or continue with the new data: "
+            "--allow_config_change"
+        )
+    if not change:
+        load_windows(folder, recorded, data)
+    if position is None and recorded.indexed:
+        position = locate(recorded, data, step)
+    if not change:
+        return recorded, position
+    if current.indexed and find_difference(dataclasses.replace(recorded, batch=rows), current):
+        # The rows of this window are others now, so the new data begins with the next window.
+        position = data.locate(0, rows, window + 1)
+    start = Start(step, *((position["window"], position["row"]) if position else (0, 0)))
+    return dataclasses.replace(current, start=start), position
+
+
+def locate(manifest: Manifest, data: TrainingData, step: int) -> Position:
+    """Returns the position at which the batch after a step begins.
+
+    Raises:
+      UserError: if the step is before the manifest's first one, or a task is not cached.
+    """
+    start = manifest.start
+    if step < start.step:
+        raise UserError(
+            f"the data manifest begins at step {start.step:,}, so the batch after step {step:,} is "
+            "unknown. Choose a later step"
+        )
+    return data.locate(step - start.step, manifest.batch, start.window, start.row)
+
+
+def save_windows(folder: str, manifest: Manifest, data: TrainingData) -> None:
+    """Writes the sizes of the windows that are known without a gap."""
+    sizes: list[int] = []
+    while len(sizes) in data.window_sizes:
+        sizes.append(data.window_sizes[len(sizes)])
+    content = {"sizes": sizes, "digest": _digest(manifest, sizes)}
+    write_whole(posixpath.join(folder, WINDOWS), json.dumps(content) + "\n")
+
+
+def load_windows(folder: str, manifest: Manifest, data: TrainingData) -> None:
+    """Adds the sizes of windows to `data`, if a folder has them for this manifest."""
+    path = posixpath.join(folder, WINDOWS)
+    try:
+        content = parsed_json(paths.read_bytes(path)) if paths.exists(path) else {}
+        sizes = read_plain(content["sizes"], tuple[Positive, ...], "sizes")
+        valid = content["digest"] == _digest(manifest, sizes)
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    if valid:
+        data.window_sizes.update(enumerate(sizes))
+
+
+def copy_windows(source: str, target: str) -> None:
+    """Copies the sizes of windows from one folder to another."""
+    path = posixpath.join(source, WINDOWS)
+    if paths.exists(path):
+        write_whole(posixpath.join(target, WINDOWS), paths.read_bytes(path))
+
+
+def remove(folder: str) -> None:
+    """Removes the manifest in a folder, if there is one, because it is no longer valid."""
+    for name in (MANIFEST, WINDOWS):
+        if paths.exists(posixpath.join(folder, name)):
+            paths.remove(posixpath.join(folder, name))
+
+
+def _digest(manifest: Manifest, sizes: Any) -> str:
+    facts = {name: value for name, value in _facts(manifest).items() if name != "the batch"}
+    return hashlib.sha256(json.dumps([facts, list(sizes)]).encode()).hexdigest()

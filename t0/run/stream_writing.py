@@ -1,0 +1,69 @@
+"""Writes the stream of a configured run: its batches in training order, and nothing else.
+
+write_stream("gs://bucket/tuned/stream", arguments, steps="1-100")   # after gin has been parsed
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from t0.checkpoints import checkpoint_files
+from t0.errors import UserError, say
+from t0.feeding import batch_stream, manifest
+from t0.feeding.manifest import Start
+from t0.feeding.opening import open_dataset_function
+from t0.run import arguments as run_arguments
+from t0.run.train_steps import first_step
+from t0.training.loop import LoopOptions
+
+
+def write_stream(folder: str, passed_arguments: Mapping[str, Any], steps: str | None) -> None:
+    """Writes the batches of the configured run into a folder.
+
+    Args:
+      folder: the folder, local or `gs://`.
+      passed_arguments: the arguments that the command passes to Mesh TensorFlow's `run`.
+      steps: the steps, such as "1-100", counted as in checkpoints; None for all steps of the run.
+
+    Raises:
+      UserError: if the data is not cached, or if there are no such steps.
+    """
+    arguments = run_arguments.read(passed_arguments)
+    data = open_dataset_function(
+        arguments["train_dataset_fn"],
+        LoopOptions(arguments["train_steps"]).seed,
+        sequence_length=arguments["sequence_length"],
+        vocabulary=arguments["vocabulary"],
+        dataset_split=arguments["dataset_split"],
+    )
+    began = first_step(arguments["model_dir"])
+    if not checkpoint_files.latest(arguments["model_dir"]) and arguments["init_checkpoint"]:
+        began = checkpoint_files.global_step(arguments["init_checkpoint"])
+    rows = arguments["batch_size"] * (arguments["ensemble_inputs"] or 1)
+    recorded = manifest.build(data, rows, Start(step=began))
+    if recorded is None or not recorded.indexed:
+        raise UserError(
+            "a stream needs a mixture whose tasks are cached examples: cache it with "
+            "seqio_cache_tasks, and set mesh_train_dataset_fn.use_cached = True"
+        )
+    first, last = _read_steps(steps, began, arguments["train_steps"])
+    for line in batch_stream.write(
+        folder, recorded, data, first=first, last=last, workers=len(os.sched_getaffinity(0))
+    ):
+        say(line)
+
+
+def _read_steps(text: str | None, began: int, end: int) -> tuple[int, int]:
+    if text is None:
+        first, last = began + 1, end
+    elif match := re.fullmatch(r"(\d{1,12})-(\d{1,12})", text):
+        first, last = int(match[1]), int(match[2])
+    else:
+        raise UserError(f"--stream_steps={text}: expected two steps, such as {began + 1}-{end}")
+    if not began < first <= last:
+        raise UserError(
+            f"the stream would have steps {first:,} to {last:,}, and the run begins with step "
+            f"{began + 1:,}. Choose later steps (--stream_steps), or raise run.train_steps"
+        )
+    return first, last

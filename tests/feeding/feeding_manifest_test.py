@@ -1,0 +1,133 @@
+"""A manifest and the number of a step determine a batch."""
+
+import dataclasses
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tiny_caches
+
+from t0.errors import UserError
+from t0.feeding import manifest
+from t0.feeding.manifest import Start
+from t0.feeding.training_data import open_training_data
+
+ROWS = 4
+
+
+@pytest.fixture
+def spec(tmp_path):
+    return tiny_caches.data_spec(tmp_path / "cache")
+
+
+def taken(spec, count, position=None):
+    return list(itertools.islice(open_training_data(spec).batches(ROWS, position), count))
+
+
+def test_manifest_locates_the_batch_of_every_step(spec, tmp_path, monkeypatch):
+    monkeypatch.setattr("t0.feeding.reading.BLOCK_EXAMPLES", 20)  # a block for each file
+    whole = taken(spec, 150)
+    assert whole[-1][1]["window"] > 2
+    recorded = manifest.build(open_training_data(spec), ROWS, Start(step=10))
+    for step in (10, 11, 63, 157):
+        data = open_training_data(spec)
+        position = manifest.locate(recorded, data, step)
+        again = list(itertools.islice(data.batches(ROWS, position), 2))
+        for (mine, _), (theirs, _) in zip(again, whole[step - 10 :], strict=False):
+            for name in theirs:
+                np.testing.assert_array_equal(mine[name], theirs[name])
+        if step > 10:
+            before = whole[step - 11][1]
+            assert {k: position[k] for k in ("window", "row")} == {
+                k: before[k] for k in ("window", "row")
+            }
+    with pytest.raises(UserError, match="begins at step 10, so the batch after step 9"):
+        manifest.locate(recorded, data, 9)
+
+
+def test_manifest_position_is_an_index(spec):
+    position = taken(spec, 90)[-1][1]
+    assert position["tasks"] == {}
+    assert len(json.dumps(position)) < 100
+
+
+def test_manifest_each_epoch_uses_each_example_once(spec):
+    """Windows of a fixed number of draws lose and repeat no example."""
+    data = open_training_data(spec)
+    used = {name: np.zeros(count, int) for name, count in tiny_caches.COUNTS.items()}
+    names = list(used)
+    for window in range(4):
+        tasks, records = data.mixture.records_of(window * data.draws, data.draws)
+        for example, task, record in zip(data.examples_in(window), tasks, records, strict=True):
+            assert example["inputs"][0] == record + 2
+            used[names[task]][record] += 1
+        rows = data.rows_in(data.examples_in(window), window)
+        assert sorted(itertools.chain(*rows)) == list(range(len(tasks)))
+    for counts in used.values():
+        assert counts.min() > 3 and counts.max() - counts.min() <= 1
+
+
+def test_manifest_windows_file_saves_packing(spec, tmp_path):
+    data = open_training_data(spec)
+    position = next(itertools.islice(data.batches(ROWS), 149, None))[1]
+    recorded = manifest.build(data, ROWS, Start())
+    manifest.save_windows(str(tmp_path), recorded, data)
+    other = open_training_data(spec)
+    manifest.load_windows(str(tmp_path), recorded, other)
+    assert other.window_sizes == data.window_sizes
+    assert len(other.window_sizes) > position["window"]
+    # The sizes of other data are not used, nor are damaged ones.
+    for changed in (dataclasses.replace(spec, seed=4), spec):
+        other = open_training_data(changed)
+        manifest.load_windows(str(tmp_path), manifest.build(other, ROWS, Start()), other)
+        assert bool(other.window_sizes) == (changed is spec)
+    path = tmp_path / manifest.WINDOWS
+    path.write_text(path.read_text().replace('"sizes": [', '"sizes": [7, '))
+    other = open_training_data(spec)
+    manifest.load_windows(str(tmp_path), recorded, other)
+    assert not other.window_sizes
+
+
+def test_manifest_of_other_data_is_refused_by_name(spec, tmp_path):
+    recorded = manifest.build(open_training_data(spec), ROWS, Start())
+    folder = str(tmp_path)
+    manifest.publish(folder, recorded)
+    assert manifest.read(folder) == recorded
+
+    def follow(spec, rows=ROWS, **given):
+        return manifest.follow(folder, recorded, open_training_data(spec), rows, (0, None), **given)
+
+    assert follow(spec)[0] == recorded
+    moved = tmp_path / "elsewhere" / "cache"
+    shutil.copytree(tmp_path / "cache", moved)
+    assert follow(tiny_caches.data_spec(moved))[0] == recorded
+    with pytest.raises(UserError, match="the batch was 4, now 8"):
+        follow(spec, rows=8)
+    longer = dataclasses.replace(spec, lengths={"inputs": 16, "targets": 9})
+    with pytest.raises(UserError, match="lengths was .*'targets': 8.*now.*'targets': 9"):
+        follow(longer)
+    shard = moved / "toy_b" / "train.tfrecord-00001-of-00003"
+    shard.write_bytes((moved / "toy_b" / "train.tfrecord-00000-of-00003").read_bytes())
+    with pytest.raises(UserError, match="shard train.tfrecord-00001-of-00003 of task toy_b has ch"):
+        follow(tiny_caches.data_spec(moved))
+    changed, position = follow(longer, allow_change=True)
+    assert (changed.start, position["window"], position["row"]) == (Start(0, 1, 0), 1, 0)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"batch": 0}', "[1"])
+def test_manifest_that_is_damaged_is_refused(tmp_path, content):
+    assert manifest.read(str(tmp_path)) is None
+    (tmp_path / manifest.MANIFEST).write_text(content)
+    with pytest.raises(UserError, match="data_manifest.json is damaged"):
+        manifest.read(str(tmp_path))
+
+
+def test_manifest_cache_with_missing_records_is_refused(spec, tmp_path):
+    stats = tmp_path / "cache" / "toy_a" / "stats.train.json"
+    stats.write_text('{"examples": 61}')
+    task = dataclasses.replace(spec.tasks[0], examples=61)
+    data = open_training_data(dataclasses.replace(spec, tasks=(task,)))
+    with pytest.raises(UserError, match="toy_a has 60 records, but its stats file says 61"):
+        manifest.build(data, ROWS, Start())
