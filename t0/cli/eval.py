@@ -121,7 +121,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _apply_starter_folder(args: argparse.Namespace) -> None:
-    """Takes what the flags do not set from the starter folder that the checkpoint is in."""
+    """Takes what the flags do not set from the starter folder that contains the checkpoint."""
     settings = apply_starter_folder(args, "checkpoint")
     args.metrics = []
     if settings is None:

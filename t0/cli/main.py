@@ -41,7 +41,7 @@ VERBS = {
     ),
     "predict": (
         "t0.cli.predict",
-        "predicts for new rows with a prompt of the model, and writes them as a table",
+        "predicts the answers to new rows with a prompt of the model, and writes a table",
     ),
     "merge": ("t0.cli.merge", "merges the shards of a rank evaluation"),
     "export-eval": (

@@ -1,4 +1,4 @@
-"""`t0 predict MODEL ROWS --output FILE`: predicts for new rows with a prompt of the model.
+"""`t0 predict MODEL ROWS --output FILE`: makes predictions for new rows with a model's prompt.
 
 t0 predict tickets/model new_tickets.csv --output predicted.csv
 t0 predict tickets/model new_tickets.jsonl --output predicted.parquet --all_choices

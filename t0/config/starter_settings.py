@@ -1,4 +1,4 @@
-"""Finds the starter folder that a path is in, and reads the settings that commands take from it.
+"""Finds the starter folder that contains a path, and reads the settings that commands take from it.
 
     settings = find_starter_folder("tickets/model")       # None outside of starter folders
     settings.name, settings.path("cache")                 # ("tickets", "tickets/cache")
@@ -55,7 +55,7 @@ class StarterSettings:
 
 
 def find_starter_folder(path: str | Path) -> StarterSettings | None:
-    """Returns the settings of the starter folder that a path is or is in; None if there is none.
+    """Returns the settings of the starter folder at or above a path; None if there is none.
 
     Raises:
       UserError: the folder's `starter.json` is malformed.

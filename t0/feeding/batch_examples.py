@@ -164,7 +164,7 @@ class RunData:
     def find(
         self, text: str, last: int, decode: Callable[[Sequence[int]], str]
     ) -> Iterator[BatchExample]:
-        """Yields the examples with a text in the batches of all steps up to `last`.
+        """Yields the examples that contain a text, from the batches of all steps up to `last`.
 
         Args:
           text: the text, which may be a part of an example. Runs of spaces count as one.

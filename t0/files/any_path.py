@@ -184,7 +184,7 @@ def binary(path: "str | os.PathLike[str]") -> BinaryIO:
 
 @contextlib.contextmanager
 def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
-    """Opens a file in binary mode for the block, and decompresses `.gz` files.
+    """Opens a file in binary mode for a `with` block, and decompresses `.gz` files.
 
     Raises:
       OSError: if it cannot be opened; also within the block, if it cannot be read.

@@ -86,7 +86,7 @@ def check_regular(path: Path) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
-    """Opens a file for the block; text is UTF-8.
+    """Opens a file for a `with` block; text is UTF-8.
 
     Raises:
       OSError: if it cannot be opened; also within the block, if reading or writing fails.

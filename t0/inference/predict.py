@@ -1,4 +1,4 @@
-"""Mode `infer`: predicts for a task or a file with a checkpoint, on this machine.
+"""Mode `infer`: makes predictions for a task or a file with a checkpoint, on this machine.
 
     predict(
         MeshModel("bitransformer", mesh_shape="", layout_rules=""),

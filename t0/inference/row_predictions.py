@@ -1,4 +1,4 @@
-"""Predicts for the rows of a file with a prompt, on any engine. A killed run can resume.
+"""Makes predictions for the rows of a file with a prompt, on any engine. A killed run can resume.
 
     task = RowTask(open_rows("tickets.csv"), prompt, vocabulary, {"inputs": 512, "targets": 16})
     rank_rows(task, file, make_scorer, make_plan, checkpoint)   # a prompt with answer choices

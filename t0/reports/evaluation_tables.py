@@ -265,7 +265,7 @@ def _make_class_mean_table(summary: Summary) -> ReportTable:
     note = (
         "Mean over the prompts whose choices are the same in all examples. Macro F1: the mean F1 "
         "of the classes that have examples; next to it, the mean over all choices, in which a "
-        "class that is neither right nor predicted counts as 0. Balanced accuracy: the mean recall "
+        "class without examples and predictions counts as 0. Balanced accuracy: the mean recall "
         "of the classes that have examples."
     )
     title = "Macro F1 and balanced accuracy (%)"

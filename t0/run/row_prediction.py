@@ -97,7 +97,7 @@ def command_line(
 
 
 def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
-    """Predicts for the configured rows, and writes a line for each row that can be rendered.
+    """Makes predictions for the configured rows; writes a line for each row that can be rendered.
 
     Args:
       arguments: the arguments of the run, as `arguments.read` returns them.

@@ -98,7 +98,7 @@ def split_files(folder: Path) -> dict[str, Path]:
     """Returns split -> the file that lists its tasks.
 
     Raises:
-      UserError: there is no list for training and none for testing.
+      UserError: there is neither a list for training nor one for testing.
     """
     lists = {}
     for split, name in _LISTS.items():

@@ -171,7 +171,7 @@ class _SingleSearch:
 
     Attributes:
       tokens: the next tokens to feed to the decoder, [B, 1].
-      running: for each example, whether it has not ended, [B].
+      running: whether the search still chooses tokens for each example, [B].
       ids: the tokens chosen so far, [B, T].
       score: the sum of the log-probabilities of these tokens, in nats, [B].
     """

@@ -1,4 +1,4 @@
-"""Runs mode `infer` on PyTorch: predicts for caches and files, in one or several processes.
+"""Runs mode `infer` on PyTorch: predictions for caches and files, in one or several processes.
 
     predict(spec, world)    # spec: a `RunSpec` whose mode is "infer"
 
@@ -48,7 +48,7 @@ def predict(spec: RunSpec, joined: World) -> None:
       joined: the processes.
 
     Raises:
-      UserError: if this engine cannot predict for this run, or a file cannot be read or written.
+      UserError: if this engine does not support the run, or a file cannot be read or written.
     """
     if spec.infer is None:
         raise UserError(

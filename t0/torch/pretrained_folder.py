@@ -115,7 +115,8 @@ class PretrainedFolder:
         """Loads the model and its weights; its generation settings are those of greedy search.
 
         Raises:
-          UserError: if a tensor of the model is missing in the folder, or the folder has others.
+          UserError: if a tensor of the model is missing in the folder, or the folder has tensors
+            that the model does not have.
         """
         self._check_size()
         with as_user_error(self.path):

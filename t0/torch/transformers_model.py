@@ -214,7 +214,8 @@ class TransformersModel:
         """Loads the weights, if they are not loaded; returns the number of tensors.
 
         Raises:
-          UserError: if a tensor of the model is missing in the folder, or the folder has others.
+          UserError: if a tensor of the model is missing in the folder, or the folder has tensors
+            that the model does not have.
         """
         del checkpoint  # not needed, because the weights are in the folder
         if self._model is None:
