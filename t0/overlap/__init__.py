@@ -9,9 +9,9 @@
 | `words` | normalised words, and hashes of n-grams |
 | `evaluation_rows` | evaluation rows with their fields and prompted texts |
 | `index` | the hashes of the n-grams of evaluation rows, on disk |
-| `training_texts` | training texts, from caches or rendered, divided into jobs |
+| `training_texts` | training texts from caches or rendered rows, divided into jobs |
 | `scanning`, `beam_search` | the search, in local processes or on Apache Beam |
-| `outcome`, `overlap_tables` | overlap of each row, prompt and dataset; plain-text tables of it |
+| `outcome`, `overlap_tables` | the overlap of rows, prompts and datasets; its plain-text tables |
 | `finding` | one complete search, from options to output files |
 
 This package needs TensorFlow only for `gs://` paths.

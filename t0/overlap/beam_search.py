@@ -1,4 +1,4 @@
-"""Searches the training data on Apache Beam, on the runner that `--runner=...` names.
+"""Searches the training data on Apache Beam, with the runner that `--runner=...` names.
 
     for matches in search_on_beam(
         jobs, scanner, pipeline_options=["--runner=FlinkRunner"], run_dir="gs://b/overlap/run",
@@ -6,10 +6,10 @@
         ...
 
 Every job is one element of the pipeline. A worker writes the job's matches to a file in `run_dir`,
-so all workers must be able to write to `run_dir`. The program that started the pipeline reads these
-files at the end. If a runner repeats a job, the file is written again with the same content. The
-index is also stored in `run_dir`. If `run_dir` is remote, each worker first copies the index to its
-own machine.
+so all workers must be able to write to `run_dir`. When the pipeline has ended, the program that
+started it reads these files. If a runner repeats a job, the file is written again with the same
+content. The index is also stored in `run_dir`. If `run_dir` is remote, each worker first copies the
+index to its own machine.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def search_on_beam(
 
     Args:
       jobs: the files and row ranges to search.
-      scanner: the scanner, which prepares each worker. The folder of its index is on this machine.
+      scanner: the scanner, which prepares each worker. Its index is in a folder of this machine.
       pipeline_options: Apache Beam's options.
       run_dir: an empty or missing directory that all workers can write to. It is removed at the
         end.
@@ -61,7 +61,7 @@ def search_on_beam(
 
 
 class _Search(beam.DoFn):
-    """Searches a numbered job, and writes its matches or its user error to a file in `run_dir`."""
+    """Searches each (number, job), and writes its matches or its error to a file in `run_dir`."""
 
     def __init__(self, scanner: Scanner, run_dir: str) -> None:
         self._scanner, self._run_dir = scanner, run_dir

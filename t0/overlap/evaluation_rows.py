@@ -38,8 +38,8 @@ class RowBatch:
       owner: for each text, the index of its row in `rows`, int64 [texts].
       origins: for each text, the name of its field or the index of its prompt.
       is_field: whether each text is a field, bool [texts].
-      numbers: for each prompted text, the number of its example among the prompt's examples, which
-        is also the example's `idx` in the scores; -1 for each field.
+      numbers: for each prompted text, the number of its example among the prompt's examples. The
+        example has the same number, `idx`, in the scores. For each field, -1.
     """
 
     rows: list[int]
@@ -52,7 +52,7 @@ class RowBatch:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSet:
-    """A split of a dataset, and prompts for it.
+    """A split of a dataset, and the selected prompts that render its rows.
 
     Attributes:
       name: the dataset's name, with its subset.

@@ -1,4 +1,4 @@
-"""Runs one search for evaluation rows in the training data and writes its files.
+"""Searches the training data for the text of evaluation rows, and writes the results to a folder.
 
     search = OverlapSearch(train=("t0_train",), evaluation=("t0_eval_score_eval",))
     find(search, "overlap", workers=8)
@@ -10,8 +10,8 @@ This search writes three files into the folder `overlap`:
     overlap.json    all counts, and the number of lines and the SHA-256 of rows.jsonl; written last
 
 First the evaluation rows are indexed. Then the training data is scanned once against the index, and
-the evaluation rows are read again. So memory and disk use depend on the size of the evaluation
-rows, not of the training data.
+the evaluation rows are read again. So the memory and disk space that a search needs depend on the
+size of the evaluation rows. They do not depend on the size of the training data.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ from t0.sources import data_dirs
 
 SCHEMA = 1
 ROWS, TABLES, RESULT = "rows.jsonl", "overlap.txt", "overlap.json"
-# At most this many texts are searched in this process, because starting other processes would take
-# as long as the search.
+# If there are at most this many texts, this process searches them, because starting other processes
+# would take as long as the search.
 _SMALL_TEXTS = 20_000
 _DIRECT_RUNNER = ["--runner=DirectRunner"]
 
@@ -52,9 +52,9 @@ class OverlapSearch:
         tasks.
       evaluation: names of mixtures or tasks, or regular expressions that match tasks.
       train_split, eval_split: the names of the splits in the tasks.
-      settings: which word sequences count as an overlap.
-      cache_dirs: folders with caches of tasks; a cached task is read from its cache instead of
-        rendered.
+      settings: the criteria that decide which word sequences count as an overlap.
+      cache_dirs: folders with caches of tasks. If a task has a cache, its texts are read from there
+        instead of rendered.
       skip_absent: whether to leave out splits whose data is missing.
     """
 
@@ -79,13 +79,13 @@ def find(
 
     Args:
       request: the options of the search.
-      output: the folder to write to, local or remote; an earlier result in it is replaced.
+      output: the folder to write to, local or remote. An earlier result in this folder is replaced.
       workers: the number of processes. With 0, this process does the search. With None, there is
         one process per core or, if there is little data, this process does the search.
       pipeline_options: Apache Beam's options. With no options, or only `--runner=DirectRunner`, the
         search runs in local processes. Otherwise it runs on Beam, and all of Beam's workers must be
         able to write to `output`.
-      vocabulary: the SentencePiece model that decodes caches without texts, or None.
+      vocabulary: the SentencePiece model that decodes caches without texts; None if there is none.
 
     Raises:
       UserError: if a name is unknown; data is missing, unfinished or malformed; the evaluation rows

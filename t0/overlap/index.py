@@ -7,10 +7,10 @@
 
 The index has a hash for each of these word sequences:
 
-- n-grams: all sequences of n words in a row's fields. The index also has the sequences in a
-  prompted text whose words all come from the row (`row_words`); such a sequence may span two fields
-  that the prompt joins. A prompt's own words are not indexed, because the prompts of other datasets
-  may share them.
+- n-grams: all sequences of n words in a row's fields. The index also has a sequence of a prompted
+  text if all its words come from the row (`row_words`). Such a sequence may span two fields that
+  the prompt joins. A prompt's own words are not indexed, because the prompts of other datasets may
+  share them.
 - whole fields: the sequence of all words of a field. If a field is longer than the shortest n-gram,
   the search first looks for the n-gram at the start of the field, its anchor. Wherever the anchor
   occurs, the search compares the whole field.
@@ -35,12 +35,12 @@ from t0.overlap.evaluation_rows import RowBatch
 from t0.overlap.words import Words, split_words
 
 _PENDING = 2**19
-# `Index.lookup` first asks a filter, which has at least 16 slots of one byte for each hash, but
-# never more than 2**26 slots.
+# `Index.lookup` first asks a filter, whose slots have one byte. The filter has at least 16 slots
+# for each hash. If that would be more than 2**26 slots, it has 2**26 slots.
 _FILTER_SHARE, _LARGEST_FILTER_BITS = 16, 26
 FILES = ("hashes", "anchors", "index.json")
-# If this many consecutive words of a prompted text also occur in one of the row's fields, they come
-# from the row.
+# If this many consecutive words of a prompted text also occur in one of the row's fields, these
+# words count as the row's.
 _FIELD_RUN = 3
 _HASH = np.dtype("<u8")
 _ANCHOR = np.dtype([("hash", "<u8"), ("words", "<i8")])
@@ -66,7 +66,7 @@ class OverlapCriteria:
 
 
 class _DistinctRecords:
-    """A sorted set of records."""
+    """A set of numpy records, from which `merge` makes a sorted array."""
 
     def __init__(self, kind: np.dtype) -> None:
         self._sorted = np.zeros(0, kind)
@@ -93,7 +93,7 @@ class IndexWriter:
 
     Args:
       folder: the folder.
-      settings: which word sequences count as an overlap.
+      settings: the criteria that decide which word sequences count as an overlap.
     """
 
     def __init__(self, folder: str, settings: OverlapCriteria) -> None:
@@ -174,9 +174,9 @@ class Index:
     """An index in a local folder.
 
     Attributes:
-      settings: which word sequences count as an overlap.
-      lengths: the lengths of the word sequences to look up in training texts: the n-gram lengths,
-        and the lengths of shorter fields.
+      settings: the criteria that decide which word sequences count as an overlap.
+      lengths: the lengths of the word sequences to look up in training texts. These are the n-gram
+        lengths, and the lengths of fields that are shorter than an n-gram.
       hashes: the hashes, ascending, uint64 [H].
     """
 
@@ -262,6 +262,6 @@ def _map_file(path: str, kind: str, size: int) -> np.ndarray:
 
 
 def hash_whole_texts(words: Words, texts: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns one hash for each selected text, over the sequence of all its words, uint64."""
+    """Returns the hash of each selected text: the hash of the sequence of all its words, uint64."""
     chosen = np.asarray(texts, np.int64)
     return words.hash_sequences(words.ends[chosen], np.diff(words.ends)[chosen])

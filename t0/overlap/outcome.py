@@ -12,7 +12,8 @@ Overlap is counted separately for each n-gram length n:
 - A row overlaps if any of its fields or prompted texts overlaps.
 - A prompt's example overlaps if its prompted text, or a field that the prompt reads, overlaps.
 
-The overlapping words of a text are its words inside such an n-gram or whole field.
+The overlapping words of a text are those in an n-gram or whole field that occurs in the training
+data.
 """
 
 import collections
@@ -34,7 +35,7 @@ from t0.overlap.words import Words, split_words, word_list
 SHARES = (0.2, 0.5, 0.8, 1.0)
 _EXAMPLES = 5
 _WORDS_SHOWN, _CONTEXT_WORDS = 60, 8
-# A row's record lists at most this many training datasets: those with the most matches.
+# A row's record lists at most this many training datasets: the datasets with the most matches.
 _MOST_DATASETS = 20
 
 
@@ -267,13 +268,13 @@ class OverlapOutcome:
     ) -> None:
         """Marks the words of fields that occur as a whole in the training data.
 
-        If such a field has fewer than n words, it is also marked in the row's prompted texts, where
-        no n-gram can match it.
+        If such a field has fewer than n words, its words are also marked in the row's prompted
+        texts, because no n-gram of n words can match the field there.
 
         Args:
           batch: rows and their texts.
           words: the words of these texts.
-          whole: the numbers of the texts that are such fields.
+          whole: the numbers of the texts that are fields and occur as a whole in the training data.
           n: the length of the n-grams.
           inside: whether each word overlaps, bool [W]; changed in place.
         """
@@ -301,7 +302,7 @@ class OverlapOutcome:
         overlap: _OverlappingWords,
         tally: SetCounts,
     ) -> dict[str, Any] | None:
-        """Adds a row to the counts in `tally`. Returns its record, or None if it has no overlap."""
+        """Adds a row to the counts in `tally`. Returns its record, or None if nothing overlaps."""
         ngrams = self._index.settings.ngrams
         fields, prompts = {}, {}
         overlaps_by_column: dict[str, dict[int, bool]] = {}
@@ -362,7 +363,7 @@ class OverlapOutcome:
         return record
 
     def _locate(self, entries: list[int]) -> list[dict[str, Any]]:
-        """Finds the training datasets that contain some of these matches.
+        """Finds the training datasets that contain at least one of the given matches.
 
         Args:
           entries: the matches, as positions in `Index.hashes`.
@@ -384,7 +385,8 @@ class OverlapOutcome:
                 times[dataset] += int(self._matches.counts[number])
         records = []
         for dataset in sorted(firsts, key=lambda number: (-runs[number], self._names[number])):
-            # Choose the location at which most of the matches occur; in case of a tie, the first.
+            # Choose the location with the most matches. If several have equally many, choose the
+            # first.
             location = min(firsts[dataset].items(), key=lambda item: (-item[1], item[0]))[0]
             number, record = unpack_location(location)
             source = self._training.sources[number]
@@ -407,7 +409,7 @@ class OverlapOutcome:
         texts: list[int],
         overlap: _OverlappingWords,
     ) -> dict[str, Any]:
-        """Describes the text with the most overlap in a row, and the training text that matches."""
+        """Describes the text of a row that overlaps most, and the training text that it matches."""
         n = self._index.settings.ngrams[0]
         matched = [index for index in texts if overlap.entries.get(index)]
         text = max(matched, key=lambda index: (overlap.by_n[n][index], bool(batch.is_field[index])))

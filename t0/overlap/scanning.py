@@ -6,9 +6,9 @@
     merged = table.merge()
     merged.keys, merged.first                # the matches, and the first location of each
 
-The result has, for each match and training dataset, the number of occurrences and the location of
-the first one (the numbers of its source and record). Neither depends on the order of the jobs, so
-local processes and Apache Beam's workers give the same result.
+For each match and training dataset, the result has the number of occurrences and the location of
+the first occurrence (the numbers of its source and record). The result does not depend on the order
+of the jobs, so local processes and Apache Beam's workers give the same result.
 """
 
 import collections
@@ -24,8 +24,8 @@ from t0.overlap.index import Index
 from t0.overlap.training_texts import Job, text_batches
 from t0.overlap.words import split_words
 
-# A location in the training data is one integer: the record's number in these low bits, and the
-# source's number above them.
+# A location in the training data is stored in one integer. These low bits hold the record's number,
+# and the bits above them hold the source's number.
 _RECORD_BITS = 40
 # The number of matches to collect before they are merged.
 _PENDING = 2**20

@@ -37,7 +37,7 @@ from t0.files.untrusted import parsed_json
 from t0.prompts import CompiledTemplate, Template
 
 ROWS_OF_A_JOB = 5000
-# A batch of texts ends at this many characters. The arrays of such a batch take tens of MB.
+# A batch of texts ends when it has this many characters. Its arrays then take tens of MB.
 _CHARACTERS_AT_ONCE = 2**19
 _NAMES = ("inputs", "targets")
 _TEXTS = tuple(f"{name}_pretokenized" for name in _NAMES)
@@ -111,7 +111,7 @@ class TrainingTexts:
       sources: the sources; a source's number is its index here.
       jobs: the jobs.
       texts: the number of texts; None if a cache does not state its number of texts.
-      split_ids: (dataset, subset, split) of the training rows, as far as they are known.
+      split_ids: (dataset, subset, split) of each known split that training rows come from.
       notes: one sentence for each task that was left out, with the reason.
     """
 
@@ -136,7 +136,7 @@ class TrainingTexts:
         self._add_count(_read_example_count(directory, split))
 
     def add_rows(self, tasks: Sequence[PromptedTask], split: str) -> None:
-        """Adds the rows of a split, rendered by each of several tasks of one dataset."""
+        """Adds the rows of a dataset's split, which each task renders with its own prompt."""
         rows, first = tasks[0].open(split), tasks[0]
         dataset_split = first.split_mapping[split]
         split_id = (first.dataset, first.subset, dataset_split)
@@ -159,7 +159,7 @@ def _list_shards(directory: str, split: str) -> list[str]:
     """Returns the names of a split's files.
 
     Raises:
-      UserError: if there are fewer files than the count in their names.
+      UserError: if there are fewer files than the number that the files' names contain.
     """
     matches = [match for name in paths.list_names(directory) if (match := _SHARD.fullmatch(name))]
     files = [match[0] for match in matches if match["split"] == split]
@@ -189,10 +189,10 @@ def add_cached(
     Args:
       folder: the folder.
       split: the split.
-      listing: the known tasks. For a task that is not listed, the dataset gets the task's name.
+      listing: the known tasks. If a task is not among them, the dataset gets the task's name.
 
     Raises:
-      UserError: if there is no cache, a cache is unfinished, or none has the split.
+      UserError: if there is no cache, a cache is unfinished, or no cache has the split.
     """
     before, other_splits = len(training.jobs), {}
     for directory in find_caches(folder):
@@ -323,7 +323,7 @@ def _read_file_texts(job: FileJob, vocabulary: Any | None) -> Iterator[tuple[str
 def _decode_ids(
     records: Sequence[bytes], path: str, vocabulary: Any | None
 ) -> Iterator[list[bytes]]:
-    """Decodes token ids. Yields the texts of all inputs, and then the texts of all targets."""
+    """Decodes token ids. Yields two lists: the texts of all inputs, then those of all targets."""
     if vocabulary is None:
         raise UserError(
             f"{path}: its records have token ids and no text. Name the vocabulary that they were "

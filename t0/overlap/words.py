@@ -9,12 +9,12 @@
 Two texts have the same words if they differ only in case, punctuation, spaces, apostrophes and
 compatibility characters, such as ligatures and full-width letters (Unicode's form NFKC). A word is
 a sequence of letters, marks and digits. Apostrophes and invisible characters are removed without
-ending the word; every other character ends it. In scripts without spaces between words (Chinese,
-Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
+ending the word. Every other character, such as a space, ends the word. In scripts without spaces
+between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
 
 The hash of an n-gram is a polynomial of its words' hashes modulo 2**64, mixed with the number of
-words. So all n-grams of one length cost a few numpy operations per word, and equal n-grams have
-equal hashes in every process and on every machine.
+words. So hashing all n-grams of one length takes only a few numpy operations per word. Equal
+n-grams have equal hashes in every process and on every machine.
 """
 
 import functools
@@ -69,7 +69,7 @@ class Words:
         return _mix_bits(plain + np.asarray(lengths, np.uint64) * np.uint64(_LETTER_BASE))
 
     def stay_within_text(self, positions: np.ndarray, lengths: np.ndarray | int) -> np.ndarray:
-        """Returns whether each sequence of `lengths` words at `positions` is in one text, bool."""
+        """Returns whether each sequence of `lengths` words at `positions` is within one text."""
         return self._words_left[positions] >= lengths
 
 
@@ -181,7 +181,7 @@ def _kind_table() -> np.ndarray:
     """Returns the kind of every code point, such as `_LETTER`, uint8 [0x110000]."""
     kinds = np.full(0x110000, _SEPARATOR, np.uint8)
     # Only the characters of Unicode's first two planes are classified one by one. The other planes
-    # have only ideographs, and invisible tags and selectors.
+    # contain only ideographs, invisible tags and selectors.
     kinds[:0x20000] = [_classify(chr(code)) for code in range(0x20000)]
     kinds[0x20000:0x40000] = _LETTER
     kinds[0xE0000:0xE1000] = _REMOVED

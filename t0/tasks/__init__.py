@@ -1,4 +1,4 @@
-"""Builds SeqIO tasks, ready to be registered, from the rows of a dataset and a template.
+"""Builds SeqIO tasks from datasets and templates, with all arguments that SeqIO's registry needs.
 
     task = PromptedTask("super_glue", "rte", template, {"train": "train"}, {"train": 2490})
     task_definitions(task)      # name -> keyword arguments of seqio.TaskRegistry.add
@@ -10,7 +10,7 @@
 | `metrics` | the metrics of all tasks |
 | `vocabulary` | the vocabulary that all tasks share |
 
-This package registers nothing; `seqio_tasks` does.
+This package does not register the tasks. The package `seqio_tasks` registers them.
 """
 
 from t0.catalogue import PromptedTask

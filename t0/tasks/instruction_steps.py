@@ -1,8 +1,8 @@
-"""Preprocesses instruction tasks: tokenises the parts of an input, and joins those that fit.
+"""Tokenises the parts of an instruction task's inputs, and joins the parts that fit.
 
-Before the caching point, a record has the parts of its input, which are `name`, `definition`,
-`positives`, `negatives` and `instance` in this order. It also has `outputs`. A cached record has
-these fields:
+Before the caching point, the fields `name`, `definition`, `positives`, `negatives` and `instance`
+of a record are the parts of its input, in this order. The field `outputs` has its outputs. A cached
+record has these fields:
 
     inputs                [tokens]   the ids of the input with all of its examples
     inputs_pretokenized   []         its text
@@ -25,7 +25,7 @@ from typing import Any
 
 from t0.compat import seqio, tf
 
-# The limit of Tk-Instruct and nanoT5, used if the sequence length of inputs is not set.
+# The maximum length of inputs in Tk-Instruct and nanoT5. It is used if no other length is set.
 LONGEST_INPUTS = 1024
 
 Record = Mapping[str, Any]
@@ -45,9 +45,9 @@ def encode_parts(
         texts = [name, definition, *tf.unstack(positives), *tf.unstack(negatives), instance]
         beginnings = [tf.strings.join(texts[: number + 1]) for number in range(len(texts))]
         ids = output_features["inputs"].vocabulary.encode_tf(tf.stack(beginnings))
-        # The ids of a prefix of the input are the first ids of the whole input. So the last part of
-        # a prefix ends at the prefix's number of ids. If a vocabulary has pieces that cross white
-        # space, sorting keeps these ends in order.
+        # The ids of the first parts of an input are the first ids of the whole input. So the number
+        # of these ids is the position at which the last of these parts ends. If a vocabulary has
+        # pieces that cross white space, sorting keeps these positions in order.
         ends = tf.sort(tf.minimum(ids.row_lengths(), tf.size(ids[-1], tf.int64)))
         targets = output_features["targets"].vocabulary.encode_tf(outputs)
         return {
@@ -66,7 +66,7 @@ def encode_parts(
 
 @seqio.map_over_dataset(num_seeds=1)
 def draw_output(record: Record, seed: tf.Tensor) -> Record:
-    """Sets `targets` to one of `outputs`, drawn by the dataset's seed and the record's index."""
+    """Sets `targets` to one of the record's `outputs`, which is drawn at random with `seed`."""
     rest = dict(record)
     ids, texts, sizes = (
         rest.pop(name) for name in ("outputs", "outputs_pretokenized", "output_tokens")
@@ -83,18 +83,22 @@ def join_what_fits(
     *,
     positives: int,
 ) -> tf.data.Dataset:
-    """Drops the examples that do not fit in `sequence_length["inputs"]`, which includes EOS.
+    """Joins the parts of each input, and drops the examples that do not fit.
+
+    The maximum length of an input is `sequence_length["inputs"]`, which includes EOS.
 
     An example is kept if it fits together with the definition, the instance and the examples that
-    are kept before it. The first example that does not fit is dropped, and so are all later ones of
-    its kind (positive or negative). The tokens of the task's name are not counted. These are the
-    rules of Tk-Instruct (`src/ni_collator.py`).
+    are kept before it. The first example that does not fit is dropped, and so are all later
+    examples of its kind (positive or negative). The tokens of the task's name are not counted.
+    These are the rules of Tk-Instruct (`src/ni_collator.py`).
 
     Args:
       dataset: records made by `encode_parts`.
-      sequence_length: feature -> its maximum number of tokens; `LONGEST_INPUTS` by default.
+      sequence_length: feature -> its maximum number of tokens. The default for inputs is
+        `LONGEST_INPUTS`.
       output_features: the task's features.
-      positives: the number of slots for positive examples; the other slots are for negative ones.
+      positives: the number of slots for positive examples. The other slots are for negative
+        examples.
     """
     most = (sequence_length or {}).get("inputs") or LONGEST_INPUTS
     most -= int(output_features["inputs"].add_eos)

@@ -20,8 +20,8 @@
 An input equals the output of Tk-Instruct's collator, including the spaces before "Positive" and
 after "Output:". Inputs have a maximum length. The definition, the instance and EOS are always kept,
 and examples are added while the input fits. The first example that does not fit is dropped, and so
-are all later ones of its kind, positive or negative (`join_what_fits`). Inputs that are still too
-long are truncated at the end.
+are all later examples of its kind, positive or negative (`join_what_fits`). Inputs that are still
+too long are truncated at the end.
 
 Each record is made from one instance. It has an input, one of the instance's outputs as the target,
 and the fields that metrics and predictions need: `references`, `task`, `category`, `id` and
@@ -66,13 +66,13 @@ MIXED = "sni_tk_instruct"
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """An encoding: the parts of a task's instruction that precede the instance in an input.
+    """An encoding, which says what parts of a task's instruction precede the instance in an input.
 
     Attributes:
       name: whether to include the task's name.
       definition: whether to include the definition.
-      positives: the maximum number of positive examples; fewer if the task has fewer or they do not
-        fit.
+      positives: the maximum number of positive examples. An input has fewer if the task has fewer,
+        or if the examples do not fit.
       negatives: the maximum number of negative examples.
       explanations: whether to include the explanation of each example.
     """
@@ -91,7 +91,7 @@ def switches_of(task: str) -> Switches:
         2
 
     Raises:
-      UserError: if the name is not the name of an encoding.
+      UserError: if `task` does not name an encoding.
     """
     match = _NAME.fullmatch(task)
     if task == NO_INSTRUCTION:
@@ -168,7 +168,7 @@ class Parts:
 
 
 def draw_switches(variants: Sequence[Switches], instance: Instance, seed: int) -> Switches:
-    """Returns the encoding of an instance. Its id and `seed` determine which one is drawn."""
+    """Returns the encoding of an instance, which is drawn with the instance's id and `seed`."""
     if len(variants) == 1:
         return variants[0]
     return random.Random(f"{instance.id} {seed}").choice(variants)
@@ -219,7 +219,7 @@ class InstructionSettings:
       instances_per_task: the maximum number of instances of a task; None for all. The default is
         the number that Tk-Instruct and nanoT5 use.
       languages: the languages to include; tasks in other languages are excluded.
-      seed: the seed for the instances, their order and their encodings.
+      seed: the seed with which instances, their order and their encodings are drawn.
     """
 
     instances_per_task: int | None = 100
@@ -228,7 +228,7 @@ class InstructionSettings:
 
 
 class InstructionSource(RecordSource):
-    """The instances of a folder as a SeqIO data source, each with the parts of its instruction.
+    """A SeqIO data source of a folder's instances, each with the parts of its input.
 
     Args:
       folder: the folder with `tasks` and `splits`.
@@ -342,15 +342,15 @@ def postprocess(
     )
 
 
-# Cached, because consecutive predictions may belong to different tasks. A file has megabytes, but
-# only some kilobytes of its content are kept.
+# Results are cached, because consecutive predictions may belong to different tasks. A task's file
+# has megabytes, but only some kilobytes of its content are kept.
 @functools.lru_cache(maxsize=2048)
 def _read_facts(folder: Path, task: str) -> dict[str, Any]:
     return {k: v for k, v in read_json(folder, task).items() if k != "Instances"}
 
 
 def instruction_task(folder: Path, variants: Sequence[Switches]) -> dict[str, Any]:
-    """Returns the keyword arguments of `seqio.TaskRegistry.add` for a folder.
+    """Returns the keyword arguments of `seqio.TaskRegistry.add` for a task over a folder.
 
         seqio.TaskRegistry.add("mine", **instruction_task(folder, [switches_of("sni_def_pos_3")]))
 
@@ -378,7 +378,7 @@ def instruction_task(folder: Path, variants: Sequence[Switches]) -> dict[str, An
 
 
 def instruction_tasks(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for each of `VARIANTS`.
+    """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for each task in `VARIANTS`.
 
     Raises:
       UserError: if the folder has no lists of tasks.

@@ -9,15 +9,15 @@
 
 Prompts: prompts of GLUE and SuperGLUE have the metrics of T5's tables if the template has answer
 choices. All other prompts have the metrics that the template names. A metric receives postprocessed
-targets and predictions. These are text if a metric needs text (`reads_text`). Otherwise, they are
-class ids if the template's choices are fixed, and stripped text if not. The original code passes
-values of a wrong type to some metrics, and its evaluation crashes (fault 2 of the design notes).
-Here, SQuAD-style metrics receive a list of answers, a generation prompt over a classification
-dataset has metrics of generated text, and no metric is listed twice (SeqIO's evaluator rejects a
-second `accuracy`).
+targets and predictions. If one of the task's metrics needs text (`reads_text`), both are text.
+Otherwise, both are class ids if the template's choices are fixed, and stripped text if the choices
+depend on the row. The original code passes values of a wrong type to some metrics, and its
+evaluation crashes (fault 2 of the design notes). Here, SQuAD-style metrics receive a list of
+answers, a generation prompt over a classification dataset has metrics of generated text, and no
+metric is listed twice (SeqIO's evaluator rejects a second `accuracy`).
 
 Question answering: the metrics are exact match and F1 as in SQuAD's official scripts. A target is
-the list of accepted answers; the answer with the highest score counts. If any question has no
+the list of accepted answers. The answer with the highest score counts. If any question has no
 answer, SQuAD 2.0's rules are used for all questions: the empty prediction is right for questions
 without an answer and wrong for all others.
 
@@ -88,7 +88,7 @@ _CHARACTERS = regex.compile(r"[\p{L}\p{M}\p{N}\p{So}]")
 
 
 class _RougeWords:
-    """Splits a text into words: like `rouge-score` if it is mostly ASCII, else by its script.
+    """Splits mostly ASCII texts into words like `rouge-score`, and other texts by their script.
 
     Args:
       use_stemmer: whether to reduce English words of more than three letters to their stems.
@@ -112,10 +112,10 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
     return t5.rouge(targets, predictions, tokenizer=_RougeWords(use_stemmer=False))
 
 
-# Promptsource's name of a metric -> T5's function. Four of promptsource's names are missing here,
-# which T0's templates do not use. T5 has no function for Mean Reciprocal Rank. Its functions for
-# AUC, MultiRC and Span Squad need probabilities, groups of answers, and spans, which the text of a
-# prompt does not provide.
+# Promptsource's name of a metric -> T5's function. Four names, which T0's templates do not use, are
+# missing. T5 has no function for Mean Reciprocal Rank. T5's functions for AUC, MultiRC and Span
+# Squad need probabilities, groups of answers and spans. The text of a prompt does not contain
+# these.
 _OF_TEXT: dict[str, Metric] = {
     "BLEU": t5.bleu,
     "ROUGE": rouge,
@@ -133,11 +133,12 @@ METRICS: dict[str, Metric] = {
     "Other": t5.accuracy,
 }
 
-# Benchmarks with a table of metrics for each subset. These metrics need class ids, so a template
-# without answer choices has the metrics that it names instead.
+# Benchmarks with a table of metrics for each subset. These metrics need class ids. So if a template
+# has no answer choices, it has the metrics that it names instead.
 _TABLES = {"glue": glue_utils.GLUE_METRICS, "super_glue": glue_utils.SUPERGLUE_METRICS}
 
-# Replacements for entries of T5's tables that do not fit the outputs of prompts.
+# In T5's tables, the metrics of these datasets do not fit the outputs of prompts. They are
+# replaced.
 _FORCED: dict[tuple[str, str | None], list[Metric]] = {
     ("super_glue", "wsc.fixed"): [t5.accuracy],
     ("super_glue", "multirc"): [t5.accuracy],
@@ -155,7 +156,7 @@ def _by_dataset(dataset: str, subset: str | None, template: Template) -> Sequenc
 
 
 def plain_metrics(dataset: str, subset: str | None, template: Template) -> list[Metric]:
-    """Returns the metric functions of the plain task of `template`.
+    """Returns the metric functions of a template's plain task.
 
     Raises:
       UserError: if the template names a metric that is not in `METRICS`.
@@ -198,7 +199,7 @@ def answers_match(answer: str, prediction: str) -> float:
 
 
 def answer_f1(answer: str, prediction: str) -> float:
-    """Returns F1, the harmonic mean of the precision and recall of words, from 0 to 1."""
+    """Returns F1 (the harmonic mean of word precision and word recall), from 0 to 1."""
     expected, predicted = normalised_answer(answer).split(), normalised_answer(prediction).split()
     same = sum((collections.Counter(expected) & collections.Counter(predicted)).values())
     if not same:
@@ -236,7 +237,7 @@ def squad_scores(answers: Sequence[str], prediction: str, *, may_be_none: bool) 
 
 
 def some_unanswerable(targets: Iterable[Sequence[str]]) -> bool:
-    """Returns whether any question has no answer, so that SQuAD 2.0's rules apply."""
+    """Returns whether some questions are unanswerable. If so, SQuAD 2.0's rules apply."""
     return any(not answers for answers in targets)
 
 
@@ -244,7 +245,8 @@ def squad_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[str]) 
     """Returns `em` and `f1` in percent.
 
     If any question has no answer, the result also has both values for the questions with an answer
-    (`em_answerable`, `f1_answerable`) and for the others (`em_unanswerable`, `f1_unanswerable`).
+    (`em_answerable`, `f1_answerable`) and for the questions without an answer (`em_unanswerable`,
+    `f1_unanswerable`).
     """
     may_be_none = some_unanswerable(targets)
     groups: dict[str, list[dict[str, float]]] = {"": []}
@@ -351,7 +353,7 @@ class Bleu:
     """BLEU in percent over a whole corpus, with sacreBLEU's defaults except for the tokenizer.
 
     Args:
-      tokenize: sacreBLEU's name of a tokenizer; None to use gin's `bleu.tokenize`.
+      tokenize: the name of a tokenizer of sacreBLEU; None to use gin's `bleu.tokenize`.
     """
 
     __name__ = "bleu"
@@ -364,7 +366,7 @@ class Bleu:
         return {"bleu": self._metric(targets, predictions)[1].score}
 
     def signature(self) -> str:
-        """Returns sacreBLEU's signature, which makes BLEU values comparable."""
+        """Returns sacreBLEU's signature, which lists the settings that BLEU values depend on."""
         metric, _ = self._metric(["."], ["."])
         return str(metric.get_signature())
 

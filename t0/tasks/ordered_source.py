@@ -4,7 +4,7 @@
     source.list_shards("train")          # ["train"]
     source.get_dataset("train")          # a tf.data.Dataset of its records, in order
 
-Each split is one shard, so a record's number, which rank evaluation uses as `idx`, is unique.
+Each split is one shard, so a record's number is unique. Rank evaluation uses it as `idx`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ class OrderedSource(seqio.DataSource):
         raise NotImplementedError
 
     def check(self, split: str) -> None:
-        """Raises the errors that can be found without reading the records, such as missing data."""
+        """Raises an error if, for example, the split's data is missing. It reads no records."""
 
     def get_dataset(
         self,
@@ -54,8 +54,9 @@ class OrderedSource(seqio.DataSource):
     ) -> tf.data.Dataset:
         """Returns the records of a split as a dataset, in order.
 
-        `shuffle` and `seed` are ignored, because they are for sources that shuffle files. SeqIO
-        shuffles the records itself. If they are not cached, it shuffles only within a buffer.
+        `shuffle` and `seed` are ignored, because they concern only sources that shuffle files.
+        SeqIO shuffles the records itself. If the records are not cached, SeqIO shuffles only within
+        a buffer.
         """
         del shuffle, seed, unused
         if shard_info and shard_info.num_shards > 1:

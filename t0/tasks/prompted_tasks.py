@@ -9,11 +9,12 @@ The source renders each row to a record of strings:
 
     {"inputs": "... Does this imply ...?", "targets": "Yes", "answer_choices": ["Yes", "No"]}
 
-`answer_choices` exists only if the template has answer choices. In rank evaluation, a record also
-has a field `document`, if several rows of the dataset share a text (`t0.sources.documents`). As in
-the original code, targets get EOS and inputs do not, the caching point is after tokenisation, and a
-choice is correct if it equals the stripped target exactly. The source's `reports` count the rows
-that the template drops and the rows without a label. Caching stores these counts with the cache.
+`answer_choices` exists only if the template has answer choices. If several rows of the dataset
+share a text, such as a passage (`t0.sources.documents`), records for rank evaluation also have a
+field `document`. Three rules are those of the original code: targets get EOS, but inputs do not;
+the caching point is after tokenisation; and a choice is correct if it equals the stripped target
+exactly. The source's `reports` count the rows that the template drops and the rows without a label.
+Caching stores these counts with the cache.
 """
 
 import dataclasses
@@ -45,8 +46,8 @@ class PromptedSource(OrderedSource):
       num_rows: the task's split name -> number of raw rows, or a function that counts them.
       seed_name: a text that seeds the template's random draws, together with the row's index.
       hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`, so that no
-        answer choice is marked as correct. Rank evaluation needs this: otherwise, most templates
-        would make the last choice correct.
+        answer choice is marked as correct. Rank evaluation needs this, because most templates would
+        otherwise make the last choice correct.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class PromptedSource(OrderedSource):
     def num_input_examples(self, split: str) -> int:
         """Returns the number of raw rows of `split`.
 
-        For T0's datasets, this project has recorded the number. For others, the rows are counted.
+        For T0's datasets, the number is recorded in this project. For other datasets, the rows are
+        counted.
         """
         if callable(self._num_rows):
             return self._num_rows(split)
@@ -92,11 +94,11 @@ class PromptedSource(OrderedSource):
         return open_rows(self, split)
 
     def data_files(self, split: str) -> Sequence[Path]:
-        """Returns the files of the split in the data folders; none if the data is from the hub."""
+        """Returns the split's files in the data folders; an empty list for data from the hub."""
         return local_files(self.dataset, self.subset, self.split_mapping[split])
 
     def document_column(self, columns: Sequence[str]) -> str | None:
-        """Returns the column with the documents of rows, or None if records have no document."""
+        """Returns the column that identifies a row's document; None if records have none."""
         return document_column(self.dataset, self.subset, columns) if self.hide_labels else None
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:
@@ -106,7 +108,7 @@ class PromptedSource(OrderedSource):
     def numbered_records(
         self, split: str, indices: Iterable[int] | None = None
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields the index of each row and its rendered record, and counts rows in `reports`.
+        """Yields (row index, record) of each kept row, and counts all rows in `reports`.
 
         Args:
           split: the split.
@@ -132,7 +134,7 @@ class PromptedSource(OrderedSource):
             yield index, record
 
     def check(self, split: str) -> None:
-        """Raises errors about missing data, and adds `document` to the signature if needed."""
+        """Checks that the data exists. If records have a `document`, adds it to the signature."""
         rows = self.open(split)
         if self.document_column(rows.columns):
             self.signature["document"] = TEXT
@@ -143,7 +145,7 @@ def expand_choices(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     Each record has the fields that T5's `rank_classification` preprocessor defines: `idx` [2] (the
     index of the row and of the choice), `inputs`, `targets` (the choice), `is_correct` and `weight`
-    (1.0). It also has the row's `document`, if there is one.
+    (1.0). If the row has a `document`, each of its records has this field also.
     """
     return t5_preprocessors.rank_classification(
         dataset,
@@ -161,7 +163,7 @@ def _strip(output_or_target: str, example: Any = None, is_target: bool = False) 
 
 
 class _ClassIdPostprocessor:
-    """Maps an output to its index in a template's fixed choices, or -1 if it is not among them.
+    """Maps an output to its index in a template's fixed choices; -1 if no choice equals the output.
 
     If the choices depend on the row, the output remains text and is stripped.
     """
@@ -181,10 +183,10 @@ class _ClassIdPostprocessor:
 
 
 class _RankMetric:
-    """T5's `rank_classification` metric; counts the answer choices only when it is called.
+    """T5's `rank_classification` metric, which counts the answer choices only when it is called.
 
-    Counting needs the compiled template. Compiling hundreds of templates would take seconds, so it
-    is not done when the tasks are registered.
+    Counting needs the compiled template. Compiling hundreds of templates would take seconds, so
+    templates are not compiled when the tasks are registered.
     """
 
     def __init__(self, template: Template) -> None:
@@ -209,7 +211,7 @@ def _output_features() -> dict[str, seqio.Feature]:
 
 
 def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPrompts | None:
-    """Returns the prompts of a mixture's or task's tasks, to be recorded with a model.
+    """Returns the prompts of a mixture or task, which a run records with the trained model.
 
     Args:
       name: the name in SeqIO's registry, or None.

@@ -14,13 +14,14 @@ r"""Builds the SeqIO tasks of the recipes: documents, question answering and tra
 
 Documents: the preprocessing steps are those of T5's tasks `c4_v220_span_corruption`,
 `c4_v220_prefix_lm` and `c4_v220_full_lm`. Documents are tokenised before the caching point. The
-random steps of an objective come after it, so that they differ in each epoch. Training uses a
-different implementation of these steps (`t0.feeding.pretraining`), which produces the same tokens.
+random steps of an objective come after the caching point, so that each epoch draws again. Training
+uses a different implementation of these steps (`t0.feeding.pretraining`), which produces the same
+tokens.
 
 Questions: question and context are separated by a line break, which T5's vocabulary reads as a
-space. UnifiedQA's checkpoints were trained with a backslash and an n instead; for them, set gin's
-`qa.separator = ' \\n '`. Without a context, the input is only the question (closed book). The
-target is the first answer, or the empty text if there is none.
+space. UnifiedQA's checkpoints were trained with a backslash and an n instead. For these
+checkpoints, set gin's `qa.separator = ' \\n '`. If there is no context, the input is only the
+question (closed book). The target is the first answer, or the empty text if there is no answer.
 """
 
 import functools
@@ -56,7 +57,7 @@ class RecordSource(OrderedSource):
       count: a function that returns the number of records of a split.
       splits: the names of the splits.
       signature: field of a record -> `TEXT` or `TEXTS`.
-      notes: a function that returns notes about a split, which the user sees before a run.
+      notes: a function that returns notes about a split. The user sees these notes before a run.
       files: a function that returns the files of a split.
     """
 
@@ -101,7 +102,7 @@ def t5_features() -> dict[str, seqio.Feature]:
 
 
 def tokenised() -> list[Any]:
-    """Returns preprocessors that tokenise inputs and targets; their result may be cached."""
+    """Returns preprocessors that tokenise, append EOS and then mark the caching point."""
     return [
         seqio.preprocessors.tokenize,
         seqio.preprocessors.append_eos,
@@ -130,7 +131,7 @@ class TextSource(seqio.DataSource):
         return [str(shard) for shard in self.texts.shards(split)]
 
     def data_files(self, split: str) -> Sequence[Path]:
-        """Returns the files with the documents of a split; none if the data is from the hub."""
+        """Returns the files with a split's documents; an empty list for data from the hub."""
         return self.texts.files(split) if isinstance(self.texts, FolderTexts) else ()
 
     def get_dataset(
@@ -141,13 +142,13 @@ class TextSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         **unused: Any,
     ) -> tf.data.Dataset:
-        """Returns the documents of a split, or of every n-th shard.
+        """Returns the documents of a split, or only those of some of its shards.
 
         Args:
           split: the split.
           shuffle: whether to shuffle the shards.
           seed: the seed of the shuffling.
-          shard_info: the shards to read: `index`, `index + num_shards`, ...
+          shard_info: if given, only the shards `index`, `index + num_shards`, ... are read.
           unused: SeqIO's other arguments, which are ignored.
         """
         del unused
@@ -175,8 +176,8 @@ class TextSource(seqio.DataSource):
         )
 
 
-# Objective, which is the end of a task's name -> T5's steps after the caching point, and whether
-# the task has inputs.
+# Name of an objective, with which a task's name ends -> (T5's steps after the caching point,
+# whether the task has inputs).
 OBJECTIVES: dict[str, tuple[tuple[Callable[..., Any], ...], bool]] = {
     "span_corruption": (
         (t5_preprocessors.span_corruption, seqio.preprocessors.append_eos_after_trim),

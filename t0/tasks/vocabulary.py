@@ -2,8 +2,8 @@
 
 The path is the first of these that is set: the `--vocab` flag, the gin binding `t0.vocabulary.path
 = '/path/to/spiece.model'`, and the environment variable `T0_VOCAB`. If none is set, it is the path
-of T5's public model on Google Cloud Storage. Registering 971 tasks must not read the file, so the
-path is looked up, and the file is read, when the first text is tokenised.
+of T5's public model on Google Cloud Storage. Registering 971 tasks must not read the file. So the
+path is looked up and the file is read when the first text is tokenised.
 
 `t0.catalogue.sentence_pieces` describes the two editions of T5's model, and reads them without
 TensorFlow.
@@ -18,7 +18,7 @@ from t0.errors import UserError, remote_mistake, short_reason
 
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 
-# The two files of T5's public model -> the number of sentinels to add when it is loaded.
+# Each of the two files of T5's public model -> the number of sentinels to add when it is loaded.
 T5_EDITIONS = {
     DEFAULT_VOCABULARY: 0,
     "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model": EXTRA_IDS,
@@ -40,7 +40,8 @@ def set_vocabulary(path: str | None) -> None:
     """
     global _times_set
     _chosen.clear()
-    # A loaded model is loaded again, so that gin records `vocabulary_path` as used once more.
+    # If a model was loaded before, it is loaded again, so that gin records the use of
+    # `vocabulary_path` again.
     _times_set += 1
     if path:
         if "://" not in path and not os.path.isfile(path):  # noqa: PTH113
@@ -72,7 +73,7 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
 
     @property
     def sentencepiece_model_file(self) -> str:
-        """The path of the loaded model, or of the model that would be loaded now."""
+        """The path of the loaded model. If none is loaded, the path of the model that would be."""
         if self._is_loaded:
             return self._sentencepiece_model_file
         return vocabulary_path()
@@ -124,9 +125,9 @@ def _same_as_stock(path: str) -> seqio.SentencePieceVocabulary:
 def check_vocabularies(task: seqio.Task | seqio.Mixture) -> None:
     """Checks that the vocabularies of a task have T5's ids for padding and end of text.
 
-    Training always pads with 0 and ends texts with 1, so other ids would be wrong. The same checks
-    are made for `--vocab`. A file that is not on this machine is not checked here; the code that
-    reads it reports an error.
+    Training always pads with 0 and ends texts with 1, so other ids would be wrong. The option
+    `--vocab` is checked in the same way. A file that is not on this machine is not checked here;
+    the code that reads it reports an error.
 
     Raises:
       UserError: if a vocabulary has other ids for padding and end of text.
