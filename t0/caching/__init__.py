@@ -28,7 +28,7 @@ cache_progress  shows the live line and the summary
 verify          checks finished caches
 
 Importing this package does not import TensorFlow, and a worker that only renders rows does not need
-it. Every process must be able to import, by name, the modules that register the tasks.
+TensorFlow. Every process must be able to import the modules that register the tasks.
 """
 
 import importlib

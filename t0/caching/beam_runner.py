@@ -1,4 +1,4 @@
-"""Runs the jobs of a plan on Apache Beam, with the runner of `--runner=...`.
+"""Runs the jobs of a plan on Apache Beam, with the runner that `--runner=...` names.
 
     for outcome in run_on_beam(
         states, jobs, model, RecordOptions(), Setup(module_import=["my_tasks"]),
@@ -9,11 +9,11 @@
 Every job (a range of rows, or several consecutive source shards) is one element of the pipeline. A
 worker writes the records of a job as parts into the output directory. A GroupByKey collects the
 counts of all parts of a split, and the next step joins these parts. That step also writes the
-outcome of the split to a file in `run_dir`. The program that started the pipeline reads these files
-at the end. So workers may run on any machine that can read the data and write to the output
-directory.
+outcome of the split to a file in `run_dir`. When the pipeline has ended, the program that started
+it reads these files. So workers may run on any machine that can read the data and write to the
+output directory.
 
-Importing this module does not import TensorFlow, so Beam's workers do not need it either.
+Importing this module does not import TensorFlow.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def run_on_beam(
     """Runs the jobs in one pipeline, and yields the outcome of each split when it has ended.
 
     Args:
-      states: split -> its state, for the splits that have no outcome yet.
+      states: split -> its state, for each split that has no outcome yet.
       jobs: `RowRange` and `ShardRun` jobs whose parts do not exist yet. `JoinParts` jobs are
         ignored, because the pipeline itself joins the parts of every split.
       model: the tokenizer's model, see `workers.RowRangeWorker`.

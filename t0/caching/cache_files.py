@@ -4,15 +4,15 @@
     outcome.files   # {"train.tfrecord-00000-of-00003": {"bytes": ..., "examples": ..., ...}, ...}
     publish(staging, final, manifest, replace=False)  # False: another run published first
 
-A run writes the files of a task into a directory next to the final one. The name of this directory
-is `<task>.incomplete-HOST-PID-START` (`-` cannot occur in a task's name). `publish` writes
-`COMPLETED` into it and renames it to the task's directory (see `t0.files.publishing`). So a killed
-run leaves no directory that looks finished, and two runs with the same output directory never share
-a file. The first run that finishes a task publishes it.
+A run writes the files of a task into a temporary directory next to the task's directory. The name
+of the temporary directory is `<task>.incomplete-HOST-PID-START` (`-` cannot occur in a task's
+name). `publish` writes `COMPLETED` into it and renames it to the task's directory (see
+`t0.files.publishing`). So a killed run leaves no directory that looks finished, and two runs with
+the same output directory never share a file. The first run that finishes a task publishes it.
 
 If the output is an object store, a run writes the files on this machine, unless the disk is almost
 full (`t0.caching.uploads`). Then it uploads them under their final names. `COMPLETED` is written
-last, when all of them have arrived with their full sizes.
+last, when all files have arrived with their full sizes.
 
 SeqIO only checks that `COMPLETED` exists. In the caches of this project, it contains the sizes and
 checksums that `verify` compares:
@@ -21,14 +21,14 @@ checksums that `verify` compares:
      "files": {"train.tfrecord-00000-of-00001": {"bytes": 310, "crc32c": "4waSgw==", "examples": 3,
      "sha256": "..."}}}}}
 
-The records of a split are divided evenly into its final files. So the files do not depend on the
-pieces in which the split was made. Parts contain frames of a TFRecord file, whose bytes are copied
+The records of a split are divided evenly into its final files. So the files are the same for every
+division of the split into pieces. Parts contain frames of a TFRecord file, whose bytes are copied
 without parsing the records.
 
 There is one exception: records of rank evaluation contain the number of their row (`idx`). In each
 range, rows are numbered as if no row before the range was dropped. If rows were dropped,
-`join_parts` corrects the numbers in the later ranges, so that `idx` numbers the kept rows, as in
-SeqIO.
+`join_parts` corrects the numbers in the later ranges, so that `idx` counts only the kept rows, as
+in SeqIO.
 
 This module imports TensorFlow only for `gs://`.
 """
@@ -234,18 +234,18 @@ def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: b
 def shard_count(options: RecordOptions, source_shards: int, records: int, size_bytes: int) -> int:
     """Returns the number of files of a split.
 
-    If `min_shards` or `max_shards` is set, SeqIO's cache_tasks_main.py gives the rule: the number
-    is the larger of `min_shards` (64 by default) and the number of shards of the source, but not
-    more than `max_shards`.
+    If `min_shards` or `max_shards` is set, the rule is that of SeqIO's cache_tasks_main.py. The
+    number is `min_shards` (64 by default) or the number of shards of the source, whichever is
+    larger. But it is never more than `max_shards`.
 
     Otherwise there is one file for each 100 MB. Small splits have more files: one for each 1,000
-    examples, up to 16 files. The reason is that SeqIO reads 16 files in parallel, but shuffles only
-    within 1,000 examples, and that each file holds consecutive records of the dataset. With 16
-    files, training reads a sorted dataset (in imdb, all negative reviews come first) at 16
-    positions at the same time.
+    examples, up to 16 files. The reason is sorted datasets: in imdb, for example, all negative
+    reviews come first. Each file holds consecutive records, and SeqIO shuffles only within 1,000
+    examples. But SeqIO reads 16 files in parallel. So with 16 files, training reads a sorted
+    dataset at 16 positions at the same time.
 
     Args:
-      options: the options, with `min_shards` and `max_shards`.
+      options: the options; only `min_shards` and `max_shards` are used.
       source_shards: the number of shards of the task's source.
       records: the number of examples.
       size_bytes: the size of all examples together.
@@ -313,10 +313,10 @@ def join_parts(job: JoinParts) -> SplitOutcome:
 
 
 def _features(job: JoinParts) -> Mapping[str, Any]:
-    """Returns the features of the records of a split: name -> "shape" and "dtype".
+    """Returns the features of a split's records: name -> {"shape": ..., "dtype": ...}.
 
-    Parts from `source_shards` contain the features of their first example. Parts from
-    `prompted_rows` do not, because T0's two kinds of record have fixed features.
+    Parts that `source_shards` made contain the features of their first example. Parts that
+    `prompted_rows` made do not, because both kinds of T0's records have fixed features.
     """
     for info in job.infos:
         if info.get("features"):
@@ -352,7 +352,8 @@ def _renumber_parts(
     kept_before = 0
     for path, info in zip(files, infos, strict=True):
         shift = kept_before - info["start"]
-        # A rank-evaluation split from `source_shards` has one part, whose numbers are right.
+        # If `source_shards` made a rank-evaluation split, it has only one part, whose numbers are
+        # right.
         kept_before += info.get("kept", 0)
         if shift:
             with writing(directory):
@@ -380,7 +381,7 @@ def _renumber_part(path: str, shift: int, folder: str) -> tuple[str, Mapping[str
 def _divide_into_stretches(
     files: Sequence[str], counts: Sequence[int], bounds: Sequence[int]
 ) -> list[list[Stretch]]:
-    """Returns, for each final file, the list of stretches from the parts that make up the file.
+    """Returns, for each final file, the stretches of the parts that are copied into the file.
 
     Args:
       files: the paths of the parts.
@@ -435,8 +436,8 @@ def entry_of(file: BinaryIO) -> dict[str, Any]:
     """Returns the size and checksums of an open file.
 
     Returns:
-      a mapping with "bytes", the size; "sha256", which `t0 verify` compares; and "crc32c", which
-      object stores also record.
+      a mapping with the size ("bytes") and two checksums: "sha256", which `t0 verify` compares, and
+      "crc32c", which object stores also record.
     """
     digest, checksum, size = hashlib.sha256(), google_crc32c.Checksum(), 0
     while block := file.read(COPIED_BYTES):
@@ -448,7 +449,7 @@ def entry_of(file: BinaryIO) -> dict[str, Any]:
 
 
 def _write_json(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes `content` in SeqIO's format, and returns the file's entry for the manifest."""
+    """Writes `content` as JSON in SeqIO's format, and returns the file's entry for the manifest."""
     written = (json.dumps(content, sort_keys=True, indent=2) + "\n").encode()
     write_whole(path, written)
     return entry_of(io.BytesIO(written))
@@ -474,7 +475,7 @@ def _read_blocks(stretches: Sequence[Stretch]) -> Iterator[bytes]:
 
 
 def _renumber(record: bytes, shift: int) -> bytes:
-    """Returns a record with `shift` added to its row number, which is in the first entry, `idx`."""
+    """Adds `shift` to the row number of a record, which is in the record's first entry, `idx`."""
     _, start = protobuf_wire.read_varint(record, 1)
     size, start = protobuf_wire.read_varint(record, start + 1)
     entry = dict(protobuf_wire.fields(record[start : start + size]))

@@ -6,17 +6,16 @@
     plan.tasks      # task -> its directories and splits
     plan.skipped    # task -> the reason why the run does not write it
 
-This module reads no data, writes no file and does not import TensorFlow. A `Catalogue` tells it
-which tasks are registered and which caches exist. `RecordOptions` and `Setup` are sent to every
-process.
+This module reads no data, writes no file and does not import TensorFlow. A `Catalogue` contains the
+registered tasks and the existing caches. `RecordOptions` and `Setup` are sent to every process.
 
-The selection of tasks and the rules about existing caches are SeqIO's
-(`seqio.scripts.cache_tasks_main`), with four additions:
+Tasks are selected, and existing caches are treated, as in SeqIO (`seqio.scripts.cache_tasks_main`),
+with four additions:
 
 - the name of a mixture selects its tasks;
 - a name that matches nothing is an error;
-- `ignore_other_caches` does not concern the output directory: a finished cache there is only
-  written again if `overwrite` is set or its inputs have changed;
+- `ignore_other_caches` does not concern the output directory: a finished cache in the output
+  directory is only written again if `overwrite` is set or its inputs have changed;
 - a cache is written again if its inputs (prompt, data, vocabulary, modules) have changed.
 """
 
@@ -42,12 +41,13 @@ class CacheSelection:
     Attributes:
       output_cache_dir: the directory, local or `gs://`, in which the tasks' directories are made.
       tasks: regexes that match whole names of tasks, or names of mixtures; all tasks if empty.
-      excluded_tasks: regexes or names of mixtures, as in `tasks`, for the tasks to leave out.
+      excluded_tasks: regexes or names of mixtures, as in `tasks`. The tasks that they match are
+        left out.
       tasks_additional_cache_dirs: other directories in which a task may be cached already.
       splits: the splits to cache; all splits of each task if empty.
       overwrite: whether to write a task again if `output_cache_dir` has a finished cache of it.
       ignore_other_caches: whether to write a task even if it is cached in another directory.
-      skip_absent_splits: whether to leave out, with a note, the splits whose data cannot be found.
+      skip_absent_splits: whether to leave out splits whose data cannot be found. A note names them.
     """
 
     output_cache_dir: str
@@ -74,8 +74,8 @@ class RecordOptions:
       base_seed: a number that changes the seeds of the preprocessors, as in SeqIO.
       enable_char_counts: whether to also count characters. This is slow, because every example is
         detokenized.
-      max_dropped_share: the maximum share of its rows, 0 to 1, that a split may drop. It does not
-        apply to the splits in `t0/caching/exemptions.csv`.
+      max_dropped_share: the share of its rows, 0 to 1, that a split may drop at most. This limit
+        does not apply to the splits in `t0/caching/exemptions.csv`.
       allow_hidden_labels: whether to write two kinds of splits that are refused otherwise: splits
         without any label, and rank-evaluation splits with withheld labels.
     """
@@ -94,10 +94,10 @@ class Setup:
 
     Attributes:
       module_import: the modules that register the tasks.
-      data_dir: the folders of the user's datasets; those of T0_DATA_DIR if empty.
+      data_dir: the folders of the user's datasets. If none is given, T0_DATA_DIR names the folders.
       skip_bad_rows: whether to skip rows that contain half of a surrogate pair.
-      vocab: the path of the vocabulary, or None for the default.
-      tfds_data_dir: the folder of TensorFlow Datasets, or None for the default.
+      vocab: the path of the vocabulary; None for the default.
+      tfds_data_dir: the folder of TensorFlow Datasets; None for the default.
       gin_param: gin bindings for the sources and preprocessing steps of the tasks.
     """
 
@@ -139,8 +139,8 @@ class TaskPlan:
       staging: the directory into which the run writes the cache until it is finished.
       splits: the names of the splits to write.
       absent: name of a split that is left out -> the reason.
-      stale: the changes because of which this run replaces the finished cache in `final`; "" if
-        there are none.
+      stale: the changed inputs, as text, because of which this run replaces the finished cache in
+        `final`; "" if no input has changed.
     """
 
     name: str
@@ -262,7 +262,7 @@ _ABSENT_HINT = (
 
 
 def task_directory(output_dir: str, task_name: str) -> str:
-    """Returns the task's cache directory, as `seqio.get_task_dir_from_name` nests it."""
+    """Returns the directory of a task's cache, with the subfolders that SeqIO uses."""
     return path_inside(output_dir, *task_name.split(":"))
 
 
@@ -313,7 +313,7 @@ def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> Cach
 
 
 class _AbsentSplits(AbsentData):
-    """The data of some splits of a task cannot be found.
+    """The error for a task with splits whose data cannot be found.
 
     Args:
       splits: split -> the reason.
@@ -327,7 +327,7 @@ class _AbsentSplits(AbsentData):
 def _plan_task(
     selection: CacheSelection, catalogue: Catalogue, task: Any, tag: str
 ) -> tuple[TaskPlan | str, list[TaskSplit]]:
-    """Returns the plan of one task, and its splits; or the reason to skip the task, and []."""
+    """Returns (plan of a task, its splits), or (reason to skip the task, [])."""
     splits = [s for s in task.splits if not selection.splits or s in selection.splits]
     if not task.supports_caching:
         return "does not support caching (no CacheDatasetPlaceholder)", []
@@ -369,7 +369,7 @@ def _plan_task(
 
 
 def _order_splits(splits: Sequence[TaskSplit]) -> tuple[TaskSplit, ...]:
-    # The largest task comes first: if it ran last, the other workers would be idle at the end. The
+    # The largest task comes first. If it came last, the other workers would be idle at the end. The
     # splits of a task stay together, so that the task is published early. If the run is killed, it
     # loses no published task.
     task_rows: dict[str, int] = {}

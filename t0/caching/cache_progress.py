@@ -17,7 +17,7 @@ from t0.text_tables import print_table
 
 
 class Progress:
-    """Shows on a `ProgressLine` how many rows and examples are done.
+    """Shows in a live line how many rows and examples are done.
 
     A row of a dataset counts once for each task that uses it.
 
@@ -99,7 +99,7 @@ def print_summary(outcomes: Iterable[SplitOutcome], file: TextIO) -> None:
     """Prints the table of the outcomes, with one row for each split.
 
     Token counts do not include EOS. The columns "over" show the share of examples that are longer
-    than T0's sequence lengths, where EOS counts as a token.
+    than T0's sequence lengths. In this comparison, EOS counts as a token.
     """
     rows = []
     for outcome in sorted(outcomes, key=lambda o: (o.split.task, o.split.name)):

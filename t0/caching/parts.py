@@ -1,4 +1,4 @@
-"""Writes and reads parts: files with the records of one piece of a split of a task.
+"""Writes and reads parts. A part is a file with the records of one piece of a task's split.
 
     with PartWriter(directory, name) as part:
         part.append([framed(record), ...])
@@ -9,10 +9,10 @@ A part is a TFRecord file, so that the final files of a split can be made by cop
 record contains the counts of the part (JSON), followed by their length and a magic number. When the
 task is published, its parts are removed.
 
-A part gets its name when it is complete. The name identifies everything that the content depends on
-(`part_name`): the rows or source shards, the template or code, the vocabulary and the engine. So
-the next run can use the parts of a killed run (`adopt`). If a template or data file has changed,
-the names of the parts differ, and the next run does not use the old ones.
+A part gets its final name when it is complete. The name identifies everything that the content
+depends on (`part_name`): the rows or source shards, the template or code, the vocabulary and the
+engine. So the next run can use the parts of a killed run (`adopt`). If a template or data file has
+changed, the names of the parts differ, and the next run does not use the old ones.
 
 Writing and reading keep only a few records in memory at a time.
 """
@@ -48,7 +48,7 @@ def part_name(key: str, start: int, stop: int) -> str:
 
 
 class PartWriter:
-    """Writes one part into `directory`; removes it at the end of the context if it is unfinished.
+    """Writes one part into `directory`. At the end of a `with` block, removes an unfinished part.
 
     Args:
       directory: the directory of the parts.
@@ -132,8 +132,8 @@ def find_offsets(path: str, numbers: Sequence[int]) -> list[int]:
 
     Args:
       path: the part.
-      numbers: the indices of the records, in ascending order. The number of all records is also
-        allowed: its offset is the end of the last record.
+      numbers: the indices of the records, in ascending order. The total number of records is also a
+        valid index. Its offset is the end of the last record.
     """
     selected = set(numbers)
     with open(path, "rb") as file:
@@ -152,11 +152,12 @@ def read_records(path: str) -> Iterator[bytes]:
 def adopt(directory: str, leftovers: Iterable[str]) -> int:
     """Moves the parts of killed runs into `directory`, and returns their number.
 
-    If two runs adopt at the same time, each part goes to one of them, because a move is atomic.
+    If two runs call this function at the same time, each part goes to only one of the runs, because
+    a move is atomic.
 
     Args:
       directory: this run's directory of parts.
-      leftovers: the directories of the parts of killed runs. They are removed.
+      leftovers: the directories of the parts of killed runs. This function removes them.
     """
     adopted = 0
     with writing(directory):

@@ -10,16 +10,16 @@ and the one for rank evaluation. The inputs of a row are tokenised once for both
 choices. Targets that repeat, such as labels, are tokenised once. Each part contains its own counts,
 so that a later run can use the part without parsing its records.
 
-This module does not import TensorFlow, so a worker needs much less memory. When its records are
-decoded, they equal those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), in the same
-order. SeqIO tokenises with `tf_text.SentencepieceTokenizer`, this module with
+This module does not import TensorFlow, so a worker needs much less memory. The decoded records
+equal those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), and have the same order. SeqIO
+tokenises with `tf_text.SentencepieceTokenizer`, but this module tokenises with
 `t0.caching.tokenizing`. With the same model, both give the same ids, because both call the library
 SentencePiece.
 
-T0 has two kinds of record: one for each row, or, in rank evaluation, one for each choice of a row.
-If several rows share a text, the record of a choice also has the feature `document`. The ids of a
-text contain neither EOS nor padding, because the vocabulary's pieces 0 and 1 are control pieces,
-which match no text.
+T0 has two kinds of record. A plain task has one record for each row. A task for rank evaluation has
+one record for each choice of a row. If several rows share a text, the record of a choice also has
+the feature `document`. The ids of a text contain neither EOS nor padding, because the vocabulary's
+pieces 0 and 1 are control pieces, which match no text.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ ROWS_AT_ONCE = 256
 MEMO_ENTRIES = 20_000
 
 _WEIGHT = tf_examples.float_entry("weight", 1.0)
-# The id of the unknown token, 2, as a varint. The regex skips a byte 2 that is the end of a longer
+# The id of the unknown token, 2, as a varint. The regex does not match a byte 2 that ends a longer
 # varint.
 _UNKNOWN = b"\x02"
 _UNKNOWN_ID = re.compile(rb"(?<![\x80-\xff])\x02")
@@ -107,7 +107,7 @@ class RowRange:
         return [spec for prompt in self.prompts for spec in prompt.specs]
 
     def only(self, specs: Sequence[SplitSpec]) -> "RowRange":
-        """Returns the same range of rows for only these task splits."""
+        """Returns a job for the same rows that renders them only for the given task splits."""
         prompts = [
             dataclasses.replace(prompt, specs=tuple(s for s in prompt.specs if s in specs))
             for prompt in self.prompts
@@ -119,7 +119,7 @@ class Encoded(NamedTuple):
     """A tokenised text.
 
     Attributes:
-      entries: the serialized entries of a record for this text: its ids and the text itself.
+      entries: the serialized entries of a record for this text: the text's ids and the text itself.
       size: the number of its tokens, without EOS.
       ids: the ids of its tokens as varints, without EOS.
     """
@@ -175,7 +175,7 @@ class Renderer:
         """Tokenises texts into entries `targets` and `targets_pretokenized`.
 
         Args:
-          texts: the texts. Those that are still in memory are not tokenised again.
+          texts: the texts. Texts that are still in memory are not tokenised again.
           eos: whether to end the ids with EOS.
 
         Returns:
@@ -248,7 +248,7 @@ class _TaskRecords:
         """Writes the records of the next rows.
 
         Args:
-          kept: the rows that the template rendered to an example.
+          kept: the rows for which the template rendered an example.
           inputs: the tokenised inputs of these rows.
           renderer: the renderer, which tokenises the targets.
         """
@@ -357,7 +357,8 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
     """Writes the parts of a range of rows.
 
     Returns:
-      task -> the counts of its part, or the error message if its template fails on a row.
+      task -> the counts of its part. If the task's template fails on a row, task -> the error
+      message.
 
     Raises:
       UserError: if the rows cannot be read.

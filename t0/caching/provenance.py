@@ -1,4 +1,4 @@
-"""Records the inputs of a task's cache, and compares them with those on this machine.
+"""Records the inputs of a task's cache, and compares them with the inputs on this machine.
 
     recorded = provenance(task, ["train"], ["my_tasks"])
     # {"format": 4, "prompt": {"jinja": ...}, "data": {"train": "9f86..."},
@@ -6,15 +6,15 @@
     changes(recorded, task)         # ["the data of split 'train': /data/toy/train.jsonl"]
 
 The record is a file next to `COMPLETED`. It contains no paths, no file times and no version of this
-project. So a cache stays valid after it is copied or the project is upgraded. Only files on this
+project. So a cache stays valid if it is copied, or if this project is upgraded. Only files on this
 machine are compared. If a file was not on the machine that wrote the record, its value in the
 record is None or missing.
 
 A prompted task with T0's own steps depends on its prompt, its data and its vocabulary. Every other
-task also depends on the user's own modules: the modules that registered the tasks, those to which
-its steps refer, and all modules that these import. Files to which the steps refer also count as
-data. To find these files, texts in closures, arguments and global variables are interpreted as
-paths of local files.
+task also depends on the user's own modules. These are the modules that registered the tasks, the
+modules to which its steps refer, and all modules that these modules import. Files to which the
+steps refer also count as data. To find such files, texts in closures, arguments and global
+variables are interpreted as paths of local files.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ _PACKAGES = ("seqio", "t5", "tensorflow", "tensorflow-text", "tensorflow-dataset
 _FILES_AT_ONCE = 16
 _SECTIONS = ("prompt", "data", "vocabulary", "named_files")
 
-# Name -> (value to compare, phrase for the user if it differs). An unknown value is None.
+# Name -> (value to compare, phrase for the user if the value differs). An unknown value is None.
 _Values = dict[str, tuple[Any, str]]
 
 
@@ -115,10 +115,10 @@ def _read_sections(task: seqio.Task, splits: Iterable[str], walk: CodeWalk) -> d
 
 
 def changes_of(task: seqio.Task, directory: str) -> list[str] | None:
-    """Returns a phrase for each input that changed after the cache in a directory was written.
+    """Returns a phrase for each input that has changed since the cache in a directory was written.
 
     Returns:
-      [] if the cache is up to date; None if it has no record to compare with.
+      [] if no input has changed; None if the cache has no record of its inputs.
     """
     try:
         recorded = read_provenance(directory)
@@ -128,7 +128,7 @@ def changes_of(task: seqio.Task, directory: str) -> list[str] | None:
 
 
 def changes(recorded: Mapping[str, Any], task: seqio.Task) -> list[str]:
-    """Returns a phrase for each input that changed after a task was cached; [] if none did.
+    """Returns a phrase for each input that has changed since a task was cached.
 
     Args:
       recorded: the record of the task's cache.
@@ -144,7 +144,7 @@ def changes(recorded: Mapping[str, Any], task: seqio.Task) -> list[str]:
 
 
 def changed_modules(recorded: Mapping[str, Any]) -> list[str]:
-    """Returns a phrase for each module of a record that has changed, without importing it."""
+    """Returns a phrase for each changed module of a record, without importing the modules."""
     before = _read_section(recorded, "modules")
     files = {name: file for name in before if (file := _module_file(name))}
     now = {name: (_digest([file]), f"the module {name}: {file}") for name, file in files.items()}
@@ -170,7 +170,7 @@ def _read_section(recorded: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _compare(before: Mapping[str, Any], now: _Values) -> list[str]:
     """Returns the phrases of the values that differ.
 
-    A value that is None or missing on one of the two sides is not compared.
+    If a value is None or missing in `before` or `now`, it is not compared.
 
     >>> _compare({"a": "1", "b": "1", "c": None}, {"a": ("2", "a is 2"), "c": ("2", "c is 2")})
     ['a is 2']
@@ -191,8 +191,8 @@ def identify_data(source: seqio.DataSource, split: str) -> list[Any] | None:
     shards = list(source.list_shards(split))
     files = source.data_files(split) if hasattr(source, "data_files") else shards
     if not files:
-        # The shards are numbered files of a hub repository. The repository's name is stored in the
-        # source, so `identify_code` includes it.
+        # The shards are numbered files of a hub repository. The repository's name is an attribute
+        # of the source, so `identify_code` includes it.
         return shards if isinstance(source, TextSource) else None
     try:
         # In parallel, because an object store takes long to answer for each file.
@@ -205,7 +205,7 @@ def identify_data(source: seqio.DataSource, split: str) -> list[Any] | None:
 def identify_code(task: seqio.Task, modules: Sequence[str]) -> dict[str, Any]:
     """Returns the inputs of a task's records other than its data.
 
-    These are its code, the values bound to the code, and the versions of packages.
+    These are the task's code, the values bound to the code, and the versions of packages.
 
     Args:
       task: the task.
@@ -244,7 +244,7 @@ def _prompt(source: seqio.DataSource) -> dict[str, Any]:
 
 
 def _local_files(source: seqio.DataSource, split: str) -> list[str]:
-    """Returns the local files of a split; [] if the source is not one of this project's."""
+    """Returns the local files of a split; [] if the source's class is not from this project."""
     if not hasattr(source, "data_files"):
         return []
     try:
@@ -299,7 +299,7 @@ def _name_files(files: Sequence[str]) -> str:
 
 
 def _digest(files: Sequence[str]) -> str | None:
-    """Returns a checksum of local files' contents; None if a file is missing or there is none."""
+    """Returns a checksum of local files' contents; None if there are no files or one is missing."""
     try:
         identities = [_identify_file(file) for file in files]
         # Threads are faster, because hashlib releases Python's global lock for large blocks.

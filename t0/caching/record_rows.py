@@ -1,4 +1,4 @@
-"""Records from which row of a dataset each record of a prompted task's cache was made.
+"""Stores, for each record of a prompted task's cache, the dataset row from which it was made.
 
     mask = pack_rows([0, 1, 4], start=0, stop=5)     # text: one bit for each row, compressed
     content_of(source, infos)                        # the file's content, from the parts' masks
@@ -6,9 +6,9 @@
     rows.source.dataset                              # "super_glue"
     rows.numbers                                     # int64 [kept rows]: [0, 1, 4]
 
-The file `rows.<split>.json` is next to the files that SeqIO knows, and SeqIO ignores it. A record
-of a plain task belongs to the kept row with the record's number. A record of a task for rank
-evaluation belongs to the kept row with the number `idx[0]`.
+The file `rows.<split>.json` is next to the files that SeqIO knows, and SeqIO ignores it. A kept row
+is a row that has records. In a plain task, record i was made from the kept row with index i. In a
+task for rank evaluation, a record was made from the kept row with index `idx[0]`.
 """
 
 import base64
@@ -63,7 +63,7 @@ class RecordRows:
 
 
 def pack_rows(kept: Sequence[int], start: int, stop: int) -> str:
-    """Returns a text that holds which rows of a range have records."""
+    """Returns a text that says which rows of a range have records."""
     mask = np.zeros(stop - start, bool)
     mask[np.array(kept, np.int64) - start] = True
     return _encode(mask)
@@ -94,7 +94,7 @@ def content_of(source: RowSource, infos: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def read(folder: str, split: str) -> RecordRows | None:
-    """Reads the rows of a cached split; None if its cache does not record them.
+    """Returns the rows of a cached split; None if its cache has no file with them.
 
     Raises:
       UserError: if the file is damaged.

@@ -34,11 +34,11 @@ class CodeWalk:
     """Visits the values that are bound to a task's steps.
 
     Args:
-      roots: modules that are added to `modules` at the start.
+      roots: modules with which `modules` starts.
 
     Attributes:
       modules: the modules of the visited values.
-      paths: the texts that look like local paths or patterns, in the order of the walk.
+      paths: the texts that look like local paths or path patterns, in the order of the walk.
     """
 
     def __init__(self, roots: Sequence[ModuleType] = ()) -> None:

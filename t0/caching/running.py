@@ -1,11 +1,11 @@
-"""Runs caching: plans the jobs, runs them, publishes each task when it is complete, and reports.
+"""Runs caching: plans and runs the jobs, publishes each complete task, and reports the outcomes.
 
     cache(CacheSelection(output_cache_dir="/data/cache", tasks=["t0_train"]), RecordOptions(),
           Setup(module_import=["t0.seqio_tasks"]), num_workers=8)
 
 If a task fails, the run continues with the other tasks, and ends with a `UserError` that names the
 failed task. If the output cannot be written or a worker dies, the run stops. In both cases the
-published tasks stay, and the same call continues from there.
+published tasks stay. If the same call is made again, it continues from there.
 """
 
 import collections
@@ -53,9 +53,11 @@ from t0.errors import UserError, interruptible, printable
 from t0.files import OutputError, paths, publishing
 
 DIRECT_RUNNER = ["--runner=DirectRunner"]
-# A run of at most this many rows starts no workers: starting them takes as long as the work itself.
+# A run of at most this many rows starts no workers, because starting them would take as long as the
+# work itself.
 SMALL_ROWS = 5000
-# The prefix of parts directories. A task's name has no `-`, so no task's directory has this name.
+# The prefix of parts directories. A task's name has no `-`, so no task's directory starts with this
+# prefix.
 PARTS = "unfinished-parts"
 
 
@@ -74,15 +76,15 @@ def cache(
       selection: the tasks to cache.
       options: how records are made and written.
       setup: how a process registers the tasks.
-      num_workers: the number of worker processes. With 0, this process does the work. None means
-        one worker per core, or 0 if the plan has at most `SMALL_ROWS` rows.
-      pipeline_options: options for Apache Beam. If they differ from SeqIO's default,
-        `--runner=DirectRunner`, Beam runs the jobs.
-      file: where to print progress and summary; stdout by default.
+      num_workers: the number of worker processes. With 0, this process does the work. With None,
+        there is one worker per core or, if the plan has at most `SMALL_ROWS` rows, no worker.
+      pipeline_options: options for Apache Beam. Beam runs the jobs if the options differ from
+        SeqIO's default, which is `--runner=DirectRunner`.
+      file: the file to which progress and summary are printed; stdout by default.
 
     Raises:
-      UserError: if a selected split could not be cached. The tasks whose splits could all be cached
-        are published.
+      UserError: if a selected split could not be cached. All tasks without such a split are still
+        published.
     """
     file = file or sys.stdout
     publishing.check_writable(selection.output_cache_dir)
@@ -136,7 +138,7 @@ def cache(
 
 
 def on_beam(pipeline_options: Sequence[str]) -> bool:
-    """Returns whether Apache Beam runs the jobs, because the options differ from the default."""
+    """Returns whether the options differ from the default. If so, Apache Beam runs the jobs."""
     return bool(pipeline_options) and list(pipeline_options) != DIRECT_RUNNER
 
 
@@ -153,13 +155,13 @@ def chosen_workers(plan: CachePlan, num_workers: int | None) -> int:
 def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
     """Returns SeqIO's registered tasks and mixtures, and the existing caches.
 
-    If a task is cached in several directories, the output directory comes first.
+    If a task is cached in several directories, its cache in the output directory is preferred.
     """
     directories = dict.fromkeys([output_cache_dir, *seqio.utils.get_global_cache_dirs()])
     listed = functools.cache(paths.list_names)
 
     def finished(directory: str) -> bool:
-        # On an object store, one listing replaces two requests for each task without a cache.
+        # On an object store, one listing is faster than two requests for each task without a cache.
         above, name = posixpath.split(directory)
         exists = not paths.is_remote(directory) or name in listed(above)
         return exists and cache_files.is_finished(directory)
@@ -251,7 +253,7 @@ class _Run:
             split: SplitState(spec, self.options, self.parts_dir)
             for split, spec in self.work.specs.items()
         }
-        # The number of examples that each unfinished job has reported.
+        # Unfinished job -> the number of examples that it has reported.
         self.underway: dict[ShardRun, int] = {}
 
     def _begin(self) -> tuple[list[SplitOutcome], list[RowRange | ShardRun | JoinParts]]:
@@ -273,7 +275,7 @@ class _Run:
         return path is not None and self.states[spec.split].take_over(job.start, path)
 
     def here(self, num_workers: int) -> Iterator[SplitOutcome]:
-        """Runs the jobs on this machine, first those without TensorFlow, and yields outcomes."""
+        """Runs the jobs on this machine and yields outcomes. Jobs without TensorFlow run first."""
         outcomes, jobs = self._begin()
         yield from outcomes
         jobs = [self.output.place_job(job) for job in jobs]

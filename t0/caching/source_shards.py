@@ -5,8 +5,8 @@
     # {"toy_lines": {"start": 0, "stop": 1, "records": 70, "tokens": {...}, ...}}
 
 SeqIO derives the seed of each shard from the shard's number (`seqio.beam_utils.PreprocessTask`). So
-any process can read any shard. If the parts are joined in order, their records equal those that
-SeqIO caches, one shard after the other. Each part contains its own counts, so that a later run can
+any process can read any shard. The parts, joined in order, have the same records that SeqIO caches
+if it reads one shard after the other. Each part contains its own counts, so that a later run can
 use the part without parsing its records.
 
 The tasks must be registered in this process (`workers.prepare`).
@@ -30,13 +30,13 @@ from t0.files import tfrecord
 from t0.prompts import NO_LABEL, RowReport
 from t0.prompts.row_report import UNKNOWN
 
-# The maximum number of parts of a split. Without it, a source with a million small files would make
-# a million parts.
+# The maximum number of parts of a split. Without this limit, a split with a million small source
+# files would have a million parts.
 MOST_RUNS = 1024
 ADVANCE_SECONDS = 0.5
 RECORDS_AT_ONCE = 100
 _INT64_MAX = 2**63 - 1
-# Steps after the caching point that leave an empty target without text.
+# These steps after the caching point add no text, so an empty target remains without text.
 _AFTER_CACHE = (seqio.preprocessors.append_eos, seqio.preprocessors.append_eos_after_trim)
 _TOKEN_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
@@ -70,7 +70,7 @@ class ShardRun:
 
     @property
     def specs(self) -> list[SplitSpec]:
-        """The split of the job, in a list, as in a `RowRange`, which may have several."""
+        """The job's only split, in a list, because a `RowRange` may have several splits."""
         return [self.spec]
 
     def only(self, specs: Sequence[SplitSpec]) -> "ShardRun":
@@ -148,7 +148,8 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
       made: the features of a cached example, as `feature_info` returns them.
 
     Raises:
-      UserError: if a required feature is never made, or has a type other than the task's.
+      UserError: if a required feature is never made, or its type is not the type that the task
+        requires.
     """
     unfit = [
         name
@@ -181,7 +182,8 @@ def _fits(feature: seqio.Feature, made: Mapping[str, Any] | None) -> bool:
 def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
     """Returns the counts of rows that the source reports.
 
-    If the source does not count its rows, "rows" is 0 if the shards have no rows, otherwise None.
+    If the source does not count its rows, "rows" is None. But if the shards have no rows, "rows" is
+    0.
     """
     split = job.spec.split.name
     reports = getattr(task.source, "reports", None)
@@ -199,7 +201,7 @@ def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
 
 
 def task_seed(task_name: str, base_seed: int | None) -> int:
-    """Returns the number to add to a task's shard seeds; 0 if `base_seed` is None, 0 or -1."""
+    """Returns the number that is added to all shard seeds; 0 if `base_seed` is None, 0 or -1."""
     if not base_seed or base_seed == -1:
         return 0
     return int.from_bytes(hashlib.md5(task_name.encode()).digest(), "little") + base_seed
@@ -223,7 +225,7 @@ def read_examples(
     base_seed: int | None,
     threads: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the examples of a source shard, as they are at the caching point of the task.
+    """Yields the examples of a source shard, preprocessed up to the caching point of the task.
 
     Args:
       task: the task.
@@ -286,7 +288,7 @@ def serialize(example: Mapping[str, Any]) -> bytes:
 
 
 def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `example` with its dense tensors converted to numpy values or bytes."""
+    """Returns an example in which dense tensors are converted to numpy values or bytes."""
     return {
         name: value.numpy() if isinstance(value, tf.Tensor) else value
         for name, value in example.items()
@@ -299,11 +301,12 @@ class ExampleCounter:
     The rules are those of `seqio.beam_utils.GetStats`: tokens are ids other than EOS and padding,
     and they are counted in the task's output features of type int32 or int64. This class can also
     count characters. In SeqIO's own command, the counter of characters expects numpy arrays but
-    gets tensors, so it counts none.
+    gets tensors, so it counts no characters.
 
     Attributes:
       examples: the number of examples.
-      over: feature -> the number of examples that are longer than its length in `LONGEST`.
+      over: feature -> the number of examples in which this feature is longer than
+        `LONGEST[feature]`.
       unknown: the number of examples whose targets have unknown tokens.
       blank_targets: the number of examples whose target has no text.
     """
@@ -357,7 +360,7 @@ class ExampleCounter:
 
     def _add_unknown(self, name: str, ids: np.ndarray) -> None:
         vocabulary = self._features[name].vocabulary
-        # Byte vocabularies have an id for unknown tokens that no text produces.
+        # Byte vocabularies have an id for unknown tokens, but no text is ever encoded to this id.
         if name == "targets" and vocabulary.unk_id is not None:
             self.unknown += bool((ids == vocabulary.unk_id).any())
 
@@ -384,7 +387,7 @@ class ExampleCounter:
         self._chars[name] = self._chars.get(name, 0) + len(text)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Returns kind -> feature -> count, which `cache_files.totals` sums over the parts."""
+        """Returns kind of count -> feature -> count. `cache_files.totals` sums over the parts."""
         return {
             "tokens": self._tokens,
             "max_tokens": self._max_tokens,

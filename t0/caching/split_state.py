@@ -11,10 +11,10 @@ refused if
 
 - it has no record, or more rows were dropped than allowed;
 - all of its targets are empty or `<NO LABEL>`;
-- it is for rank evaluation, and some labels are withheld, or no row has its target among its
-  choices, so that a score would mean nothing.
+- it is for rank evaluation, but a score would mean nothing. This is the case if some labels are
+  withheld, or if no row has its target among its choices.
 
-`exemptions.csv` lists splits for which one of these properties is correct. They are not refused.
+`exemptions.csv` lists splits that correctly have one of these properties. They are not refused.
 
 The classes that are sent to other processes (`SplitSpec`, `JoinParts`, `SplitOutcome`) are plain
 data. This module does not import TensorFlow.
@@ -81,8 +81,8 @@ class Exemption:
 
     Attributes:
       kind: DROPS (the template renders nothing for some rows), HIDES (labels are withheld) or
-        MISMATCHES (the template's answer choices never contain its target).
-      reason: the reason why that is correct.
+        MISMATCHES (no row has its target among its answer choices).
+      reason: the reason why the split may break the rule.
       rows: the number of rows of the split in 2021; None if it is not recorded.
       kept: the number of examples of the split in the published P3; None if it is not recorded.
     """
@@ -128,14 +128,14 @@ class SplitSpec:
 
     Attributes:
       split: the split.
-      key: a text that identifies everything that the records depend on, except the piece; see
-        `parts.part_name`.
+      key: a text that identifies everything that the records depend on, except the number of the
+        piece; see `parts.part_name`.
       pieces: (first row, row after the last) of each piece, or (first source shard, shard after the
         last), in the order of the dataset.
-      choices: whether each row has one record for each of its answer choices, as rank evaluation
-        needs, instead of a single record.
+      choices: whether each row has a record for each of its answer choices, for rank evaluation.
+        Otherwise, each row has a single record.
       hide_labels: see `t0.tasks.PromptedSource`.
-      eos: whether inputs end in EOS, and whether targets do.
+      eos: whether inputs end in EOS, and whether targets end in EOS.
       answer_choices: whether the record of a row contains its choices.
       document: the column whose hash is the feature `document` in the record of a choice; None
         if there is no such feature.
@@ -202,7 +202,7 @@ class SplitState:
 
     Args:
       spec: the split.
-      options: the options, with the limits of publishing.
+      options: the options, which contain the limits on dropped rows and withheld labels.
       parts_dir: the directory of the parts.
     """
 
@@ -232,7 +232,7 @@ class SplitState:
 
         Args:
           start: the start of the piece.
-          result: the counts of its part; or the outcome of the split, if there is no part.
+          result: the counts of its part. If there is no part, the outcome of the split.
         """
         self._results[start] = result
 
@@ -241,11 +241,11 @@ class SplitState:
         yield from self._results.items()
 
     def conclusion(self) -> JoinParts | SplitOutcome | None:
-        """Decides what follows when all pieces are finished.
+        """Decides what to do with the split when all its pieces are finished.
 
         Returns:
-          the job that joins the parts; the outcome, if the split is empty, is refused or failed; or
-          None, if pieces are missing.
+          None if pieces are missing. If all pieces are finished, the job that joins their parts, or
+          the outcome of the split if it is empty, refused or failed.
         """
         if len(self._results) < len(self.spec.pieces):
             return None
@@ -256,7 +256,7 @@ class SplitState:
         return _joined_or_refused(self.spec, in_order, self._options, self._parts_dir)
 
     def so_far(self) -> tuple[int | None, int]:
-        """Returns the numbers of rows and of examples that are done; rows is None if unknown."""
+        """Returns (finished rows, finished examples); the first is None if rows are not counted."""
         infos = [info for info in self._results.values() if not isinstance(info, SplitOutcome)]
         rows = sum_counts(infos).get("rows") if infos else None
         return rows, sum(info["records"] for info in infos)
@@ -298,7 +298,7 @@ def summed(infos: Iterable[PartInfo], field: str) -> dict[str, int]:
     return sums
 
 
-# The message for a source that does not count its rows, but has some.
+# The message for a source that has rows but does not count them.
 _NOTHING = (
     "the data has rows, but none of them gave an example. Does the task's template or "
     "preprocessing fit the data?"
@@ -364,7 +364,7 @@ def _judge_rows(
         this reason.
       first: reason -> the number of the first such row.
       records: the number of records.
-      options: the options, with the limits of publishing.
+      options: the options, which contain the limits on dropped rows and withheld labels.
     """
     rows, dropped = counts["rows"], counts.get(DROPPED, 0)
     drops = spec.exempt(DROPS)
@@ -412,9 +412,9 @@ def _judge_labels(
       spec: the split.
       labels: UNLABELLED -> the number of rows without a target; NO_CHOICE -> the number of rows
         whose target is not among their choices.
-      labelled: the number of rows that were not dropped and have no withheld label.
+      labelled: the number of kept rows, except those whose label is withheld.
       first: reason -> the number of the first such row.
-      options: the options, with the limits of publishing.
+      options: the options, which contain the limits on dropped rows and withheld labels.
     """
     if not labelled or options.allow_hidden_labels or spec.exempt(HIDES):
         return verdict

@@ -4,17 +4,17 @@ r"""Tokenises texts with a cache of words, and returns the same ids as SentenceP
     tokenizer.encode([b"A film."])       # [(b"G\xae\x06\x05", 3)]: ids 71, 814, 5 as varints
 
 The pieces of a unigram model such as T5's do not cross white space. So the best pieces of a text
-are the best pieces of its words, and they have to be searched only once for each word. There is one
-exception. SentencePiece adds the scores of pieces in float32, from the start of the text. If two
-segmentations of a word have nearly equal scores, the rounding of this sum decides which one wins.
-So the cached pieces of a word are only used if their score is better than that of the second-best
-pieces by more than the rounding error. If a text contains any other word, SentencePiece encodes the
-whole text.
+are the best pieces of its words. The pieces of each word have to be searched only once. There is
+one exception. SentencePiece adds the scores of pieces in float32, from the start of the text. If
+two segmentations of a word have nearly equal scores, the rounding of this sum decides which one
+wins. So the cached pieces of a word are only used if their score is better than that of the
+second-best pieces by more than the rounding error. If a text contains any other word, SentencePiece
+encodes the whole text.
 
 The rounding error grows with the score of the text. To know this score, the scores of the words
 must be added, which takes longer than joining their ids. So a second table contains the words whose
-pieces win in every text with at most `_FEW_IDS` ids. Scores are only added for longer texts, or if
-a word is not in that table.
+pieces win in every text with at most `_FEW_IDS` ids. If all words of such a text are in this table,
+no scores are added.
 
 Learning the pieces of a word takes several times as long as encoding it with SentencePiece. So a
 process learns at most `_SEARCHES_AT_FIRST` words, plus one for every `_WORDS_A_SEARCH` words of
@@ -38,13 +38,15 @@ from t0.files import protobuf_wire
 # encoding one short text.
 TEXTS_AT_ONCE = 512
 MOST_WORDS = 300_000
-# In bytes. After this many additions, the error of a float32 sum is less than 1%.
+# In bytes. SentencePiece encodes longer texts as a whole. After this many additions, the error of a
+# float32 sum is less than 1%.
 LONGEST_TEXT = 100_000
 _LONGEST_WORD = 40  # bytes; longer words rarely occur again
 _SEARCHES_AT_FIRST = 50_000
 _WORDS_A_SEARCH = 32
-# In texts with at most this many ids, and words with at most this many nats per id, ids are joined
-# without adding scores. T5's pieces have up to 13.6 nats, and an unknown character has 23.6.
+# If a text has at most `_FEW_IDS` ids, and its words have at most `_NATS_AN_ID` nats per id, its
+# ids are joined without adding scores. T5's pieces have up to 13.6 nats, and an unknown character
+# has 23.6.
 _FEW_IDS = 640
 _NATS_AN_ID = 25.6
 _MARKS = ".,?!:;"
@@ -64,8 +66,8 @@ class _KnownWord(NamedTuple):
       count: the number of pieces.
       score: the absolute value of the sum of their scores, in nats.
       lead: the difference between this sum and that of the second-best pieces, in nats.
-      additions: the maximum number of pieces in any segmentation of the word, whose scores
-        SentencePiece adds.
+      additions: the maximum number of scores that SentencePiece adds for the word, which is the
+        maximum number of pieces in any of its segmentations.
     """
 
     ids: bytes
@@ -77,7 +79,8 @@ class _KnownWord(NamedTuple):
     def wins_in(self, score: float) -> bool:
         """Returns whether these pieces win in every text with at most this score, in nats."""
         # Each addition has an error of at most half the distance between neighbouring numbers. Two
-        # sums are compared, so their errors together are at most the whole distance per addition.
+        # sums are compared. So for each addition, their errors together are at most the whole
+        # distance.
         return self.lead > self.additions * _distance(score)
 
 
@@ -231,10 +234,10 @@ class _InFewIds(dict[bytes, bytes | None]):
 def _distance(score: float) -> float:
     """Returns the distance between neighbouring float32 numbers of the size of a score.
 
-    The size is taken as 1% more than the score, because the sums that are compared can be larger
-    than the score. They can be larger by their rounding error, which is less than 1%. The sum of
-    the second-best segmentation is also larger by the lead. If the lead is more than 1%, it is
-    larger than any rounding error anyway.
+    The distance is computed for 101% of the score, because the sums that are compared can be larger
+    than the score. Their rounding error is less than 1%. The sum of the second-best segmentation
+    also exceeds the score by the lead. If the lead is more than 1%, it is larger than any rounding
+    error anyway.
     """
     return math.ldexp(1.0, math.frexp(1.01 * score)[1] - _FLOAT32_BITS)
 
@@ -266,7 +269,8 @@ def _is_cut_at_spaces(model: sentencepiece_model_pb2.ModelProto) -> bool:
         and normalizer.remove_extra_whitespaces
         and normalizer.escape_whitespaces
         and not any(_SPACE in piece.piece[1:] for piece in model.pieces)
-        # Without this piece, an unknown character could be joined with one of the previous word.
+        # Without this piece, an unknown character could be joined with an unknown character of the
+        # previous word.
         and any(piece.piece == _SPACE for piece in model.pieces)
         and all(piece.score <= 0 for piece in model.pieces)
     )

@@ -8,10 +8,10 @@
         output.wait()
 
 Workers write into a temporary folder of this machine and need neither TensorFlow nor the network.
-Threads of the main process upload the files. They also upload parts, so that the next run can use
-them, on any machine, if this run is killed. If the disk has less than `FREE_BYTES` left, parts are
-removed from it after their upload, and workers write the final files of a task directly into the
-object store.
+Threads of the main process upload the files. They also upload parts. So if this run is killed, the
+next run can use the parts, even on another machine. If the disk has less than `FREE_BYTES` left,
+parts are removed from it after their upload, and workers write the final files of a task directly
+into the object store.
 
 `InPlace` has the same methods, for outputs that need no upload because workers write into them
 directly: a disk, or any output on Apache Beam.
@@ -31,7 +31,7 @@ from t0.caching.split_state import JoinParts
 from t0.files import object_facts, path_inside, paths, publishing, writing
 
 FREE_BYTES = 4 * 2**30
-# The numbers of files that are transferred, and of tasks that are published, at the same time.
+# The maximum number of simultaneous transfers of files, and of simultaneous publications of tasks.
 TRANSFERS, PUBLICATIONS = 16, 4
 
 
@@ -86,11 +86,12 @@ class Uploads(InPlace):
         self._underway: list[concurrent.futures.Future] = []
         # Path of a part of this run -> its upload.
         self._uploads: dict[str, concurrent.futures.Future] = {}
-        # Directory of a task's files -> the directory that the workers write them to.
+        # Directory of a task's files -> the directory into which the workers write these files.
         self._directories: dict[str, str] = {}
         self._earlier = {path_inside(parts_dir, name) for name in paths.list_names(parts_dir)}
         list(self._transfers.map(self._download, self._earlier))
-        # This takes a second of imports. It runs in the background, while the workers start.
+        # This call runs in the background while the workers start, because its imports take a
+        # second.
         self._transfers.submit(object_facts.prepare)
 
     def end(self) -> None:
@@ -156,7 +157,7 @@ class Uploads(InPlace):
         self._underway.append(self._publications.submit(publish_task))
 
     def _remove_part(self, path: str) -> None:
-        """Removes a part from disk and object store; cancels its upload if that has not begun."""
+        """Removes a part from disk and object store; cancels its upload if it is still waiting."""
         upload = self._uploads.pop(path, None)
         if upload and not upload.cancel():
             concurrent.futures.wait([upload])

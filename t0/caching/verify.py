@@ -6,10 +6,11 @@
     has_checksums("/data/cache/toy")     # False: SeqIO wrote it
 
 In a cache of this project, `COMPLETED` lists the files with their sizes, checksums and counts, and
-contains a checksum of itself. Other caches in SeqIO's layout, which SeqIO itself wrote or which are
-part of the published P3, have no such list. For them, three things are checked. All files that the
-file names and `info.<split>.json` announce must exist. The checksum in each record must be right.
-The number of records must equal the number of examples in `stats.<split>.json`.
+contains a checksum of itself. Other caches in SeqIO's layout have no such list. SeqIO itself wrote
+them, or they are part of the published P3. For such a cache, three things are checked. All files
+must exist; their number is in the file names and in `info.<split>.json`. The checksum in each
+record must be right. The number of records must equal the number of examples in
+`stats.<split>.json`.
 """
 
 import concurrent.futures
@@ -27,7 +28,7 @@ from t0.files.untrusted import parsed_json
 _SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
 _DESCRIPTION = re.compile(r"(?:info|stats)\.(?P<split>.+)\.json")
 _AT_ONCE = 16
-_MOST_SHARDS = 10**5  # file names have five digits for it
+_MOST_SHARDS = 10**5  # the number of files has five digits in file names
 
 
 def find_caches(directory: str) -> list[str]:
@@ -80,8 +81,8 @@ def verify_cache(
     Args:
       directory: the task's folder.
       split: the split to check; None for all.
-      contents: whether to read the records. If not, only the names and sizes of the files are
-        checked, and the checksums that an object store has recorded.
+      contents: whether to read the records. If False, three things are checked: the names and sizes
+        of the files, and the checksums that an object store has recorded.
     """
     asks_bucket = not contents and object_facts.applies(directory)
     in_bucket = object_facts.below(directory) if asks_bucket else {}
@@ -146,7 +147,8 @@ def _find_difference(
     Args:
       path: the file.
       entry: the entry, with "bytes", "sha256" and perhaps "crc32c".
-      in_bucket: the size and checksum that an object store has recorded; None if not asked.
+      in_bucket: the size and checksum that an object store has recorded; None if it was not asked
+        for them.
       contents: whether to read the file.
     """
     digest = entry["sha256"]
@@ -170,7 +172,7 @@ def _find_difference(
 def _locate_damage(path: str) -> str:
     """Returns a text in brackets about the first damaged record of a TFRecord file, or ""."""
     try:
-        if ".tfrecord-" in path:  # not a description, which is JSON
+        if ".tfrecord-" in path:  # a file with records, not a JSON file
             _count_records(path)
     except ValueError as error:
         return f" ({error})"

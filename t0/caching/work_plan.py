@@ -43,7 +43,7 @@ from t0.tasks.prompted_tasks import expand_choices
 from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies
 
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
-# On an object store a range costs about ten requests per task, so there are fewer ranges.
+# On an object store, each range takes about ten requests per task. So ranges are larger there.
 REMOTE_MIN_ROWS, REMOTE_RANGES = 10_000, 8
 _TOKENISED = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
 
@@ -77,10 +77,10 @@ class OpenedSplits:
         self._splits: dict[Data, sources.SplitRows | UserError] = {}
 
     def rows(self, data: Data) -> sources.SplitRows:
-        """Returns the rows of a split, after counting them.
+        """Opens and counts the rows of a split on first use, and returns them.
 
         Raises:
-          UserError: if they are absent or cannot be read.
+          UserError: if the rows are absent or cannot be read.
         """
         if data not in self._splits:
             try:
@@ -205,8 +205,8 @@ def _plan_row_ranges(
 def _pieces(rows: int, *, remote: bool) -> tuple[tuple[int, int], ...]:
     """Divides the rows of a split into ranges.
 
-    If the output is on a disk, a large split has a few dozen ranges, so that all cores have work
-    and a killed run loses little.
+    If the output is on a disk, a large split has a few dozen ranges. So all cores have work, and a
+    killed run loses little.
 
     Args:
       rows: the number of rows of the split.
@@ -316,9 +316,9 @@ def _spec_of_source(split: TaskSplit, options: RecordOptions, modules: Sequence[
 
 
 def _skipping() -> list[str]:
-    """Returns an addition to the key of a part if bad rows are skipped.
+    """Returns an entry for a part's key if bad rows are skipped, otherwise an empty list.
 
-    Skipping a row changes the numbers of all rows after it.
+    The key must differ, because skipping a row changes the numbers of all rows after it.
     """
     return ["skip_bad_rows"] if skips_bad_rows() else []
 
@@ -338,5 +338,5 @@ def _key_of_source(
         "data": [*data, *_skipping()],
         "code": identify_code(task, modules),
     }
-    # A hash is short. The whole text would be part of every job.
+    # The key is a short hash, because the whole text would be sent with every job.
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()

@@ -8,7 +8,7 @@ A worker gets one job at a time. If a worker dies, because the kernel's out-of-m
 or a library crashes, the run ends with an error that names the worker's job. If the parent process
 dies, the kernel kills the workers.
 
-A `ShardRunWorker` imports TensorFlow when it starts. A `RowRangeWorker` never does.
+A `ShardRunWorker` imports TensorFlow when it starts. A `RowRangeWorker` never imports TensorFlow.
 """
 
 import collections
@@ -44,8 +44,8 @@ PIPELINE_THREADS = 2
 
 # `RowRange`, `ShardRun` or `JoinParts`; only the workers import the modules of the first two.
 Job = Any
-# A function that takes a job and a report of its progress. About every half second, it is called
-# with None and None, so that it can update a live display.
+# A function that takes a job and a report of the job's progress. About every half second, it is
+# also called with None and None, so that it can update a live display.
 OnReport = Callable[[Any, Any], None]
 # A function that runs a job. Its second argument is a function that takes the job's reports.
 Execute = Callable[[Any, Callable[[Any], None]], Any]
@@ -65,11 +65,11 @@ def execute(
     Args:
       job: the job.
       make: a function that makes the parts of a job other than `JoinParts`. It returns task -> the
-        counts of its part, or the reason why there is none.
+        counts of the task's part, or the reason why there is no part.
 
     Returns:
-      for `JoinParts`, the outcome of the split. For other jobs, task -> the counts of its part, or
-      the outcome of its split if the part could not be made.
+      for `JoinParts`, the outcome of the split. For other jobs, task -> the counts of the task's
+      part. If the part could not be made, task -> the outcome of the task's split.
     """
     try:
         if isinstance(job, JoinParts):
@@ -162,9 +162,9 @@ class RowRangeWorker:
 
     Attributes:
       model: the content of the tokenizer's model file, and the id of EOS; None if there is nothing
-        to render. The content is sent instead of the path, because workers of a cluster may not
-        have the file.
-      setup: the data folders, and whether bad rows are skipped.
+        to render. The content is sent instead of the path, because the workers of a cluster may
+        have no such file.
+      setup: the settings; only the data folders, and whether bad rows are skipped, are used.
     """
 
     model: tuple[bytes, int] | None
@@ -218,7 +218,7 @@ def _limit_threads() -> None:
 
 
 def quiet() -> None:
-    """Suppresses the warnings, and less severe messages, of TensorFlow and SeqIO."""
+    """Suppresses all messages of TensorFlow and SeqIO except errors."""
     from absl import logging
 
     from t0.compat import tf
@@ -261,7 +261,7 @@ def in_processes(
       on_report: a function that takes a job and its report.
       workers: the maximum number of processes.
       doing: the verb for the message if a worker dies.
-      kept: the end of this message, which says how to continue.
+      kept: the end of the message if a worker dies, which says how to continue.
 
     Raises:
       UserError: if a worker dies, or `start` raises a `UserError`.

@@ -39,7 +39,7 @@ class RowBatch:
       origins: for each text, the name of its field or the index of its prompt.
       is_field: whether each text is a field, bool [texts].
       numbers: for each prompted text, the number of its example among the prompt's examples. The
-        example has the same number, `idx`, in the scores. For each field, -1.
+        example has the same number, `idx`, in the scores. The number of a field is -1.
     """
 
     rows: list[int]

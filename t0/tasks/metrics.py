@@ -137,8 +137,7 @@ METRICS: dict[str, Metric] = {
 # has no answer choices, it has the metrics that it names instead.
 _TABLES = {"glue": glue_utils.GLUE_METRICS, "super_glue": glue_utils.SUPERGLUE_METRICS}
 
-# In T5's tables, the metrics of these datasets do not fit the outputs of prompts. They are
-# replaced.
+# These metrics replace the entries of T5's tables that do not fit the outputs of prompts.
 _FORCED: dict[tuple[str, str | None], list[Metric]] = {
     ("super_glue", "wsc.fixed"): [t5.accuracy],
     ("super_glue", "multirc"): [t5.accuracy],
