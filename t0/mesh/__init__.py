@@ -1,4 +1,4 @@
-"""Splits a run over devices, and plans the memory and time that it needs on a TPU slice.
+"""Splits a run over devices, and plans the memory and time that the run needs on a TPU slice.
 
 For a run on this machine:
     devices            the mesh of this machine's GPUs, or of one device; the type of activations

@@ -48,7 +48,8 @@ _DEVICES = ("accel[0-9]*", "vfio/[0-9]*")
 _OF_TPU_ENV = re.compile(r"^(\w+): '(.*)'$", re.M)
 IMAGE, POD_IMAGE = "tpu-vm-tf-2.15.1-se", "tpu-vm-tf-2.15.1-pod-se"
 IMAGES = f"{IMAGE}, on a slice {POD_IMAGE}"
-# If these are set, TensorFlow loads the PJRT plugin. The instructions for -pjrt images set both.
+# If one of these variables is set, TensorFlow loads the PJRT plugin. The instructions for -pjrt
+# images set both.
 PJRT_VARIABLES = ("NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH")
 LIBRARIES = (
     "libtensorflow_framework.so.2",
@@ -92,13 +93,13 @@ class Machine:
       missing: the packages that TensorFlow needs to look up a TPU by name, but that are not
         installed.
       on_google: whether a metadata server answers.
-      project: the Google Cloud project, from the flag or otherwise from the metadata server; "" if
-        neither has it.
+      project: the Google Cloud project. It is from the flag or, if the flag is not set, from the
+        metadata server; "" if neither has it.
       zone: the zone, from the same sources as `project`.
       worker: the number of this host in its slice; "" outside TPU VMs.
       accelerator_type: the slice that this host belongs to, such as "v3-32"; "" outside TPU VMs.
-      image: the runtime version of this host; "" if the metadata server does not have it.
-      node: the answer of the TPU API about the TPU; None if it was not asked.
+      image: the runtime version of this host; "" if the metadata server has no version.
+      node: the answer of the TPU API about the TPU; None if the API was not asked.
     """
 
     tpu: str
@@ -181,7 +182,7 @@ def read_machine(
 
 
 def metadata(path: str) -> str | None:
-    """Returns a value of the metadata server; "" if it has no such value, None without a server.
+    """Returns a value of the metadata server; "" if it is missing, None if there is no server.
 
     Args:
       path: the path of the value, such as "instance/zone".
@@ -274,8 +275,9 @@ def _api() -> str:
 def _token() -> str:
     """Returns an access token for the TPU API.
 
-    If GOOGLE_APPLICATION_CREDENTIALS names a credentials file, the token is made with this file. If
-    not, the token is that of this machine's service account, or else that of the user's login.
+    If GOOGLE_APPLICATION_CREDENTIALS names a credentials file, the token is made with this file.
+    Otherwise, it is the token of this machine's service account. If there is no service account, it
+    is the token of the user's login.
 
     Raises:
       LookupError: if there are no credentials.

@@ -1,4 +1,4 @@
-"""Compiles functions of tensors with XLA on CPUs, and defines sums and maxima that compile well.
+"""Compiles functions of tensors with XLA on CPUs. Defines sums and maxima that XLA compiles well.
 
     @xla_compiled
     def mean_square(x):
@@ -17,10 +17,10 @@ from typing import Any
 from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
 
-# From this number of elements on, the faster execution outweighs the compilation time.
+# If a tensor has at least this many elements, the faster execution outweighs the compilation time.
 WORTH_COMPILING = 1 << 17
-# To reduce a row, its two halves are combined until _LANES numbers remain. To sum columns, blocks
-# of _BLOCK rows are summed first.
+# To reduce a row, its two halves are combined, and this is repeated until _LANES numbers remain. To
+# sum columns, blocks of _BLOCK rows are summed first.
 _LANES, _BLOCK = 16, 32
 _compiling = contextvars.ContextVar("compiling", default=False)
 
@@ -29,8 +29,8 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a function of tensors, so that XLA compiles it for large tensors on a CPU.
 
     XLA computes element-wise operations in one pass, but needs a third of a second to compile each
-    new shape. So small tensors, and tensors on a GPU, are computed without compilation. The same
-    holds inside TensorFlow 1 loops, because a compiled call has no loop frame.
+    new shape. So small tensors, and tensors on a GPU, are computed without compilation. Functions
+    are also not compiled inside TensorFlow 1 loops, because a compiled call has no loop frame.
     """
 
     def traced(*tensors: Any) -> Any:
@@ -90,7 +90,7 @@ def softmax(x: tf.Tensor) -> tf.Tensor:
 
 
 def _fold_halves(combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    # XLA reduces a row sequentially, number by number, but adds two halves of rows with vector
+    # XLA reduces a row one number at a time, but adds the halves of rows to each other with vector
     # instructions.
     while _compiling.get() and x.shape[-1] > _LANES and x.shape[-1] % 2 == 0:
         half = int(x.shape[-1]) // 2
@@ -112,7 +112,7 @@ def column_sum(x: tf.Tensor) -> tf.Tensor:
 
 @contextlib.contextmanager
 def loops(*, as_functions: bool) -> Iterator[None]:
-    """Selects how TensorFlow builds loops in the context.
+    """Selects how TensorFlow builds loops in a `with` block.
 
     Args:
       as_functions: True to build loops as functions; False to build them as graph operations, as

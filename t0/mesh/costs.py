@@ -8,9 +8,9 @@
     costs_by_lowering(run).collectives[0].wire_bytes    # t0 plan --exact
 
 "Lowering" means building the program that each core would run. The docstrings give each formula
-with its unit. Times are estimates from a stated peak FLOP/s, utilization and link speed. Nothing
-here has been measured on a TPU. tests/mesh/mesh_formulas_test.py compares the results of the
-formulas and of lowering, and states the tolerances.
+with its unit. Times are estimates from a stated peak FLOP/s, utilization and link speed. No number
+here has been measured on a TPU. tests/mesh/mesh_formulas_test.py compares the results of formulas
+with those of lowering, and states the tolerances.
 """
 
 import dataclasses
@@ -54,8 +54,8 @@ class Collective:
       kind: "all-reduce", "all-to-all" or "permute".
       axes: the mesh axes along which the participating cores differ.
       group_size: the number of cores in a group.
-      dtype: the type in which values are sent. In groups of more than 8 cores, SimdMeshImpl sends
-        bfloat16 values as float32 by default.
+      dtype: the type in which values are sent. By default, SimdMeshImpl sends bfloat16 values as
+        float32 if a group has more than 8 cores.
       count: the number of operations in one step.
       payload_bytes: the bytes of one core's operands in one step.
       wire_bytes: the bytes that one core sends over links in one step.
@@ -93,8 +93,8 @@ class StepCosts:
         values instead of storing them.
       flops: FLOPs of matrix products.
       collectives: the collectives, with one entry for each combination of kind, axes and type.
-      tile_bytes: bytes of the position bias and mask that all layers share, padded to a TPU's
-        tiles.
+      tile_bytes: bytes of the position bias and of the mask, which all layers share. Both are
+        padded to a TPU's tiles.
       largest_memory: the layers with the most activation bytes, largest first.
       largest_flops: the layers with the most FLOPs, largest first.
       largest_communication: the layers that send the most bytes, largest first.
@@ -158,8 +158,8 @@ def _collectives(
     Args:
       program: the program of one core.
       microbatches: the number of iterations of the microbatch loop.
-      axes_of_group: function from the physical core numbers of a group to the mesh axes along which
-        these cores differ.
+      axes_of_group: a function that takes the physical core numbers of a group, and returns the
+        mesh axes along which these cores differ.
     """
     counts: Counter[tuple[str, tuple[str, ...], int, str]] = Counter()
     payloads = counts.copy()
@@ -205,7 +205,8 @@ def rings_on_busiest_link(rings: Sequence[Sequence[int]], shape: Sequence[int]) 
     Cores of one chip need no link, so the result is 0 if every ring is within one chip.
 
     Args:
-      rings: physical core numbers of each group, in ring order; all groups send at the same time.
+      rings: the physical core numbers of each group, in ring order. All groups send at the same
+        time.
       shape: the slice's shape in the order in which cores are numbered: Z, Y, X, cores of a chip.
     """
     load: dict[tuple[tuple[int, ...], int, int], int] = {}
@@ -423,7 +424,7 @@ def _largest(amounts: Counter[str]) -> tuple[LayerCost, ...]:
 
 
 def lowered_bias_and_mask_bytes(program: CoreProgram, run: PodRun) -> int:
-    """Returns `StepCosts.tile_bytes` of a lowered program; 0 if it has no position bias or mask."""
+    """Returns the bytes of position bias and mask in a lowered program (`StepCosts.tile_bytes`)."""
     sequences = run.batch_sequences // run.replicas // run.microbatches
     lengths = set(run.sequence_length.values())
     biases, sums = [0], [0]

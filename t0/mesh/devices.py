@@ -1,9 +1,9 @@
-"""Chooses the mesh of a run without `--tpu` from the devices of this machine.
+"""Chooses a mesh of this machine's devices for a run without `--tpu`.
 
 Mesh TensorFlow's defaults and all published operative configs derive the mesh shape from a TPU
 topology (`run.mesh_shape = @tpu_mesh_shape()`). Without a TPU there is no topology, so the run uses
-all GPUs of this machine, or one device if there are none. If the configuration sets a mesh shape
-explicitly, that shape is used.
+all GPUs of this machine. If there are no GPUs, it uses one device. If the configuration sets a mesh
+shape explicitly, that shape is used.
 
     arguments, note = local_arguments()
     arguments      # {"mesh_shape": "", "mesh_devices": [""]}
@@ -22,8 +22,8 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.machine import multiplies_bfloat16
 
-# The types that a run without a TPU binds in gin. In training and inference, the type of
-# activations is chosen by the function `activation_dtype` instead.
+# The types that a run without a TPU binds in gin. For training and inference, the function
+# `activation_dtype` chooses the type of activations instead.
 LOCAL_TYPES = {
     "get_variable_dtype.slice_dtype": "float32",
     "get_variable_dtype.activation_dtype": "float32",
@@ -44,7 +44,7 @@ class LocalMesh:
 
 
 def local_mesh(gpus: Sequence[str]) -> LocalMesh:
-    """Returns the default mesh: data parallelism over the GPUs; one device if there are none.
+    """Returns the default mesh: data parallelism over all GPUs, or one device if there are no GPUs.
 
     >>> local_mesh(["gpu:0", "gpu:1"])
     LocalMesh(shape='batch:2', devices=('gpu:0', 'gpu:1'))
@@ -71,7 +71,7 @@ def activation_dtype(name: str, processor: str | None = None) -> Any:
       processor: the processor's flags; by default those in Linux's /proc/cpuinfo.
 
     Raises:
-      UserError: for any other name, such as "float16", with which T5 overflows.
+      UserError: if `name` is any other name, such as "float16", in which T5's activations overflow.
     """
     from t0.compat import tf
 

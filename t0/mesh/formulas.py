@@ -12,10 +12,10 @@ all use these formulas. Their letters are sizes on one device:
     3 * product_flops(shape, share)             # one training step of a microbatch
     stored_bytes(shape, share, XLA)               # activations
 
-Each engine stores different values for the backward pass, which an instance of `StoredValues`
-describes. Tests compare the formulas with the programs of TPU cores, with TensorFlow's graphs and
-with the tensors that PyTorch stores. Parameters, optimizer slots and FLOPs are equal; the bytes of
-activations differ by at most a tenth.
+Each engine stores different values for the backward pass. For each engine, an instance of
+`StoredValues` describes them. Tests compare the formulas with the programs of TPU cores, with
+TensorFlow's graphs and with the tensors that PyTorch stores. Parameters, optimizer slots and FLOPs
+are equal. The bytes of activations differ by at most a tenth.
 """
 
 import dataclasses
@@ -103,7 +103,7 @@ class StoredValues:
       masks: values per query and key of each sequence, once per kind of attention.
       ends: values per token and each of its D elements, outside the layers.
       logits: values per target token and vocabulary row.
-      lookups: values per token and vocabulary row, for engines that look up embeddings by a product
+      lookups: values per token and vocabulary row, if the engine looks up embeddings by a product
         with one-hot vectors.
     """
 
@@ -170,7 +170,8 @@ TORCH_FUSED = StoredValues(
     ends=(2, 4),
     logits=(3, 2),
 )
-# PyTorch without memory-efficient attention, for example on a CPU, where a bias has a gradient.
+# PyTorch without memory-efficient attention, for example on a CPU if the position bias has a
+# gradient.
 TORCH_PLAIN = dataclasses.replace(
     TORCH_FUSED, attention=AttentionValues(matrices=(1, 0), queries=(1, 1), keys=(2, 0))
 )
@@ -198,9 +199,9 @@ def slots_on_device(
     Args:
       shape: the model.
       split: name of a dimension -> the number of parts into which the mesh splits it.
-      factored_from: if the two largest dimensions of a variable are at least this large, Adafactor
-        stores one vector for each of them instead of a second moment (Shazeer and Stern 2018); None
-        if no second moment is factored.
+      factored_from: the minimum size of a variable's two largest dimensions for which Adafactor
+        factors the second moment: it stores a vector for each of the two dimensions instead of a
+        matrix (Shazeer and Stern 2018). None if no second moment is factored.
       moments: the number of additional moments of the same size as each variable: 1 for AdamW, or
         for Adafactor with `beta1`.
     """
@@ -256,7 +257,7 @@ def product_flops(shape: ModelShape, share: Share, *, predicted: float = 1.0) ->
 
 
 def lookup_flops(shape: ModelShape, share: Share) -> int:
-    """Returns the FLOPs of a forward pass's lookups, if they are products with one-hot vectors.
+    """Returns the FLOPs of a forward pass's lookups, computed as products with one-hot vectors.
 
     The lookups are those of embeddings and position biases. The backward pass takes the same number
     of FLOPs, because only one operand of these products needs a gradient.
@@ -271,12 +272,12 @@ def lookup_flops(shape: ModelShape, share: Share) -> int:
 def model_axis_elements(shape: ModelShape, share: Share, *, train: bool) -> int:
     """Returns the number of activations that one core all-reduces over the model axis.
 
-    The number is for one microbatch. The forward pass all-reduces after the last product of each
-    sublayer and after each embedding lookup: (2 layers + 1) B L D in the encoder and
-    (3 layers + 1) B L D in the decoder. The backward pass all-reduces the same number, for the
+    The number is for one microbatch. The forward pass all-reduces activations after the last
+    product of each sublayer and after each embedding lookup: (2 layers + 1) B L D in the encoder
+    and (3 layers + 1) B L D in the decoder. The backward pass all-reduces the same number, for the
     gradients of the sublayers' inputs, of the encoder's output and of the decoder's output (from
-    the logits). The gradients of the lookups need none. The softmax over a split vocabulary also
-    all-reduces scalars for each token, which the formula omits.
+    the logits). The gradients of the lookups need no all-reduce. The softmax over a split
+    vocabulary also all-reduces scalars for each token, which the formula omits.
     """
     inputs = share.rows * share.inputs * shape.d_model
     targets = share.rows * share.targets * shape.d_model
@@ -335,7 +336,7 @@ def _attention(
 
 
 def _tokens(shape: ModelShape, share: Share, stored: StoredValues, sublayers: int) -> int:
-    """Returns the bytes that a block stores outside attention, which grow with the tokens.
+    """Returns a block's stored bytes outside attention, which are proportional to the tokens.
 
     These are the bytes of the block's norms, residual sums and feed-forward layer. A block has two
     sublayers in the encoder and three in the decoder.
@@ -382,7 +383,8 @@ def recomputed_bytes(shape: ModelShape, share: Share) -> int:
     """Returns the peak bytes of a training step if XLA recomputes element-wise values.
 
     The peak is at the start of the backward pass or at the end of the decoder's backward pass. At
-    that end, memory holds two gradients of the encoder's output for each layer of the decoder.
+    the end of the decoder's backward pass, memory holds two gradients of the encoder's output for
+    each layer of the decoder.
     """
     encoder, decoder = layer_bytes(shape, share, XLA_RECOMPUTED)
     gradients = share.rows * (2 * share.inputs + 6 * share.targets) * shape.d_model
@@ -395,10 +397,10 @@ def recomputed_bytes(shape: ModelShape, share: Share) -> int:
 def scoring_bytes(shape: ModelShape, share: Share) -> int:
     """Returns the peak bytes of activations in a forward pass compiled by XLA.
 
-    The peak is the largest of four numbers: the bytes of an attention layer of the encoder, of an
-    embedding lookup, of the decoder's last layer, and of the logits. An attention layer stores its
-    logits in float32, its probabilities, queries, keys and residual, and the one-hot buckets of
-    positions.
+    The peak is the largest of four numbers: the bytes of an attention layer of the encoder, the
+    bytes of an embedding lookup, the bytes of the decoder's last layer, and the bytes of the
+    logits. An attention layer stores its logits in float32, its probabilities, queries, keys and
+    residual, and the one-hot buckets of positions.
     """
     a, heads = share.bytes_each, share.on_device(shape.heads, "heads")
     inner = share.on_device(shape.inner, "heads")
@@ -435,16 +437,17 @@ def padded_bytes(shape: Sequence[int], bytes_each: int) -> int:
 
 
 def bias_and_mask_bytes(sequences: int, lengths: Sequence[int], heads: int, *, train: bool) -> int:
-    """Returns the bytes in tiles of the position bias and, in evaluation, of its sum with the mask.
+    """Returns the bytes that the position bias and its sum with the mask occupy in a TPU's tiles.
 
     TPU memory holds arrays in tiles, see `padded_bytes`. Most of T5's values fill their tiles on
-    every core. But if the last dimension of a value is attention heads, most of each tile is
+    every core. But if the last dimension of a value is the attention heads, most of each tile is
     padding, because a core has few heads. Two values have the dimensions batch, queries, keys,
     heads in this order: the position bias and, in evaluation, its sum with the mask. (In training,
     the mask separates packed segments, and the last dimension of the sum is keys.) Every layer of a
-    stack needs the same two values, so they are computed once and stored for all layers, longer
-    than any other activation. The estimate of `t0.mesh.memory` does not include the sum, because it
-    is fused into the operation that reads it. So a plan adds both values.
+    stack needs the same two values, so they are computed once and stored until the last layer. No
+    other activation is stored for longer. The estimate of `t0.mesh.memory` does not include the
+    sum, because the sum is fused into the operation that reads it. So a plan adds the bytes of both
+    values.
 
     The rule agrees with known runs of T0's authors: scoring 262,144 tokens per batch with the 11B
     model failed on a v3-128, and scoring 65,536 worked. They trained on a v3-512.

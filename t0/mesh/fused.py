@@ -1,17 +1,17 @@
 """Computes attention, GELU and RMS norms with fewer passes over memory, on CPUs and GPUs.
 
-Mesh TensorFlow computes each of these functions as a chain of small operations, and its gradient as
-another chain of the same length. On a CPU each operation is a pass over the activations, and these
-passes take a third of a training step. In this module each function is one operation with an
-explicit gradient. The results are the same. XLA compiles the element-wise parts.
+Mesh TensorFlow computes each of these functions as a chain of small operations. It computes the
+gradient as another chain of the same length. On a CPU each operation is a pass over the
+activations, and these passes take a third of a training step. In this module each function is one
+operation with an explicit gradient. The results are the same. XLA compiles the element-wise parts.
 
     with fused(model, mesh_shape, layout_rules):
         logits, loss = model.call_simple(inputs, targets, compute_loss=True)
 
-Within the context, Mesh TensorFlow calls `attention`, `gelu` and `rms_norm` of this module instead
-of its own functions. It still calls its own functions in two cases that this module does not
-support: if a layout splits lengths or channels, and for attention with extra logits or a z-loss.
-Runs on a TPU do not use this module, because XLA already fuses operations there.
+In the `with` block, Mesh TensorFlow calls `attention`, `gelu` and `rms_norm` of this module instead
+of its own functions. This module does not support layouts that split lengths or channels, or
+attention with extra logits or a z-loss. In these cases, Mesh TensorFlow still calls its own
+functions. Runs on a TPU do not use this module, because XLA already fuses operations there.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _published_rms_norm = transformer.sublayer_rms_norm
 # GELU approximated with tanh (Hendrycks and Gimpel 2016): x * sigmoid(x * (L + C * x^2)).
 _LINEAR = 2 * np.sqrt(2 / np.pi)
 _CUBIC = 0.044715 * _LINEAR
-# If a layout splits one of these dimensions, a slice holds only parts of rows.
+# If a layout splits one of these dimensions, a device's slice holds only parts of rows.
 _UNSPLIT_DIMS = ("length", "memory_length", "d_kv", "d_model")
 
 
@@ -58,7 +58,7 @@ def fused(model: Any, mesh_shape: Any, layout_rules: Any) -> Iterator[None]:
 
 
 def splits_rows(mesh_shape: Any, layout_rules: Any) -> bool:
-    """Returns whether a layout splits lengths or channels, so that slices have parts of rows."""
+    """Returns whether a layout splits lengths or channels. If so, a slice has no whole rows."""
     dims = (mtf.Dimension(name, 0) for name in _UNSPLIT_DIMS)
     sizes = (mtf.tensor_dim_to_mesh_dim_size(layout_rules, mesh_shape, dim) for dim in dims)
     return any(size > 1 for size in sizes)
@@ -66,7 +66,7 @@ def splits_rows(mesh_shape: Any, layout_rules: Any) -> bool:
 
 @contextlib.contextmanager
 def _replace_norms(model: Any) -> Iterator[None]:
-    """Replaces the RMS norms in a model's lists of sublayer functions within the context."""
+    """Replaces the RMS norms in a model's lists of sublayer functions during a `with` block."""
     published = {(layers, name): getattr(layers, name) for layers, name in _sublayers(model)}
     try:
         for (layers, name), functions in published.items():
@@ -107,9 +107,10 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
 ) -> mtf.Tensor:
     """Computes dot-product attention in batched matrix products.
 
-    The arguments and the result are those of Mesh TensorFlow's `attention`, which is slower. Its
-    einsums use the order [batch, length, heads, channels], so each operand is copied into another
-    order. Its softmax and gradient are chains of small operations.
+    The arguments and the result are those of Mesh TensorFlow's `attention`, which is slower. The
+    einsums of Mesh TensorFlow use the order [batch, length, heads, channels], so each operand is
+    copied into another order. Mesh TensorFlow's softmax and gradient are chains of small
+    operations.
 
     If dropout is the same for all queries, as in T5, it is applied to the values instead of the
     weights. The sums are the same, and there are fewer values than weights.
@@ -173,7 +174,7 @@ def _attend_in_mesh(
         mtf.transpose(k, mtf.Shape([*shared, memory_dim, key_dim])),
         mtf.transpose(v, mtf.Shape([*shared, memory_dim, value_dim])),
     ]
-    if float32_logits:  # after the transposition, because fewer bytes are faster to transpose
+    if float32_logits:  # after the transposition, which is faster with fewer bytes
         operands[:2] = map(mtf.to_float, operands[:2])
     bias_has = [bias is not None and dim in bias.shape.dims for dim in weights_shape.dims]
     if bias is not None:
@@ -221,8 +222,8 @@ def _attend(
       v: the values, [B, M, D].
       bias: the bias of the logits; None if there is none.
       bias_has: for each dimension of the weights, whether the bias also has it.
-      types: the type of the returned weights, and the type of `v` as the last entry. If both are to
-        be the same, one entry is enough.
+      types: the type of the returned weights, followed by the type of `v`. If both types are the
+        same, one entry is enough.
 
     Returns:
       the attended values [B, ..., D], and the weights [B, ..., M].

@@ -2,18 +2,18 @@
 
 Mesh TensorFlow embeds a token as `one_hot(id) @ table`, and computes a target's log-probability as
 `sum(one_hot(id) * log_softmax(logits))`. Both products suit a TPU, and work with a vocabulary that
-is split over cores. On a CPU or GPU that holds the whole table, they are up to half of a small
-model's FLOPs. A gather gives the same values and gradients.
+is split over cores. But on a CPU or GPU that holds the whole table, these products are up to half
+of a small model's FLOPs. A gather gives the same values and gradients.
 
 `bind_gather_embedding` binds `GatherVocabEmbedding` to Mesh TensorFlow's gin parameter
 `get_vocab_embedding_cls.cls`. Call it after gin files are parsed and before a model is lowered:
 
     bind_gather_embedding("batch:2", "batch:batch,vocab:model")     # True: models gather
 
-The function does nothing on a TPU, if the layout splits the vocabulary, or if the user bound
-another class. The embedding's variable has the same name, type and initial values as Mesh
-TensorFlow's, so checkpoints do not change. The operative config does not change either, because gin
-omits classes.
+The function does nothing in three cases: on a TPU, if the layout splits the vocabulary, and if the
+user bound another class. The embedding's variable has the same name, type and initial values as
+Mesh TensorFlow's, so checkpoints do not change. The operative config does not change either,
+because gin omits classes.
 
 Ids must be within the vocabulary. For any other id, a one-hot vector would be all zeros, but a
 gather raises an error.
@@ -60,7 +60,7 @@ class GatherVocabEmbedding(transformer.VocabEmbedding):
         return rows
 
     def hidden_to_logits(self, hidden: mtf.Tensor, context: Any) -> mtf.Tensor:
-        """Returns the logits of all tokens for the states `hidden`, in the type of activations."""
+        """Returns the logits of the whole vocabulary for each state, in the type of activations."""
         stored = self._embedding_weights
         self._embedding_weights = mtf.cast(stored, hidden.dtype)
         try:
@@ -138,7 +138,7 @@ class _LookUp(mtf.Operation):
 
 
 class _SumRows(mtf.Operation):
-    """Computes the gradient of `_LookUp`: adds dy [*I, *R] to rows ids [*I] of zeros [V, *R]."""
+    """Computes the gradient of `_LookUp`: zeros [V, *R], plus dy [*I, *R] in the rows ids [*I]."""
 
     def __init__(self, dy: mtf.Tensor, ids: mtf.Tensor, shape: mtf.Shape) -> None:
         super().__init__([dy, ids], name="sum_rows")
@@ -167,7 +167,7 @@ class _SumRows(mtf.Operation):
 
 
 def looked_up_rows(gradient: mtf.Tensor) -> list[tuple[mtf.Tensor, mtf.Tensor]] | None:
-    """Returns the gradients of the single lookups whose sum is the gradient of a table.
+    """Splits the gradient of a table into the gradients of its lookups.
 
     Args:
       gradient: the gradient of a table, [vocab, ...].
@@ -192,8 +192,9 @@ def target_log_probabilities(
     Args:
       logits: [..., vocab], of any floating type; the function computes in float32.
       targets: int [...], with the same dimensions as the logits, except for the vocabulary.
-      vocab_dim: the vocabulary's dimension. If it is not the last dimension of the logits, or if
-        the other dimensions are in another order, one-hot vectors are used instead of a gather.
+      vocab_dim: the vocabulary's dimension. One-hot vectors are used instead of a gather if this is
+        not the last dimension of the logits, or if the other dimensions of logits and targets are
+        in different orders.
     """
     logits = mtf.cast(logits, tf.float32)
     if logits.shape.dims != [*targets.shape.dims, vocab_dim]:

@@ -2,7 +2,7 @@
 
 Mesh TensorFlow's own model function builds the program with `SimdMeshImpl` over a simulated device
 assignment. Code and gin configuration are the same as in a run on the pod. The result is a
-TensorFlow graph that is only read, never run.
+TensorFlow graph. This project reads the graph, but never runs it.
 
     from t0.mesh.pod_run import read_pod_run
 
@@ -10,8 +10,8 @@ TensorFlow graph that is only read, never run.
     program = read_program(lowered.graph, lowered.fetches)
     [step.kind for step in program.steps]
 
-A program contains only the operations that its fetches need. It has no initializers and no copies
-between master variables and their slices, because these run on hosts. All microbatches are computed
+A program contains only the operations that its fetches need. It has no initializers and does not
+copy between master variables and their slices, because hosts do both. All microbatches are computed
 by one `while` loop, whose body occurs once in the program. `ProgramStep.in_loop` marks the steps
 that the loop repeats.
 """
@@ -88,14 +88,14 @@ def _fetches(spec: Any, mode: str) -> tuple[Any, ...]:
 
 
 def _estimator_mode(mode: str) -> str:
-    from t0.compat import tf_estimator  # imported here, because it is slow
+    from t0.compat import tf_estimator  # imported here, because the import is slow
 
     keys = tf_estimator.ModeKeys
     return {"train": keys.TRAIN, "perplexity_eval": keys.EVAL}.get(mode, keys.PREDICT)
 
 
 def placeholders(run: PodRun) -> dict[str, tf.Tensor]:
-    """Returns placeholders for a batch's features; packed ones have segments and positions."""
+    """Returns placeholders for a batch's features; if packed, also for segments and positions."""
     names = _TRAIN_FEATURES if run.packed else _FEATURES.get(run.mode, ("inputs", "targets"))
     length = run.sequence_length
     return {
@@ -141,7 +141,7 @@ def _model_fn(run: PodRun) -> Callable[..., Any]:
 
 
 def _context(slice_: Topology) -> Any:
-    """Returns a substitute for TPUEstimator's context, with the attributes that are read."""
+    """Returns a substitute for TPUEstimator's context, with all attributes that `lower` needs."""
     return types.SimpleNamespace(
         num_hosts=slice_.hosts,
         num_replicas=slice_.cores,

@@ -7,8 +7,8 @@ program:
   that read their results. Such a result is stored only if a matrix product, a collective or another
   operation that cannot be fused reads it. Otherwise it is recomputed from its sources.
 - A value lives from the step that computes it to the last step that reads it. If a fused operation
-  reads it, it lives until the last step that reads the fused operation's result. So values of the
-  forward pass often live until the backward pass.
+  reads the value, the value lives until the last step that reads the fused operation's result. So
+  values of the forward pass often live until the backward pass.
 - Sums over microbatches and assignments to variables happen in place, as early as possible.
 - Values that the microbatch loop reads from outside live throughout the loop.
 
@@ -111,7 +111,7 @@ def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
 
 
 def _move_sinks_early(program: CoreProgram) -> list[ProgramStep]:
-    """Returns the steps in an order that updates each variable as soon as its gradient is ready.
+    """Returns the steps in an order that updates each variable as soon as its gradient exists.
 
     Mesh TensorFlow's program first computes all gradients, then sums them and updates all
     variables. A compiled program sums a gradient and updates its variable as soon as the gradient
@@ -174,8 +174,9 @@ class _Liveness:
         self._resolve_views()
         self._resident: set[int] = set()
         self._weights: set[int] = set()
-        # `_constants` has the values that depend only on constants. Of those with the same shape
-        # and type, only one is stored: `_shared` maps the shape and type to it.
+        # `_constants` has the values that depend only on constants. If several of them have the
+        # same shape and type, only one is stored. `_shared` maps the shape and type to the stored
+        # value.
         self._constants: set[int] = set()
         self._shared: dict[ProgramValue, int] = {}
         self._sources: dict[int, tuple[int, ...]] = {}

@@ -6,10 +6,10 @@
     print(plan_text(plan))                         # fits on a screen
 
 A plan is one JSON object. Its bytes and FLOPs follow from the configuration. Only the bytes of
-activations are an estimate, which `t0.mesh.formulas` makes, or `t0.mesh.memory` with --exact. Times
-follow from stated assumptions: a utilization of the peak FLOP/s, links at full speed, and no
-overlap of computation and communication. If a run cannot work, planning ends with an error before
-the program of a core is built. `t0.reports.plan_picture` draws a plan.
+activations are an estimate. With --exact, `t0.mesh.memory` makes this estimate. Otherwise,
+`t0.mesh.formulas` makes it. Times follow from stated assumptions: a utilization of the peak FLOP/s,
+links at full speed, and no overlap of computation and communication. If a run cannot work, planning
+ends with an error before the program of a core is built. `t0.reports.plan_picture` draws a plan.
 """
 
 import dataclasses
@@ -186,8 +186,8 @@ def _batch(run: PodRun) -> dict[str, Any]:
 
 def _memory(run: PodRun, costs: StepCosts) -> dict[str, int]:
     temporary = costs.temporary_bytes
-    # The values in `tile_bytes` are stored even if XLA recomputes others, because every layer reads
-    # them.
+    # XLA stores the values in `tile_bytes` even if it recomputes other values, because every layer
+    # reads them.
     fixed = costs.weights_bytes + costs.optimizer_bytes + costs.tile_bytes
     total = fixed + sum(temporary.values())
     return {
@@ -204,7 +204,7 @@ def _memory(run: PodRun, costs: StepCosts) -> dict[str, int]:
 
 
 def verdict(memory: dict[str, int], slice_name: str) -> dict[str, str]:
-    """Returns whether the program fits into a core's memory, as a word and a reason."""
+    """Decides whether the program fits into a core's memory. Returns a word and a reason."""
     total, recomputed, usable = (memory[key] for key in ("total", "total_recomputed", "usable"))
     numbers = f"{gib(total)} of {gib(usable)} usable on a core of {slice_name}"
     if total <= usable:
@@ -224,7 +224,7 @@ def verdict(memory: dict[str, int], slice_name: str) -> dict[str, str]:
 
 
 def gib(size: float) -> str:
-    """Returns bytes as text in GiB.
+    """Formats a number of bytes in GiB.
 
     >>> gib(3 * 2**29)
     '1.50 GiB'

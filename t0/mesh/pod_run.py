@@ -47,7 +47,7 @@ class PodRun:
       batch_sequences: the number of sequences in the global batch.
       microbatches: the number of microbatches of a replica, which are computed one after the other.
       vocabulary_size: the number of ids of the SentencePiece vocabulary, before the model pads it.
-      train_steps: the step at which training stops. It also counts the steps of pretraining.
+      train_steps: the step at which training stops. This number includes the steps of pretraining.
       packed: whether examples are packed, with segment ids and positions.
     """
 
@@ -76,7 +76,7 @@ class PodRun:
 
     @property
     def tokens_of_batch(self) -> int:
-        """The number of tokens in the global batch, inputs and targets together."""
+        """The number of tokens in the global batch, which counts inputs and targets."""
         return self.batch_sequences * sum(self.sequence_length.values())
 
     def split(self, dimension: str) -> int:
@@ -112,7 +112,7 @@ def configured_vocabulary_size() -> tuple[int, str]:
 
 
 def _run_parameter(name: str) -> Any:
-    """Returns the value of a parameter of Mesh TensorFlow's `run`: gin's, or else the default."""
+    """Returns a parameter of Mesh TensorFlow's `run`: the value bound in gin, or the default."""
     return bound(f"run.{name}", _RUN_DEFAULTS[name])
 
 

@@ -4,9 +4,9 @@
     print(sweep_text(rows))
 
 Each combination of slice, model parallelism and batch is bound in gin and planned. If a combination
-cannot work, its row contains the reason. The runs that fit into memory come first, then those that
-fit if XLA recomputes values, then the others. Within each of these groups, the fastest run is
-first.
+cannot work, its row contains the reason. The runs that fit into memory come first. Then come the
+runs that fit if XLA recomputes values, and then all other runs. Within each of these groups, the
+fastest run is first.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ def parse_axes(words: Sequence[str]) -> dict[str, list[Any]]:
     """Parses the values of each axis from words such as "tpu=v3-128,v3-256".
 
     Raises:
-      UserError: if an axis is unknown, or a value is not a number although its axis needs numbers.
+      UserError: if an axis is unknown, or if an axis needs numbers but a value is not a number.
     """
     axes: dict[str, list[Any]] = {}
     for word in words:
@@ -108,7 +108,7 @@ def _plan_combination(values: Mapping[str, Any], options: PlanOptions) -> Planne
 
 
 def sweep_text(rows: Sequence[PlannedCombination]) -> str:
-    """Returns the ranked table, and a line that names the best row with the reason."""
+    """Returns the ranked table, followed by a line that names the best rows."""
     names = list(rows[0].values)
     header = (*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h")
     planned = [_cells(row, names) for row in rows if row.plan]
@@ -137,7 +137,7 @@ def _cells(row: PlannedCombination, names: Sequence[str]) -> list[str]:
 
 
 def best(rows: Sequence[PlannedCombination]) -> str:
-    """Returns a text that names the fastest row that fits, and the one with fewest core-seconds."""
+    """Returns a text that names the fastest and the cheapest (in core-seconds) row that fit."""
     usable = [row for row in rows if row.rank[0] <= _RANKS[RECOMPUTES]]
     if not usable:
         return "best: none fits"

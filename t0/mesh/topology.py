@@ -6,9 +6,9 @@
     >>> device_assignment(topology("v3-8")).num_replicas      # TensorFlow's own class
     8
 
-This module does not need a TPU. Slices of v2 and v3 are 2-D (Z is 1), those of v4 are 3-D. Every
-chip has two cores, and each core runs its own program. The "megacore" of v4 (one program for both
-cores) is not modeled. The compute and HBM of each generation's chip are Google's numbers:
+This module does not need a TPU. Slices of v2 and v3 are 2-D (Z is 1), and slices of v4 are 3-D.
+Every chip has two cores, and each core runs its own program. The "megacore" of v4 (one program for
+both cores) is not modeled. The compute and HBM of each generation's chip are Google's numbers:
 cloud.google.com/tpu/docs/v2, v3, v4. The link speeds of v2 and v3 are from Jouppi et al. 2020, "A
 domain-specific supercomputer for training deep neural networks" (4 links per chip; in each
 direction 496 Gbit/s for v2, 656 Gbit/s for v3). The link speed of v4 follows from its all-reduce
@@ -38,7 +38,7 @@ class Generation:
     Attributes:
       hbm_bytes: high-bandwidth memory of a core (half of its chip's memory).
       reserved_bytes: the part of this memory that XLA reserves. XLA's out-of-memory messages report
-        the rest, such as "15.48G hbm" of 16 on v3.
+        the rest. For the 16 GiB of a v3 core, they report "15.48G hbm".
       peak_flops: FLOP/s of a core in bfloat16 matrix products (half of its chip's FLOP/s).
       link_bytes_per_second: the speed of one inter-chip link in one direction.
     """
@@ -114,7 +114,7 @@ class Topology:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """The sizes of the slice in the order that numbers its cores: Z, Y, X, cores of a chip."""
+        """The sizes of the slice in the order of core numbers: Z, Y, X, cores of a chip."""
         x, y, z = self.chips
         return (z, y, x, CORES_PER_CHIP)
 
@@ -128,8 +128,8 @@ def topology(name: str) -> Topology:
     """Returns the slice with a name such as "v3-512"; "16x16" is a v3 slice of 16 x 16 chips.
 
     Raises:
-      UserError: if the name is unknown (the message lists the known names), or a side is neither 1
-        nor even.
+      UserError: if the name is unknown, or the number of chips along a side is neither 1 nor even.
+        For an unknown name, the message lists the known names.
     """
     if name in SLICES:
         return Topology(name, SLICES[name], GENERATIONS[name.partition("-")[0]])
@@ -145,9 +145,9 @@ def topology(name: str) -> Topology:
 def device_assignment(slice_: Topology) -> Any:
     """Returns TensorFlow's `DeviceAssignment` over the simulated devices of a slice.
 
-    TensorFlow's own function assigns the devices, as for a TPUEstimator. Replica i is the i-th core
-    if cores are numbered along Z, then Y, then X, then within a chip. Each host has a 2 x 2 square
-    of chips.
+    TensorFlow's own function assigns the devices, as for a TPUEstimator. Cores are numbered along
+    Z, then Y, then X, then within a chip. Replica i is core i. Each host has a 2 x 2 square of
+    chips.
     """
     from t0.compat import tpu_device_assignment, tpu_topology
 
