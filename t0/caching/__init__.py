@@ -17,7 +17,7 @@ tokenizing      tokenises texts with a cache of words
 split_state     tracks the finished pieces of a split, and decides whether it may be published
 parts           writes and reads files with the records of one piece of a split
 cache_files     writes, describes, publishes and reads the final files of a cache
-record_rows     records from which row of a dataset each record was made
+record_rows     stores the dataset row from which each record was made
 provenance      records the inputs of a task's cache, and finds inputs that changed later
 referenced_code finds the code and the files that a task's steps refer to
 workers         runs jobs in worker processes on this machine

@@ -165,7 +165,7 @@ def write_provenance(directory: str, made_from: Mapping[str, Any]) -> None:
 
 
 def read_provenance(directory: str) -> dict[str, Any] | None:
-    """Returns the record of a cache's inputs; None if there is none.
+    """Returns the record of a cache's inputs; None if the cache has no record.
 
     Raises:
       OSError: if the record cannot be read.

@@ -207,7 +207,8 @@ class _RawRow(NamedTuple):
     Attributes:
       number: the number of the row in its split.
       hidden: whether its label is withheld.
-      document: the serialized entry `document` of its records; empty if they have none.
+      document: the serialized entry `document` of the row's records; empty if the records have no
+        such entry.
     """
 
     number: int

@@ -39,7 +39,7 @@ class InPlace:
     """An output into which the workers write directly."""
 
     def find_part(self, path: str) -> str | None:
-        """Returns the path from which to read a part of an earlier run; None if there is none."""
+        """Returns the path of the part that an earlier run made; None if no run made the part."""
         return path
 
     def place_job(self, job: Any) -> Any:
@@ -116,7 +116,7 @@ class Uploads(InPlace):
                 paths.copy(path, self._local(path))
 
     def find_part(self, path: str) -> str | None:
-        """Returns the path from which to read a part of an earlier run; None if there is none."""
+        """Returns the path of the part that an earlier run made; None if no run made the part."""
         return self._nearest(path) if path in self._earlier else None
 
     def place_job(self, job: Any) -> Any:

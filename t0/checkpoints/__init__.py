@@ -14,10 +14,10 @@
 | `formats` | the base classes of all formats: `CheckpointSource` and `CheckpointTarget` |
 | `mtf` | Mesh TensorFlow's model directories |
 | `bundle`, `saver_messages` | TensorFlow's checkpoint files, and the protocol buffers in them |
-| `operative_config` | reads, writes and checks the gin file next to a checkpoint |
+| `operative_config` | the gin file next to a checkpoint: reads, writes and checks it |
 | `hugging_face` | Hugging Face's folders and their config.json |
 | `weight_files` | safetensors, and PyTorch's pickles if they can be read safely |
-| `look_alikes` | reports adapters, and lists the checkpoints in subfolders |
+| `look_alikes` | folders that only look like checkpoints, such as adapters |
 | `tokenizer`, `tokenizer_json` | a checkpoint's SentencePiece model or `tokenizer.json` |
 | `t5x`, `t5x_files` | T5X's checkpoints; its msgpack index and zarr arrays |
 | `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |

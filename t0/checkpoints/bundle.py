@@ -8,18 +8,18 @@
     writer.add("shared/embedding", array)
     writer.finish()                          # writes the index, which completes the checkpoint
 
-The data files hold the tensors' bytes. The index file, `PREFIX.index`, says where each tensor is.
-It is a sorted table in LevelDB's format: blocks of key-value entries, then a block that says where
-these blocks are, then a footer. Each block is followed by its compression type and its checksum.
-Within a block, a key is stored without the prefix that it shares with the key before it. The value
-of the key "" is a `BundleHeaderProto`. Every other key is a tensor's name, and its value is a
-`BundleEntryProto`.
+The data files hold the tensors' bytes. The index file, `PREFIX.index`, contains the location of
+each tensor. It is a sorted table in LevelDB's format: blocks of key-value entries, then a block
+with the locations of these blocks, then a footer. Each block is followed by its compression type
+and its checksum. Within a block, a key is stored without the prefix that it shares with the key
+before it. The value of the key "" is a `BundleHeaderProto`. Every other key is a tensor's name, and
+its value is a `BundleEntryProto`.
 
-Why not TensorFlow? It is a library of 500 MB and copies whole tensors several times. This module
-holds one tensor in memory at a time, so a checkpoint may be larger than memory. It reads the same
-files as TensorFlow's C++ classes BundleReader and table::Table. Checkpoints written within Google
-have blocks compressed with Snappy, which this module can read. Like TensorFlow, it writes
-uncompressed blocks.
+This module does not use TensorFlow, because TensorFlow is a library of 500 MB and copies whole
+tensors several times. This module holds one tensor in memory at a time, so a checkpoint may be
+larger than memory. It reads the same files as TensorFlow's C++ classes BundleReader and
+table::Table. It can also read blocks compressed with Snappy, which checkpoints written within
+Google have. Like TensorFlow, it writes uncompressed blocks.
 
 Files are little-endian. TensorFlow writes big-endian files only on big-endian machines.
 """
@@ -114,7 +114,7 @@ class BundleReader(contextlib.AbstractContextManager):
         """Returns the numpy dtype of a tensor.
 
         Raises:
-          UserError: for a dtype that T5 checkpoints never have, such as strings.
+          UserError: if the tensor has a dtype that never occurs in T5 checkpoints, such as strings.
         """
         number = self.entries[name].dtype
         if number not in _DTYPES:
@@ -183,7 +183,8 @@ class BundleWriter:
 
     Args:
       prefix: the checkpoint's path without `.index`, in an existing folder.
-      shard_bytes: once a data file has this size, the next tensor goes into a new file.
+      shard_bytes: the size in bytes at which a data file is full. The next tensor goes into a new
+        file.
     """
 
     def __init__(self, prefix: Path, *, shard_bytes: int = _SHARD_BYTES) -> None:
@@ -265,7 +266,7 @@ def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
 
 
 def write_index(entries: Mapping[str, BundleEntry], *, shards: int) -> bytes:
-    """Encodes the index of a checkpoint that has these entries and `shards` data files."""
+    """Encodes the index of a checkpoint with the given entries in `shards` data files."""
     header = BundleHeader(num_shards=shards, version={"producer": 1})
     rows = [(b"", header.SerializeToString())]
     rows += sorted((name.encode(), entry.SerializeToString()) for name, entry in entries.items())
@@ -282,7 +283,7 @@ def _read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
     for _, value in _read_block(data, index_handle):
         handle, _ = _read_handle(value, 0)
         read_bytes += handle[1]
-        if read_bytes > len(data):  # two references to one block, which no writer makes
+        if read_bytes > len(data):  # two references to one block, which no valid index has
             raise DamagedIndexError("its blocks are larger than the file")
         for key, proto in _read_block(data, handle):
             if key:
@@ -350,7 +351,7 @@ def _write_table(rows: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def _separator(last: bytes, following: bytes | None) -> bytes:
-    """Returns a short key >= `last` and < `following` (None at the end), chosen as in LevelDB."""
+    """Returns LevelDB's choice of a short key >= `last` and < `following` (None at the end)."""
     if following is None:
         for position, byte in enumerate(last):
             if byte != 0xFF:

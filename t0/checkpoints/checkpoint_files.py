@@ -41,9 +41,9 @@ def latest(model_dir: str) -> str | None:
     """Returns the checkpoint from which training resumes; None for a new model.
 
     Usually this is the checkpoint that the file `checkpoint` names, as in TensorFlow. But if a run
-    was killed before it wrote that file, or if somebody deleted checkpoints, the file may be
-    missing or unreadable, or may name a checkpoint whose files are missing. In this case, the
-    newest checkpoint that is complete according to its index is returned.
+    was killed before it wrote the file, or if somebody deleted checkpoints, the file may be missing
+    or unreadable, or it may name a deleted checkpoint. Then this function returns the newest
+    checkpoint that is complete according to its index.
 
     Raises:
       UserError: if there are checkpoints, but none is complete.
@@ -69,7 +69,7 @@ def latest(model_dir: str) -> str | None:
 
 
 def named(model_dir: str) -> str | None:
-    """Returns the checkpoint that the file `checkpoint` names, if all its files exist, or None.
+    """Returns the checkpoint that the file `checkpoint` names; None if any of its files is missing.
 
     The result is also None if the file `checkpoint` cannot be read. To find missing files, this
     function looks only at the names of files and reads no data.
@@ -124,9 +124,9 @@ def select_steps(
 
     Args:
       model_dir: a folder with `model.ckpt-*` files.
-      wanted: a step, several steps, "all", or None or -1 for the latest. If a step has no
-        checkpoint, the closest one is chosen, as in T5.
-      also: the steps of further checkpoints in the folder, which have another format.
+      wanted: a step, a list of steps, or "all". None and -1 mean the latest step. If a step has no
+        checkpoint, the closest step with a checkpoint is chosen, as in T5.
+      also: the steps of other checkpoints in the folder, which are in another format.
 
     Raises:
       UserError: if the folder has no checkpoint.
@@ -191,7 +191,7 @@ def _open(checkpoint: str) -> BundleReader:
 
 
 def read_graph(variables: "Iterable[tf.Variable]") -> dict[str, tuple[tuple[int, ...], str]]:
-    """Returns name -> (shape, dtype) for a graph's variables, in the form of `read`."""
+    """Returns name -> (shape, dtype) for a graph's variables, in the same form as `read`."""
     return {v.op.name: (tuple(v.shape.as_list()), v.dtype.base_dtype.name) for v in variables}
 
 
@@ -251,12 +251,12 @@ def check_vocabulary(
     Args:
       checkpoint: a checkpoint prefix.
       vocabulary: the number of ids in the SentencePiece model, including sentinels.
-      divisor: the model pads the vocabulary to a multiple of this number (128 in T5).
+      divisor: the number of which the model's padded vocabulary size is a multiple (128 in T5).
       source: the vocabulary's path, for the message.
       rows: the padded vocabulary size of the checkpoint; None to read it from the checkpoint.
 
     Raises:
-      UserError: if the sizes differ; the message has both.
+      UserError: if the sizes differ. The message contains both sizes.
     """
     trained = vocabulary_size(checkpoint) if rows is None else rows
     padded = -(-vocabulary // divisor) * divisor
@@ -276,7 +276,7 @@ def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...
       expected: name -> (shape, dtype) of the model's variables.
 
     Raises:
-      UserError: if variables are missing or differ; the message names the first ones.
+      UserError: if variables are missing or differ. The message names the first of these variables.
     """
     present = read(checkpoint)
     differing = [
@@ -299,7 +299,7 @@ def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...
 def _describe_difference(
     checkpoint: str, differing: list[str], missing: list[str], count: int
 ) -> str:
-    """Returns the message for a checkpoint of another model: the differences, and a fix."""
+    """Returns the error message for a checkpoint of another model: the differences and a fix."""
     folder = os.path.dirname(checkpoint)  # noqa: PTH120 (gs:// paths)
     lines = [f"  {line}" for line in differing[:_SHOWN]]
     if len(differing) > _SHOWN:

@@ -1,4 +1,4 @@
-"""Compares two checkpoints of any formats, by their tensors or by the logits of their models.
+"""Compares the tensors of two checkpoints, or the logits of their models, in any formats.
 
     comparison = compare("/models/t0_3b", "/models/t0_3b_mtf")
     comparison.same, comparison.rows
@@ -36,11 +36,11 @@ class Difference:
 
     Attributes:
       name: the tensor's canonical name.
-      verdict: "same", "only in A", "only in B", or what differs: "shape", "values", or "dtype" if
+      verdict: "same", "only in A", "only in B", "shape" or "values" if these differ, or "dtype" if
         only the dtypes differ.
       largest: the largest absolute difference between elements at the same position. It is infinite
         if a value is NaN, and NaN if the values were not compared.
-      detail: the dtypes or shapes, if they differ.
+      detail: the two dtypes or shapes, if they differ.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Comparison:
     """The result of comparing all tensors and settings of two checkpoints.
 
     Attributes:
-      rows: one row for each parameter or slot in either checkpoint.
-      kinds: the two formats.
+      rows: one row for each parameter or slot that at least one of the checkpoints has.
+      kinds: the formats of the two checkpoints.
       slots_ignored: whether the optimizer's slots are left out because only one checkpoint has
         them.
       settings: one line for each setting (activation, tokenizer) that differs.
@@ -78,8 +78,8 @@ class Forward:
 
     Attributes:
       computed_by: the program that computed each checkpoint's logits.
-      largest: the largest absolute difference between logits at the same position. Padding tokens,
-        and vocabulary rows that only one checkpoint has, are left out.
+      largest: the largest absolute difference between logits at the same position. The logits of
+        padding tokens, and of vocabulary rows that only one checkpoint has, are left out.
       nats: the log-likelihood of the targets under each checkpoint, summed over all tokens.
     """
 
@@ -93,7 +93,7 @@ def compare(a: str | Path, b: str | Path, *, progress: bool = True) -> Compariso
 
     Args:
       a: the path of the first checkpoint, see `open_source`.
-      b: the path of the second.
+      b: the path of the second checkpoint.
       progress: whether to show progress on stderr.
 
     Raises:
@@ -128,7 +128,7 @@ def compare_forward(
 
     Args:
       a: the path of the first checkpoint.
-      b: the path of the second.
+      b: the path of the second checkpoint.
       inputs: int [B, L], 0 is padding.
       targets: int [B, T], 0 is padding.
       workdir: the folder for converted checkpoints.
@@ -227,7 +227,7 @@ def mesh_logits(
 
 
 def bitransformer(model: ModelShape, activation: str) -> Any:
-    """Builds Mesh TensorFlow's model with this shape and activation."""
+    """Builds Mesh TensorFlow's T5 model with the given shape and activation."""
     function = TO_MESH[activation]
     attention = {"num_heads": model.heads, "key_value_size": model.d_kv}
     bias = {

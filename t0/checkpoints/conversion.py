@@ -6,9 +6,9 @@
     as_mesh_checkpoint("/models/t0_3b", "/models/run/converted")
     # "/models/run/converted/t0_3b-5f3c.../model.ckpt-0"
 
-Each format is an entry of `FORMATS`, with its title and its functions. A conversion changes values
-only if `dtype` is set. It holds one tensor in memory at a time. It writes its files into a hidden
-folder next to the destination. When the files are complete, this folder is renamed to the
+`FORMATS` has an entry for each format, with the format's title and functions. A conversion changes
+values only if `dtype` is set. It holds one tensor in memory at a time. It writes its files into a
+hidden folder next to the destination. When the files are complete, this folder is renamed to the
 destination. If the conversion fails, the folder is removed. If the destination is in a bucket, the
 files are written locally and then uploaded.
 
@@ -95,14 +95,15 @@ class ConversionOptions:
     """The options of a conversion.
 
     Attributes:
-      step: the step to open in the source, or to write if the source has no step.
+      step: the step to open in the source. If the source has no step, the step to write.
       dtype: "float32" or "bfloat16" for the parameters; None keeps each tensor's dtype.
       tokenizer: the SentencePiece model to copy next to the tensors.
-      usual_tokenizer: the SentencePiece model to copy if the source has none. It is copied only if
-        it fits the model's number of embeddings.
+      usual_tokenizer: the SentencePiece model to copy if the source has no tokenizer. It is copied
+        only if it fits the model's number of embeddings.
       vocabulary_rows: the target's number of embeddings. Rows that are added are copies of the
         padding token's row.
-      activation: the activation of the feed-forward layers, if the source does not name it.
+      activation: the activation of the feed-forward layers, which is needed if the source does not
+        name it.
       drop_slots: whether to leave out the optimizer's state.
       scan_layers: whether to stack layers in one array (only for T5X).
       gzip_level: the level of compression (only for T5X). 0 stores without compression; T5X itself
@@ -183,9 +184,10 @@ def open_source(
 
     Args:
       path: a Mesh TensorFlow model directory or checkpoint prefix; a Hugging Face folder or one of
-        its weight files; a T5X folder with `checkpoint_STEP` folders, or one of these; a model
-        directory of the PyTorch engine, or one of its `torch.ckpt-STEP` folders. If a directory has
-        checkpoints of both engines, the newest is opened.
+        its weight files; a T5X folder with `checkpoint_STEP` folders, or one of these folders; a
+        model directory of the PyTorch engine, or one of its `torch.ckpt-STEP` folders. If a
+        directory has checkpoints of Mesh TensorFlow and of the PyTorch engine, the newest is
+        opened.
       step: the step of the checkpoint in a folder; the last by default.
       keep_slots: whether to read the optimizer's state.
 
@@ -206,8 +208,7 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     """Detects the format of a checkpoint and finds the checkpoint itself.
 
     Returns:
-      the format ("mtf", "hf", "t5x" or "torch"), and the path of the checkpoint itself: its prefix
-      or its folder.
+      the format ("mtf", "hf", "t5x" or "torch"), and the prefix or the folder of the checkpoint.
 
     Raises:
       UserError: if there is no checkpoint.
@@ -246,7 +247,8 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
 def _torch_folder(path: Path, step: int | None) -> Path | None:
     """Returns the folder of the PyTorch engine's checkpoint in `path`, or None.
 
-    It is None if there is no such checkpoint, or if Mesh TensorFlow has written a newer one.
+    The result is None if there is no such checkpoint, or if Mesh TensorFlow has written a newer
+    checkpoint.
     """
     if not isinstance(path, Path):  # a bucket, to which the PyTorch engine does not write
         return None
@@ -270,13 +272,13 @@ def convert(
       source: the path of the source, see `open_source`.
       destination: a folder that does not exist yet or is empty.
       to: the target's format: "mtf", "hf" or "t5x".
-      options: the user's options.
+      options: the options of the conversion.
       checksums: whether to compute the checksum of each tensor.
       progress: whether to show bytes, rate and remaining time on stderr.
 
     Raises:
-      UserError: for a problem with the source, the options, the destination or the disk. No files
-        are left in that case.
+      UserError: if there is a problem with the source, the options, the destination or the disk. In
+        this case, no files are left.
     """
     options = options or ConversionOptions()
     if to not in FORMATS:
@@ -322,18 +324,18 @@ def as_mesh_checkpoint(
 ) -> str:
     """Returns the prefix of a Mesh TensorFlow checkpoint with the weights of `path`.
 
-    A Mesh TensorFlow checkpoint is used directly, also on gs://. Any other checkpoint is converted
-    into `workdir`. If the source has not changed, a second call uses the result of the first.
+    A Mesh TensorFlow checkpoint, even on gs://, is used directly. Any other checkpoint is converted
+    into `workdir`. If the source has not changed, a second call uses the result of the first call.
 
     Args:
       path: a checkpoint in any format.
       workdir: the folder for converted checkpoints.
-      dtype: the dtype of the parameters; None keeps the source's.
+      dtype: the dtype of the parameters; None keeps the source's dtypes.
       slots: whether to convert the optimizer's state, if it can be read.
       progress: whether to show progress on stderr.
 
     Raises:
-      UserError: for a problem with the source or `workdir`, as in `convert`.
+      UserError: if there is a problem with the source or with `workdir`, as in `convert`.
     """
     if "://" in str(path):
         return str(path)
@@ -478,7 +480,7 @@ def _choose_dtype(source: CheckpointSource, options: ConversionOptions) -> np.dt
 def _plan_entry(
     name: str, entry: TensorEntry, model: ModelShape, dtype: np.dtype | None
 ) -> TensorEntry:
-    # Mesh TensorFlow keeps slots in float32, whatever the dtype of the parameters.
+    # Mesh TensorFlow keeps slots in float32, even if the parameters have another dtype.
     if names.split_slot(name)[1]:
         return entry
     shape = tuple(model.sizes[letter] for letter in names.row_of(name).dims)
@@ -553,7 +555,7 @@ def check_destination(destination: Path, nbytes: int) -> None:
 
 @contextlib.contextmanager
 def _stage(destination: Path, last: str) -> Iterator[Path]:
-    """Yields a hidden folder that becomes the destination unless the block raises."""
+    """Yields a hidden folder, which becomes the destination if the `with` block raises no error."""
     remote = paths.is_remote(destination)
     parent = Path(tempfile.gettempdir()) if remote else destination.parent
     folder = parent / f".{destination.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}"
@@ -575,7 +577,7 @@ def _stage(destination: Path, last: str) -> Iterator[Path]:
 
 
 def _upload(folder: Path, destination: Path, last: str) -> None:
-    """Uploads a checkpoint's files, with the file that completes the checkpoint as the last one.
+    """Uploads a checkpoint's files. The file that completes the checkpoint is the last.
 
     Until then, a marker file shows that the destination is unfinished. If the upload is
     interrupted, the next conversion replaces the files.
@@ -612,7 +614,8 @@ def _choose_mesh_options(location: str, dtype: str | None, *, slots: bool) -> Co
             step=source.facts.step or 0,
             dtype=dtype or _choose_common_dtype(source),
             vocabulary_rows=padded if padded != rows else None,
-            # The run's gin files define the model; the file next to the checkpoint is not used.
+            # The run's gin files define the model, so the gin file next to the checkpoint is not
+            # used.
             activation=source.facts.activation or ("gelu" if source.model.gated else "relu"),
             drop_slots=not has_slots or padded != rows,
         )

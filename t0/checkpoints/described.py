@@ -30,9 +30,10 @@ class Described:
     """A checkpoint that is ready for a run.
 
     Attributes:
-      source: the origin to write into the results: the path, or the hub name with its revision.
+      source: the origin of the checkpoint, which is written into the results: its path, or its hub
+        name with the revision.
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
-      gin_file: the gin file of its model.
+      gin_file: the gin file of the checkpoint's model.
       vocabulary: the path of the checkpoint's SentencePiece model, or None.
       model: the model's shape; None if it is not a T5 encoder-decoder.
     """
@@ -45,7 +46,7 @@ class Described:
 
 
 def locate(path: str) -> tuple[str, str]:
-    """Returns a checkpoint's path and its origin. If `path` is a hub name, downloads it first.
+    """Returns a checkpoint's path and its origin. If `path` is a hub name, downloads the model.
 
     Raises:
       UserError: if there is no such checkpoint.
@@ -69,8 +70,8 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
       vocabulary: the SentencePiece model to use instead of the checkpoint's.
 
     Raises:
-      UserError: if there is no checkpoint, or the checkpoint is not a T5, or its tokenizer cannot
-        be read and `vocabulary` is None, or `output` cannot be written.
+      UserError: if there is no checkpoint, if it is not a T5, if `output` cannot be written, or if
+        `vocabulary` is None but the checkpoint's tokenizer cannot be read.
     """
     kind, prefix_or_folder = conversion.recognise(path)
     if kind != "mtf":

@@ -31,11 +31,11 @@ from t0.errors import UserError
 FLOAT32 = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16}
-# The dtypes that can be read. Some formats cannot store float16 and float64. `convert` changes them
-# to float32 only if the user asks for it.
+# The dtypes that can be read. Some formats cannot store float16 and float64. `convert` changes
+# these dtypes to float32 only if the user asks for it.
 _READABLE = {FLOAT32, BFLOAT16, np.dtype(np.float16), np.dtype(np.float64)}
 ACTIVATIONS = ("relu", "gelu", "silu")
-_LARGEST_STEP = 2**31 - 1  # T5X keeps it as int32
+_LARGEST_STEP = 2**31 - 1  # T5X stores the step as int32
 _PIECE_BYTES = 16 << 20
 
 
@@ -61,7 +61,7 @@ class TensorEntry:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointFacts:
-    """Facts that a checkpoint stores in addition to its tensors; None if a fact is missing.
+    """Facts that a checkpoint stores in addition to its tensors. A missing fact is None.
 
     Attributes:
       step: the training step.
@@ -71,8 +71,8 @@ class CheckpointFacts:
       legacy_norms: whether the norms have the names of Mesh TensorFlow's legacy layer stack.
       tokenizer: the path of the SentencePiece model next to the tensors, or of a `tokenizer.json`
         that can be read as one; see `tokenizer.model_bytes`.
-      tokenizer_fault: why the tokenizer next to the tensors cannot be read; "" if there is no
-        problem.
+      tokenizer_fault: the reason why the tokenizer next to the tensors cannot be read; "" if there
+        is no problem.
     """
 
     step: int | None = None
@@ -133,7 +133,7 @@ def checked_step(value: Any, where: str) -> int:
 
 
 def checked_rate(value: Any, where: str) -> float | None:
-    """Checks and returns a dropout rate that was read from a file; None if the file has none.
+    """Checks and returns a dropout rate that was read from a file, which may be None.
 
     Raises:
       UserError: if it is not a number in [0, 1).
@@ -188,7 +188,7 @@ class CheckpointSource(abc.ABC):
           unknown: names in the file that match no row of the table `names.ROWS`.
 
         Raises:
-          UserError: if tensors are unknown or do not fit; the message names them.
+          UserError: if tensors are unknown or do not fit. The message names these tensors.
         """
         if unknown:
             raise UserError(
@@ -246,7 +246,7 @@ class CheckpointTarget(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Closes the files, whether or not the checkpoint is finished."""
+        """Closes the files, even if the checkpoint is not finished."""
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ _SECONDS = 10.0
 
 
 def is_hub_name(text: str) -> bool:
-    """Returns whether a text is owner/name, optionally with @revision, and not a local path."""
+    """Returns whether a text is owner/name or owner/name@revision, and not a local path."""
     exists = Path(text).exists() or Path(f"{text}.index").exists()
     return bool(_NAME.fullmatch(text)) and not exists
 
@@ -61,7 +61,7 @@ def fetch(name: str) -> tuple[str, str]:
 
 
 def _choose_files(files: list[str], name: str) -> list[str]:
-    """Returns the patterns of the files to download, with only one kind of weights."""
+    """Returns the patterns of the files to download, which include only one kind of weights."""
     top_level = [file for file in files if "/" not in file]
     for pattern in _WEIGHTS:
         if any(Path(file).match(pattern) for file in top_level):

@@ -5,13 +5,13 @@
     config = read_config(folder)
 
 `weight_files` reads and writes the weights. This module translates their keys into canonical names,
-and `config.json` into model settings. In `transformers`, `tie_word_embeddings` has two effects: it
-ties the output matrix to the embedding, and it scales the decoder's outputs by d_model ** -0.5,
-which T5 1.0 needs and T5 1.1 must not have. Newer releases control the second effect with
+and `config.json` into model settings. In `transformers`, `tie_word_embeddings` has two effects. It
+ties the output matrix to the embedding, and it scales the decoder's outputs by d_model ** -0.5. T5
+1.0 needs this scaling, but T5 1.1 must not have it. Newer releases control the second effect with
 `scale_decoder_outputs`.
 
-Our engines use fixed ids for padding, start and end, and a fixed epsilon in the norms. A folder
-with other values is refused.
+Our engines use fixed ids for padding, start and end, and a fixed epsilon in the norms. If a folder
+has other values, it is refused.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ _SHARED = "shared.weight"
 
 
 def is_folder(path: Path) -> bool:
-    """Returns whether a path is a folder with a config or weights of Hugging Face."""
+    """Returns whether a path is a folder with a config or weights in Hugging Face's format."""
     return path.is_dir() and any((path / n).is_file() for n in (SINGLE, INDEX, *PICKLES, CONFIG))
 
 
@@ -96,7 +96,7 @@ class HfSource(CheckpointSource):
         tied = config.get("tie_word_embeddings") is not False
         if _HEAD not in self.entries and tied and not scaled:
             # The embedding is also the output matrix, and outputs are not scaled. In new releases
-            # of `transformers`, a T5 1.1 can be such a model.
+            # of `transformers`, a T5 1.1 can have this form.
             self._add(_HEAD, embedding)
         self.check(unknown)
         self._check_head(config, scaled)
@@ -128,12 +128,12 @@ class HfSource(CheckpointSource):
         self.entries[name] = TensorEntry(turned, tensor.dtype, key)
 
     def _find_embedding_key(self, config: dict) -> str:
-        """Returns the key under which the files have the embedding.
+        """Returns the key under which the files store the embedding.
 
         If several tensors share memory, the files store only one of them, under any of their keys.
 
         Raises:
-          UserError: if there is no embedding; the message lists the existing keys.
+          UserError: if there is no embedding. The message lists the existing keys.
         """
         keys = [_SHARED, *_EMBEDDING_COPIES]
         if config.get("tie_word_embeddings") is not False:
@@ -252,7 +252,7 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
 def _read_step(metadata: dict[str, str], where: str) -> int | None:
     """Returns the step in a header's metadata; None if it is missing or not an integer.
 
-    Other programs may write something else as "step", so any other text is ignored.
+    Other programs may write other texts as "step", so a text that is not an integer is ignored.
     """
     step = metadata.get("step", "")
     if not re.fullmatch(r"[0-9]{1,4000}", step):
@@ -326,7 +326,7 @@ def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> No
     """Checks that the config describes the tensors next to it.
 
     Raises:
-      UserError: if it does not; the message names every difference.
+      UserError: if they differ. The message names every difference.
     """
     layers = config.get("num_layers", model.encoder_layers)
     claims = {
@@ -357,7 +357,7 @@ def _check_fixed(folder: Path, config: dict[str, Any], activation: str, gated: b
     """Checks that the configs have T5's values for settings that our engines cannot change.
 
     Raises:
-      UserError: if a setting has another value; the message names each of them.
+      UserError: if a setting has another value. The message names each of these settings.
     """
     dense = _DENSE_FUNCTIONS.get(activation, activation)
     expected = {**_TOKENS, **_NORMS, "dense_act_fn": dense, "is_gated_act": gated}
@@ -398,7 +398,7 @@ def _choose_model_type(plan: TargetPlan) -> str:
 
 
 def _write_config(folder: Path, plan: TargetPlan) -> None:
-    """Writes the files next to the weights, config.json last."""
+    """Writes the files next to the weights. The last of them is config.json."""
     model, kind = plan.model, _choose_model_type(plan)
     write_json(folder / GENERATION, {"_from_model_config": True, **_TOKENS})
     if plan.facts.tokenizer:

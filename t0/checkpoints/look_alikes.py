@@ -40,7 +40,7 @@ def check(folder: Path) -> None:
     """Checks that a folder has no adapter, which `transformers` would add to the model.
 
     Raises:
-      UserError: if there is an adapter; the message names it, and says how to merge it.
+      UserError: if there is an adapter. The message names it, and says how to merge it.
     """
     if not (folder / ADAPTER).is_file():
         return
@@ -59,7 +59,7 @@ def check(folder: Path) -> None:
 
 
 def hint(folder: Path) -> str:
-    """Returns advice that completes a message about a folder without a checkpoint.
+    """Returns advice to append to an error message about a folder without a checkpoint.
 
     It lists the subfolders that have a checkpoint, or says how to merge other programs' shards.
     """
@@ -84,7 +84,7 @@ def hint(folder: Path) -> str:
 
 
 def _is_usable(path: Path) -> bool:
-    """Returns whether a folder has a config with weights, or a checkpoint of another format."""
+    """Returns whether a folder has a config and weights, or a checkpoint in another format."""
     if not path.is_dir() or (path / ADAPTER).is_file():
         return False
     files = [file for pattern in _WEIGHTS for file in path.glob(pattern)]

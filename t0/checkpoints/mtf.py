@@ -1,4 +1,4 @@
-"""Reads and writes Mesh TensorFlow's checkpoints, whose names and orientation are canonical.
+"""Reads and writes Mesh TensorFlow's checkpoints, whose tensor names are the canonical ones.
 
     source = MtfSource(find_prefix(Path("/models/tiny"), step=1000))
     target = MtfTarget(folder, plan)             # model.ckpt-STEP.*, operative_config.gin

@@ -8,8 +8,8 @@
     'encoder/layers_3/attention/query/kernel'
 
 Mesh TensorFlow's names and orientation are the canonical ones. The modules of the other formats
-translate to and from them. A tensor that matches no row of the table is an error and is never
-skipped.
+translate their names to these names and back. A tensor that matches no row of the table is an error
+and is never skipped.
 
 Letters in shapes: V vocabulary rows, D model, I inner (heads times key size), F feed-forward, H
 heads, B relative position buckets.
@@ -116,7 +116,7 @@ _LEGACY_NORMS = (("/final_layer_norm/", "/rms_norm/"), ("/layer_norm/", "/rms_no
 
 
 def split_slot(name: str) -> tuple[str, str | None]:
-    """Splits a name into the parameter's canonical name and the slot's kind (None for a parameter).
+    """Splits a name into (canonical name of the parameter, kind of the slot or None).
 
     >>> split_slot("shared/embedding_slot_vr")
     ('shared/embedding', 'vr')
@@ -133,7 +133,7 @@ def slot_name(parameter: str, slot: str | None) -> str:
 
 
 def find(name: str) -> tuple[str, int] | None:
-    """Returns a name's key in `BY_MTF` and its block's number (0 without block), or None."""
+    """Returns (a name's key in `BY_MTF`, its block's number or 0); None if the name is unknown."""
     return _find("mtf", name)
 
 
@@ -204,7 +204,7 @@ def _find(column: str, name: str) -> tuple[str, int] | None:
 
 @functools.cache
 def _patterns(column: str) -> list[tuple[re.Pattern[str], TensorNames]]:
-    """Returns a pattern for each row's name; its only group is the block's number."""
+    """Returns a pattern for each row's name. The pattern's only group is the block's number."""
     split_names = [re.split(r"\{b[^}]*\}", getattr(row, column)) for row in ROWS]
     patterns = (re.compile(r"(\d{1,9})".join(map(re.escape, texts))) for texts in split_names)
     return list(zip(patterns, ROWS, strict=True))

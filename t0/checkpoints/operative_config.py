@@ -6,8 +6,8 @@
 
 An operative config may come with a downloaded model, and gin executes the modules that it imports.
 So `read_operative` reads only plain bindings (`scope/name = literal` and `%macro`), without gin and
-without imports. If the user has not named such a file on the command line, `check_imports` must be
-called before gin parses the file. It checks that the file imports only known modules.
+without imports. `check_imports` checks that such a file imports only known modules. It must be
+called before gin parses a file that the user has not named on the command line.
 """
 
 import ast
@@ -29,7 +29,7 @@ FILE = "operative_config.gin"
 _BINDING = re.compile(r"^([\w./]+)\s*=\s*(.+)$")
 _LONGEST_BYTES = 1 << 20
 _LONGEST_CHAIN = 100  # the maximum length of a chain of macros whose value is another macro
-# The packages from which public operative configs, and those written here, import modules.
+# The packages from which operative configs import modules: public ones, and those written here.
 KNOWN_PACKAGES = ("mesh_tensorflow", "t5", "seqio", "t0", "seqio_tasks", "gin")
 _UNREADABLE = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
 # Mesh TensorFlow's name of an activation -> the name that this package uses.
@@ -85,7 +85,7 @@ def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
     """Returns the activation and the dropout rate in a model directory's config, if present.
 
     Raises:
-      UserError: if the config describes another model than the tensors.
+      UserError: if the model that the config describes is not the model of the tensors.
     """
     path = folder / FILE
     if not path.is_file():
@@ -104,7 +104,7 @@ def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
 
 
 def check_epsilon(value: Any, where: str) -> None:
-    """Checks the epsilon of a model's norms; None means that it is not set.
+    """Checks the epsilon of a model's norms; None if no epsilon is set.
 
     Raises:
       UserError: if it is not 1e-6, the only value that conversions support.
@@ -162,7 +162,7 @@ def write_operative(
 
 
 def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()) -> None:
-    """Checks that a gin file which the user has not named imports only known modules.
+    """Checks that a gin file imports only known modules, before gin parses the file.
 
     The files that it includes are found as in gin, and are checked in the same way. Nothing is
     imported.
@@ -170,7 +170,7 @@ def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()
     Args:
       path: the file's path, local or gs://. For gs://, TensorFlow must be imported.
       folders: the folders in which gin looks for files; "" for the working directory.
-      also: further modules that are allowed, because the user has named them.
+      also: additional modules that the file may import, because the user has named them.
 
     Raises:
       UserError: if a file imports any other module, or uses gin's dynamic registration, which lets

@@ -146,7 +146,7 @@ def expected_shapes(model: ModelShape) -> dict[str, Shape]:
 
 
 def same_size(shape: Shape) -> bool:
-    """Returns whether a matrix is square, so that neither of its dimensions is the larger one."""
+    """Returns whether both dimensions of a matrix have the same size."""
     return len(shape) == 2 and shape[0] == shape[1]
 
 
@@ -163,7 +163,7 @@ def check_slots(shapes: Mapping[str, Shape], slots: Mapping[str, Shape], where: 
     """Checks that every slot belongs to a parameter and has the right shape.
 
     Raises:
-      UserError: if a slot does not; the message names all such slots.
+      UserError: if a slot does not. The message names all slots with this error.
     """
     wrong = []
     for name, shape in slots.items():
@@ -194,7 +194,7 @@ def combined(name: str, shape: Shape) -> Shape:
 
 
 def factored_axes(shape: Shape) -> tuple[int, int]:
-    """Returns the axes that Mesh TensorFlow's Adafactor factors: the largest, then the next."""
+    """Returns the two axes that Mesh TensorFlow's Adafactor factors, the larger axis first."""
     # The sort is stable: if two dimensions are equal, the first counts as larger, as in Mesh
     # TensorFlow.
     first, second = sorted(range(len(shape)), key=lambda axis: -shape[axis])[:2]

@@ -9,10 +9,10 @@ one array stacks all layers on its axis 1 instead (`encoder/encoder/...`), and e
 own relative bias.
 
 Adafactor stores two slots for a matrix, a row factor and a column factor. If the matrix is square,
-T5X's row factor averages over the last dimension, but Mesh TensorFlow's averages over the first. So
-a conversion swaps the two slots. If layers are stacked, T5X's row factor is always the one that
-keeps the dimension d_model (`standard_logical_factor_rules` of its Adafactor). Mesh TensorFlow
-chooses the row factor by the sizes of the dimensions.
+T5X's row factor averages over the last dimension, but Mesh TensorFlow's row factor averages over
+the first dimension. So a conversion swaps the two slots. If layers are stacked, T5X's row factor is
+always the one that keeps the dimension d_model (`standard_logical_factor_rules` of its Adafactor).
+Mesh TensorFlow chooses the row factor by the sizes of the dimensions.
 """
 
 import dataclasses
@@ -57,7 +57,8 @@ def find_folder(path: Path, step: int | None) -> Path | None:
     """Returns the folder of the T5X checkpoint at or in `path`; None if there is none.
 
     Args:
-      path: a folder with `checkpoint_STEP` folders, one of these, or the index in it.
+      path: a folder with `checkpoint_STEP` folders, one of these folders, or the index in one of
+        them.
       step: the step of the checkpoint; the last by default.
 
     Raises:
@@ -168,7 +169,7 @@ class T5xSource(CheckpointSource):
         return array
 
     def _add(self, path: str, leaf: InlineArray | ZarrArray) -> list[str]:
-        """Adds a parameter's entry; returns [path] if the parameter is unknown, otherwise []."""
+        """Adds a parameter's entry. Returns [path] if the parameter is unknown, otherwise []."""
         scanned = _SCANNED.fullmatch(path)
         if not scanned:
             name = names.from_t5x(_unshare_bias(path))
@@ -224,7 +225,7 @@ class T5xSource(CheckpointSource):
         return []
 
     def _fold_bias(self) -> None:
-        """Replaces the biases of all layers by one shared bias if they are equal."""
+        """If the biases of all layers are equal, replaces them with one shared bias."""
         biases = [
             n for n in self.entries if names.split_slot(n)[0].endswith("/relative_attention_bias")
         ]
@@ -333,7 +334,7 @@ def adapt_plan(plan: TargetPlan) -> TargetPlan:
     """Adjusts a plan to T5X's format, which holds Adafactor's slots but not AdamW's.
 
     Raises:
-      UserError: if layers are to be stacked, but there are optimizer slots or no layers.
+      UserError: if layers are to be stacked, but the plan has optimizer slots or no layers.
     """
     entries = {
         name: entry
@@ -373,7 +374,7 @@ def _insert(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _unshare_bias(path: str) -> str:
-    """Replaces the path of a shared bias by that of the first layer's bias; keeps other paths."""
+    """Changes the path of a shared bias to that of the first layer's bias; keeps other paths."""
     match = re.fullmatch(rf"(encoder|decoder)/{_BIAS}", path)
     return f"{match[1]}/layers_0/{_BIAS}" if match else path
 
@@ -396,6 +397,6 @@ def _translate_stacked_slot(slot: str, name: str, shape: tuple[int, ...]) -> tup
 
 
 def _split_layer(path: str) -> tuple[str, int | None, str]:
-    """Returns ("encoder" or "decoder", layer, path in the layer); ("", None, path) if no layer."""
+    """Splits a path into (stack, layer, path in the layer); ("", None, path) outside layers."""
     match = re.fullmatch(r"(encoder|decoder)/layers_(\d{1,9})/(.+)", path)
     return (match[1], int(match[2]), match[3]) if match else ("", None, path)

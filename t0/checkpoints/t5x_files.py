@@ -15,7 +15,7 @@ TensorStore's JSON specification. The index is read without loading the arrays i
 files from others is safe, because msgpack cannot contain code, and nothing is unpickled.
 
 With gzip level 0, arrays are not compressed. Level 1 makes weights 8% smaller, at a twentieth of
-the speed. Every reader accepts both.
+the speed. Every reader accepts both levels.
 """
 
 import contextlib
@@ -40,8 +40,8 @@ from t0.files.paths import copy, is_remote
 CHUNK_BYTES = 64 << 20
 _ARRAY, _SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
-# msgpack allocates a list before it reads the elements, so the length is limited. The only lists in
-# an index are shapes.
+# msgpack allocates a list before it reads the elements, so the length of lists is limited. The only
+# lists in an index are shapes.
 _LONGEST_LIST = 1024
 
 
@@ -148,14 +148,14 @@ def pack_array(array: np.ndarray) -> msgpack.ExtType:
 
 
 class _Reader:
-    """Decodes arrays as their locations in the index file, so that at most one is in memory."""
+    """Decodes arrays to locations in the index file, so that at most one array is in memory."""
 
     def __init__(self, data: mmap.mmap | bytes, path: Path) -> None:
         self._data, self._path = data, path
         self._end = 0  # the position after the last extension
 
     def read_extension(self, code: int, content: bytes) -> Any:
-        """Decodes the array or scalar of an extension; msgpack calls this in file order."""
+        """Decodes the array or scalar of an extension. msgpack calls this method in file order."""
         start = self._data.find(content, self._end)
         self._end = start + len(content)
         if code not in (_ARRAY, _SCALAR):
@@ -266,8 +266,8 @@ class ZarrWriter:
       shape: the array's shape.
       dtype: the array's dtype.
       gzip_level: 0 to 9; T5X itself uses 1.
-      one_layer_chunks: whether the array stacks layers on axis 1 and each chunk has only one of
-        them, so that layers can be written one by one.
+      one_layer_chunks: whether the array stacks layers on axis 1, and each chunk has only one
+        layer. If so, layers can be written one by one.
 
     Attributes:
       spec: the specification to write into the index instead of the array.
@@ -297,7 +297,8 @@ class ZarrWriter:
         }
         self._folder = parent / name
         kvstore = {"driver": "file", "path": f"{self._folder}/"}
-        # By default TensorStore waits for the disk after every chunk; `finish` waits once for all.
+        # By default TensorStore waits for the disk after every chunk. Here, only `finish` waits,
+        # once for all chunks.
         spec = {**self.spec, "kvstore": kvstore, "context": {"file_io_sync": False}}
         self._store = _tensorstore().open(spec, create=True, open=True).result()
 

@@ -31,8 +31,8 @@ _EXTRA_IDS = 100
 _PADDED_TO = 128
 _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
 _CONFIG = "tokenizer_config.json"
-# `_ADDING` maps the files that can add tokens to a folder's tokenizer to their fields that have
-# these tokens.
+# Several files of a folder can add tokens to its tokenizer. `_ADDING` maps the name of such a file
+# to the fields that contain these tokens.
 _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _ADDING = {
@@ -40,17 +40,17 @@ _ADDING = {
     _CONFIG: ("added_tokens_decoder", *_LISTS, *_ROLES),
     "special_tokens_map.json": (*_LISTS, *_ROLES),
 }
-_ADDED = "added_tokens.json"  # its keys are the texts of the tokens
+_ADDED = "added_tokens.json"  # the keys in this file are the texts of the tokens
 
 
 def find(folder: Path) -> tuple[Path | None, str]:
     """Finds the tokenizer of a Hugging Face folder, or the reason why it cannot be read.
 
     Returns:
-      (path, "") for a readable tokenizer, which is `spiece.model` or, if that is missing,
-      `tokenizer.json`; (None, reason) if the two files differ, the folder adds tokens to the
-      tokenizer, or the folder only has another kind of tokenizer; (None, "") if the folder has no
-      tokenizer.
+      (path, "") for a readable tokenizer, which is `spiece.model` or, if that file is missing,
+      `tokenizer.json`. (None, reason) if these two files differ, if the folder adds tokens to the
+      tokenizer, or if the folder only has another kind of tokenizer. (None, "") if the folder has
+      no tokenizer.
     """
     try:
         return _find(folder), ""
@@ -73,7 +73,7 @@ def same(one: Path, other: Path) -> bool:
     """Returns whether two files give the same ids: equal pieces, scores and normalization.
 
     Raises:
-      UserError: if one of them cannot be read.
+      UserError: if one of the files cannot be read.
     """
     return _extract_essence(one) == _extract_essence(other)
 
@@ -122,7 +122,7 @@ def unexportable(path: Path) -> str:
 
 
 def ids(path: Path) -> int:
-    """Returns T5's number of ids for a SentencePiece model, including the sentinels.
+    """Returns the number of ids that T5 has for a SentencePiece model, including the sentinels.
 
     Raises:
       UserError: if the file is not a SentencePiece model.
@@ -169,7 +169,7 @@ def caution(path: Path) -> str:
 
 
 def write_hf(folder: Path, path: Path) -> None:
-    """Writes a tokenizer for `transformers`, which it can read with or without `sentencepiece`."""
+    """Writes a tokenizer that `transformers` can read with or without `sentencepiece`."""
     model = _read(path)
     inside = _count_sentinels(model)
     if inside:
@@ -222,7 +222,7 @@ def _check_added(folder: Path, path: Path) -> None:
     """Checks that a folder adds no tokens to its tokenizer except T5's sentinels.
 
     Raises:
-      UserError: if it adds other tokens; the message names them.
+      UserError: if the folder adds other tokens. The message names these tokens.
     """
     added = sorted(
         {(f"{name}: {shown(text)}", text) for name, text in _list_added(folder) if _is_new(text)}
@@ -295,7 +295,7 @@ def _convert_json(path: Path) -> Any:
             f"{path} does not have T5's sentinels as the last ids, with <extra_id_0> at the end. "
             "Set the SentencePiece model that the model was trained with, with --vocab"
         )
-    if inside == _EXTRA_IDS:  # T5 adds these when it loads a model
+    if inside == _EXTRA_IDS:  # T5 adds 100 sentinels when it loads a model
         del model.pieces[count:]
         inside = 0
     for number in range(inside):
@@ -305,7 +305,7 @@ def _convert_json(path: Path) -> Any:
 
 
 def _count_sentinels(model: Any) -> int:
-    """Counts the sentinels at the end of a model, of which the last one has the number 0."""
+    """Counts the sentinels at the end of a model, whose last piece must be `<extra_id_0>`."""
     count = 0
     for piece in reversed(model.pieces):
         match = _SENTINEL.fullmatch(piece.piece)

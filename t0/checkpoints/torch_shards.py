@@ -4,11 +4,11 @@
     source.load("encoder/rms_norm/scale_slot_v")
 
 A checkpoint is a folder `torch.ckpt-STEP` written by `torch.distributed.checkpoint`. Each process
-writes one file with its rows of every weight ("weights/<canonical name>", in PyTorch's orientation)
-and of every slot ("slots/<Mesh TensorFlow's name>"). The file's header says which rows these are.
-`resume.json` has the model's settings, and lists the files with their checksums. It also has a
-checksum of its own content. Older checkpoints (schema 1) have no checksums and are read without
-them.
+writes one file. The file has the process's rows of every weight ("weights/<canonical name>", in
+PyTorch's orientation) and of every slot ("slots/<Mesh TensorFlow's name>"). The file's header says
+which rows these are. `resume.json` has the model's settings, and lists the files with their
+checksums. `resume.json` also has a checksum of its own content. Older checkpoints (schema 1) have
+no checksums, so they are read without a check.
 """
 
 import functools
@@ -147,7 +147,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     """Reads the record of a checkpoint, and checks the record's checksum and its list of files.
 
     Raises:
-      UserError: if it is damaged or of another version.
+      UserError: if the record is damaged, or has another version.
     """
     path = folder / RECORD
     with reading(path):
@@ -182,7 +182,7 @@ def check_checksums(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def has_checksum(path: Path, record: Mapping[str, Any]) -> bool:
-    """Returns whether a file's checksum is that in the record; True for records of schema 1."""
+    """Returns whether a file's checksum equals that in the record; True for records of schema 1."""
     return record["schema"] == 1 or file_checksum(path) == record["sha256"].get(path.name)
 
 
@@ -195,7 +195,7 @@ def damaged(path: Path) -> UserError:
 
 
 def file_checksum(path: Path) -> str:
-    """Returns the SHA-256 of a file; cached until the file's size or time changes."""
+    """Returns the SHA-256 of a file. The result is cached until the file's size or time changes."""
     with reading(path):
         status = path.stat()
         return _hash_file(path, status.st_size, status.st_mtime_ns)

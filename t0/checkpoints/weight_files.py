@@ -4,10 +4,10 @@
     array = weights.load("shared.weight", transposed=False)
     writer = ShardWriter(path, {"shared.weight": ((32128, 512), dtype)}, {"format": "pt"})
 
-As in `transformers`, a single file is preferred to an index with shards, and safetensors to a
-pickle. If a single file and a complete set of shards have different values, the folder is refused.
-Prefixes that wrappers add to keys (`module.` of data parallelism, `_orig_mod.` of `torch.compile`)
-are removed.
+As in `transformers`, a single file is preferred to an index with shards, and safetensors are
+preferred to a pickle. If a single file and a complete set of shards have different values, the
+folder is refused. Prefixes that wrappers add to keys (`module.` of data parallelism, `_orig_mod.`
+of `torch.compile`) are removed.
 
 A safetensors file consists of the length of its header (8 bytes), the header (JSON: dtype, shape
 and byte range of each tensor), and the tensors' bytes. This module reads and writes it tensor by
@@ -16,7 +16,7 @@ memory. To transpose a matrix without a second copy in memory, it is read in blo
 
 A `pytorch_model.bin` is a pickle, which can run any code when it is opened. It is read only with
 the weights-only loader of PyTorch 2.6 or later, because a crafted file could make the loader of
-older versions run code. If no such version is installed, the file is refused. The file is
+older versions run code. If PyTorch 2.6 or later is not installed, the file is refused. The file is
 memory-mapped, and one tensor is in memory at a time. Only a file from a PyTorch version before 1.6
 is read into memory as a whole.
 
@@ -84,7 +84,7 @@ class StoredTensor:
       path: the file's path.
       shape: the tensor's shape in the file.
       dtype: the tensor's dtype in the file.
-      first: the position of the tensor's first byte in the file; 0 in a pickle.
+      first: the position of the tensor's first byte in the file; 0 if the file is a pickle.
     """
 
     path: Path
@@ -115,11 +115,11 @@ class Weights:
 
 
 def open_weights(folder: Path) -> Weights:
-    """Opens a folder's weights. It reads tensors only if the folder has two sets of weights.
+    """Opens a folder's weights. Reads tensors only if the folder has two sets of weights.
 
     Raises:
-      UserError: if there are no weights, a file is missing, truncated, damaged or unsafe to open,
-        or two sets of weights differ.
+      UserError: if there are no weights, if a file is missing, truncated, damaged or unsafe to
+        open, or if two sets of weights differ.
     """
     for (single, index), open_files in (
         ((SINGLE, INDEX), _open_safetensors),
@@ -152,7 +152,7 @@ def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Wei
     """Reads two sets of weights in one folder, and checks that they are equal.
 
     Raises:
-      UserError: if they differ; the message names both sets, and tensors that differ.
+      UserError: if they differ. The message names both sets, and tensors that differ.
     """
     (name, single), (other_name, sharded) = first, second
     wrong = sorted(single.tensors.keys() ^ sharded.tensors.keys())
@@ -285,7 +285,7 @@ def _shards_by_key(index: Path) -> dict[str, str]:
 
 
 def _read_header(path: Path, metadata: dict[str, str]) -> dict[str, StoredTensor]:
-    """Reads the positions of a file's tensors, checks that they leave no gaps; adds metadata."""
+    """Reads the positions of a file's tensors, checks them for gaps, and fills `metadata`."""
     try:
         size = path.stat().st_size
         with binary(path) as file:
@@ -329,8 +329,8 @@ def _describe_tensor(
 
 
 def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
-    # The library would map the file, and the mapped pages would count as used memory until it is
-    # closed.
+    # The library would map the file, and the mapped pages would count as used memory until the file
+    # is closed.
     try:
         with stored.path.open("rb") as file:
             file.seek(stored.first)

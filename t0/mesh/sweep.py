@@ -137,7 +137,7 @@ def _cells(row: PlannedCombination, names: Sequence[str]) -> list[str]:
 
 
 def best(rows: Sequence[PlannedCombination]) -> str:
-    """Returns a text that names the fastest and the cheapest (in core-seconds) row that fit."""
+    """Returns a text that names the fastest fitting row, and that with the fewest core-seconds."""
     usable = [row for row in rows if row.rank[0] <= _RANKS[RECOMPUTES]]
     if not usable:
         return "best: none fits"

@@ -58,7 +58,7 @@ class EvaluationSet:
       name: the dataset's name, with its subset.
       split: the name of the split in the dataset.
       prompts: the prompts, each with its task.
-      task_split: the name of the split in these tasks.
+      task_split: the name of the split in the prompts' tasks.
     """
 
     name: str
