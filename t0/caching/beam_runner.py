@@ -131,7 +131,8 @@ class _Join(beam.DoFn):
     def process(self, element: tuple[str, Iterable[tuple[int, Any]]]) -> None:
         name, results = element
         state = SplitState(self._specs[name], self._options, self._parts_dir)
-        # A runner may process a range twice. Both results are equal, so one replaces the other.
+        # A runner may process a range twice. Both results are equal, so the second result may
+        # replace the first.
         for start, result in results:
             state.add(start, result)
         conclusion = state.conclusion()

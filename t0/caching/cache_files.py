@@ -10,9 +10,10 @@ name). `publish` writes `COMPLETED` into it and renames it to the task's directo
 `t0.files.publishing`). So a killed run leaves no directory that looks finished, and two runs with
 the same output directory never share a file. The first run that finishes a task publishes it.
 
-If the output is an object store, a run writes the files on this machine, unless the disk is almost
-full (`t0.caching.uploads`). Then it uploads them under their final names. `COMPLETED` is written
-last, when all files have arrived with their full sizes.
+If the output is an object store, a run writes the files on this machine, and then uploads them
+under their final names. If the disk is almost full, it writes them directly into the object store
+(`t0.caching.uploads`). `COMPLETED` is written last, when all files have arrived with their full
+sizes.
 
 SeqIO only checks that `COMPLETED` exists. In the caches of this project, it contains the sizes and
 checksums that `verify` compares:
@@ -100,7 +101,7 @@ def is_finished(directory: str) -> bool:
 
 
 def cached_splits(directory: str) -> set[str]:
-    """Returns the splits of a cache, including those that are recorded as empty."""
+    """Returns the splits of a cache, including splits that are recorded as empty."""
     matches = [_INFO.fullmatch(name) for name in paths.list_names(directory)]
     return {match[1] for match in matches if match} | set(
         read_manifest(directory).get("empty_splits", {})

@@ -64,7 +64,7 @@ class CacheSelection:
 class RecordOptions:
     """The options for making and writing records, which are the same for all splits and workers.
 
-    The fields have the names of the command's flags, like those of `Setup`.
+    The fields of this class and of `Setup` have the names of the command's flags.
 
     Attributes:
       min_shards: the minimum number of files of a split, as in SeqIO; None to derive it from the
@@ -192,9 +192,9 @@ class Catalogue:
       tasks: name -> the registered task.
       mixtures: name -> the names of its tasks.
       cache_of: a function that takes the name of a task, and returns the directory of its finished
-        cache; None if there is none.
+        cache; None if the task has no finished cache.
       cached_splits: a function that takes the directory of a cache, and returns its splits,
-        including those recorded as empty.
+        including splits that are recorded as empty.
       changes_of: a function that takes a task and the directory of its cache, and returns the
         changes of the task's inputs since the cache was written; None if they were not recorded.
       rows_of: a function that takes a task and the name of a split, and returns the number of input

@@ -316,7 +316,7 @@ def _identify_file(path: str) -> tuple[str, int, int]:
     """Returns the path, size and time (ns) of a file, which tell whether it has changed.
 
     Raises:
-      OSError: if there is no such file.
+      OSError: if the file does not exist.
     """
     if paths.is_remote(path):
         return path, *paths.size_and_time(path)

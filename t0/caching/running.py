@@ -83,8 +83,8 @@ def cache(
       file: the file to which progress and summary are printed; stdout by default.
 
     Raises:
-      UserError: if a selected split could not be cached. All tasks without such a split are still
-        published.
+      UserError: if a selected split could not be cached. The tasks whose selected splits could all
+        be cached are still published.
     """
     file = file or sys.stdout
     publishing.check_writable(selection.output_cache_dir)

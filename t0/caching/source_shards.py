@@ -6,8 +6,8 @@
 
 SeqIO derives the seed of each shard from the shard's number (`seqio.beam_utils.PreprocessTask`). So
 any process can read any shard. The parts, joined in order, have the same records that SeqIO caches
-if it reads one shard after the other. Each part contains its own counts, so that a later run can
-use the part without parsing its records.
+if it reads the shards in order. Each part contains its own counts, so that a later run can use the
+part without parsing its records.
 
 The tasks must be registered in this process (`workers.prepare`).
 """

@@ -362,8 +362,7 @@ def _judge_rows(
       spec: the split.
       counts: "rows" -> the number of all rows; reason -> the number of rows dropped or marked for
         this reason.
-      first: reason -> the number of the first such row.
-      records: the number of records.
+      first: reason -> the number of the first row with this reason. records: the number of records.
       options: the options, which contain the limits on dropped rows and withheld labels.
     """
     rows, dropped = counts["rows"], counts.get(DROPPED, 0)
@@ -413,7 +412,7 @@ def _judge_labels(
       labels: UNLABELLED -> the number of rows without a target; NO_CHOICE -> the number of rows
         whose target is not among their choices.
       labelled: the number of kept rows, except those whose label is withheld.
-      first: reason -> the number of the first such row.
+      first: reason -> the number of the first row with this reason.
       options: the options, which contain the limits on dropped rows and withheld labels.
     """
     if not labelled or options.allow_hidden_labels or spec.exempt(HIDES):

@@ -21,7 +21,8 @@ process learns at most `_SEARCHES_AT_FIRST` words, plus one for every `_WORDS_A_
 text. If a text has more new words, such as a table of numbers, SentencePiece encodes the text.
 
 Many new words are known words followed by a comma or a full stop. If no piece contains a letter
-followed by such a mark, the pieces of the new word are those of the known word and the mark.
+followed by this mark, the pieces of the new word are the pieces of the known word, followed by the
+mark.
 """
 
 import math
@@ -259,7 +260,7 @@ def _marks(model: sentencepiece_model_pb2.ModelProto) -> dict[bytes, int]:
 
 
 def _is_cut_at_spaces(model: sentencepiece_model_pb2.ModelProto) -> bool:
-    """Returns whether the pieces of a text are those of its words, each encoded separately."""
+    """Returns whether the pieces of a text equal the pieces of its separately encoded words."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     return (
         trainer.model_type == trainer.UNIGRAM

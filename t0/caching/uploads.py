@@ -95,7 +95,7 @@ class Uploads(InPlace):
         self._transfers.submit(object_facts.prepare)
 
     def end(self) -> None:
-        """Waits for the transfers that have begun, and cancels the others."""
+        """Waits for the transfers that have begun, and cancels all other transfers."""
         self._publications.shutdown(wait=False, cancel_futures=True)
         self._transfers.shutdown(cancel_futures=True)
         self._publications.shutdown()

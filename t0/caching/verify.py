@@ -8,9 +8,8 @@
 In a cache of this project, `COMPLETED` lists the files with their sizes, checksums and counts, and
 contains a checksum of itself. Other caches in SeqIO's layout have no such list. SeqIO itself wrote
 them, or they are part of the published P3. For such a cache, three things are checked. All files
-must exist; their number is in the file names and in `info.<split>.json`. The checksum in each
-record must be right. The number of records must equal the number of examples in
-`stats.<split>.json`.
+must exist (the file names and `info.<split>.json` state their number). The checksum in each record
+must be right. The number of records must equal the number of examples in `stats.<split>.json`.
 """
 
 import concurrent.futures
@@ -127,7 +126,7 @@ def verify_cache(
 
 
 def has_checksums(directory: str) -> bool:
-    """Returns whether a cache has checksums of its files. A cache that SeqIO wrote has none."""
+    """Returns whether a cache has checksums of its files. If SeqIO wrote the cache, it has none."""
     try:
         return _read_manifest(directory) is not None
     except (OSError, ValueError):
@@ -242,7 +241,7 @@ def _compare_split_with_stats(
 
 
 def _read_number(path: str, name: str) -> int | None:
-    """Returns the number under `name` in a JSON file; None if there is no such file or number."""
+    """Returns the number under `name` in a JSON file; None if the file or the number is missing."""
     try:
         number = parsed_json(paths.read_bytes(path))[name]
     except Exception:  # noqa: BLE001 - absent or not JSON: there is nothing to compare with

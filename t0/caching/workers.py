@@ -162,8 +162,8 @@ class RowRangeWorker:
 
     Attributes:
       model: the content of the tokenizer's model file, and the id of EOS; None if there is nothing
-        to render. The content is sent instead of the path, because the workers of a cluster may
-        have no such file.
+        to render. The content is sent instead of the path, because the workers of a cluster may not
+        have the file.
       setup: the settings; only the data folders, and whether bad rows are skipped, are used.
     """
 

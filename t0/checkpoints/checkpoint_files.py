@@ -46,7 +46,7 @@ def latest(model_dir: str) -> str | None:
     checkpoint that is complete according to its index.
 
     Raises:
-      UserError: if there are checkpoints, but none is complete.
+      UserError: if there are checkpoints, but no checkpoint is complete.
     """
     named_path = named(model_dir)
     if named_path:
@@ -165,7 +165,7 @@ def read(checkpoint: str) -> dict[str, tuple[tuple[int, ...], str]]:
       checkpoint: a checkpoint prefix, or a folder. For a folder, its latest checkpoint is read.
 
     Raises:
-      UserError: if there is no such checkpoint, or its index cannot be read.
+      UserError: if the checkpoint does not exist, or its index cannot be read.
     """
     with _open(checkpoint) as reader:
         return {
@@ -202,7 +202,7 @@ def global_step(checkpoint: str) -> int:
       checkpoint: a checkpoint prefix, or a folder. For a folder, its latest checkpoint is read.
 
     Raises:
-      UserError: if there is no such checkpoint, or it cannot be read.
+      UserError: if the checkpoint does not exist, or it cannot be read.
     """
     with _open(checkpoint) as reader:
         return int(reader.load(_STEP)) if _STEP in reader.entries else 0
@@ -212,7 +212,7 @@ def weights_dtype(checkpoint: str) -> str | None:
     """Returns the dtype of a checkpoint's weights; None if the weights have several dtypes.
 
     Raises:
-      UserError: if there is no such checkpoint, or its index cannot be read.
+      UserError: if the checkpoint does not exist, or its index cannot be read.
     """
     types = {
         dtype
@@ -229,7 +229,7 @@ def fingerprint(checkpoint: str) -> str:
     does not read the tensors.
 
     Raises:
-      UserError: if there is no such checkpoint.
+      UserError: if the checkpoint does not exist.
     """
     try:
         return hashlib.sha256(paths.read_bytes(f"{checkpoint}.index")).hexdigest()

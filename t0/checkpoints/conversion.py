@@ -247,8 +247,8 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
 def _torch_folder(path: Path, step: int | None) -> Path | None:
     """Returns the folder of the PyTorch engine's checkpoint in `path`, or None.
 
-    The result is None if there is no such checkpoint, or if Mesh TensorFlow has written a newer
-    checkpoint.
+    The result is None if `path` has no checkpoint of the PyTorch engine, or if Mesh TensorFlow has
+    written a newer checkpoint.
     """
     if not isinstance(path, Path):  # a bucket, to which the PyTorch engine does not write
         return None

@@ -49,7 +49,7 @@ def locate(path: str) -> tuple[str, str]:
     """Returns a checkpoint's path and its origin. If `path` is a hub name, downloads the model.
 
     Raises:
-      UserError: if there is no such checkpoint.
+      UserError: if the checkpoint does not exist.
     """
     if hub_models.is_hub_name(path):
         print(f"{path} is not a path here: looking for it on the Hugging Face hub", file=sys.stderr)

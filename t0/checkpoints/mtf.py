@@ -31,7 +31,7 @@ STEP = "global_step"
 
 
 def find_prefix(path: Path, step: int | None) -> str | None:
-    """Returns the prefix of the checkpoint at or in `path`; None if there is none.
+    """Returns the prefix of the checkpoint at or in `path`; None if there is no checkpoint.
 
     Args:
       path: a model directory, a prefix, or one of its files.

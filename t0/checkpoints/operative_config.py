@@ -29,7 +29,8 @@ FILE = "operative_config.gin"
 _BINDING = re.compile(r"^([\w./]+)\s*=\s*(.+)$")
 _LONGEST_BYTES = 1 << 20
 _LONGEST_CHAIN = 100  # the maximum length of a chain of macros whose value is another macro
-# The packages from which operative configs import modules: public ones, and those written here.
+# The packages from which published operative configs, and configs written by this project, import
+# modules.
 KNOWN_PACKAGES = ("mesh_tensorflow", "t5", "seqio", "t0", "seqio_tasks", "gin")
 _UNREADABLE = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
 # Mesh TensorFlow's name of an activation -> the name that this package uses.

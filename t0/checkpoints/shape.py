@@ -66,7 +66,7 @@ class ModelShape:
 
 
 def listed(items: list[str]) -> str:
-    """Formats the first `SHOWN` items one per line, shortens long ones, and counts the others."""
+    """Formats the first `SHOWN` items, one per line and shortened; counts the remaining items."""
     more = [f"... and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
     cut = [item if len(item) < 200 else f"{item[:200]}..." for item in items[:SHOWN]]
     return "\n  ".join(["", *cut, *more])
@@ -89,7 +89,7 @@ def read_shape(shapes: Mapping[str, Shape], *, where: str = "the checkpoint") ->
       where: the checkpoint, for messages.
 
     Raises:
-      UserError: if tensors contradict each other, are missing, or should not be there.
+      UserError: if tensors are missing or superfluous, or their shapes contradict each other.
     """
     sizes = _read_sizes(shapes, where)
     blocks = {

@@ -54,7 +54,7 @@ _MOST_LAYERS = 10_000
 
 
 def find_folder(path: Path, step: int | None) -> Path | None:
-    """Returns the folder of the T5X checkpoint at or in `path`; None if there is none.
+    """Returns the folder of the T5X checkpoint at or in `path`; None if there is no checkpoint.
 
     Args:
       path: a folder with `checkpoint_STEP` folders, one of these folders, or the index in one of
@@ -155,7 +155,7 @@ class T5xSource(CheckpointSource):
         self._recent = None
 
     def _read_array(self, leaf: InlineArray | ZarrArray, *, keep: bool) -> np.ndarray:
-        # Keep a stacked array, because its layers are loaded one after the other.
+        # Keep a stacked array in memory, because its layers are usually loaded in a row.
         if keep and self._recent is not None and self._recent[0] is leaf:
             return self._recent[1]
         if keep:

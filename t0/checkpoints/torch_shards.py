@@ -68,7 +68,7 @@ def steps(model_dir: Path) -> dict[int, Path]:
 
 
 def find_folder(path: Path, step: int | None) -> Path | None:
-    """Returns the checkpoint folder at or in `path`; None if there is none.
+    """Returns the checkpoint folder at or in `path`; None if there is no checkpoint.
 
     Args:
       path: a model directory, or the folder of a checkpoint.

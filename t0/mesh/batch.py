@@ -55,7 +55,8 @@ def check_batch(
 
     Raises:
       UserError: if `batch_size` is not a valid value, or the batch is not a multiple of the length
-        times the number of replicas. In the second case, the message has the nearest multiples.
+        times the number of replicas. In the second case, the message contains the nearest
+        multiples.
     """
     method, value = _method_and_value(batch_size)
     if method.startswith("tokens") and not sequence_length:
@@ -120,7 +121,7 @@ def explain_undivided(error: BaseException, mesh_shape: Any) -> UserError | None
 def _sizes_that_work(dimensions: str, mesh_shape: Any) -> str:
     """Returns a sentence with the mesh sizes that work; "" if the mesh divides all dimensions.
 
-    If the mesh does not divide several dimensions, the sentence is about the first one.
+    If several dimensions cannot be divided, the sentence is about the first of them.
     """
     mesh = mtf.convert_to_shape(mesh_shape)
     rules = mtf.convert_to_layout_rules(bound("run.layout_rules") or "")

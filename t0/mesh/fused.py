@@ -164,8 +164,8 @@ def _attend_in_mesh(
     training.
     """
     memory_dim, key_dim, value_dim = dims
-    # Batched matrix products need this order of dimensions: first those shared with the memory,
-    # then the rows, then the last dimension.
+    # Batched matrix products need this order of dimensions: first the dimensions that the memory
+    # also has, then the rows, then the last dimension.
     shared = [dim for dim in q.shape.dims if dim in k.shape.dims and dim != key_dim]
     rows = [dim for dim in q.shape.dims if dim not in (*shared, key_dim)]
     weights_shape = mtf.Shape([*shared, *rows, memory_dim])

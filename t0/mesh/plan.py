@@ -69,7 +69,7 @@ class PlanOptions:
         instead of planning with formulas.
       utilisation: the fraction of the peak FLOP/s that matrix products reach.
       start_step: the step from which the run continues; by default the step of run.init_checkpoint,
-        or 0 if there is no such checkpoint.
+        or 0 if this checkpoint does not exist.
     """
 
     exact: bool = False

@@ -45,7 +45,8 @@ class PodRun:
       layout_rules: the rules that say which tensor dimension is split over which mesh dimension.
       sequence_length: the number of tokens of each feature.
       batch_sequences: the number of sequences in the global batch.
-      microbatches: the number of microbatches of a replica, which are computed one after the other.
+      microbatches: the number of microbatches into which a replica divides its part of the batch.
+        It computes them one after the other.
       vocabulary_size: the number of ids of the SentencePiece vocabulary, before the model pads it.
       train_steps: the step at which training stops. This number includes the steps of pretraining.
       packed: whether examples are packed, with segment ids and positions.
@@ -245,8 +246,8 @@ def check_model(run: PodRun, sizes: Mapping[str, int]) -> None:
       sizes: the model's dimensions, such as {"heads": 6, "d_ff": 1024, "vocab": 32128}.
 
     Raises:
-      UserError: if a dimension is not divisible. The message names all such dimensions, and the
-        values of model parallelism that work.
+      UserError: if the mesh does not divide a dimension. The message names all dimensions with this
+        problem, and the values of model parallelism that work.
     """
     wrong = [name for name, size in sizes.items() if size % run.split(name)]
     if not wrong:

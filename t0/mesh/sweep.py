@@ -39,7 +39,7 @@ _ORDER = (
 
 @dataclasses.dataclass(frozen=True)
 class PlannedCombination:
-    """One combination of values, with its plan or the reason why it has none."""
+    """One combination of values, with its plan or the reason why it cannot be planned."""
 
     values: Mapping[str, Any]
     plan: Mapping[str, Any] | None

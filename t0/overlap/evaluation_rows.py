@@ -9,8 +9,8 @@ has a plain task and a rank-evaluation task, they count as one prompt. The rows 
 once for all prompts.
 
 A row has two kinds of texts. Its fields are the texts in the columns that at least one prompt
-reads. If such a column has lists or records, each text in them is a field. Its prompted texts are
-the inputs that the prompts render from it.
+reads. If one of these columns contains lists or records, each text in them is a field. Its prompted
+texts are the inputs that the prompts render from it.
 """
 
 import collections

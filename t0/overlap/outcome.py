@@ -12,7 +12,7 @@ Overlap is counted separately for each n-gram length n:
 - A row overlaps if any of its fields or prompted texts overlaps.
 - A prompt's example overlaps if its prompted text, or a field that the prompt reads, overlaps.
 
-The overlapping words of a text are those in an n-gram or whole field that occurs in the training
+A word of a text overlaps if it belongs to an n-gram or a whole field that occurs in the training
 data.
 """
 
@@ -363,7 +363,7 @@ class OverlapOutcome:
         return record
 
     def _locate(self, entries: list[int]) -> list[dict[str, Any]]:
-        """Finds the training datasets that contain at least one of the given matches.
+        """Finds the training datasets in which at least one of the given matches occurs.
 
         Args:
           entries: the matches, as positions in `Index.hashes`.

@@ -83,8 +83,8 @@ class RowsJob:
 
     Attributes:
       split_id: the dataset, subset and split.
-      start: the first row.
-      stop: the last row plus one.
+      start: the number of the first row.
+      stop: the number after the last row.
       prompts: for each prompt, the number of its source, its template, and the name of its task,
         which seeds the template's random choices.
     """
@@ -323,7 +323,7 @@ def _read_file_texts(job: FileJob, vocabulary: Any | None) -> Iterator[tuple[str
 def _decode_ids(
     records: Sequence[bytes], path: str, vocabulary: Any | None
 ) -> Iterator[list[bytes]]:
-    """Decodes token ids. Yields two lists: the texts of all inputs, then those of all targets."""
+    """Decodes token ids. Yields two lists: first all input texts, then all target texts."""
     if vocabulary is None:
         raise UserError(
             f"{path}: its records have token ids and no text. Name the vocabulary that they were "

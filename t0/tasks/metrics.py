@@ -19,7 +19,7 @@ metric is listed twice (SeqIO's evaluator rejects a second `accuracy`).
 Question answering: the metrics are exact match and F1 as in SQuAD's official scripts. A target is
 the list of accepted answers. The answer with the highest score counts. If any question has no
 answer, SQuAD 2.0's rules are used for all questions: the empty prediction is right for questions
-without an answer and wrong for all others.
+without an answer and wrong for all other questions.
 
 Instructions: the metrics are ROUGE-L and exact match with Tk-Instruct's rules. They are computed
 over all instances, for each category and for each task. The reference with the highest score

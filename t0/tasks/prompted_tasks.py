@@ -98,7 +98,7 @@ class PromptedSource(OrderedSource):
         return local_files(self.dataset, self.subset, self.split_mapping[split])
 
     def document_column(self, columns: Sequence[str]) -> str | None:
-        """Returns the column that identifies a row's document; None if records have none."""
+        """Returns the column that identifies a row's document; None if there is no such column."""
         return document_column(self.dataset, self.subset, columns) if self.hide_labels else None
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:

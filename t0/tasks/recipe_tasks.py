@@ -86,7 +86,7 @@ class RecordSource(OrderedSource):
         """Yields the records of a split.
 
         Raises:
-          UserError: if there is no such split, or its data is malformed.
+          UserError: if the split does not exist, or its data is malformed.
         """
         if split not in self.splits:
             raise UserError(
@@ -123,7 +123,7 @@ class TextSource(seqio.DataSource):
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """Returns False, because the shards are those of `list_shards`."""
+        """Returns False, because the shards in `list_shards` cannot be divided."""
         return False
 
     def list_shards(self, split: str) -> Sequence[str]:
@@ -142,7 +142,7 @@ class TextSource(seqio.DataSource):
         shard_info: seqio.ShardInfo | None = None,
         **unused: Any,
     ) -> tf.data.Dataset:
-        """Returns the documents of a split, or only those of some of its shards.
+        """Returns the documents of a split, or of some of its shards.
 
         Args:
           split: the split.

@@ -1,9 +1,10 @@
 """Defines the vocabulary that all tasks share, and finds its file.
 
-The path is the first of these that is set: the `--vocab` flag, the gin binding `t0.vocabulary.path
-= '/path/to/spiece.model'`, and the environment variable `T0_VOCAB`. If none is set, it is the path
-of T5's public model on Google Cloud Storage. Registering 971 tasks must not read the file. So the
-path is looked up and the file is read when the first text is tokenised.
+The vocabulary's path is the first of these values that is set: the `--vocab` flag, the gin binding
+`t0.vocabulary.path = '/path/to/spiece.model'`, and the environment variable `T0_VOCAB`. If none of
+them is set, the path is that of T5's public model on Google Cloud Storage. Registering 971 tasks
+must not read the file. So the path is looked up and the file is read when the first text is
+tokenised.
 
 `t0.catalogue.sentence_pieces` describes the two editions of T5's model, and reads them without
 TensorFlow.
@@ -73,7 +74,7 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
 
     @property
     def sentencepiece_model_file(self) -> str:
-        """The path of the loaded model. If none is loaded, the path of the model that would be."""
+        """The path of the loaded model, or of the model to load if no model is loaded yet."""
         if self._is_loaded:
             return self._sentencepiece_model_file
         return vocabulary_path()
