@@ -26,10 +26,10 @@ The records of a split are divided evenly into its final files. So the files are
 division of the split into pieces. Parts contain frames of a TFRecord file, whose bytes are copied
 without parsing the records.
 
-There is one exception: records of rank evaluation contain the number of their row (`idx`). In each
-range, rows are numbered as if no row before the range was dropped. If rows were dropped,
-`join_parts` corrects the numbers in the later ranges, so that `idx` counts only the kept rows, as
-in SeqIO.
+The records of rank evaluation are an exception, because they contain the number of their row
+(`idx`). In each range of rows, the rows are numbered as if no row before the range was dropped. If
+rows were dropped, `join_parts` corrects the numbers in the later ranges, so that `idx` counts only
+the kept rows, as in SeqIO.
 
 This module imports TensorFlow only for `gs://`.
 """
@@ -124,7 +124,7 @@ _KEYS_BEFORE_CHECKSUMS = {"schema", "task", "absent_splits", "empty_splits", "sp
 
 
 def with_checksum(content: Mapping[str, Any]) -> bytes:
-    """Formats the content of `COMPLETED` or `provenance.json`, and adds its own checksum."""
+    """Formats the content of `COMPLETED` or `provenance.json`, and adds the content's checksum."""
     text = json.dumps({**content, "checksum": _NO_CHECKSUM}, sort_keys=True, indent=1) + "\n"
     checksum = hashlib.sha256(text.encode()).hexdigest()
     return _CHECKSUM.sub(checksum.encode(), text.encode(), count=1)

@@ -275,8 +275,8 @@ def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> Cach
       tag: the suffix of this run's unfinished directories (`<task>.<tag>`).
 
     Raises:
-      UserError: if a name matches nothing, no task is selected, a finished cache does not have all
-        selected splits, or data is absent and `skip_absent_splits` is not set.
+      UserError: if a name matches nothing, if no task is selected, if a finished cache does not
+        have all selected splits, or if data is absent and `skip_absent_splits` is not set.
     """
     names, notes = select_tasks(catalogue, selection.tasks, selection.excluded_tasks)
     if not names:

@@ -6,9 +6,9 @@
     #  "super_glue_rte_GPT_3_style_score_eval": {...}}
 
 Each row is read once for all tasks. A template is rendered once for its two tasks, the plain task
-and the one for rank evaluation. The inputs of a row are tokenised once for both tasks and all
-choices. Targets that repeat, such as labels, are tokenised once. Each part contains its own counts,
-so that a later run can use the part without parsing its records.
+and the rank-evaluation task. The inputs of a row are tokenised once for both tasks and all choices.
+Targets that repeat, such as labels, are tokenised once. Each part contains its own counts, so that
+a later run can use the part without parsing its records.
 
 This module does not import TensorFlow, so a worker needs much less memory. The decoded records
 equal those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), and have the same order. SeqIO

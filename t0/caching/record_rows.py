@@ -94,7 +94,7 @@ def content_of(source: RowSource, infos: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def read(folder: str, split: str) -> RecordRows | None:
-    """Returns the rows of a cached split; None if its cache has no file with them.
+    """Returns the rows of a cached split; None if the cache has no `rows.<split>.json`.
 
     Raises:
       UserError: if the file is damaged.

@@ -5,7 +5,7 @@
 
 If a task fails, the run continues with the other tasks, and ends with a `UserError` that names the
 failed task. If the output cannot be written or a worker dies, the run stops. In both cases the
-published tasks stay. If the same call is made again, it continues from there.
+published tasks stay. If the same call is made again, it continues where this run stopped.
 """
 
 import collections

@@ -4,9 +4,9 @@
     for job, result in in_processes(queue, RowRangeWorker(work.model, setup), on_report, workers=8):
         queue.extend(more_jobs)      # the queue may grow
 
-A worker gets one job at a time. If a worker dies, because the kernel's out-of-memory killer ends it
-or a library crashes, the run ends with an error that names the worker's job. If the parent process
-dies, the kernel kills the workers.
+A worker gets one job at a time. If a worker dies, for example because the kernel's out-of-memory
+killer ends it, the run ends with an error that names the worker's job. If the parent process dies,
+the kernel kills the workers.
 
 A `ShardRunWorker` imports TensorFlow when it starts. A `RowRangeWorker` never imports TensorFlow.
 """
@@ -164,7 +164,7 @@ class RowRangeWorker:
       model: the content of the tokenizer's model file, and the id of EOS; None if there is nothing
         to render. The content is sent instead of the path, because the workers of a cluster may not
         have the file.
-      setup: the settings; only the data folders, and whether bad rows are skipped, are used.
+      setup: the settings, of which only the data folders and `skip_bad_rows` are used.
     """
 
     model: tuple[bytes, int] | None

@@ -1,6 +1,6 @@
 """Defines the interface that each checkpoint format implements to read and write checkpoints.
 
-A `CheckpointSource` reads a checkpoint in any format, a `CheckpointTarget` writes one:
+A `CheckpointSource` reads a checkpoint in any format. A `CheckpointTarget` writes a checkpoint:
 
     source = open_source("/models/tiny")              # `conversion`
     target = MtfTarget(folder, plan)                  # a class of `mtf`, `hugging_face` or `t5x`

@@ -130,7 +130,7 @@ class HfSource(CheckpointSource):
     def _find_embedding_key(self, config: dict) -> str:
         """Returns the key under which the files store the embedding.
 
-        If several tensors share memory, the files store only one of them, under any of their keys.
+        If several tensors share memory, the files store only one tensor, under any one of the keys.
 
         Raises:
           UserError: if there is no embedding. The message lists the existing keys.
@@ -326,7 +326,7 @@ def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> No
     """Checks that the config describes the tensors next to it.
 
     Raises:
-      UserError: if they differ. The message names every difference.
+      UserError: if config and tensors differ. The message names every difference.
     """
     layers = config.get("num_layers", model.encoder_layers)
     claims = {

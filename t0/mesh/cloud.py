@@ -89,7 +89,7 @@ class Machine:
       environment: the environment variables.
       chips: the number of TPU chips in this machine.
       tensorflow: the version of the installed TensorFlow, "" if it is unknown.
-      drives_tpu: whether that TensorFlow can drive the TPU chips of this machine.
+      drives_tpu: whether the installed TensorFlow can drive the TPU chips of this machine.
       missing: the packages that TensorFlow needs to look up a TPU by name, but that are not
         installed.
       on_google: whether a metadata server answers.

@@ -68,8 +68,8 @@ class PlanOptions:
       exact: whether to build the program of a core from the whole model, which takes minutes,
         instead of planning with formulas.
       utilisation: the fraction of the peak FLOP/s that matrix products reach.
-      start_step: the step from which the run continues; by default the step of run.init_checkpoint,
-        or 0 if this checkpoint does not exist.
+      start_step: the step from which the run continues; by default the step in the name of
+        run.init_checkpoint, or 0 if run.init_checkpoint is not set.
     """
 
     exact: bool = False

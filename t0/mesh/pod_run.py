@@ -124,8 +124,8 @@ def read_pod_run(*, vocabulary_size: int) -> PodRun:
       vocabulary_size: the number of ids of the vocabulary, including sentinels.
 
     Raises:
-      UserError: if the mode cannot be planned, the slice is unknown, the mesh does not have as many
-        cores as the slice, or the batch is not divisible by the lengths or the mesh.
+      UserError: if the mode cannot be planned, if the slice is unknown, if the numbers of cores of
+        mesh and slice differ, or if the lengths or the mesh do not divide the batch.
     """
     mode = _run_parameter("mode")
     if mode not in MODES:

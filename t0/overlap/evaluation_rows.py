@@ -150,7 +150,7 @@ def evaluation_sets(
       the sets, and a note for each task or set that was left out.
 
     Raises:
-      UserError: if a name is unknown, no task has the split, or data is missing.
+      UserError: if a name is unknown, if no task has the split, or if data is missing.
     """
     names = dict.fromkeys(name for expression in expressions for name in listing.select(expression))
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = collections.defaultdict(dict)

@@ -88,8 +88,8 @@ def find(
       vocabulary: the SentencePiece model that decodes caches without texts; None if there is none.
 
     Raises:
-      UserError: if a name is unknown; data is missing, unfinished or malformed; the evaluation rows
-        have no text; or the output cannot be written.
+      UserError: if a name is unknown, if data is missing, unfinished or malformed, if the
+        evaluation rows have no text, or if the output cannot be written.
     """
     listing = read_listing(request.cache_dirs)
     training = training_data(request, listing)

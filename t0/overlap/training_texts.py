@@ -192,7 +192,7 @@ def add_cached(
       listing: the known tasks. If a task is not among them, the dataset gets the task's name.
 
     Raises:
-      UserError: if there is no cache, a cache is unfinished, or no cache has the split.
+      UserError: if there is no cache, if a cache is unfinished, or if no cache has the split.
     """
     before, other_splits = len(training.jobs), {}
     for directory in find_caches(folder):
@@ -238,7 +238,7 @@ def add_listed(
       skip_absent: whether to leave out tasks whose data is missing.
 
     Raises:
-      UserError: if the name is unknown, no task has the split, or data is missing.
+      UserError: if the name is unknown, if no task has the split, or if data is missing.
     """
     before = len(training.jobs)
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = {}
