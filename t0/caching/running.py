@@ -138,7 +138,7 @@ def cache(
 
 
 def on_beam(pipeline_options: Sequence[str]) -> bool:
-    """Returns whether the options differ from the default. If so, Apache Beam runs the jobs."""
+    """Returns whether Apache Beam runs the jobs. It does if the options differ from the default."""
     return bool(pipeline_options) and list(pipeline_options) != DIRECT_RUNNER
 
 

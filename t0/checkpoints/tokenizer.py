@@ -87,7 +87,7 @@ def difference(facts: CheckpointFacts, vocabulary: str | None) -> str:
         own tokenizer is used, so the result is "".
 
     Raises:
-      UserError: if one of the two cannot be read.
+      UserError: if the vocabulary or the tokenizer cannot be read.
     """
     if not vocabulary or not (facts.tokenizer or facts.tokenizer_fault):
         return ""

@@ -174,7 +174,7 @@ def check_checksums(folder: Path, record: Mapping[str, Any]) -> None:
     """Checks the sizes of a checkpoint's files and, except in schema 1, their checksums.
 
     Raises:
-      UserError: if a file is missing, or its size or bytes differ from the written ones.
+      UserError: if a file is missing, or if its size or bytes have changed since it was written.
     """
     for path in checked_files(folder, record["files"]):
         if not has_checksum(path, record):
@@ -187,7 +187,7 @@ def has_checksum(path: Path, record: Mapping[str, Any]) -> bool:
 
 
 def damaged(path: Path) -> UserError:
-    """Returns the error for a file whose bytes differ from the written ones."""
+    """Returns the error for a file whose bytes have changed since it was written."""
     return UserError(
         f"{path} is damaged: its bytes are not those that were written (SHA-256). "
         + _ADVICE.format(path.parent)

@@ -262,6 +262,6 @@ def _map_file(path: str, kind: str, size: int) -> np.ndarray:
 
 
 def hash_whole_texts(words: Words, texts: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns the hash of each selected text: the hash of the sequence of all its words, uint64."""
+    """Returns, for each selected text, the hash of the sequence of all its words, uint64."""
     chosen = np.asarray(texts, np.int64)
     return words.hash_sequences(words.ends[chosen], np.diff(words.ends)[chosen])

@@ -66,7 +66,7 @@ MIXED = "sni_tk_instruct"
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """An encoding, which says what parts of a task's instruction precede the instance in an input.
+    """An encoding: it says which parts of a task's instruction precede the instance in an input.
 
     Attributes:
       name: whether to include the task's name.
@@ -308,7 +308,8 @@ class InstructionSource(RecordSource):
                 "positives": self._pad_examples("positives", encoded.positives),
                 "negatives": self._pad_examples("negatives", encoded.negatives),
                 "instance": encoded.instance,
-                # Targets are drawn only for training, so that all evaluations are the same.
+                # Training draws a random output as the target. Evaluation always uses the first
+                # output.
                 "outputs": instance.outputs if split == "train" else instance.outputs[:1],
                 "references": instance.outputs,
             }

@@ -28,7 +28,7 @@ case, punctuation and spaces.
 
 ROUGE: `rouge-score` reads only a-z and 0-9, so identical texts in Hindi or Chinese would score 0.
 If most letters and digits of a text are not ASCII, the text is split into the words of its script.
-All other texts, such as English ones, keep the scores of `rouge-score`.
+All other texts, such as English texts, keep the scores of `rouge-score`.
 
 Translation: the metric is sacreBLEU's BLEU, in percent.
 """
@@ -54,7 +54,7 @@ Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 
 
 def _answers(metric: Metric) -> Metric:
-    # These metrics take a list of accepted answers. Here, the list contains only the target.
+    # These metrics take a list of accepted answers. Here, the target is the only accepted answer.
     def over_answers(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
         return metric([[target] for target in targets], predictions)
 
