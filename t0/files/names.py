@@ -5,9 +5,9 @@
     path_inside("gs://bucket/cache", "my_task", "info.train.json")
     # "gs://bucket/cache/my_task/info.train.json"
 
-Each name is checked twice: when it is read (`checked_name`) and when a file is written
-(`path_inside`). The second check accepts every name that other packages give their tasks, and
-refuses every name that would lead out of the folder.
+Each name is checked twice: when the name is read (`checked_name`), and when a file is written under
+that name (`path_inside`). The second check accepts every name that other packages give their tasks.
+It refuses every name that would lead out of the folder.
 """
 
 import posixpath
@@ -24,7 +24,7 @@ def checked_name(name: object, kind: str, where: object) -> str:
 
     Args:
       name: the name in the data.
-      kind: the word that the message uses for the named thing: split, file, dataset or subset.
+      kind: the kind of object that has this name, for messages: split, file, dataset or subset.
       where: the file or folder that contains the name.
 
     Raises:
