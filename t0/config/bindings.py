@@ -1,10 +1,10 @@
-"""Finds the value that gin has bound to a parameter or macro, and evaluates it if asked to.
+"""Finds the value that gin has bound to a parameter or macro, and can evaluate this value.
 
     bound("run.mode", "train")                      # "score_eval"
     bound("%MIXTURE_NAME")                          # a macro
     bound("run.batch_size", evaluate=False)         # ("sequences_per_batch", 128), not %BATCH_SIZE
 
-Without evaluation, no reference is called and the operative config records nothing. Macros are
+With `evaluate=False`, no function is called and the operative config records nothing. Macros are
 replaced by their values, but a value such as `@tpu_mesh_shape()` remains a reference.
 """
 
@@ -23,8 +23,8 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
     Args:
       name: the name of the parameter or macro.
       default: the result if nothing is bound.
-      evaluate: whether to call references and record macros as used. If not, the result is that of
-        `resolve_macros`.
+      evaluate: whether to call the functions to which the value refers, and to record macros as
+        used. If False, the result is that of `resolve_macros`.
 
     Raises:
       UserError: the value is a macro that has no value.
