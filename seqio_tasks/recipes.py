@@ -15,8 +15,8 @@ subfolder D/KIND exists, the function receives it and returns the tasks for the 
 function uses file names and sizes, reads little data and makes no network call. The languages of a
 translation dataset come from the first row of one of its files.
 
-For T5's own tasks, which use TensorFlow Datasets (`c4_v220_span_corruption`, `wmt_t2t_ende_v003`
-and others), import `t5.data.mixtures`.
+T5 has its own tasks, such as `c4_v220_span_corruption` and `wmt_t2t_ende_v003`, which use
+TensorFlow Datasets. To register them, import `t5.data.mixtures`.
 """
 
 import itertools

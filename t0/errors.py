@@ -260,7 +260,7 @@ def _message_of(error: BaseException) -> str:
 def remote_advice(error: BaseException) -> str | None:
     """Returns advice about a failed `gs://` request.
 
-    Returns None if there is no advice, or if it is only "is the path right?".
+    Returns None if there is no advice, or if the only advice is "is the path right?".
     """
     _, advice = classify_remote(error) or (None, None)
     return None if advice == "is the path right?" else advice
@@ -388,7 +388,7 @@ def reported(name: str) -> Iterator[None]:
 
 
 def _escape_unencodable_characters() -> None:
-    r"""Makes stdout and stderr print characters that they cannot encode as escapes such as \xe9."""
+    r"""Makes stdout and stderr print escapes such as \xe9 for characters they cannot encode."""
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -78,7 +78,10 @@ def table_lines(
 
 
 def _block(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
-    """Yields the lines of a row's block: its name, then its other cells, titled and indented."""
+    """Yields the lines of a row's block.
+
+    The first line is the row's name. The other cells follow, indented and with their titles.
+    """
     yield row[0]
     line = ""
     for column, cell in zip(columns[1:], row[1:], strict=True):

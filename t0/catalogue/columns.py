@@ -182,7 +182,7 @@ def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> Colum
 
 
 def label_text(value: Any) -> str:
-    """Returns the spelling that represents all spellings of the same value as a label.
+    """Returns a label's standard spelling, in which different spellings of a value are equal.
 
     >>> [label_text(value) for value in (1, 1.0, "1", " 1.0", True, "TRUE", "so so ", 0.5, "01")]
     ['1', '1', '1', '1', 'true', 'true', 'so so', '0.5', '01']
@@ -229,8 +229,8 @@ def read_labels(
     Args:
       table: the summary of the data.
       name: the name of the column.
-      choices: the answer choices, in the order of the sorted labels; None to use the labels
-        themselves as choices.
+      choices: the answer choices, in the order of the labels (0, 1, ... or sorted by name); None to
+        use the labels themselves as choices.
       names: the names of the labels 0, 1, ... that the `datasets` library stored with the data.
 
     Raises:

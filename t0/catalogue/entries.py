@@ -11,8 +11,8 @@ T0 is trained on the training group BASE. T0+ is also trained on GPT_EVAL, and T
 `exclusions.csv` lists the tasks that a mixture excludes, how the names of tasks are matched, and
 the reason.
 
-This module reads these tables and `templates.yaml` files. It makes no network call. The only data
-that it reads are a user's own rows, which it counts when their number is needed.
+This module reads these tables and `templates.yaml` files. It makes no network call and reads no
+rows of T0's datasets. It counts the rows of a user's own data when their number is needed.
 """
 
 import csv
@@ -35,8 +35,8 @@ class Dataset:
     Attributes:
       name: the dataset's name on the Hugging Face hub.
       subset: the dataset's configuration, or None.
-      train_group: the dataset's group for training mixtures; empty if it has none.
-      eval_group: the dataset's group for evaluation mixtures; empty if it has none.
+      train_group: the dataset's group for training mixtures; empty if there is no such group.
+      eval_group: the dataset's group for evaluation mixtures; empty if there is no such group.
       train_size: the number of training examples that determines the mixing rate; 0 if missing.
     """
 

@@ -26,7 +26,7 @@ SCORE_EVAL = "_score_eval"
 def task_name(dataset: str, subset: str | None, template: str, suffix: str = "") -> str:
     """Joins dataset, subset and template name into a task's name.
 
-    Each sequence of characters other than letters, digits, `_` and `.` becomes one `_`, as in
+    Letters, digits, `_` and `.` are kept. Each sequence of other characters becomes one `_`, as in
     `task_clean` of the original code.
     """
     joined = "_".join(name for name in (dataset, subset, template) if name is not None)

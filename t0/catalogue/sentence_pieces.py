@@ -6,7 +6,7 @@
     tokens.character_index("A film.", 2)    # 6, the index at which the third token begins
 
 T5's SentencePiece model has two editions. The first edition has 32,000 pieces, and 100 sentinels
-(`<extra_id_0>` ... `<extra_id_99>`) are added when it is loaded. The second edition, `.100extra`,
+(`<extra_id_0>` ... `<extra_id_99>`) are added when the model is loaded. The second, `.100extra`,
 contains the sentinels. Both editions have the same 32,100 ids, in the same order. This module
 recognizes the edition by the pieces in the file.
 """

@@ -229,10 +229,10 @@ def _absent_classes(plan: StarterFolder, classes: Mapping[str, Mapping[int, int]
 
 
 def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
-    """Returns a function that takes a row's index and the row, and says if it is for validation.
+    """Returns a function that takes a row's index and the row, and selects validation rows.
 
-    The function selects about a tenth of the texts. If a class has several different texts, it has
-    texts in both splits.
+    The function selects about a tenth of the texts. If a class has several different texts, both
+    splits contain texts of this class.
     """
     texts = [_name_columns(plan)[name] for name in plan.texts]
 

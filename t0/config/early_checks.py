@@ -35,7 +35,7 @@ def check(
     Args:
       gin_files: paths, or names to search for.
       gin_params: bindings such as "run.train_steps = 100".
-      location_prefixes: folders to search before this project's.
+      location_prefixes: folders to search before this project's folder.
 
     Raises:
       UserError: a file is missing, there is a syntax error, a name exists only in T5X, or a macro

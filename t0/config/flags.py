@@ -169,8 +169,8 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "stream_steps": {"train": None},
     "write_stream": {"train": None},
 }
-# Flags of `MODE_FLAGS` that are also read in a run with --tpu. Our engine for runs without a TPU
-# is the only reader of the other flags in `MODE_FLAGS`.
+# Flags of `MODE_FLAGS` that are also read in a run with --tpu. The other flags in `MODE_FLAGS` are
+# only read by our engine for runs without a TPU.
 _STEPS = ("epochs", "finetune_steps")
 _ON_TPU = (*_STEPS, "allow_stale_cache", "max_hours", "stream_steps", "write_stream")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
@@ -200,7 +200,7 @@ _API_MODE_FLAGS = {
 TPU_FLAGS = ("tpu_job_name", "gcp_project", "tpu_zone", "logical_cores_per_chip", "fold_xy")
 TPU_FLAGS += ("hbm_oom_exit", "runtime_oom_exit", "tt_check_filter", "tt_single_core_summaries")
 TPU_FLAGS += ("delta_threshold", "tpu_topology", "model_parallelism")
-# Macro of a run file -> the flags that replace it.
+# Macro of a run file -> the flags that replace the macro.
 _MACROS = {"MODEL_DIR": ("model_dir",), "TRAIN_STEPS": ("finetune_steps", "epochs")}
 _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpoint",))
 
@@ -343,7 +343,7 @@ def check_mode(flag_values: flags.FlagValues, mode: str) -> list[str]:
 
     Args:
       flag_values: the command's flags.
-      mode: the value of `run.mode` or, with --use_model_api, of `MODEL_API_MODES`.
+      mode: the value of `run.mode` or, in a run with --use_model_api, a value of `MODEL_API_MODES`.
 
     Returns:
       a line for each of T5's flags on the command line that the run does not read.

@@ -84,7 +84,7 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
 
     Args:
       gin_files: paths, or names to search for.
-      location_prefixes: folders to search before this project's.
+      location_prefixes: folders to search before this project's folder.
     """
     folders = ["", *search_path(location_prefixes)]
     names = []
@@ -135,7 +135,7 @@ def slice_of_header(gin_files: Sequence[str], location_prefixes: Sequence[str]) 
 
     Args:
       gin_files: the names of the files on a command line. Only local files are read.
-      location_prefixes: folders to search before this project's.
+      location_prefixes: folders to search before this project's folder.
 
     Returns:
       the name of a mesh file, such as "mesh/v3-512.gin", which stands for a TPU slice. None if no

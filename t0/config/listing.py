@@ -1,4 +1,4 @@
-"""Lists the configuration of a run as text: each value, and where it was set.
+"""Lists the configuration of a run as text: each value, and the place where the value was set.
 
     print(text(parsed, {"train_loop.seed": (3, "--seed")}))
     # BATCH_SIZE = 8  # the command line

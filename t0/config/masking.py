@@ -125,7 +125,7 @@ def refuse_masked() -> None:
       UserError: the value of a binding is the mask. A run saved its configuration with this
         credential masked, and the user has not set the credential again.
     """
-    from t0.compat import gin_config  # imported here: other engines mask values without gin
+    from t0.compat import gin_config  # imported here, because some engines mask values without gin
 
     masked = sorted(
         name if selector == "gin.macro" else f"{f'{name}/' if name else ''}{selector}.{parameter}"

@@ -56,7 +56,7 @@ def save(folder: str, text: str) -> None:
 
 
 def split(text: str) -> tuple[str, str]:
-    """Splits an operative config into the part that stock T5 can read and the rest.
+    """Splits an operative config into a text that stock T5 can read and a text with our names.
 
     All functions in the text must be registered with gin.
     """

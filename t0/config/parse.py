@@ -79,8 +79,8 @@ def parse(
     Args:
       gin_files: paths, or names to search for.
       gin_params: bindings such as "run.train_steps = 100".
-      location_prefixes: folders to search before this project's.
-      also_deprecated: other names whose bindings are skipped.
+      location_prefixes: folders to search before this project's folder.
+      also_deprecated: names whose bindings are skipped, in addition to `DEPRECATED`.
       skip_all_unknown: whether to skip all bindings to unknown names.
 
     Raises:

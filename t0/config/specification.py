@@ -103,7 +103,7 @@ class RankTaskSpec:
       dataset: the dataset with its subset, as in results files.
       prompt: the prompt's name; "" if the task has no prompt.
       classes: a number of classes for each of the task's metrics that is T5's rank classification.
-        The number is None if it varies from example to example.
+        The number is None if examples have different numbers of classes.
       other_metrics: the names of the metrics that are the user's own functions.
       rows: the dataset, subset and split that contain a prompted task's rows. If the cache does not
         have the documents of the rows, they are read from there.
@@ -314,7 +314,7 @@ class RunSpec:
         the lengths.
       batch_sequences: the number of sequences in the global batch.
       microbatches: the number of parts into which a replica's batch is divided. The replica
-        computes them one after the other.
+        computes the parts one after the other.
       train_steps: the step at which training stops, counted from the start of pretraining.
       seed: the seed of initial weights and dropout.
       optimizer: the optimizer; None if the run does not train.

@@ -92,7 +92,7 @@ def _read(folder: Path) -> StarterSettings:
 
 
 def fill_flags(flag_values: Any, values: Mapping[str, Any]) -> None:
-    """Sets absl flags as if the user had given them, unless they are on the command line."""
+    """Sets absl flags as if the user had given them. Flags on the command line are not changed."""
     for name, value in values.items():
         if not flag_values[name].present:
             flag_values[name].parse(value)

@@ -11,7 +11,7 @@
     any_path        paths in an object store, with the methods of `pathlib.Path`
     object_facts    sizes and checksums of objects in a bucket, and the bucket's region
     names           validates names from data, so that a joined path never leaves its folder
-    untrusted       parses JSON and YAML that others have written, with limits on size and depth
+    untrusted       parses JSON and YAML from untrusted sources, with limits on size and depth
     tfrecord        reads and writes TFRecord files, and computes masked CRC-32C checksums
     tf_examples     encodes `tf.train.Example` messages
     protobuf_wire   encodes and decodes the fields of protocol buffers

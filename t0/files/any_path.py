@@ -4,7 +4,7 @@
     folder = any_path("gs://b/eval")     # a RemotePath: str(folder) is "gs://b/eval"
     [path.name for path in folder.iterdir()]
     with (folder / "results_10.json").open("rb") as file: ...
-    with binary(folder / "train.jsonl.gz") as file: ...     # a file for gzip, pyarrow and others
+    with binary(folder / "train.jsonl.gz") as file: ...     # a file object, as pyarrow expects
 
 `pathlib.Path("gs://b")` would be the local path "gs:/b". So if a command's argument may be a local
 or a remote path, the command passes it to `any_path`. Later code uses only the methods that both
@@ -127,7 +127,7 @@ class RemotePath(PurePosixPath):
                 yield from child.rglob(pattern)
 
     def open(self, mode: str = "r", encoding: str | None = None, newline: str | None = None) -> Any:
-        """Opens the file, which is in UTF-8 if it is text.
+        """Opens the file. In text mode, the encoding is UTF-8.
 
         A file that is being written does not exist until it is closed.
         """
@@ -196,7 +196,7 @@ def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
     """Opens a file in binary mode for a `with` block, and decompresses `.gz` files.
 
     Raises:
-      OSError: if the file cannot be opened. Inside the block: if it cannot be read.
+      OSError: if the file cannot be opened or, inside the block, cannot be read.
     """
     with binary(path) as file:
         if not os.fspath(path).endswith(".gz"):

@@ -20,7 +20,7 @@ _RULE = "letters A to Z, digits and . _ - only, and neither '.' nor '..'"
 
 
 def checked_name(name: object, kind: str, where: object) -> str:
-    """Returns the name if it is safe as a part of a path.
+    """Checks that a name is safe as a part of a path, and returns the name.
 
     Args:
       name: the name in the data.
@@ -28,8 +28,8 @@ def checked_name(name: object, kind: str, where: object) -> str:
       where: the file or folder that contains the name.
 
     Raises:
-      UserError: if the name is not text, or has characters other than letters, digits, `.`, `_` and
-        `-`.
+      UserError: if the name is not text. Also if it contains a character that is not a letter, a
+        digit, `.`, `_` or `-`.
     """
     if isinstance(name, str) and _NAME.fullmatch(name) and name not in (".", ".."):
         return name

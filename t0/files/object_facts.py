@@ -1,7 +1,7 @@
 """Reads the checksums of objects and the regions of buckets from Google Cloud Storage.
 
     below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(310, "yZRlqg=="), ...}
-    of_file("/tmp/part")             # the same facts for a local file
+    of_file("/tmp/part")             # Facts(310, "yZRlqg=="), for a local file
     locations("bucket")              # ["EUROPE-WEST4"]
 
 TensorFlow's file system for `gs://` cannot return checksums or regions. So this module sends its

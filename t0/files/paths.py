@@ -90,7 +90,7 @@ def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
     """Opens a file for a `with` block; text is UTF-8.
 
     Raises:
-      OSError: if the file cannot be opened. Inside the block: if reading or writing fails.
+      OSError: if the file cannot be opened or, inside the block, reading or writing fails.
     """
     if not is_remote(path):
         if mode.startswith("r"):
@@ -106,7 +106,7 @@ def read_bytes(path: Path) -> bytes:
     """Returns the bytes of a file.
 
     Raises:
-      OSError: if it cannot be read.
+      OSError: if the file cannot be read.
     """
     with opened(path) as file:
         return file.read()
@@ -116,8 +116,8 @@ def read_text(path: Path) -> str:
     """Returns the text of a UTF-8 file.
 
     Raises:
-      OSError: if it cannot be read.
-      ValueError: if it is not UTF-8.
+      OSError: if the file cannot be read.
+      ValueError: if the file is not UTF-8.
     """
     return read_bytes(path).decode("utf-8")
 
@@ -247,7 +247,7 @@ def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
             folders.sort()
             yield path.rstrip("/") or "/", sorted(names)
         return
-    # TensorFlow's own walk would send one request per name to find out whether it is a folder.
+    # TensorFlow's own walk would send a request for each name to find out which names are folders.
     names = list_marked(folder)
     if not names:
         return

@@ -166,9 +166,9 @@ def publish_folder(
 
     A local folder is renamed in one step. An object store cannot rename atomically, so the files
     are uploaded, or moved within the store, several at a time. Then the size of each file is
-    checked, and also its checksum if the store has one. Finally, `last` is written. If `final` is
-    already a finished folder in a store, the new files are first uploaded next to `final`. So
-    `final` is incomplete only while the new files are moved within the store.
+    checked. If the store has a checksum of the file, the checksum is also checked. Finally, `last`
+    is written. If `final` is already a finished folder in a store, the new files are first uploaded
+    next to `final`. So `final` is incomplete only while the new files are moved within the store.
 
     Args:
       staging: the folder with the files. If it is remote, `final` must also be remote.
@@ -369,7 +369,7 @@ def folder_of_run() -> Iterator[str]:
         try:
             yield folder
         finally:
-            if os.getpid() == maker:  # a process forked within the block must not clean up
+            if os.getpid() == maker:  # a process that was forked in the block must not clean up
                 tempfile.tempdir = before
                 os.environ.pop("TMPDIR")
                 if variable is not None:

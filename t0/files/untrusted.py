@@ -1,4 +1,4 @@
-"""Parses JSON and YAML that others have written, with limits on size and depth.
+"""Parses JSON and YAML from untrusted sources, with limits on size and depth.
 
     parsed_json('{"text": "a"}')       # a dict; ValueError if not JSON, or nested too deep
     read_json(Path("config.json"))     # a dict; UserError with the file and the problem

@@ -303,7 +303,7 @@ _UNBOUNDED = (
 
 
 def is_bounded(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template is so simple that it needs no meter.
+    """Returns whether a parsed template is too simple to need a meter.
 
     Such a template has no loop, macro, call or operation. It also has no filter whose result may be
     larger than the input, and no filter that applies another filter.

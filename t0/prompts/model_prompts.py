@@ -5,7 +5,8 @@
     model_prompts.choose("which").compiled.example(row, labeled=False)
 
 `prompts.json` contains the templates of all prompted tasks of the run, and the run's sequence
-lengths. If the vocabulary `spiece.model` is next to it, predictions need only the model directory.
+lengths. If the model directory also contains the vocabulary `spiece.model`, predictions need no
+other files.
 """
 
 import dataclasses
@@ -44,7 +45,7 @@ class RecordedPrompt:
 
     @functools.cached_property
     def compiled(self) -> CompiledTemplate:
-        """The compiled template. It makes the same random draws as the task."""
+        """The compiled template, which makes the same random draws as in the task."""
         return CompiledTemplate(self.template, seed_name=self.task)
 
     @property
@@ -76,8 +77,8 @@ class ModelPrompts:
     def choose(self, name: str | None) -> RecordedPrompt:
         """Returns the prompt with a name, or the default prompt.
 
-        If all prompts are for one dataset, the default is the first prompt with answer choices.
-        Otherwise there is only a default if there is a single prompt.
+        If all prompts are for one dataset and some have answer choices, the default is the first
+        prompt with answer choices. Otherwise, there must be only one prompt, which is the default.
 
         Args:
           name: the name of a task or of a template; None for the default prompt.

@@ -57,7 +57,7 @@ STREAM = "\0stream"
 """The variable that holds the row's `random.Random`. No column can have this name."""
 
 _HIDES = "\0hides"
-"""The variable that holds the function `hides` of the row, if it is set (see `PreparedRow`)."""
+"""The variable that holds the row's function `hides`, if there is one (see `PreparedRow`)."""
 
 _CHANGEABLE = "\0changeable"
 """The variable that holds the ids of the row's mutable objects, which must not be changed.
@@ -256,7 +256,7 @@ def _find_changeable(values: Iterable[Any]) -> frozenset[int]:
 
 
 class _Environment(sandbox.SandboxedEnvironment):
-    """Jinja's sandbox, which also prevents a template from changing a row that others also read.
+    """Jinja's sandbox, which also prevents a template from changing a row.
 
     A template can change an object only by calling a method. Every call goes through `call`,
     however the template obtained the method.
@@ -588,8 +588,8 @@ class CompiledTemplate:
     def prints_nested(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
         """Returns whether the template prints a list or an object of the row.
 
-        The model would read such a value in Python notation, such as `['red', 'blue']`. It must be
-        possible to render the row.
+        The model would read such a value in Python notation, such as `['red', 'blue']`. Rendering
+        the row must not raise an error.
         """
         if not any(isinstance(value, list | tuple | Mapping) for value in row.values()):
             return False

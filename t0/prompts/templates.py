@@ -46,7 +46,7 @@ from t0.files.any_path import any_path
 from t0.files.untrusted import SAFE_LOADER, read_yaml
 
 PROMPTSOURCE_VERSION = "0.1.0"
-"""The version of promptsource with whose templates T0 was trained and evaluated."""
+"""The version of promptsource whose templates were used to train and evaluate T0."""
 
 _INSTALL = f"pip install --no-deps --ignore-requires-python promptsource=={PROMPTSOURCE_VERSION}"
 

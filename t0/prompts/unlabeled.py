@@ -1,4 +1,4 @@
-"""Finds the part of a template that a row without a label can print: all before the separator.
+"""Finds the part of a template before the separator, which a row without a label can print.
 
 "".join(until_separator(iter(["Is it wet?", " ||| ", "yes"])))        # "Is it wet? |||"
 remove_targets(tree.body)       # the parsed template then only reads the columns of its inputs
@@ -34,7 +34,7 @@ def remove_targets(body: list[nodes.Node]) -> bool:
         else:
             branches = [getattr(node, name, None) or [] for name in ("body", "else_")]
             branches += [branch.body for branch in getattr(node, "elif_", None) or []]
-            ends = sum(map(remove_targets, branches)) > 0  # calls it for all branches, unlike `any`
+            ends = sum(map(remove_targets, branches)) > 0  # unlike `any`, visits all branches
         if ends:
             del body[position + 1 :]
             return True

@@ -141,7 +141,11 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
 
 
 def _open_ipc(source: pa.NativeFile) -> pa.ipc.RecordBatchFileReader | pa.RecordBatchReader:
-    """Opens a source in Arrow's file format or, if it has no signature of it, the stream format."""
+    """Opens a source in one of Arrow's two formats.
+
+    If the source starts with the signature of the file format, it is opened in that format.
+    Otherwise it is opened in the stream format.
+    """
     magic = source.read(6)
     source.seek(0)
     return pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)

@@ -40,7 +40,7 @@ from t0.sources.schema import Features
 TAB = "\t"
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this one
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this mark
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
@@ -161,7 +161,7 @@ class Csv:
         if named := _SEPARATOR_LINE.fullmatch(line):
             skipped, delimiter = skipped + 1, named[1]
         elif delimiter == ",":
-            # Remove quoted names, because they may contain any of these separators.
+            # Remove quoted names, because a quoted name may contain any of these separators.
             bare = _QUOTED.sub("", line)
             delimiter = next((mark for mark in (",", ";", TAB) if mark in bare), ",")
         start = _Start(encoding, delimiter, skipped, ())
@@ -251,7 +251,7 @@ def not_utf8(name: str, before: str, byte: int, likely: str = "WINDOWS-1252") ->
 
 @functools.lru_cache(maxsize=4096)  # most numeric columns have few distinct values
 def number(cell: str) -> int | float | None:
-    """Returns the number that a cell contains; None if it would not print exactly like the cell.
+    """Returns the number that prints exactly like a cell; None if there is no such number.
 
     >>> [number(cell) for cell in ("7", "-0.5", "1e+16", "01", "1.10", "1e1", " 1", "nan")]
     [7, -0.5, 1e+16, None, None, None, None, None]
@@ -272,8 +272,8 @@ def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterato
       first: the number of the first line.
 
     Raises:
-      MalformedLineError: a record has not as many cells as the first record, a quote is misplaced,
-        or lines inside a quoted cell look like rows.
+      MalformedLineError: a record has more or fewer cells than the first record, a quote is
+        misplaced, or lines inside a quoted cell look like rows.
     """
     taken: list[str] = []
     size = 0
@@ -435,9 +435,9 @@ class _Lines:
 def tsv_records(lines: Iterable[str], first: int = 1) -> Iterator[Record]:
     r"""Yields the records of a tsv file, skipping empty lines.
 
-    If a line has as many cells as the first line, it is a row, as in T5. In other lines, quoted
-    cells may contain tabs and line breaks. But if the lines inside such cells look like rows, they
-    are read as separate lines.
+    If a line has as many cells as the first line, the line is a row, as in T5. In other lines,
+    quoted cells may contain tabs and line breaks. But if the lines inside a quoted cell look like
+    rows, they are read as separate lines.
 
     Args:
       lines: the lines with their line endings.

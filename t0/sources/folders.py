@@ -141,7 +141,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
     """Returns the splits in one folder; an empty dict if the folder does not exist.
 
     Raises:
-      UserError: two files are the same split, or a split has a name that files cannot have.
+      UserError: two files are the same split, or the name of a split is not safe as a file name.
     """
     if not folder.is_dir():
         return {}

@@ -94,7 +94,7 @@ class HubRows:
 
 
 def why_not_tried(dataset: str) -> str | None:
-    """Returns the reason why this dataset is not requested from the hub; None if it can be."""
+    """Returns the reason why a dataset is not requested from the hub; None if it is requested."""
     for variable in _OFFLINE_VARIABLES:
         if os.environ.get(variable, "").upper() in ("1", "TRUE", "YES", "ON"):
             return f"not tried, since {variable} is set"

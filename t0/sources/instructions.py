@@ -41,7 +41,7 @@ TEST_INSTANCES = 100
 
 @dataclasses.dataclass(frozen=True)
 class Demonstration:
-    """A demonstration in the instruction of a task."""
+    """An example that is part of the instruction of a task."""
 
     input: str
     output: str

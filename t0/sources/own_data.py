@@ -140,9 +140,9 @@ def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, Tem
 
 
 def _list_folders(folder: Path) -> list[Path]:
-    """Returns the readable subfolders, sorted. Hidden folders are left out.
+    """Returns the sorted subfolders that are readable and not hidden.
 
-    An example of an unreadable folder is lost+found at the root of a disk.
+    For example, the folder lost+found at the root of a disk is not readable.
     """
     inner = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     return sorted(p for p in inner if is_readable(p))

@@ -11,7 +11,7 @@
     # {'label-coarse': 0, 'label-fine': 0, 'text': 'How ?'}
 
     hidden_label("super_glue", {"premise": "...", "label": -1})   # True
-    # In a user's own data -1 is a class, unless it is the only label of the split (`OwnRow`).
+    # In a user's own data, -1 is a class if the split also has other labels (`OwnRow`).
 
 The folder `facts/` records the number of raw rows in each split, and the columns in the notation of
 the `datasets` library, as of October 2021, when T0 was trained. The files in `facts/` are read when
@@ -236,8 +236,8 @@ class Drift:
       dataset: the dataset that T0 used.
       subset: the subset that T0 used.
       found_as: the dataset and subset of the copy.
-      columns: the copy's name of a column -> T0's name. Data is recognized as this copy if it has
-        the names that differ from T0's names.
+      columns: the copy's name of a column -> T0's name. Data with the copy's names is recognized as
+        this copy.
       label_names: T0's name of a column -> the copy's label names, for the columns in which the
         copy's labels have a different order.
       why: the origin and the effects of the difference.
@@ -396,7 +396,7 @@ _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "quartz": ("answerKey", is_withheld),
     "story_cloze": ("answer_right_ending", is_withheld),
     "trec": ("label-coarse", is_withheld),
-    "super_glue": ("answers", _no_text),  # for record; other subsets have `label`
+    "super_glue": ("answers", _no_text),  # for the subset record; other subsets have `label`
     "ropes": ("answers", _no_text),
     "adversarial_qa": ("answers", _no_text),
     "kilt_tasks": ("output", _no_output),
