@@ -328,7 +328,7 @@ def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]
 
     def count(text: str) -> int:
         # Without a vocabulary, the number is estimated. In English, a token has about four
-        # characters. Dividing by 3 gives a larger estimate, which is safer.
+        # characters, so dividing by 3 overestimates the number.
         return len(tokens.ids(text)) if tokens else len(text) // 3 + 1
 
     tasks = [

@@ -42,7 +42,7 @@ _UNSET_MACRO = re.compile(r"macro\(\) missing .* in scope '([^']+)'")
 def explain_errors(folders: Sequence[str] = (), params: Sequence[str] = ()) -> Iterator[None]:
     """Turns errors that gin raises in a `with` block into UserErrors.
 
-    The block parses gin files or evaluates bindings.
+    The block may parse gin files or evaluate bindings.
 
     Args:
       folders: the folders that are searched for gin files.

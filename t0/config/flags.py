@@ -384,7 +384,8 @@ def check_mode(flag_values: flags.FlagValues, mode: str) -> list[str]:
 def _describe_readers(modes: Collection[str], model_api: bool) -> str:
     """Describes the modes that read a flag.
 
-    If `model_api`, only modes of the Model API are named, otherwise only values of `run.mode`.
+    If `model_api` is True, only modes of the Model API are named. Otherwise, only values of
+    `run.mode` are named.
     """
     same_kind = [mode for mode in modes if (mode in MODEL_API_MODES.values()) == model_api]
     words = [_IN_WORDS.get(mode, mode if model_api else f"mode '{mode}'") for mode in same_kind]

@@ -106,7 +106,7 @@ class RankTaskSpec:
         The number is None if examples have different numbers of classes.
       other_metrics: the names of the metrics that are the user's own functions.
       rows: the dataset, subset and split that contain a prompted task's rows. If the cache does not
-        have the documents of the rows, they are read from there.
+        have the documents of the rows, the documents are read from this split.
     """
 
     dataset: str
@@ -263,7 +263,7 @@ class JobSpec:
       input_file: the file of inputs; None if there is a task.
       add_eos: whether the inputs of `input_file` end in EOS.
       repeats: the number of times to repeat each input of `input_file`.
-      examples: the size of a random sample of the examples; None for all examples.
+      examples: the maximum size of a random sample of the examples; None to use all examples.
       hides_targets: whether the task's split has rows without labels. If so, the targets in the
         cache may be placeholders, so the predictions file leaves them out.
       vocabulary: the SentencePiece model that tokenises the inputs of `input_file`.
@@ -400,7 +400,7 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
 def read_value(value: Any, kind: type[Spec], location: str) -> Spec:
     """Converts a part of a specification to the type `kind`.
 
-    This function is `read_plain` with a UserError instead of a ValueError.
+    This function works like `read_plain`, but raises a UserError instead of a ValueError.
 
     Args:
       value: plain data, as in JSON.

@@ -28,7 +28,7 @@ def checked_name(name: object, kind: str, where: object) -> str:
       where: the file or folder that contains the name.
 
     Raises:
-      UserError: if the name is not text. Also if it contains a character that is not a letter, a
+      UserError: if the name is not text, or if it contains a character that is not a letter, a
         digit, `.`, `_` or `-`.
     """
     if isinstance(name, str) and _NAME.fullmatch(name) and name not in (".", ".."):

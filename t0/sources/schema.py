@@ -88,7 +88,7 @@ Converter = Callable[[Any], Any]
 
 
 def converter(feature: Any) -> Converter | None:  # noqa: ANN401
-    """Returns a function that converts the values of a column; None if none need conversion.
+    """Returns a function that converts a column's values; None if they need no conversion.
 
     If a value is invalid, the returned function raises ValueError with a message for the user.
     """
