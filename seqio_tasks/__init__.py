@@ -1,8 +1,8 @@
-"""The catalogue: importing this package registers T0's tasks and mixtures with SeqIO.
+"""Registers T0's catalogue of tasks and mixtures with SeqIO when this package is imported.
 
-The package registers the 971 tasks and 8 mixtures of the original code, which it builds from local
-tables and the templates of promptsource 0.1.0. It also registers the tasks and mixtures of the
-user's data folders (`--data_dir` or `T0_DATA_DIR`). Importing it makes no network call and opens no
+The package registers the 971 tasks and 8 mixtures of the original code. It builds them from local
+tables and from the templates of promptsource 0.1.0. It also registers the tasks and mixtures of the
+user's data folders (`--data_dir` or `T0_DATA_DIR`). The import makes no network call and opens no
 dataset. The published commands import this package as `t0.seqio_tasks`.
 """
 
@@ -18,13 +18,13 @@ def _tasks() -> dict[str, dict[str, Any]]:
     """Returns name -> definition of every prompted task."""
     tasks: dict[str, dict[str, Any]] = {}
     for listed in tasks_by_name(known=set(seqio.TaskRegistry.names())).values():
-        if not listed.ranked:  # its definition also contains the template's ranked task
+        if not listed.ranked:  # `task_definitions` also defines the template's ranked task
             tasks |= task_definitions(listed.task)
     return tasks
 
 
 def _register() -> None:
-    # Build everything before registering anything. If there is an error, the registries are then
+    # Build all definitions before registering any. If there is an error, the registries are then
     # unchanged, and a notebook can import this package again after the error is fixed.
     tasks = _tasks()
     names = [*seqio.TaskRegistry.names(), *tasks]

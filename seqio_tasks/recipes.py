@@ -1,4 +1,4 @@
-"""Registers tasks for the data folders when this module is imported.
+"""Registers tasks for the user's data folders when this module is imported.
 
     registered()    # {"text": ("text_span_corruption", "text_prefix_lm", "text_lm"), "hub": ...}
 
@@ -10,13 +10,13 @@
     D/mt/{train,validation,wmt21}.jsonl.gz      ->  mt_en_de, mt_de_en
     D/mt/medical/{train,validation}.tsv         ->  mt_medical_en_de, mt_medical_de_en
 
-D is a folder of `--data_dir` or `T0_DATA_DIR`. Each kind of recipe has a function that receives the
-subfolder D/KIND, if it exists, and returns the tasks for the files in it. The function uses file
-names and sizes, reads little data and makes no network call. The languages of a translation dataset
-come from the first row of one of its files.
+D is a folder that `--data_dir` or `T0_DATA_DIR` names. Each kind of recipe has a function. If the
+subfolder D/KIND exists, the function receives it and returns the tasks for the files in it. The
+function uses file names and sizes, reads little data and makes no network call. The languages of a
+translation dataset come from the first row of one of its files.
 
-For T5's own tasks, which use TensorFlow Datasets (`c4_v220_span_corruption`, `wmt_t2t_ende_v003`
-and others), import `t5.data.mixtures`.
+T5 has its own tasks, such as `c4_v220_span_corruption` and `wmt_t2t_ende_v003`, which use
+TensorFlow Datasets. To register them, import `t5.data.mixtures`.
 """
 
 import itertools
@@ -46,8 +46,8 @@ TaskDefinitions = Mapping[str, Mapping[str, Any]]
 def _dataset_folders(folder: Path) -> dict[str, Path]:
     """Returns the folders that may hold a dataset: name -> folder.
 
-    The name is "" for `folder` itself; its subfolders have their own names. Folders with prompt
-    templates are skipped: they hold prompted datasets, which may have the name of a recipe.
+    The name of `folder` itself is "". The name of a subfolder is its own name. Folders with prompt
+    templates are skipped, because they hold prompted datasets, which may have the name of a recipe.
     """
     inner = (
         path
@@ -78,7 +78,10 @@ def text_recipe(folder: Path) -> TaskDefinitions:
 
 
 def hub_recipe() -> TaskDefinitions:
-    """Returns the tasks that stream from the hub. Only reading their data needs the network."""
+    """Returns the tasks that stream data from the Hugging Face hub.
+
+    Defining the tasks needs no network. Reading their data does.
+    """
     tasks = {}
     for prefix, (repo, config) in HUB.items():
         texts = HubTexts(repo, config, splits=("train", "validation"))
@@ -152,7 +155,7 @@ _registered: dict[str, tuple[str, ...]] = {}
 
 
 def registered() -> Mapping[str, tuple[str, ...]]:
-    """Returns kind of recipe -> names of the tasks that were registered for it."""
+    """Returns kind of recipe -> names of the tasks that were registered for this kind."""
     return dict(_registered)
 
 
@@ -170,11 +173,12 @@ def _register() -> None:
     """Registers the tasks of all recipes.
 
     Raises:
-      UserError: two folders define a task of the same name, or the name is already registered.
+      UserError: two folders define tasks with the same name, or a task's name is already
+        registered.
     """
     taken = dict.fromkeys([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()], "SeqIO")
     definitions = []
-    # Build everything before registering anything, so that an error does not change the registries.
+    # Build all definitions before registering any, so that an error does not change the registries.
     for kind, where, tasks in _define_tasks():
         for name in tasks:
             if name in taken:

@@ -1,9 +1,9 @@
-"""Warns about classes without examples, whose metrics an evaluation cannot measure.
+"""Warns that some classes have no examples, so that an evaluation cannot measure their recall.
 
     >>> warn_of_absent_classes({"yes": 30, "no": 0, "maybe": 0}, "validation")
     "validation has no example of the classes 'no', 'maybe', so it cannot measure their recall"
 
-`t0 init`, caching and reports use the same words.
+`t0 init`, caching and reports all print this warning.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ def warn_of_absent_classes(counts: Mapping[str, int], where: str) -> str | None:
     """Returns a warning that names the classes without examples; None if there are none.
 
     Args:
-      counts: class -> number of its examples. If no class has examples, the labels are withheld,
-        which others report.
-      where: the split or the task, the subject of the sentence.
+      counts: class -> number of its examples. If no class has examples, the labels are withheld.
+        Other functions report withheld labels, so this function then returns None.
+      where: the name of the split or task, with which the warning starts.
     """
     absent = [repr(name) for name, count in counts.items() if not count]
     if not absent or len(absent) == len(counts):

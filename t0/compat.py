@@ -1,7 +1,7 @@
 """Patches that let TensorFlow 2.15, Mesh TensorFlow 0.1.21 and T5 0.9.4 work together.
 
-The packages stay as published: the patches change them in memory. Import them through this module,
-which applies the patches first:
+The patches change the packages only in memory. The installed files stay as published. Import the
+packages through this module, which applies the patches first:
 
     from t0.compat import mesh_utils, mtf
     from t0.compat import tf1 as tf
@@ -9,9 +9,9 @@ which applies the patches first:
 Each row of `DOORS` maps an attribute of this module to a module of another package. That module is
 imported when the attribute is first read, so importing `t0.compat` itself imports nothing.
 
-Each row of `PATCHES` is one change to another package, with its reason. It is applied once and
-stays until the process ends. To replace a function only for the length of one call, use `replaced`.
-Nothing else in this project changes another package.
+Each row of `PATCHES` describes one change to another package and the reason for the change. The
+change is made once and lasts until the process ends. To replace a function only during one call,
+use `replaced`. No other module of this project changes another package.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ _applied: list[str] = []
 
 
 def _silence_start() -> None:
-    # TensorFlow reads both variables when its library loads. A value set by the user takes
-    # precedence.
+    # TensorFlow reads these two environment variables when its library loads. If the user has set
+    # one of the variables, the user's value takes precedence.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # tensorflow_hub and Mesh TensorFlow import pkg_resources. The lock file pins a version of
-    # setuptools that still has it.
+    # setuptools that still contains pkg_resources.
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
     # If Google's API client is installed, TensorFlow imports it. The client warns about old Python
     # versions.
@@ -47,12 +47,12 @@ def _silence_start() -> None:
 # The machine type reported by the firmware: "Google Compute Engine" on Google Cloud, including TPU
 # VMs.
 _PRODUCT_NAME = "/sys/class/dmi/id/product_name"
-# If one of these variables is set, there is a metadata server.
+# If one of these environment variables is set, there is a metadata server.
 _GOOGLE_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "TPU_NAME")
 
 
 def on_googles_machine() -> bool:
-    """Returns whether this machine has a Google metadata server. Sends no request to it."""
+    """Returns whether this machine has a Google metadata server, without sending a request."""
     if any(os.environ.get(name) for name in _GOOGLE_VARIABLES):
         return True
     try:
@@ -64,11 +64,12 @@ def on_googles_machine() -> bool:
 
 def _skip_metadata_server() -> None:
     # If no file holds credentials, TensorFlow asks a metadata server for them. Outside Google Cloud
-    # no server answers, and TensorFlow waits. On Google Cloud it must ask, because otherwise it
-    # would read gs:// anonymously.
+    # no server answers, and TensorFlow waits. On Google Cloud, TensorFlow must ask, because
+    # otherwise it would read gs:// anonymously.
     if not on_googles_machine():
         os.environ.setdefault("NO_GCE_CHECK", "true")
-    # By default there are ten connection attempts of 120 s each, which look like a hang.
+    # By default, TensorFlow tries to connect ten times, for 120 s each time, which looks like a
+    # hang.
     os.environ.setdefault("GCS_REQUEST_CONNECTION_TIMEOUT_SECS", "10")
     os.environ.setdefault("GCS_METADATA_REQUEST_TIMEOUT_SECS", "10")
 
@@ -107,8 +108,9 @@ def _add_modules_of_old_configs() -> None:
 
 
 def _handle_gin_files_outside_packages() -> None:
-    # gin also looks for models/x.gin in a Python package `models`. If a folder of that name is on
-    # Python's path, it is a package without a file, and gin raises "expected str, not NoneType".
+    # gin also looks for models/x.gin in a Python package `models`. If a folder on Python's path has
+    # that name, Python treats the folder as a package without a file, and gin raises "expected str,
+    # not NoneType".
     from gin import resource_reader
 
     published = resource_reader._parse_config_path
@@ -123,7 +125,7 @@ def _handle_gin_files_outside_packages() -> None:
 
 
 def _set_vocabulary_of_t5() -> None:
-    # T5's own tasks read their vocabulary path from this module constant when they are registered.
+    # When T5's own tasks are registered, they read their vocabulary path from DEFAULT_SPM_PATH.
     path = os.environ.get("T0_VOCAB")
     if path:
         # `from t5.data import utils` would return seqio's module, because of star imports in
@@ -144,7 +146,7 @@ def _allow_dataset_functions_without_seed() -> None:
         shard_info: Any = None,
         **unused: Any,
     ) -> Any:
-        # SeqIO requires the seed to be the third argument.
+        # SeqIO requires that a dataset function takes the seed as its third argument.
         takes_seed = [*inspect.signature(self._dataset_fn).parameters][2:3] == ["seed"]
         seed_argument = seed if takes_seed else None
         return published(self, split, shuffle, seed_argument, shard_info, **unused)
@@ -187,8 +189,8 @@ def _report_absent_tfds_data() -> None:
                 "the dataset's name, and that this release has its version"
             ) from error
         if not builder.info.splits:
-            # TensorFlow Datasets caches builders. If a builder was created before its data was
-            # prepared, it would not notice the new data.
+            # TensorFlow Datasets caches builders. A cached builder that was created before its data
+            # was prepared would not notice the new data.
             Loader._MEMOIZED_BUILDERS.pop(self._get_builder_key(name, folder), None)
             data_dir_argument = f", data_dir={str(folder)!r}" if folder else ""
             raise AbsentData(
@@ -240,8 +242,8 @@ class _WithoutGraphText:
 
 def _keep_ids_for_scoring() -> None:
     # Without a TPU, the model detokenizes in the graph. But Mesh TensorFlow's scoring expects ids.
-    # After minutes of scoring, it raises "'bytes' object has no attribute 'tolist'" (or 'any'). So
-    # this patch makes the model return ids, except when it is exported: then it must return text.
+    # After minutes, the scoring raises "'bytes' object has no attribute 'tolist'" (or 'any'). So
+    # this patch makes the model return ids. Only an exported model still returns text, as it must.
     from mesh_tensorflow.transformer import utils
 
     published = utils.get_estimator
@@ -269,8 +271,8 @@ def _keep_ids_for_scoring() -> None:
 
 
 def _write_lines_as_text() -> None:
-    # Mesh TensorFlow writes inputs, targets and decodes as bytes literals (b'Paris'), and T5's
-    # function does not create the folder.
+    # Mesh TensorFlow's function writes inputs, targets and decodes as bytes literals (b'Paris').
+    # T5's function does not create the folder. So this patch replaces both functions.
     from mesh_tensorflow.transformer import utils as mesh_utils
     from t5.models import utils as t5_utils
 
@@ -285,7 +287,7 @@ def _write_lines_as_text() -> None:
 
 def _hide_loss_lines() -> None:
     # Mesh TensorFlow's model function prints the loss of every step with tf.Print. Training has its
-    # own progress line.
+    # own progress line, so this patch removes these prints.
     import tensorflow.compat.v1 as tf
 
     tf.Print = lambda input_, *args, **kwargs: input_
@@ -325,7 +327,7 @@ class Patch(NamedTuple):
     changes: tuple[str, ...] = ()
 
 
-# In the order in which they are applied.
+# The patches, in the order in which they are applied.
 PATCHES: tuple[Patch, ...] = (
     Patch(
         "gin",
@@ -429,7 +431,7 @@ PATCHES: tuple[Patch, ...] = (
         ("tensorflow.compat.v1.Print",),
     ),
 )
-# Package -> the packages whose patches it needs: its own, and those of the packages it imports.
+# Package -> the packages whose patches it needs: the package itself and the packages it imports.
 _NEEDS = {
     "gin": ("gin",),
     "tensorflow": ("tensorflow",),
@@ -473,8 +475,8 @@ DOORS: dict[str, str] = {
     "transformer": "mesh_tensorflow.transformer.transformer",
     "transformer_layers": "mesh_tensorflow.transformer.transformer_layers",
 }
-# The functions of other packages that `replaced` may replace during a call: "attribute.function" ->
-# the reason. The attribute is a key of `DOORS`.
+# The functions of other packages that `replaced` may replace during a call. Each key is
+# "attribute.function", where the attribute is a key of `DOORS`. Each value is the reason.
 REPLACEABLE: dict[str, str] = {
     "mesh_attention.attention": "einsums and chains of small operations are slow on CPUs and GPUs",
     "mesh_ops.gelu": "a chain of small operations is slow on CPUs and GPUs",
@@ -491,7 +493,7 @@ REPLACEABLE: dict[str, str] = {
     "t5_mesh.tf": "T5 reads TSV files unchecked, and does not decompress .gz files",
     "t5_mesh.transformer_dataset": "it packs examples one by one; ours packs a window of examples",
 }
-# Prefixes of T5's modules that do not need Mesh TensorFlow. Tasks and caching import such modules.
+# Prefixes of T5's modules that do not need Mesh TensorFlow. Tasks and caching import these modules.
 _WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
 
 
@@ -501,8 +503,8 @@ def __getattr__(name: str) -> types.ModuleType:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     path = DOORS[name]
     apply("seqio" if path.startswith(_WITHOUT_MESH) else path.partition(".")[0])
-    # Some modules in `DOORS` are lazily loaded attributes instead of files, such as
-    # tensorflow.compat.v1.estimator.
+    # Some values of `DOORS` are not importable modules, but attributes that TensorFlow loads
+    # lazily, such as tensorflow.compat.v1.estimator.
     module = pkgutil.resolve_name(path)
     globals()[name] = module
     return module
@@ -512,7 +514,8 @@ def apply(package: str = "mesh_tensorflow") -> None:
     """Applies the rows of `PATCHES` that `package` and its imports need, once per process.
 
     Args:
-      package: "gin", "tensorflow", "seqio" or "mesh_tensorflow". The last one applies all rows.
+      package: "gin", "tensorflow", "seqio" or "mesh_tensorflow". For "mesh_tensorflow", all rows
+        are applied.
     """
     for patch in PATCHES:
         if patch.needed_by in _NEEDS[package] and patch.name not in _applied:
@@ -568,21 +571,21 @@ def bound_arguments(
 
 @contextlib.contextmanager
 def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Replaces a function of another package while the context is active.
+    """Replaces a function of another package during a `with` block.
 
         with compat.replaced("mesh_utils.decode", counted) as published:
             ...  # Mesh TensorFlow calls counted, which may call published
 
-    Contexts can be nested. The previous function is restored when the context ends, even after an
-    error.
+    Blocks can be nested. When a block ends, also because of an error, the previous function is
+    restored.
 
     Args:
-      name: a key of `REPLACEABLE`, which joins the attribute of this module and the function's name
-        in that module with a dot.
+      name: a key of `REPLACEABLE`: an attribute of this module, a dot, and the name of a function
+        in the module behind the attribute.
       function: the replacement, which takes the same arguments.
 
     Yields:
-      the previous function.
+      the function that was replaced.
 
     Raises:
       ValueError: `name` is not in `REPLACEABLE`.

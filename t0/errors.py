@@ -84,7 +84,8 @@ def install_command(extra: str) -> str:
     """
     if is_checkout():
         return f"bin/setup --with {extra}"
-    # pip may reinstall SeqIO, whose command has the same name as one of ours.
+    # pip may reinstall SeqIO, whose command would then overwrite our command of the same name. So
+    # our package is installed again.
     again = "python -m pip install --no-deps --force-reinstall t0"
     return f"python -m pip install 't0[{extra}]' && {again}"
 
@@ -95,10 +96,11 @@ _raised_in_generators: list[UserError] = []
 
 @contextlib.contextmanager
 def remembered() -> Iterator[None]:
-    """Stores a UserError before TensorFlow wraps it.
+    """Stores a UserError that is raised in a `with` block, before TensorFlow wraps the error.
 
-    If a `tf.data.Dataset.from_generator` generator raises an exception, TensorFlow turns it into a
-    runtime error with a page of text. `original` then returns the stored UserError.
+    If a generator of `tf.data.Dataset.from_generator` raises an exception, TensorFlow replaces the
+    exception with a runtime error that has a very long message. For this runtime error, `original`
+    returns the stored UserError.
     """
     try:
         yield
@@ -108,7 +110,7 @@ def remembered() -> Iterator[None]:
 
 
 def original(error: BaseException) -> BaseException:
-    """Returns the UserError that caused TensorFlow's `error`; if none did, `error` itself."""
+    """Returns the UserError that caused TensorFlow's `error`; if there is none, returns `error`."""
     if isinstance(error, UserError):
         return error
     text = str(error)
@@ -127,8 +129,8 @@ def short_reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-# Substrings of messages about a full disk. `os.strerror` returns the message in the language of the
-# system.
+# Substrings of messages about a full disk. `os.strerror` returns the message in the system's
+# language.
 _FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "File too large")
 
 
@@ -147,8 +149,8 @@ def reading(path: Path | str, *faults: type[Exception]) -> Iterator[None]:
 
     Args:
       path: the file.
-      faults: the error types of the format's library; errors of the operating system are always
-        converted.
+      faults: the error types that the library for the file format raises. Errors of the operating
+        system are always converted.
     """
     try:
         yield
@@ -256,7 +258,10 @@ def _message_of(error: BaseException) -> str:
 
 
 def remote_advice(error: BaseException) -> str | None:
-    """Returns advice about a failed `gs://` request; None if there is only "is the path right?"."""
+    """Returns advice about a failed `gs://` request.
+
+    Returns None if there is no advice, or if the only advice is "is the path right?".
+    """
     _, advice = classify_remote(error) or (None, None)
     return None if advice == "is the path right?" else advice
 
@@ -269,7 +274,7 @@ def describe_remote(error: BaseException | str) -> str:
     """
     text = error if isinstance(error, str) else _message_of(error)
     if text.startswith((ABSENT, FORBIDDEN, UNREACHABLE)):
-        return text  # `t0.files` has already described it
+        return text  # `t0.files` has already described the error
     reason = " ".join(text.split())
     server_message = re.search(r'"message": "([^"]+)"', reason)
     reason = re.sub(r"^.*Error executing an HTTP request: | with body '.*", "", reason)
@@ -285,10 +290,11 @@ def describe_remote(error: BaseException | str) -> str:
 
 
 def remote_mistake(error: BaseException) -> str | None:
-    """Describes an error of reading or writing `gs://` or http; returns None for other errors.
+    """Describes an error in reading or writing a `gs://` or http file; None for other errors.
 
-    The description is one line. It says whether the file is absent, forbidden or unreachable,
-    gives advice, and names the local substitute of a published file.
+    The description is one line. It says whether the file is absent, forbidden or unreachable, and
+    gives advice. If this project has a local substitute for a published file, the description names
+    the substitute.
     """
     path = str(getattr(error, "filename", None) or "")
     if not (isinstance(error, OSError) and "://" in path):
@@ -306,19 +312,19 @@ def remote_mistake(error: BaseException) -> str | None:
 def refuse_unanswered(error: BaseException) -> None:
     """Raises a UserError if a remote file is forbidden or unreachable.
 
-    Callers treat every other error as an absent or damaged file.
+    Callers treat all other errors as signs of an absent or damaged file.
     """
     text = remote_mistake(error)
     if text and (classify_remote(error) or ("",))[0] in (FORBIDDEN, UNREACHABLE):
         raise UserError(text) from error
 
 
-# Errors of the operating system that are about a path. The user can fix all of them.
+# Errors of the operating system about a path. The user can fix all of these errors.
 _OF_PATHS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR,
     errno.EISDIR, errno.ENOSPC, errno.EDQUOT,
 )  # fmt: skip
-# The same errors as TensorFlow prints them: "PATH; Permission denied".
+# A pattern for these errors in TensorFlow's messages, such as "PATH; Permission denied".
 _PATH_AND_REASON = re.compile(rf"(.+); ({'|'.join(os.strerror(number) for number in _OF_PATHS)})")
 
 
@@ -360,7 +366,7 @@ def reported(name: str) -> Iterator[None]:
     try:
         with _note_interrupts():
             yield
-        # Flush now, so that a closed stdout is noticed here and not when the interpreter exits.
+        # Flush now. Otherwise a closed stdout would be noticed only when the interpreter exits.
         sys.stdout.flush()
     except KeyboardInterrupt as error:
         saved = f": {error}" if str(error) else ""
@@ -394,16 +400,16 @@ _interrupted = threading.Event()
 
 @contextlib.contextmanager
 def _note_interrupts() -> Iterator[None]:
-    """Records a Ctrl-C, so that an error that it causes is reported as an interruption.
+    """Records Ctrl-C in a `with` block, so that a resulting error is reported as an interruption.
 
-    A library that calls Python from C++ may replace the KeyboardInterrupt with its own error.
+    If a library calls Python from C++, it may replace the KeyboardInterrupt with its own error.
     """
 
     def note(number: int, frame: types.FrameType | None) -> None:
         _interrupted.set()
         signal.default_int_handler(number, frame)
 
-    # Do not replace a custom handler. Only the main thread can install one.
+    # Do not replace a custom handler. Only the main thread can install a handler.
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
         threading.current_thread() is not threading.main_thread()
     ):
@@ -421,9 +427,9 @@ def _note_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible(message: str) -> Iterator[None]:
-    """Makes a Ctrl-C inside the block print which results were saved and how to resume.
+    """Sets the message for a Ctrl-C in a `with` block: which results were saved, how to resume.
 
-    If blocks are nested, the message of the innermost one is printed.
+    If blocks are nested, the message of the innermost block is printed.
 
     Args:
       message: a sentence without a full stop, which `reported` prints after a Ctrl-C.
@@ -440,10 +446,10 @@ def interruptible(message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Makes SIGTERM raise SystemExit in the block, so that half-written files are removed.
+    """Makes SIGTERM raise SystemExit in a `with` block, so that half-written files are removed.
 
-    A second SIGTERM ends the process immediately. In threads other than the main thread the block
-    has no effect, because only the main thread receives signals.
+    A second SIGTERM ends the process immediately. Only the main thread receives signals, so this
+    function has no effect in other threads.
     """
 
     def leave(*_: object) -> None:
@@ -461,6 +467,5 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def _without_gin_calls(message: str) -> str:
-    # gin appends the chain of configurables to the message of every exception that passes through
-    # it.
+    # If an exception passes through gin, gin appends the chain of configurables to its message.
     return message.partition("\n  In call to configurable ")[0]

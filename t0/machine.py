@@ -22,10 +22,11 @@ def available_memory_bytes() -> int:
 
 
 def multiplies_bfloat16(processor: str | None = None) -> bool:
-    """Returns whether a processor has instructions for products of bfloat16 numbers.
+    """Returns whether a processor has instructions for multiplying bfloat16 numbers.
 
     Args:
-      processor: the processor's flags, as Linux names them; by default those of this machine.
+      processor: the processor's flags, as Linux names them; by default the flags of this machine's
+        processor.
     """
     flags = _processor_flags() if processor is None else processor
     return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))

@@ -24,10 +24,12 @@ _T = TypeVar("_T")
 
 
 class ProgressLine:
-    """Counts finished work on a live line, which is removed when the `with` block ends.
+    """Shows the number of finished units of work on a live line.
+
+    The line is removed when the `with` block ends.
 
     Args:
-      total: the number of units of work, None if unknown.
+      total: the number of units of work; None if unknown.
       unit: the name of a unit, in the singular.
       doing: the name of the work, such as "scoring".
       clock: returns the time in seconds.
@@ -73,7 +75,7 @@ class ProgressLine:
         return max(self._clock() - self._started, 1e-9)
 
     def count(self, number: int, note: str = "") -> None:
-        """Adds `number` finished units; `note` is shown at the end of the line."""
+        """Adds `number` finished units, and shows `note` at the end of the line."""
         self._done += number
         if note:
             self._note = note
@@ -89,7 +91,7 @@ class ProgressLine:
             print(self.plain(), file=self._file, flush=True)
 
     def count_before(self, number: int) -> None:
-        """Adds `number` units finished by an earlier run, which the rate does not include."""
+        """Adds `number` units finished by an earlier run. The rate does not include these units."""
         self.before += number
         self._bar.update(number)
         self._bar.initial = self.before
@@ -114,7 +116,7 @@ class ProgressLine:
 
 
 def count_units(units: Iterable[_T], *, unit: str, doing: str) -> Iterator[_T]:
-    """Yields the units of a job of unknown size; shows a progress line if there are many."""
+    """Yields `units`, whose number is unknown; shows a progress line if there are many units."""
     with contextlib.ExitStack() as stack:
         progress = None
         for number, item in enumerate(units, 1):

@@ -1,11 +1,11 @@
-"""Formats plain-text tables with aligned columns or, in a narrow terminal, a block for each row.
+"""Formats plain-text tables with aligned columns or, if the terminal is narrow, a block per row.
 
     print_table(("task", "rate"), [("weather_retell", "240")], right=("rate",))
     # task            rate
     # weather_retell   240
 
-If the output is a pipe, each row is one line of any length, so that grep finds whole rows. Nothing
-is coloured. On a terminal, cells are never split across lines, so that names can be copied.
+If the output is a pipe, each row is one line, however long, so that grep finds whole rows. On a
+terminal, a cell is never split across lines, so that names can be copied. Colours are not used.
 """
 
 import shutil
@@ -38,7 +38,9 @@ def print_table(
 
 
 def terminal_width(file: TextIO | None = None) -> int | None:
-    """Returns the width of the terminal behind a file in characters; None if there is none.
+    """Returns the width, in characters, of the terminal that a file writes to.
+
+    Returns None if the file does not write to a terminal.
 
     Args:
       file: the file; standard output by default.
@@ -76,7 +78,10 @@ def table_lines(
 
 
 def _block(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
-    """Yields a row as a block: its name, then the other cells with their titles, indented."""
+    """Yields the lines of a row's block.
+
+    The first line is the row's name. The other cells follow, indented and with their titles.
+    """
     yield row[0]
     line = ""
     for column, cell in zip(columns[1:], row[1:], strict=True):

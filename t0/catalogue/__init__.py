@@ -1,4 +1,4 @@
-"""Lists T0's prompted tasks and mixtures, and those of the user, as plain data.
+"""Lists the prompted tasks and mixtures of T0 and of the user's data folders as plain data.
 
     entries = catalogue_entries()            # a task for each template of T0's datasets
     listing = read_listing()                 # every task and mixture by name, with rates
@@ -9,9 +9,9 @@
 | `prompted_task` | a template applied to a dataset: the task's name, splits and rows |
 | `entries` | tasks of T0's tables (`datasets.csv`, `exclusions.csv`) and of the user's folders |
 | `mixtures` | the members of each mixture, with their mixing rates |
-| `listing` | tasks and mixtures, found by name or regular expression, and the caches of tasks |
+| `listing` | search for tasks, their caches and mixtures by name or regular expression |
 | `row_preview` | rendered rows with token counts and truncation (`t0 show`) |
-| `sentence_pieces` | token counts |
+| `sentence_pieces` | token counts and the position at which a token limit truncates a text |
 | `columns` | a summary of the columns of a user's data (`t0 init`) |
 | `starter_folder` | the folder that `t0 init` writes |
 | `lint` | checks of a prompt on sample rows |

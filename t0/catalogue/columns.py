@@ -5,12 +5,12 @@
     labels = read_labels(table, "sentiment", choices=None)
     labels.choices, labels.index(1.0)          # (("negative", "positive"), 1)
 
-Some different spellings count as the same label. `1`, `1.0`, `"1"` and `" 1 "` are one label, and
-so are `true`, `"True"` and `TRUE`, and values that differ only in case or Unicode form. The values
-`01` and `1e1` are read as names, not as numbers. Empty cells, NaN and null mean that a row has no
-label. -1 is usually a class. But if -1 is the only label of a split, and another split has other
-labels, then -1 means that the first split withholds its labels. `Labels.notes` says how ambiguous
-values were read.
+Different spellings may be the same label. For example, `1`, `1.0`, `"1"` and `" 1 "` are one label,
+and `true`, `"True"` and `TRUE` are one label. In general, values that differ only in case or
+Unicode form are one label. The values `01` and `1e1` are read as names, not as numbers. An empty
+cell, NaN or null means that a row has no label. The value -1 is usually a class. But if -1 is the
+only label of a split, and another split has other labels, the split with only -1 withholds its
+labels. `Labels.notes` says how ambiguous values were read.
 """
 
 import collections
@@ -24,7 +24,7 @@ from typing import Any
 from t0.errors import UserError, unknown_name
 from t0.prompts import is_missing, whole_number
 
-# A column with more distinct values than this is not a label column.
+# If a column has more distinct values than this number, it is not a label column.
 MOST_LABELS = 100
 _SAMPLED_ROWS = 1000
 _OFTEN_LABELS = ("label", "labels", "class", "category", "target", "sentiment", "answer", "y")
@@ -39,13 +39,13 @@ class ColumnSummary:
 
     Attributes:
       name: the column's name in the file.
-      splits: for each split that was read, its labels as `label_text` spells them.
+      splits: the set of labels in each split that was read, in the spelling of `label_text`.
       values: label -> number of rows; incomplete if there are more than `MOST_LABELS` labels.
       rows: the number of rows that have a value.
-      words: the total number of words in the sampled rows.
-      sampled: the number of sampled rows, which are the first rows with a value.
+      words: the total number of words in the sampled values.
+      sampled: the number of sampled values, which are the first values of the column.
       numbers: whether all sampled values are numbers.
-      nested: whether the column contains lists or objects, which are neither text nor labels.
+      nested: whether the column contains lists or objects, which cannot be text or labels.
     """
 
     name: str
@@ -73,22 +73,25 @@ class ColumnSummary:
 
     @property
     def hidden_splits(self) -> list[int]:
-        """The indices of the splits whose only label is -1, if another split has other labels."""
+        """The indices of the splits that withhold their labels.
+
+        The only label of such a split is -1, and another split has other labels.
+        """
         hidden = [n for n, labels in enumerate(self.splits) if labels == {"-1"}]
         return hidden if set().union(*self.splits) != {"-1"} else []
 
     @property
     def is_text(self) -> bool:
-        """Whether this looks like a text column.
+        """Whether this column looks like text.
 
-        The column's values are more than two words long on average, and many of them are distinct.
+        On average, its values must have more than two words, and it must have many distinct values.
         """
         several = len(self.values) > min(MOST_LABELS, self.rows // 4)
         return not self.nested and not self.numbers and self.words > 2 * self.sampled and several
 
     @property
     def is_label(self) -> bool:
-        """Whether this looks like a label column: few distinct values, repeated in many rows."""
+        """Whether this column looks like labels: it has few distinct values, in many rows."""
         return not self.nested and 2 <= len(self.values) <= min(MOST_LABELS, max(2, self.rows // 3))
 
 
@@ -105,13 +108,14 @@ class ColumnTable:
     columns: Mapping[str, ColumnSummary]
 
     def texts(self) -> list[str]:
-        """Returns the columns that look like text."""
+        """Returns the names of the columns that look like text."""
         return [name for name, column in self.columns.items() if column.is_text]
 
     def labels(self) -> list[str]:
-        """Returns the columns that may be labels.
+        """Returns the names of the columns that may contain labels.
 
-        If some of them have a typical name, such as `label`, only one of those is returned.
+        If one or several of these columns have a typical name, such as `label`, only the column
+        with the most typical name is returned.
         """
         candidates = [c.name for c in self.columns.values() if c.is_label and not c.is_text]
         typical = [
@@ -127,7 +131,7 @@ class ColumnTable:
 
         Args:
           name: the column's name.
-          flag: the command's flag that set the column, for messages.
+          flag: the flag with which the user chose the column, for messages.
 
         Raises:
           UserError: there is no such column (the message lists the columns), or it contains lists
@@ -145,7 +149,7 @@ class ColumnTable:
             )
 
     def describe(self) -> Iterator[str]:
-        """Yields a line for each column: its name and some of its values."""
+        """Yields a line for each column, with the column's name and some of its values."""
         for column in self.columns.values():
             some = ", ".join(f"{value:.30}" for value in list(column.values)[:3])
             more = len(column.values) > MOST_LABELS
@@ -158,7 +162,7 @@ def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> Colum
     """Reads the rows of all splits once and summarizes their columns.
 
     Args:
-      splits: the rows of each split: column -> value.
+      splits: the rows of each split. A row is a mapping: column -> value.
       where: the name of the data, for messages.
 
     Raises:
@@ -178,7 +182,7 @@ def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> Colum
 
 
 def label_text(value: Any) -> str:
-    """Returns the canonical spelling of a label.
+    """Returns a label's standard spelling, in which different spellings of a value are equal.
 
     >>> [label_text(value) for value in (1, 1.0, "1", " 1.0", True, "TRUE", "so so ", 0.5, "01")]
     ['1', '1', '1', '1', 'true', 'true', 'so so', '0.5', '01']
@@ -198,8 +202,8 @@ class Labels:
       column: the column's name.
       choices: the answer choices.
       indices: label -> the index of its choice.
-      counts: the number of rows of each choice.
-      notes: notes for the user that say how ambiguous values were read.
+      counts: the number of rows for each choice, in the order of `choices`.
+      notes: notes that tell the user how ambiguous values were read.
     """
 
     column: str
@@ -209,7 +213,11 @@ class Labels:
     notes: tuple[str, ...] = ()
 
     def index(self, value: Any) -> int | None:
-        """Returns the index of the choice for a row's value, or None if the row has no label."""
+        """Returns the index of the choice for a row's label; None if the row has no label.
+
+        Args:
+          value: the value of the label column in the row.
+        """
         return None if is_missing(value) else self.indices.get(label_text(value))
 
 
@@ -220,13 +228,13 @@ def read_labels(
 
     Args:
       table: the summary of the data.
-      name: the column.
-      choices: the answer choices, in the order of the labels (numbers or names); None to use the
-        labels themselves as choices.
+      name: the name of the column.
+      choices: the answer choices, in the order of the labels (0, 1, ... or sorted by name); None to
+        use the labels themselves as choices.
       names: the names of the labels 0, 1, ... that the `datasets` library stored with the data.
 
     Raises:
-      UserError: the column contains no labels, or the choices do not match them.
+      UserError: the column contains no labels, or the choices do not match the labels.
     """
     column = table.columns[name]
     if len(column.values) > MOST_LABELS:
@@ -270,9 +278,13 @@ def read_labels(
 def _group_spellings(
     counts: Mapping[str, int], choices: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Returns label -> its most frequent spelling, and notes about labels with several spellings.
+    """Groups the spellings that differ only in case or Unicode form into one label.
 
-    If `choices` contains all spellings of a label, each spelling is a separate label.
+    If `choices` contains all spellings of a group, each spelling is a separate label.
+
+    Returns:
+      (spelling -> the most frequent spelling of the same label, notes about labels with several
+      spellings).
     """
     groups: dict[str, list[str]] = {}
     for label in sorted(counts, key=lambda label: (-counts[label], label)):
@@ -293,14 +305,14 @@ def _group_spellings(
 
 
 def _normalize_label(label: str) -> str:
-    """Normalizes case, Unicode form and spaces of a label."""
+    """Normalizes the case, Unicode form and spaces of a label."""
     return " ".join(unicodedata.normalize("NFKC", label).casefold().split())
 
 
 def _match_stored_names(
     labels: Iterable[str], names: Sequence[str], where: str
 ) -> tuple[dict[str, str], list[str]]:
-    """Returns label -> its stored name, and a note if there are rows without a label."""
+    """Returns (label -> the label's stored name, notes about rows without a label)."""
     stored_names, notes = {}, []
     for label in sorted(labels):
         number = whole_number(label)

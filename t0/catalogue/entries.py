@@ -1,17 +1,18 @@
-"""Lists the prompted tasks of T0 and of the user's own folders, before registration.
+"""Lists the prompted tasks of T0 and of the user's data folders, before they are registered.
 
     >>> [row.train_group for row in datasets() if row.name == "sciq"]
     ['BASE']
     >>> len(catalogue_entries())
     592
 
-Two tables next to this file describe the T0 experiment. `datasets.csv` has a row for each dataset:
-its training group (BASE is for T0, GPT_EVAL is added for T0+, SGLUE for T0++), its evaluation
-group, and the train size that determines its mixing rate. `exclusions.csv` lists the tasks that a
-mixture excludes, how their names are matched, and the reason.
+Two tables next to this file describe the T0 experiment. `datasets.csv` has a row for each dataset,
+with its training group, its evaluation group, and the train size that determines its mixing rate.
+T0 is trained on the training group BASE. T0+ is also trained on GPT_EVAL, and T0++ also on SGLUE.
+`exclusions.csv` lists the tasks that a mixture excludes, how the names of tasks are matched, and
+the reason.
 
 This module reads these tables and `templates.yaml` files. It makes no network call and reads no
-dataset, with one exception: it counts the rows of a user's own data when their number is needed.
+rows of T0's datasets. It counts the rows of a user's own data when their number is needed.
 """
 
 import csv
@@ -34,8 +35,8 @@ class Dataset:
     Attributes:
       name: the dataset's name on the Hugging Face hub.
       subset: the dataset's configuration, or None.
-      train_group: the dataset's group for training mixtures; empty if it has none.
-      eval_group: the dataset's group for evaluation mixtures; empty if it has none.
+      train_group: the dataset's group for training mixtures; empty if there is no such group.
+      eval_group: the dataset's group for evaluation mixtures; empty if there is no such group.
       train_size: the number of training examples that determines the mixing rate; 0 if missing.
     """
 
@@ -52,8 +53,8 @@ class Exclusion:
 
     Attributes:
       name: a task's name, or a part of it if `match` is "substring".
-      match: "substring", or "exact" if `name` is a whole name. With "exact", the name of a plain
-        task also covers its rank-evaluation task.
+      match: "exact" if `name` is a task's whole name, or "substring" if it is a part of the name.
+        If "exact", the name of a plain task also covers the task's rank-evaluation task.
       mixtures: the mixtures that exclude the tasks.
       reason: why the tasks are excluded.
     """
@@ -64,7 +65,11 @@ class Exclusion:
     reason: str
 
     def covers(self, task: str) -> bool:
-        """Returns whether this row excludes the task (plain or rank evaluation) of this name."""
+        """Returns whether this row excludes a task, which may be a plain or rank-evaluation task.
+
+        Args:
+          task: the task's name.
+        """
         if self.match == "substring":
             return self.name in task
         return self.name in (task, task.removesuffix(SCORE_EVAL))
@@ -105,19 +110,19 @@ def is_excluded(mixture: str, task: str) -> bool:
     return any(row.covers(task) for row in exclusions(mixture))
 
 
-# ANLI's splits are named after its three rounds; T0 has a task for each round.
+# The names of ANLI's splits contain one of its three rounds. T0 has a task for each round.
 ANLI_ROUNDS = ("r1", "r2", "r3")
 ANLI_SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 @dataclasses.dataclass(frozen=True)
 class CatalogueEntry:
-    """A task and the facts that mixtures need.
+    """A task, with the facts about it that mixtures need.
 
     Attributes:
       task: the task.
-      dataset: the dataset's row of `datasets.csv`; None for the user's own data.
-      templates: the number of templates of the dataset.
+      dataset: the row of `datasets.csv` for the task's dataset; None for the user's own data.
+      templates: the number of templates of the task's dataset.
     """
 
     task: PromptedTask
@@ -132,7 +137,7 @@ class CatalogueEntry:
 
 def _templates(dataset: Dataset) -> tuple[Template, ...]:
     path = template_file_path(dataset.name, dataset.subset)
-    # promptsource has no templates for jigsaw_toxicity_pred, which is in the table.
+    # The table contains jigsaw_toxicity_pred, for which promptsource has no templates.
     return read_template_file(path, published=True).templates if path.exists() else ()
 
 
@@ -175,7 +180,7 @@ def own_entries() -> list[CatalogueEntry]:
 def _own_entries(own: OwnDataset) -> Iterator[CatalogueEntry]:
     @functools.cache
     def count_rows(split: str) -> int:
-        if own.splits[split] is None:  # one of T0's datasets, not on this machine
+        if own.splits[split] is None:  # the split of a T0 dataset that is not on this machine
             return split_sizes(own.name, own.subset)[split]
         return open_split(own.name, own.subset, split).num_rows
 

@@ -2,11 +2,11 @@
 
     report = lint(task, "train", rows=200)
     report.counts     # {"no correct choice": 200}
-    report.first      # {"no correct choice": 0}: the first such row
+    report.first      # {"no correct choice": 0}, the index of the first such row
     faults_of(report, max_share=0.1)   # {"no correct choice": "200 of 200 rows, first row 0"}
 
-The sample consists of a few ranges of rows that are spread over the whole split, because datasets
-are often sorted.
+Datasets are often sorted. Therefore the sample consists of a few ranges of rows that are spread
+over the whole split.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from t0.prompts import NO_LABEL, Example
 from t0.prompts.row_report import CUT
 from t0.sources import SplitRows, hidden_label
 
-# T0's sequence lengths, in tokens with EOS.
+# T0's sequence lengths, in tokens, including EOS.
 LONGEST_INPUTS, LONGEST_TARGETS = T0_LENGTHS["inputs"], T0_LENGTHS["targets"]
 STRETCHES = 5
 _IDS_KEPT = 1000  # the number of texts whose token ids stay in memory
@@ -34,7 +34,7 @@ SEVERAL_CORRECT = "several correct choices"
 DUPLICATES = "duplicate choices"
 HIDDEN = "hidden label"
 NESTED = "prints a list"
-# SEPARATOR is only counted, for a note. It is not a fault.
+# SEPARATOR is not a fault. Rows with a separator are only counted, for a note.
 SEPARATOR = "'|||' kept as text, where promptsource would split"
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 UNKNOWN_TOKENS = "unknown tokens"
@@ -43,9 +43,9 @@ ALL_EQUAL = "all choices have the same tokens"
 CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, HIDDEN, CUT)
 # The checks that need a vocabulary.
 BY_TOKENS = (LONG_INPUTS, LONG_TARGETS, UNKNOWN_TOKENS, RIGHT_EQUALS_WRONG, ALL_EQUAL)
-# A template has a fault if more than the allowed share of rows fails one of these checks. Rows that
-# fail other checks are only counted, because truncated texts and withheld labels are usually
-# intended.
+# If the share of rows that fail one of these checks is above a limit, the template has a fault. For
+# other checks, failing rows are only counted, because truncated texts and withheld labels are
+# usually intended.
 FAULTS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, RIGHT_EQUALS_WRONG)
 
 # A function that takes a text, and returns its token ids without EOS.
@@ -58,13 +58,14 @@ class LintReport:
 
     Attributes:
       rows: the number of sampled rows.
-      counts: check -> number of rows that fail it. The checks in `BY_TOKENS` need a vocabulary.
-      first: check -> index of the first row that fails it.
-      draws: whether the template makes random draws. In this project, their seed is the task and
-        the row; in promptsource, they have no seed.
-      failure: the reason why rendering stopped early; empty if it did not.
-      notes: notes about the first row with `UNKNOWN_TOKENS`: the characters and choices that the
-        vocabulary cannot express.
+      counts: check -> number of rows that fail the check. The checks in `BY_TOKENS` are only made
+        if there is a vocabulary.
+      first: check -> index of the first row that fails the check.
+      draws: whether the template makes random draws. In this project, the task and the row
+        determine the seed of the draws. In promptsource, the draws have no seed.
+      failure: the reason why rendering stopped early; empty if all sampled rows were rendered.
+      notes: notes about the first row with `UNKNOWN_TOKENS`. They name the characters and choices
+        that the vocabulary cannot express.
     """
 
     rows: int
@@ -78,10 +79,10 @@ class LintReport:
 def lint(
     source: PromptedRows, split: str, *, rows: int, tokens: Tokens | None = None
 ) -> LintReport:
-    """Renders up to `rows` rows of a split and counts those that fail the checks.
+    """Renders up to `rows` rows of a split, and counts the rows that fail each check.
 
     Args:
-      source: the task, or its data source.
+      source: the task, or the task's data source.
       split: the task's split.
       rows: the maximum number of rows to sample.
       tokens: the vocabulary; None to skip the checks in `BY_TOKENS`.
@@ -105,7 +106,7 @@ def lint(
             break
         hidden = hidden_label(source.dataset, row)
         failed = [*oddities(example, hidden, ids)]
-        # Some published templates print lists, and T0 was trained with them.
+        # Some published templates print lists, and T0 was trained with these templates.
         if not source.template.published and source.compiled.prints_nested(row, index):
             failed.append(NESTED)
         if source.compiled.keeps_separators(row):
@@ -119,7 +120,10 @@ def lint(
 
 
 def sample(opened: SplitRows, rows: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yields (index, row) of up to `rows` rows, in `STRETCHES` ranges spread over the split."""
+    """Yields (index, row) for up to `rows` rows of a split.
+
+    The rows are in `STRETCHES` ranges that are spread over the split.
+    """
     total = opened.num_rows
     if total <= rows:
         yield from enumerate(opened.rows())
@@ -158,7 +162,7 @@ def oddities(example: Example | None, hidden: bool, ids: Ids | None) -> Iterator
 def _check_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
     if len(ids(example.inputs)) > LONGEST_INPUTS:
         yield LONG_INPUTS
-    # Targets end in EOS.
+    # Add 1, because targets end in EOS.
     if len(ids(example.targets)) + 1 > LONGEST_TARGETS:
         yield LONG_TARGETS
     if any(UNKNOWN in ids(text) for text in _list_answers(example, hidden)):
@@ -173,7 +177,10 @@ def _check_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
 
 
 def _list_answers(example: Example, hidden: bool) -> list[str]:
-    """Returns the target, if the row has one, followed by the choices."""
+    """Returns the target and the choices of a row.
+
+    If the row has no label, the target is left out.
+    """
     targets = [] if hidden or example.targets == NO_LABEL else [example.targets]
     return [*targets, *(example.choices or ())]
 
@@ -192,12 +199,12 @@ def _check_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
 def faults_of(
     report: LintReport, *, max_share: float, excused: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Returns the faults of a template, as check -> description; empty if there are none.
+    """Returns the faults of a template: check -> description of the fault.
 
     Args:
       report: the results of `lint`.
-      max_share: the share of the sample, 0 to 1, that may fail a check.
-      excused: a check that may fail -> the reason why that is acceptable.
+      max_share: the largest share of the sampled rows, 0 to 1, that may fail a check.
+      excused: check -> the reason why rows may fail this check.
     """
     if report.failure:
         return {"fails": report.failure}

@@ -5,8 +5,8 @@
     listing.members("t0_train")                  # [("adversarial_qa_dbert_...", 10000), ...]
     listing.select("super_glue_rte_.*")          # names of tasks
 
-A template with answer choices has two tasks: the plain task, and one for rank evaluation, whose
-name ends in `_score_eval`.
+A template with answer choices has two tasks: a plain task and a rank-evaluation task, whose name
+ends in `_score_eval`.
 """
 
 import dataclasses
@@ -34,10 +34,10 @@ class ListedTask:
     """A task of the catalogue or of the user's folders, with the cache methods of a SeqIO task.
 
     Attributes:
-      name: the name under which it is registered.
-      task: the template and its data.
-      ranked: whether it is the task for rank evaluation.
-      cache_dirs: folders with cached tasks.
+      name: the name under which the task is registered.
+      task: the task's template and data.
+      ranked: whether this is the template's rank-evaluation task.
+      cache_dirs: folders that may contain the task's cache.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ListedTask:
 
     @functools.cached_property
     def cache_dir(self) -> str | None:
-        """The folder with the finished cache of this task; None if it is not cached."""
+        """The folder with the finished cache of this task; None if the task is not cached."""
         folders = (posixpath.join(folder, self.name) for folder in self.cache_dirs)
         return next((f for f in folders if paths.exists(posixpath.join(f, "COMPLETED"))), None)
 
@@ -60,7 +60,7 @@ class ListedTask:
         """Returns the statistics of a cached split.
 
         Raises:
-          UserError: they are missing or damaged.
+          UserError: the statistics are missing or damaged.
         """
         path = posixpath.join(self.cache_dir, f"stats.{split}.json")
         with reading(path, ValueError):
@@ -74,19 +74,19 @@ class ListedTask:
 def tasks_by_name(
     known: Collection[str] = (), cache_dirs: Sequence[str] = ()
 ) -> dict[str, ListedTask]:
-    """Returns name -> task for T0's tasks and those of the user's data folders.
+    """Returns name -> task, for the tasks of T0 and of the user's data folders.
 
     Args:
-      known: names that are already taken.
+      known: names of tasks that are already taken.
       cache_dirs: folders with cached tasks.
 
     Raises:
-      UserError: two prompts have the same task name, or the name is already taken.
+      UserError: two prompts have the same task name, or a task's name is already taken.
     """
     tasks: dict[str, ListedTask] = {}
     for entry in itertools.chain(catalogue_entries(), own_entries()):
         task = entry.task
-        # A template with empty choices is open-ended.
+        # If a template has no answer choices, it has no rank-evaluation task.
         for ranked in (False, True) if task.template.answer_choices else (False,):
             name = task.name + SCORE_EVAL if ranked else task.name
             if name in known or name in tasks:
@@ -109,7 +109,7 @@ def mixtures_by_name(
       known: names of mixtures that are already taken.
 
     Returns:
-      name of a mixture -> (task, rate) of each member.
+      name of a mixture -> a list of (task name, rate), one for each member.
 
     Raises:
       UserError: the name of a user's mixture is already taken.
@@ -131,29 +131,32 @@ class Listing:
 
     Attributes:
       tasks: name -> task.
-      mixtures: name -> (name of a task, rate) of each member.
+      mixtures: name -> a list of (task name, rate), one for each member.
     """
 
     tasks: Mapping[str, ListedTask]
     mixtures: Mapping[str, list[tuple[str, Rate]]]
 
     def members(self, mixture: str) -> list[tuple[str, float]]:
-        """Returns (task, rate as a number) for each member of a mixture, sorted by name."""
+        """Returns (task name, rate as a number) for each member of a mixture, sorted by name."""
         rated = sorted(self.mixtures[mixture], key=lambda member: member[0])
         return [(n, float(rate(self.tasks[n]) if callable(rate) else rate)) for n, rate in rated]
 
     def sizes(self, name: str) -> dict[str, int]:
-        """Returns the number of raw rows of each split of a task: split -> number."""
+        """Returns split -> number of raw rows, for the splits of the task `name`."""
         task = self.tasks[name]
         return {split: task.num_input_examples(split) for split in task.splits}
 
     def select(self, expression: str) -> list[str]:
-        """Returns the sorted members of a mixture, or tasks that match a regular expression.
+        """Returns the sorted names of a mixture's members, or of the tasks that match.
 
-        A task matches if the expression matches at the start of its name.
+        A task matches if the regular expression `expression` matches at the start of its name.
+
+        Args:
+          expression: the name of a mixture, or a regular expression for names of tasks.
 
         Raises:
-          UserError: nothing matches; the message suggests similar names.
+          UserError: nothing matches. The message suggests similar names.
         """
         if expression in self.mixtures:
             return sorted(name for name, _ in self.mixtures[expression])
@@ -163,13 +166,15 @@ class Listing:
 def matching(
     expression: str, tasks: Collection[str], mixtures: Collection[str], hint: str = ""
 ) -> list[str]:
-    """Returns the sorted task names that match a regular expression at their start.
+    """Returns the sorted names of the tasks that match a regular expression.
+
+    A task matches if the expression matches at the start of its name.
 
     Args:
       expression: the regular expression.
       tasks: the names of all tasks.
-      mixtures: the names of all mixtures, for the message.
-      hint: how to proceed if there is no such task.
+      mixtures: the names of all mixtures, for the error message.
+      hint: advice for the error message if no task matches.
 
     Raises:
       UserError: the expression is invalid, or matches no task.
@@ -177,8 +182,8 @@ def matching(
     try:
         pattern = re.compile(expression)
     except re.error as error:
-        # This may also be a misspelled mixture: `t0++_trian` is a valid expression in Python 3.11,
-        # but not in 3.10.
+        # The text may also be a misspelled mixture. For example, `t0++_trian` is a valid expression
+        # in Python 3.11, but not in Python 3.10.
         hint = f"It is not a regular expression: {error}."
         raise unknown_name("task or mixture", expression, [*mixtures, *tasks], hint) from error
     names = sorted(name for name in tasks if pattern.match(name))

@@ -1,8 +1,9 @@
 """Selects the members and mixing rates of T0's eight mixtures and of the user's mixtures.
 
-The mixing rate of a training task is the number of training examples of its dataset. If there are
-more than 500,000, the rate is 500,000 divided by the number of the dataset's templates. The rate of
-a rank-evaluation task is its number of training examples, but at most 500,000.
+The mixing rate of a training task is the number of training examples of its dataset. If the dataset
+has more than 500,000 training examples, the rate is 500,000 divided by the number of the dataset's
+templates. The rate of a rank-evaluation task is its number of training examples, but at most
+500,000.
 """
 
 import dataclasses
@@ -23,12 +24,12 @@ class MixtureRule:
     """The rule that selects the tasks of an original mixture.
 
     Attributes:
-      groups: the groups of the datasets.
+      groups: the groups whose datasets are selected.
       score_eval: whether the members are rank-evaluation tasks. If so, the rate of each member is
-        its number of examples.
-      evaluation: whether `groups` are evaluation groups; otherwise they are training groups.
-      original_only: whether to include only prompts for the dataset's original task.
-      one_for_each_dataset: whether to include only the first of the selected prompts of a dataset.
+        the result of `examples_rate`.
+      evaluation: whether `groups` are evaluation groups. If not, they are training groups.
+      original_only: whether to select only prompts for the original task of their dataset.
+      one_for_each_dataset: whether to use only the first selected prompt of each dataset.
     """
 
     groups: frozenset[str]
@@ -61,7 +62,7 @@ def _group(entry: CatalogueEntry, rule: MixtureRule) -> str:
 
 
 def members(mixture: str, entries: Sequence[CatalogueEntry]) -> list[CatalogueEntry]:
-    """Returns the entries that are in `mixture`, in the order of `entries`."""
+    """Returns the entries that belong to `mixture`, in the order of `entries`."""
     rule = RULES[mixture]
     chosen = [entry for entry in entries if _group(entry, rule) in rule.groups]
     if rule.original_only:
@@ -81,7 +82,7 @@ def training_rate(entry: CatalogueEntry) -> int:
     """Returns the mixing rate of a training task, in examples.
 
     Raises:
-      UserError: the task is one of the user's own and has no train split.
+      UserError: the task is one of the user's own tasks and has no train split.
     """
     if entry.dataset is not None:
         size = entry.dataset.train_size
@@ -113,9 +114,9 @@ class CountedTask(Protocol):
 def examples_rate(task: CountedTask) -> float:
     """Returns the mixing rate of a rank-evaluation task: its training examples, at most 500,000.
 
-    If the task is cached, its examples are the records of the cache, one for each choice of a row.
-    Otherwise, its examples are its raw rows. If a dataset has no train split (story_cloze), its
-    first split is counted instead. The original code fails on such a dataset.
+    If the task is cached, the examples are the records of the cache, which has a record for each
+    choice of each row. Otherwise, the examples are the raw rows. If a dataset has no train split
+    (story_cloze), its first split is counted instead. The original code fails on such a dataset.
     """
     split = "train" if "train" in task.splits else task.splits[0]
     if task.cache_dir:
@@ -140,11 +141,11 @@ def own_mixture_tasks(
     """Returns (task name, rate) for each task that a user's mixture selects.
 
     Args:
-      mixture: the mixture of a `mixtures.yaml`.
+      mixture: the mixture, as defined in a `mixtures.yaml`.
       names: the names of the registered tasks.
 
     Raises:
-      UserError: an expression matches no task.
+      UserError: a regular expression of the mixture matches no task.
     """
     rate = examples_rate if mixture.rate == "examples" else mixture.rate
     chosen: dict[str, None] = {}

@@ -1,11 +1,11 @@
-"""A prompted task is one template applied to one dataset, with a name, splits and rows.
+"""Defines a prompted task: a template that is applied to a dataset.
 
     task = PromptedTask("super_glue", "rte", template, {"train": "train"}, {"train": 2490})
     task.name                                       # "super_glue_rte_GPT_3_style"
     rows = task.open("train")
     task.compiled.example(next(rows.rows()), 0)     # inputs, targets, choices as text
 
-A template with answer choices becomes two SeqIO tasks: the plain task, and one for rank evaluation,
+A template with answer choices becomes two SeqIO tasks: a plain task and a rank-evaluation task,
 whose name ends in `SCORE_EVAL`.
 """
 
@@ -26,7 +26,7 @@ SCORE_EVAL = "_score_eval"
 def task_name(dataset: str, subset: str | None, template: str, suffix: str = "") -> str:
     """Joins dataset, subset and template name into a task's name.
 
-    Each sequence of characters other than letters, digits, `_` and `.` becomes one `_`, as in
+    Letters, digits, `_` and `.` are kept. Each sequence of other characters becomes one `_`, as in
     `task_clean` of the original code.
     """
     joined = "_".join(name for name in (dataset, subset, template) if name is not None)
@@ -34,7 +34,7 @@ def task_name(dataset: str, subset: str | None, template: str, suffix: str = "")
 
 
 class PromptedRows(Protocol):
-    """A template applied to a dataset: a `PromptedTask`, or the source of a SeqIO task."""
+    """A template that is applied to a dataset: a `PromptedTask`, or a SeqIO task's data source."""
 
     dataset: str
     subset: str | None
@@ -53,8 +53,8 @@ def open_rows(source: PromptedRows, split: str) -> SplitRows:
     """Opens the rows of a task's split.
 
     Raises:
-      UserError: the split is unknown, its data is missing, or the data does not have a column that
-        the template uses.
+      UserError: the split is unknown, its data is missing, or a column that the template uses is
+        missing in the data.
     """
     if split not in source.split_mapping:
         raise UserError(
@@ -83,14 +83,17 @@ def check_columns(source: PromptedRows, rows: SplitRows) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PromptedTask:
-    """One template applied to one dataset. It becomes a plain and perhaps a rank-evaluation task.
+    """A template that is applied to a dataset.
+
+    It becomes a plain SeqIO task and, if the template has answer choices, a rank-evaluation task.
 
     Attributes:
       dataset: the dataset's name.
       subset: the dataset's configuration, or None.
       template: the prompt.
-      split_mapping: the task's split name -> the dataset's split name.
-      num_rows: the task's split name -> number of raw rows, or a function that returns this number.
+      split_mapping: the task's name of a split -> the dataset's name of the split.
+      num_rows: the task's name of a split -> number of raw rows. It is a mapping, or a function
+        that takes the name and returns the number.
       suffix: the end of the task's name, such as "_r1" for the first round of ANLI.
     """
 
@@ -114,7 +117,7 @@ class PromptedTask:
     def size(self, split: str) -> int:
         """Returns the number of raw rows of a split.
 
-        For T0's datasets, this project has recorded the number. The rows of other data are counted.
+        For T0's datasets, the recorded number is returned. In other data, the rows are counted.
         """
         return self.num_rows(split) if callable(self.num_rows) else self.num_rows[split]
 

@@ -1,12 +1,12 @@
 r"""Shows a rendered row as the model sees it: inputs, target and choices, with token counts.
 
     row = preview_row(task, "train", 0, columns, lengths={"inputs": 512, "targets": 64}, tokens=t)
-    row.inputs.tokens, row.inputs.cut      # (700, 2311): the text is cut before character 2,311
+    row.inputs.tokens, row.inputs.cut      # (700, 2311), cut before the character with index 2311
     print("\n".join(lines(row)))
 
-The lines contain the whole rendered text, with a mark where the model's sequence length truncates
-it. As in T0's tasks, targets and choices end in EOS, which counts as a token. Inputs do not end in
-EOS.
+The lines contain the whole rendered text. A mark shows where the model's sequence length truncates
+the text. As in T0's tasks, targets and choices end in EOS, which counts as a token. Inputs do not
+end in EOS.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ _INDENT = "    "
 
 
 def parse_lengths(text: str) -> dict[str, int]:
-    """Parses lengths such as "inputs=512,targets=64", in tokens.
+    """Parses sequence lengths in tokens, such as "inputs=512,targets=64".
 
     Raises:
-      UserError: an item is not a length of inputs or targets.
+      UserError: an item of the text is not a length of inputs or targets.
     """
     lengths = {}
     for item in filter(None, text.split(",")):
@@ -44,7 +44,7 @@ def parse_lengths(text: str) -> dict[str, int]:
 
 
 def lengths_text(lengths: Mapping[str, int]) -> str:
-    """Formats lengths so that `parse_lengths` can parse them."""
+    """Formats sequence lengths as text that `parse_lengths` can parse."""
     return ",".join(f"{name}={value}" for name, value in lengths.items())
 
 
@@ -54,8 +54,9 @@ class PreviewText:
 
     Attributes:
       text: the rendered text.
-      ids: its token ids, including EOS if it has one; None without a vocabulary.
-      limit: the sequence length at which it is truncated, in tokens.
+      ids: the token ids of the text, including EOS if the text ends in EOS; None if there is no
+        vocabulary.
+      limit: the sequence length at which the text is truncated, in tokens.
       cut: the index of the first truncated character, or None if the text is not truncated.
     """
 
@@ -66,7 +67,7 @@ class PreviewText:
 
     @property
     def tokens(self) -> int | None:
-        """The number of tokens; None without a vocabulary."""
+        """The number of tokens; None if there is no vocabulary."""
         return None if self.ids is None else len(self.ids)
 
 
@@ -79,7 +80,7 @@ class RowPreview:
       inputs: the input text; None if the template drops the row.
       target: the target text; None if the template drops the row.
       choices: the answer choices; None for an open-ended template.
-      notes: anything unusual about the row.
+      notes: notes about anything unusual in the row.
     """
 
     title: str
@@ -104,15 +105,15 @@ def preview_row(
     lengths: Mapping[str, int],
     tokens: Tokens | None,
 ) -> RowPreview:
-    """Renders a row, counts its tokens and finds the point of truncation.
+    """Renders a row, counts its tokens and finds the points at which its texts are truncated.
 
     Args:
       task: the template and its data.
       split: the task's split.
       index: the row's index in the split.
-      row: the row.
-      lengths: the lengths of inputs and targets, in tokens.
-      tokens: the vocabulary; None to count no tokens.
+      row: the row, as column -> value.
+      lengths: the sequence lengths of inputs and targets, in tokens.
+      tokens: the vocabulary; None if tokens are not counted.
 
     Raises:
       UserError: the template fails on the row.
@@ -168,10 +169,10 @@ def _describe_cuts(example: Example, published: bool) -> Iterator[str]:
 
 
 def lines(row: RowPreview, *, with_ids: bool = False) -> Iterator[str]:
-    """Formats a row as plain text, and yields its lines.
+    """Formats a rendered row as plain text, and yields the lines of the text.
 
     Args:
-      row: the row.
+      row: the rendered row.
       with_ids: whether to also print the token ids.
     """
     yield row.title

@@ -1,14 +1,14 @@
-"""Counts the tokens of texts, and finds where a token limit truncates them, without TensorFlow.
+"""Counts the tokens of texts, and finds where a token limit truncates a text, without TensorFlow.
 
     tokens = Tokens("spiece.model")
     tokens.ids("A film.")             # [71, 814, 5], without EOS
     tokens.text([71, 814, 5, 1])      # "A film."
-    tokens.character_index("A film.", 2)    # 6: the first character of the third token
+    tokens.character_index("A film.", 2)    # 6, the index at which the third token begins
 
-T5's SentencePiece model has two editions. One has 32,000 pieces, and 100 sentinels
-(`<extra_id_0>` ... `<extra_id_99>`) are added when it is loaded. The other one, `.100extra`,
-contains the sentinels. Both have 32,100 ids in the same order. This module recognizes the edition
-by the pieces in the file.
+T5's SentencePiece model has two editions. The first edition has 32,000 pieces, and 100 sentinels
+(`<extra_id_0>` ... `<extra_id_99>`) are added when the model is loaded. The second, `.100extra`,
+contains the sentinels. Both editions have the same 32,100 ids, in the same order. This module
+recognizes the edition by the pieces in the file.
 """
 
 import functools
@@ -38,7 +38,7 @@ def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelPro
 
     Args:
       path: the path of the file, for messages.
-      content: the content.
+      content: the content of the file.
 
     Raises:
       UserError: the content is not a SentencePiece model, or the model does not fit T5.
@@ -49,7 +49,8 @@ def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelPro
     except DecodeError as error:
         raise UserError(f"{path} is not a SentencePiece model. {REMEDY}") from error
     kinds = [piece.type for piece in model.pieces[:3]]
-    # Arbitrary bytes may parse as a message with unknown fields and without pieces.
+    # If the file is not a model, its bytes may still parse as a message with unknown fields. Such a
+    # message has no pieces.
     if not kinds:
         raise UserError(f"{path} is not a SentencePiece model. {REMEDY}")
     if kinds != _FIRST_KINDS or model.pieces[1].piece != model.trainer_spec.eos_piece:
@@ -62,16 +63,16 @@ def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelPro
 
 
 def holds_sentinels(model: sentencepiece_model_pb2.ModelProto) -> bool:
-    """Returns whether the model is the `.100extra` edition, judged by its last piece."""
-    # Sentinels are the last pieces, in descending order.
+    """Returns whether the model is the `.100extra` edition, which contains the sentinels."""
+    # In this edition, the sentinels are the last pieces, in descending order.
     return "extra_id_0>" in model.pieces[-1].piece
 
 
 def model_digest(content: bytes) -> str:
     """Returns a checksum of everything that determines a vocabulary's ids.
 
-    Both editions of T5's model have the same checksum. A file that is not a SentencePiece model has
-    the checksum of its bytes.
+    Both editions of T5's model have the same checksum. If the content is not a SentencePiece model,
+    the result is the checksum of its bytes.
     """
     model = sentencepiece_model_pb2.ModelProto()
     try:
@@ -88,10 +89,10 @@ def model_digest(content: bytes) -> str:
 
 
 class Tokens:
-    """A SentencePiece model with T5's sentinels, which gives the same ids as the tasks.
+    """A SentencePiece model with T5's sentinels, which tokenizes texts as SeqIO tasks do.
 
     Args:
-      path: the model's file.
+      path: the path of the model file.
 
     Raises:
       UserError: the file cannot be read, or the model does not fit T5.
@@ -130,7 +131,7 @@ class Tokens:
         return [piece.surface for piece in pieces if piece.id == UNKNOWN]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decodes token ids up to EOS; an id without a piece is decoded as the unknown token."""
+        """Decodes token ids up to EOS. An id without a piece is decoded as the unknown token."""
         processor = self._processor
         count, unknown = processor.get_piece_size(), processor.unk_id()
         valid = [i if i < count else unknown for i in ids]
@@ -139,21 +140,21 @@ class Tokens:
         return processor.decode(valid)
 
     def character_index(self, text: str, length: int) -> int:
-        """Returns the index of the character at which the token with index `length` begins.
+        """Returns the index of the first character that does not fit into `length` tokens.
 
-        If the text has no such token, the result is the length of the text.
+        If the whole text fits, the result is the length of the text in characters.
         """
         pieces = self._processor.encode(text, out_type="immutable_proto").pieces
         return pieces[length].begin if length < len(pieces) else len(text)
 
 
 def load_tokens(path: str | None) -> Tokens | None:
-    """Loads the vocabulary at `path` or, if no path is given, at the path in T0_VOCAB.
+    """Loads the vocabulary at `path`. If `path` is None, the path in T0_VOCAB is used.
 
-    T5's public vocabulary is not used, because it would have to be downloaded.
+    T5's public vocabulary is not used as a default, because it would have to be downloaded.
 
     Returns:
-      the vocabulary; None if neither path is set.
+      the vocabulary; None if `path` is None and T0_VOCAB is not set.
 
     Raises:
       UserError: the file cannot be read, or the model does not fit T5.
@@ -163,9 +164,9 @@ def load_tokens(path: str | None) -> Tokens | None:
 
 
 def vocabulary_notes(tokens: Tokens, texts: Sequence[str]) -> list[str]:
-    """Describes targets or choices that the vocabulary cannot express; empty if there are none.
+    """Returns notes about targets or choices that the vocabulary cannot express.
 
-    Examples of the two kinds of notes:
+    There are two kinds of notes, for example:
 
     not in the vocabulary: '😀', '😡'; the model reads and writes unknown tokens instead
     '😀' and '😡' have the same tokens: no model can tell them apart

@@ -1,14 +1,14 @@
-"""Writes a starter folder for a user's data: prompts, mixtures, run files, commands.
+"""Writes a starter folder for a user's data, with prompts, mixtures, run files and commands.
 
     plan = StarterFolder("reviews", table, texts=("review",), labels=labels, vocabulary=None)
     write(plan, "reviews", {"train": rows_again})
     commands("reviews", plan)                  # the five commands of `reviews/commands.sh`
 
 The rows are copied as JSON Lines. In the copy, columns have names that Jinja can read, and each
-label is replaced by the index of its answer choice. Rows without a label, or without any text, are
-left out. If the data has no validation split, a tenth of the rows becomes the validation split.
-These rows are chosen by a hash of their texts, so that equal rows are in the same split. If a class
-would then be absent from one of the splits, one of its texts changes sides.
+label is replaced by the index of its answer choice. A row is left out if it has no label, or if all
+its texts are empty. If the data has no validation split, a tenth of the rows becomes the validation
+split. The validation rows are chosen by a hash of their texts, so that equal rows are in the same
+split. If a split would then have no rows of a class, one text of this class is moved to this split.
 """
 
 import collections
@@ -39,7 +39,8 @@ STEPS = 400
 _VALIDATION_SHARE = 10  # one in ten rows becomes a validation row
 _FEWEST_ROWS = 10
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-# Longer inputs are truncated, so that the first run takes minutes.
+# The largest sequence lengths in tokens. Longer texts are truncated, so that the first run takes
+# only minutes.
 _LONGEST = {"inputs": 512, "targets": 64}
 _ROWS_MEASURED = 500
 
@@ -48,14 +49,14 @@ Rows = Callable[[], Iterable[Mapping[str, Any]]]
 
 @dataclasses.dataclass(frozen=True)
 class StarterFolder:
-    """The contents of the folder to write.
+    """The contents of a starter folder that is to be written.
 
     Attributes:
       name: the dataset's name, which is the prefix of the task names.
-      table: the summary of the data.
-      texts: the columns that the prompts show.
-      labels: the label column and its choices.
-      vocabulary: the path of the SentencePiece model; None for T5's public one.
+      table: the summary of the data's columns.
+      texts: the names of the columns that the prompts show.
+      labels: the label column and the answer choices of its labels.
+      vocabulary: the path of the SentencePiece model; None for T5's public model.
     """
 
     name: str
@@ -66,10 +67,10 @@ class StarterFolder:
 
 
 def check_name(name: str) -> None:
-    """Checks that a name is valid for a dataset.
+    """Checks that the user's dataset can have a name.
 
     Raises:
-      UserError: the name is not valid, or names of T0's own tasks begin with it.
+      UserError: the name is not valid, or it is the beginning of the names of T0's own tasks.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
@@ -86,18 +87,18 @@ def check_name(name: str) -> None:
 
 
 def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
-    """Writes the complete folder, or nothing if there is an error.
+    """Writes the complete starter folder. If there is an error, nothing is written.
 
     Args:
-      plan: the contents.
-      folder: the folder, which must not exist.
-      splits: name of a split -> a function that yields its rows. The names are "train" and, if the
-        data has such a split, "validation".
+      plan: the contents of the folder.
+      folder: the path of the folder, which must not exist.
+      splits: name of a split -> a function that yields the split's rows. The names are "train" and,
+        if the data has a validation split, "validation".
 
     Returns:
-      a mapping with `rows`, the number of rows of each split; `left_out`, the number of rows that
-      were left out; `lengths`, the sequence lengths in tokens; and `notes`, for the user, about
-      texts that the model does not see unchanged.
+      a mapping with these keys: `rows`, the number of rows of each split; `left_out`, the number of
+      rows that were left out; `lengths`, the sequence lengths in tokens; and `notes`, which tell
+      the user about texts that are changed before the model reads them.
 
     Raises:
       UserError: the folder exists, it cannot be written, or too few rows have a text and a label.
@@ -129,7 +130,7 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
 
 
 def column_names(columns: Iterable[str]) -> dict[str, str]:
-    """Returns column -> the name by which templates can read it.
+    """Returns column -> the column's name in templates, which Jinja can read.
 
     >>> column_names(["review text", "a-b", "1st", "answer_choices"])
     {'review text': 'review_text', 'a-b': 'a_b', '1st': '_1st', 'answer_choices': 'answer_choices_'}
@@ -138,7 +139,7 @@ def column_names(columns: Iterable[str]) -> dict[str, str]:
     for column in columns:
         name = re.sub(r"\W", "_", column, flags=re.ASCII) or "_"
         name = f"_{name}" if name[0].isdigit() else name
-        # `_TAKEN` has the reserved words of Jinja, and the name of the choices in templates.
+        # `_TAKEN` contains Jinja's reserved words, and the name that the choices have in templates.
         while name in names.values() or name in _TAKEN:
             name += "_"
         names[column] = name
@@ -151,7 +152,10 @@ _TAKEN |= {"cycler", "joiner"}
 
 
 def _name_columns(plan: StarterFolder) -> dict[str, str]:
-    """Returns column -> its name in the copy, except for the label column (`label` in the copy)."""
+    """Returns column -> its name in the copied rows, for all columns except the label column.
+
+    In the copied rows, the label column has the name `label`.
+    """
     others = [name for name in plan.table.columns if name != plan.labels.column]
     names = column_names([LABEL, *others])
     del names[LABEL]
@@ -161,7 +165,10 @@ def _name_columns(plan: StarterFolder) -> dict[str, str]:
 def _convert_rows(
     plan: StarterFolder, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any] | None]:
-    """Yields each row as it is written to the copy; None if it has no label or no text at all."""
+    """Yields the copy of each row, or None for a row that is left out.
+
+    A row is left out if it has no label, or if all its texts are empty.
+    """
     names = _name_columns(plan)
     for row in rows:
         index = plan.labels.index(row.get(plan.labels.column))
@@ -210,7 +217,7 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
 
 
 def _absent_classes(plan: StarterFolder, classes: Mapping[str, Mapping[int, int]]) -> list[str]:
-    """Returns a warning for each split that has no row of some classes."""
+    """Returns a warning for each split in which a class has no rows."""
     choices = plan.labels.choices
     absent = {
         split: [repr(choice) for index, choice in enumerate(choices) if not counts.get(index)]
@@ -222,7 +229,11 @@ def _absent_classes(plan: StarterFolder, classes: Mapping[str, Mapping[int, int]
 
 
 def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
-    """Returns a function that selects a tenth of the texts, with some of each class."""
+    """Returns a function that takes a row's index and the row, and selects validation rows.
+
+    The function selects about a tenth of the texts. If a class has several different texts, both
+    splits contain texts of this class.
+    """
     texts = [_name_columns(plan)[name] for name in plan.texts]
 
     def hash_text(row: Mapping[str, Any]) -> int:
@@ -240,17 +251,20 @@ def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mappin
             held_out.add(min(each))
     if held_out:
         return lambda place, row: hash_text(row) in held_out
-    # Each class has only one text: select every tenth row.
+    # Each class has only one distinct text, so select every tenth row.
     return lambda place, row: place % _VALIDATION_SHARE == _VALIDATION_SHARE - 1
 
 
 def _templates(plan: StarterFolder) -> str:
-    """Returns the template file: one prompt that shows the choices, and one that does not."""
+    """Returns the text of the template file, which has two prompts.
+
+    The inputs of the first prompt show the choices, and the inputs of the second prompt do not.
+    """
     names = _name_columns(plan)
     columns = [names[name] for name in plan.texts]
     if len(columns) == 1:
         text = f"{{{{{columns[0]}}}}}\n"
-    else:  # rows may have only some of the texts
+    else:  # a text is only printed if the row has it
         text = "".join(
             f"{{% if {c} %}}{c.replace('_', ' ').strip()}: {{{{{c}}}}}\n{{% endif %}}"
             for c in columns
@@ -272,7 +286,7 @@ def _templates(plan: StarterFolder) -> str:
             f"  {plan.name}_{name}: !Template",
             f"    name: {name}",
             f"    id: {plan.name}_{name}",
-            # Every JSON string is a YAML string.
+            # A JSON string is also a valid YAML string.
             f"    jinja: {json.dumps(jinja, ensure_ascii=False)}",
             f"    answer_choices: {choices}",
             "    reference: ''",
@@ -302,16 +316,19 @@ def _settings(plan: StarterFolder, lengths: Mapping[str, int]) -> starter_settin
 
 
 def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]:
-    """Measures the first rows, and chooses the sequence lengths.
+    """Counts the tokens of the first rows, and chooses the sequence lengths.
+
+    The lengths are chosen so that at most 1% of the inputs and no targets are truncated. But a
+    length is never larger than `_LONGEST`.
 
     Returns:
-      the lengths of inputs and targets in tokens, and notes for the user. The lengths truncate at
-      most 1% of the inputs and no target, unless they would exceed `_LONGEST`.
+      (sequence lengths of inputs and targets in tokens, notes for the user).
     """
     tokens = Tokens(plan.vocabulary) if plan.vocabulary else None
 
     def count(text: str) -> int:
-        # Without a vocabulary, estimate: English has about four characters per token.
+        # Without a vocabulary, the number is estimated. In English, a token has about four
+        # characters, so dividing by 3 overestimates the number.
         return len(tokens.ids(text)) if tokens else len(text) // 3 + 1
 
     tasks = [
@@ -372,7 +389,7 @@ serialize_num_microbatches.tokens_per_microbatch_per_replica = None
 
 
 def commands(folder: str, plan: StarterFolder) -> dict[str, list[str]]:
-    """Returns step -> its command line, in the order of the steps."""
+    """Returns step -> the step's command line, in the order of the steps."""
 
     def inside(*names: str) -> str:
         return posixpath.join(folder, *names)
@@ -388,7 +405,10 @@ def commands(folder: str, plan: StarterFolder) -> dict[str, list[str]]:
 
 
 def _script(lines: Mapping[str, Sequence[str]]) -> str:
-    """Returns `commands.sh`. The last step is a comment, because it needs new rows."""
+    """Returns the text of `commands.sh`.
+
+    The command of the last step is a comment in this file, because the step needs new rows.
+    """
     body = ""
     for title, words in lines.items():
         rows = " (your own rows in new.csv)\n# " if title == "predict" else "\n"

@@ -1,10 +1,10 @@
-"""Finds the value that gin has bound to a parameter or macro, and evaluates it if asked to.
+"""Finds the value that gin has bound to a parameter or macro, and can evaluate this value.
 
     bound("run.mode", "train")                      # "score_eval"
     bound("%MIXTURE_NAME")                          # a macro
     bound("run.batch_size", evaluate=False)         # ("sequences_per_batch", 128), not %BATCH_SIZE
 
-Without evaluation, no reference is called and the operative config records nothing. Macros are
+With `evaluate=False`, no function is called and the operative config records nothing. Macros are
 replaced by their values, but a value such as `@tpu_mesh_shape()` remains a reference.
 """
 
@@ -22,9 +22,9 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
 
     Args:
       name: the name of the parameter or macro.
-      default: the result if nothing is bound.
-      evaluate: whether to call references and record macros as used. If not, the result is that of
-        `resolve_macros`.
+      default: the result if no value is bound to `name`.
+      evaluate: whether to call the functions to which the value refers, and to record macros as
+        used. If False, the result is the value with its macros replaced (`resolve_macros`).
 
     Raises:
       UserError: the value is a macro that has no value.
@@ -69,7 +69,7 @@ def macro_defined(name: str) -> bool:
 
 
 def macros_within(value: Any) -> Iterator[str]:
-    """Yields the macros that a value refers to, directly or through other macros."""
+    """Yields the names of the macros to which a value refers, directly or through other macros."""
     for reference in gin_config.iterate_references([value]):
         name, selector = reference.config_key
         if selector == "gin.macro":
@@ -84,6 +84,6 @@ def macro_names() -> list[str]:
 
 
 def macros_read() -> set[str]:
-    """Returns the macros that any binding refers to."""
+    """Returns the names of all macros to which bindings refer."""
     references = gin_config.iterate_references(gin_config._CONFIG)
     return {"/".join(r.scopes) for r in references if r.configurable.selector == "gin.macro"}

@@ -1,11 +1,11 @@
-"""Answers flags of other training programs with our parameter.
+"""Suggests our parameter if the user gives a flag of another training program.
 
 advise("learning_rate")      # "The learning rate is a gin parameter: --gin..."
 advise("learning-rate")      # the same
 advise("seeed")              # None
 """
 
-# Advice -> the names under which other programs have the setting.
+# Advice -> the names that other programs use for the setting.
 _GUESSES = {
     "The learning rate is a gin parameter of the schedule: "
     "--gin.constant_learning_rate.learning_rate=0.001": ("learning_rate", "lr", "base_lr"),
@@ -71,5 +71,8 @@ _ADVICE = {name: advice for advice, names in _GUESSES.items() for name in names}
 
 
 def advise(name: str) -> str | None:
-    """Returns our way to set what a flag of this name sets elsewhere; None if it is unknown."""
+    """Returns advice on how to set here what other programs set with the flag `name`.
+
+    Returns None if no other program is known to have such a flag.
+    """
     return _ADVICE.get(name.replace("-", "_").lower())

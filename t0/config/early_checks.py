@@ -4,7 +4,7 @@
 
 A misspelled file or macro, or text without quotes, is reported immediately. `t0.config.parse`
 checks the names of functions and parameters later, when the modules that register them have been
-imported. It also reads files on gs://, which this module skips.
+imported. That module also reads files on gs://, which this module skips.
 """
 
 import pathlib
@@ -22,7 +22,8 @@ from t0.errors import UserError, nearest
 
 # Macros that our code or T5's code reads from gin by name.
 READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
-# An unread macro whose name is this similar to the name of a read macro is probably misspelled.
+# If no file reads a macro, and its name is at least this similar to the name of a macro that is
+# read, the name is probably misspelled.
 _SIMILARITY = 0.8
 
 
@@ -34,11 +35,11 @@ def check(
     Args:
       gin_files: paths, or names to search for.
       gin_params: bindings such as "run.train_steps = 100".
-      location_prefixes: folders to search before this project's.
+      location_prefixes: folders to search before this project's folder.
 
     Raises:
-      UserError: a file is missing, there is a syntax error, a name exists only in T5X, or no file
-        reads a macro whose name is similar to that of a macro that is read.
+      UserError: a file is missing, there is a syntax error, a name exists only in T5X, or a macro
+        is probably misspelled: no file reads it, but a file reads a macro with a similar name.
     """
     folders = search_path(location_prefixes)
     names = [defaults_file(), *in_order(resolved_names(gin_files, location_prefixes))]
@@ -64,7 +65,7 @@ def check(
 
 
 def _read_elsewhere(name: str) -> bool:
-    """Returns whether another published gin file, such as one for another mode, reads the macro."""
+    """Returns whether a gin file in the search path reads a macro, for example in another mode."""
     reference = re.compile(rf"%{re.escape(name)}\b")
     files = (path for folder in search_path() for path in pathlib.Path(folder).rglob("*.gin"))
     return any(reference.search(path.read_text("utf-8", errors="replace")) for path in files)

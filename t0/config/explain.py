@@ -1,13 +1,13 @@
-"""Turns gin's errors into sentences. For an unknown name, they suggest similar known names.
+"""Turns gin's errors into sentences. If a name is unknown, the sentences suggest similar names.
 
     with explain_errors(folders, params):
         gin.parse_config_files_and_bindings(files, params)   # gin's errors become UserErrors
     schedules()                              # ["constant_learning_rate", "cosine_with_warmup", ...]
     check_not_text("optimizer", "adam")      # UserError: expected the optimizer itself ...
 
-The known names are those in gin's registry, so the modules that register them must have been
-imported. An optimizer is a registered subclass of Mesh TensorFlow's `Optimizer`; a schedule is a
-registered function of `step` and `total_train_steps`.
+The suggested names come from gin's registry, so the modules that register them must have been
+imported. An optimizer is a registered subclass of Mesh TensorFlow's `Optimizer`. A schedule is a
+registered function with the parameters `step` and `total_train_steps`.
 """
 
 import contextlib
@@ -28,7 +28,8 @@ from t0.errors import UserError, nearest, remote_mistake
 _UNKNOWN_FILE = re.compile(r"Unable to open file: (.+?)\. Searched")
 _UNKNOWN_NAME = re.compile(r"No configurable matching (?:reference )?'?@?([^'()]+)")
 _UNKNOWN_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'")
-# gin appends the location of the statement to its messages. For --gin_param there is no file.
+# gin appends the location of the statement to its messages. If the statement is in a --gin_param,
+# the location has no file.
 _PLACE = re.compile(r'In (?:file "(?P<file>[^"]+)"|bindings string),? line (?P<line>\d+)')
 _REQUIRED = re.compile(r"Required bindings for `([^`]+)` not provided in config: \['([^']+)'")
 _BOUND = re.compile(r"(\w+)\s*=[^=]*@")
@@ -39,7 +40,9 @@ _UNSET_MACRO = re.compile(r"macro\(\) missing .* in scope '([^']+)'")
 
 @contextlib.contextmanager
 def explain_errors(folders: Sequence[str] = (), params: Sequence[str] = ()) -> Iterator[None]:
-    """Turns errors that gin raises during parsing or evaluation into UserErrors.
+    """Turns errors that gin raises in a `with` block into UserErrors.
+
+    The block may parse gin files or evaluate bindings.
 
     Args:
       folders: the folders that are searched for gin files.
@@ -58,7 +61,7 @@ def explain_errors(folders: Sequence[str] = (), params: Sequence[str] = ()) -> I
 
 
 def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()) -> str:
-    """Explains an error that gin raised during parsing, in a sentence or two.
+    """Explains, in a sentence or two, an error that gin raised during parsing.
 
     Args:
       error: the error that `gin.parse_config_files_and_bindings` raised.
@@ -89,7 +92,7 @@ def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()
 
 
 def unknown_file(name: str, folders: Sequence[str]) -> str:
-    """Describes a gin file that is in none of the folders, in sentences for a message."""
+    """Returns the message for a gin file that was found in none of the folders."""
     if "://" in name:
         missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return f"gin file not found: {remote_mistake(missing)}"
@@ -119,7 +122,10 @@ def _explain_unreadable(text: str, params: Sequence[str]) -> str:
 
 
 def explain_unset(error: BaseException) -> str | None:
-    """Describes an error about a required parameter or macro without a value, or returns None."""
+    """Describes an error about a required parameter or macro that has no value.
+
+    Returns None for other errors.
+    """
     text = " ".join(str(error).split())
     required = _REQUIRED.search(text)
     macro = _UNSET_MACRO.search(text)
@@ -152,8 +158,8 @@ def _suggest_similar(name: str, known: Iterable[str]) -> str:
 
 
 def _known_names() -> list[str]:
-    # For "module.submodule.function", users may also write "submodule.function" or "function" if it
-    # is unique. Therefore these endings are also known names.
+    # If the shorter name is unique, users may write "submodule.function" or "function" instead of
+    # "module.submodule.function". Therefore the shorter names are also suggested.
     paths = (name.split(".") for name, _ in gin_config._REGISTRY.items())
     return list({".".join(p[-n:]): None for p in paths for n in range(1, min(3, len(p)) + 1)})
 
@@ -170,7 +176,7 @@ def _list_local_gin_files(folders: Sequence[str]) -> list[str]:
 
 def optimizers() -> list[str]:
     """Returns the names that `run.optimizer` can be bound to, as @NAME."""
-    from t0.compat import optimize  # imported here: it takes seconds, and other errors do without
+    from t0.compat import optimize  # imported here, because this takes seconds and is rarely needed
 
     return _select_names(
         lambda candidate: inspect.isclass(candidate) and issubclass(candidate, optimize.Optimizer)
@@ -187,7 +193,7 @@ def schedules() -> list[str]:
     )
 
 
-# Parameter of `run` -> the kind of its value, and the function that lists all names of this kind.
+# Parameter of `run` -> (kind of its value, function that lists all names of this kind).
 KINDS = {"optimizer": ("optimizer", optimizers), "learning_rate_schedule": ("schedule", schedules)}
 
 
@@ -211,14 +217,16 @@ def list_choices(parameter: str) -> str:
 
 
 def check_not_text(parameter: str, value: Any) -> None:
-    """Checks that a parameter of `run` is bound to an optimizer or a schedule, not to its name.
+    """Checks that an optimizer or schedule parameter of `run` is bound to a class or function.
+
+    A common mistake is to bind the parameter to a name as text.
 
     Args:
       parameter: "optimizer" or "learning_rate_schedule".
       value: the value that gin has bound to the parameter.
 
     Raises:
-      UserError: the value is text; the message lists the names, the most similar one first.
+      UserError: the value is text. The message lists the possible names, the most similar first.
     """
     if not isinstance(value, str):
         return

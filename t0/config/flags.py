@@ -1,4 +1,4 @@
-"""The flags of `t5_mesh_transformer`: all flags of T5 and Mesh TensorFlow, and ours.
+"""Defines the flags of `t5_mesh_transformer`: all flags of T5, Mesh TensorFlow and this project.
 
     values = parse(["t5_mesh_transformer", "--model_dir=/models/tiny", "--seed=3"])
     values.model_dir                      # "/models/tiny"
@@ -97,7 +97,7 @@ _TABLE = (
 _TRACER = "tensorflow.python.tpu.tensor_tracer_flags"
 _TPU_CLIENT = "tensorflow.python.tpu.client.client"
 _HUB = "tensorflow_hub.resolver"
-# Flag that a library defines in absl's global flags and reads from them -> the library's module.
+# Flag -> the module of the library that defines it in absl's global flags and reads it from there.
 LIBRARY_FLAGS = {
     "logical_cores_per_chip": "mesh_tensorflow.simd_mesh_impl",
     "fold_xy": "mesh_tensorflow.simd_mesh_impl",
@@ -126,22 +126,22 @@ GIN_MODES = (
 )
 _IN_WORDS = {"train": "training", "infer": "inference (--gin_file=runs/infer.gin)"}
 _EXPORTS = ("export", "export_infer", "export_score")
-# Value of --mode, with --use_model_api -> its name in `MODE_FLAGS`.
+# Value of --mode in a run with --use_model_api -> the mode's name in `MODE_FLAGS`.
 MODEL_API_MODES = {mode: f"--mode={mode}" for mode in _MODES}
 _API_TRAINING = tuple(MODEL_API_MODES[mode] for mode in ("train", "finetune"))
 _API_READING = tuple(MODEL_API_MODES[mode] for mode in ("eval", "predict", "score"))
-# The gin parameter of the activation type, in the modes that Mesh TensorFlow's own code runs.
+# The gin parameter that sets the activation type in the modes that Mesh TensorFlow's own code runs.
 _MESH_TYPE = "get_variable_dtype.activation_dtype"
 
 
 def _ranking_and_inference(name: str) -> dict[str, str | None]:
-    """Returns mode -> the gin parameter of a setting that ranking and inference share."""
+    """Returns mode -> gin parameter, for a setting that both ranking and inference have."""
     ranked = dict.fromkeys(("score_eval", "eval"), f"t0.score_eval.{name}")
     return {"infer": f"t0.infer.{name}", **ranked}
 
 
-# For each flag of ours that only some modes read: mode that reads it -> the gin parameter that the
-# flag sets in this mode, or None if the command itself reads the flag.
+# Our flags that only some modes read: flag -> {mode that reads the flag -> the gin parameter that
+# the flag sets in this mode, or None if the command itself reads the flag}.
 MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "activation_dtype": {
         **dict.fromkeys((mode for mode in GIN_MODES if mode not in _EXPORTS), _MESH_TYPE),
@@ -169,8 +169,8 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
     "stream_steps": {"train": None},
     "write_stream": {"train": None},
 }
-# Flags of `MODE_FLAGS` that a run with --tpu also reads. Only our engine for runs without a TPU
-# reads the others.
+# Flags of `MODE_FLAGS` that are also read in a run with --tpu. The other flags in `MODE_FLAGS` are
+# only read by our engine for runs without a TPU.
 _STEPS = ("epochs", "finetune_steps")
 _ON_TPU = (*_STEPS, "allow_stale_cache", "max_hours", "stream_steps", "write_stream")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
@@ -178,7 +178,7 @@ _TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.
 MODEL_API_FLAGS = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
 MODEL_API_FLAGS += ("checkpoint_mode",)
-# Flag that only some modes of the Model API read -> the values of --mode that read it.
+# Flag that only some modes of the Model API read -> the values of --mode that read this flag.
 _DECODING = ("predict", "export_predict", "export_score")
 _API_MODE_FLAGS = {
     "train_steps": ("train", "finetune"),
@@ -200,7 +200,7 @@ _API_MODE_FLAGS = {
 TPU_FLAGS = ("tpu_job_name", "gcp_project", "tpu_zone", "logical_cores_per_chip", "fold_xy")
 TPU_FLAGS += ("hbm_oom_exit", "runtime_oom_exit", "tt_check_filter", "tt_single_core_summaries")
 TPU_FLAGS += ("delta_threshold", "tpu_topology", "model_parallelism")
-# Macro of a run file -> the flags that replace it.
+# Macro of a run file -> the flags that replace the macro.
 _MACROS = {"MODEL_DIR": ("model_dir",), "TRAIN_STEPS": ("finetune_steps", "epochs")}
 _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpoint",))
 
@@ -208,10 +208,10 @@ _GIN_WORD = re.compile(r"--?gin\.(?P<name>[^=\s]*)\s*(?P<value>=.*)?", re.S)
 
 
 class _RepeatableList(flags.Flag):
-    """A flag with comma-separated values. If it is repeated, all values are joined."""
+    """A flag with comma-separated values. If the flag is repeated, its lists are joined."""
 
     def parse(self, argument: Any) -> None:
-        """Adds the values of one occurrence."""
+        """Adds the values of one occurrence of the flag."""
         before = self.value if self.present else []
         super().parse(argument)
         self.value = [*before, *self.value]
@@ -220,7 +220,7 @@ class _RepeatableList(flags.Flag):
 def define_flags(table: Iterable[Sequence[Any]]) -> flags.FlagValues:
     """Returns the flags of a table, separate from absl's global flags.
 
-    They are separate because several commands define flags with the same names.
+    The flags are separate because several commands define flags with the same names.
 
     Args:
       table: rows of (kind, name, default, help, choices of an enum).
@@ -241,13 +241,15 @@ def command_flags() -> flags.FlagValues:
 
 
 def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:
-    """Yields a command line's words, with --gin.NAME=VALUE and --gin.NAME VALUE as --gin_param.
+    """Yields the words of a command line, with `--gin.` words rewritten as --gin_param.
+
+    The two rewritten forms are --gin.NAME=VALUE and --gin.NAME VALUE.
 
     >>> list(gin_words_as_params(["--gin.TRAIN_STEPS=5", "--gin.run.mode", "'eval'", "--tpu=t"]))
     ['--gin_param=TRAIN_STEPS=5', "--gin_param=run.mode='eval'", '--tpu=t']
 
     Raises:
-      UserError: a --gin. word has no name or no value.
+      UserError: the name or the value of a `--gin.` word is missing.
     """
     rest = iter(words)
     for word in rest:
@@ -269,7 +271,7 @@ def gin_folders(flag_values: flags.FlagValues) -> list[str]:
 
 
 def macros_set_by_flags(flag_values: flags.FlagValues) -> set[str]:
-    """Returns the macros of run files that need no value, because the user gave a flag instead."""
+    """Returns the macros of run files that need no value, because a given flag replaces them."""
     return {m for m, names in _MACROS.items() if any(flag_values[name].present for name in names)}
 
 
@@ -277,7 +279,7 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
     """Parses the command line, including absl's own flags.
 
     Raises:
-      UserError: a flag is unknown (the message suggests similar ones), a value is invalid, or a
+      UserError: a flag is unknown (the message suggests similar flags), a value is invalid, or a
         word belongs to no flag.
     """
     flag_values = command_flags()
@@ -292,15 +294,17 @@ def parse_words(
     argv: Sequence[str],
     advise: Callable[[str], str | None] = lambda name: None,
 ) -> list[str]:
-    """Parses a command line into a command's flags and absl's own; returns the remaining words.
+    """Parses the flags in a command line, and returns the remaining words.
+
+    The flags may be the command's own or absl's.
 
     Args:
       flag_values: the command's flags.
       argv: the command line.
-      advise: returns the advice about an unknown flag, or None.
+      advise: a function that takes the name of an unknown flag and returns advice, or None.
 
     Raises:
-      UserError: a flag is unknown (the message suggests similar ones), or a value is invalid.
+      UserError: a flag is unknown (the message suggests similar flags), or a value is invalid.
     """
     for name in flags.FLAGS:
         flag = flags.FLAGS[name]
@@ -335,17 +339,17 @@ def activation_dtype(value: Any) -> str:
 
 
 def check_mode(flag_values: flags.FlagValues, mode: str) -> list[str]:
-    """Checks that the mode reads every flag of ours on the command line.
+    """Checks that the run's mode reads all of this project's flags on the command line.
 
     Args:
       flag_values: the command's flags.
-      mode: the value of `run.mode` or, with --use_model_api, of `MODEL_API_MODES`.
+      mode: the value of `run.mode` or, in a run with --use_model_api, a value of `MODEL_API_MODES`.
 
     Returns:
-      a line for each flag of T5's on the command line that the run does not read.
+      a line for each of T5's flags on the command line that the run does not read.
 
     Raises:
-      UserError: the mode does not read a flag of ours. The message names the modes that do.
+      UserError: the mode does not read one of our flags. The message names the modes that read it.
     """
     model_api = mode in MODEL_API_MODES.values()
     for name, modes in MODE_FLAGS.items():
@@ -378,13 +382,17 @@ def check_mode(flag_values: flags.FlagValues, mode: str) -> list[str]:
 
 
 def _describe_readers(modes: Collection[str], model_api: bool) -> str:
-    """Describes the modes that read a flag: modes of the Model API, or values of `run.mode`."""
+    """Describes the modes that read a flag.
+
+    If `model_api` is True, only modes of the Model API are named. Otherwise, only values of
+    `run.mode` are named.
+    """
     same_kind = [mode for mode in modes if (mode in MODEL_API_MODES.values()) == model_api]
     words = [_IN_WORDS.get(mode, mode if model_api else f"mode '{mode}'") for mode in same_kind]
     return " and ".join(words) or "runs without --use_model_api"
 
 
-# Flags of a run that do not affect a plan, such as folders, hosts and the duration.
+# Flags of a run that have no effect on a plan of the run, such as folders, hosts and the duration.
 _NO_EFFECT_ON_PLAN = (
     "model_dir",
     "additional_task_cache_dirs",
@@ -405,15 +413,17 @@ _CONFIGURING += ("logical_cores_per_chip", "fold_xy")
 def check_planned(
     flag_values: flags.FlagValues, command: str, more: Collection[str] = ()
 ) -> list[str]:
-    """Checks that a command that only plans or rehearses a run can use all of the run's flags.
+    """Checks the flags of a command that plans or rehearses a run without running it.
+
+    The command must read every flag that would change the run.
 
     Args:
       flag_values: the flags of `t5_mesh_transformer`.
       command: the command, such as "t0 plan".
-      more: flags that this command reads, in addition to those that configure gin.
+      more: flags that this command reads, in addition to the flags that configure gin.
 
     Returns:
-      a line that names the flags that have no effect on the result; empty if there are none.
+      one line that names the flags that have no effect on the result; [] if there are none.
 
     Raises:
       UserError: a flag would change the run, but the command does not read it.
@@ -440,7 +450,7 @@ def gin_parameters(flag_values: flags.FlagValues, mode: str) -> dict[str, tuple[
 
 
 def set_library_flags(flag_values: flags.FlagValues) -> None:
-    """Sets the flags that libraries read from absl's global flags; imports these libraries."""
+    """Imports the libraries that read absl's global flags, and sets the flags that they read."""
     for name, module in LIBRARY_FLAGS.items():
         if flag_values[name].present:
             importlib.import_module(module)

@@ -1,10 +1,10 @@
 """Finds gin files in the search path, and translates T5X's file names into ours.
 
-    search_path(["/mine"])                       # /mine, this project's, T5's, Mesh's
+    search_path(["/mine"])     # [/mine, then the folders of this project, T5 and Mesh TensorFlow]
     resolved_names(["t5_1_1/small.gin"], [])     # ["models/t5.1.1.small.gin"]
 
-The working directory comes before all of these folders. This module finds the folders of T5 and
-Mesh TensorFlow without importing these packages, and does not import TensorFlow.
+The working directory is searched before all of these folders. This module finds the folders of T5
+and Mesh TensorFlow without importing these packages, and does not import TensorFlow.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from t0.errors import UserError
 
 
 def _folder(package: str, *inside: str) -> str:
-    """Returns a folder of an installed package, without importing it."""
+    """Returns a folder of an installed package, without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"the package {package} is not installed: run bin/setup")
@@ -40,7 +40,8 @@ def defaults_file() -> str:
     return f"{_published_folders()[1]}/defaults.gin"
 
 
-# Files that configure a run's mode. They are read after the file that configures the model.
+# The names of the files that configure a run's mode. These files are read after the file that
+# configures the model.
 RUN_FILES = ("pretrain.gin", "finetune.gin", "eval.gin", "infer.gin")
 
 
@@ -75,14 +76,15 @@ def t5x_file(name: str) -> str | None:
 
 
 def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> list[str]:
-    """Returns the gin files to read. T5X's names of files that do not exist are replaced by ours.
+    """Returns the gin files to read.
 
-    After each `operative_config.gin`, the list has the file `operative_config.t0.gin` next to it,
-    if that file exists and is not in `gin_files` already.
+    If a file with a T5X name does not exist, the name is replaced by our name. If
+    `operative_config.t0.gin` exists next to an `operative_config.gin`, and is not in `gin_files`
+    already, it is inserted after `operative_config.gin`.
 
     Args:
       gin_files: paths, or names to search for.
-      location_prefixes: folders to search before this project's.
+      location_prefixes: folders to search before this project's folder.
     """
     folders = ["", *search_path(location_prefixes)]
     names = []
@@ -90,8 +92,8 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
         ours = t5x_file(name)
         names.append(name if ours is None or _find_local_file(name, folders) else ours)
         companion_file = operative.companion(name)
-        # Look for `name` before its companion: if both are forbidden or unreachable, the error
-        # should name the file that the user gave.
+        # Look for `name` before the companion file. If both files are forbidden or unreachable, the
+        # error should name the file that the user gave.
         is_new_companion = companion_file and companion_file not in gin_files
         if is_new_companion and _is_found(name, folders) and _is_found(companion_file, folders):
             names.append(companion_file)
@@ -115,8 +117,8 @@ def _is_found(name: str, folders: Sequence[str]) -> bool:
 def in_order(gin_files: Sequence[str]) -> list[str]:
     """Returns the files in the order in which they are read: model files before run files.
 
-    With this order, the dropout rate of `runs/finetune.gin` takes effect even if the command line
-    names `models/t5.1.1.small.gin` after it. All other files keep their positions.
+    For example, the dropout rate of `runs/finetune.gin` takes effect even if the command line names
+    `models/t5.1.1.small.gin` after `runs/finetune.gin`. Files of other kinds keep their order.
 
     >>> in_order(["runs/finetune.gin", "models/t5.1.1.small.gin", "mine.gin"])
     ['models/t5.1.1.small.gin', 'runs/finetune.gin', 'mine.gin']
@@ -133,11 +135,11 @@ def slice_of_header(gin_files: Sequence[str], location_prefixes: Sequence[str]) 
 
     Args:
       gin_files: the names of the files on a command line. Only local files are read.
-      location_prefixes: folders to search before this project's.
+      location_prefixes: folders to search before this project's folder.
 
     Returns:
-      a name such as "mesh/v3-512.gin", which stands for a TPU slice; None if no file suggests one,
-      or if a file sets `tpu_topology` itself.
+      the name of a mesh file, such as "mesh/v3-512.gin", which stands for a TPU slice. None if no
+      file suggests a mesh file, or if a file sets `tpu_topology` itself.
     """
     mesh_file = None
     folders = ["", *search_path(location_prefixes)]
@@ -161,7 +163,7 @@ def _is_model(name: str) -> bool:
 
 @contextlib.contextmanager
 def quiet_search() -> Iterator[None]:
-    """Silences gin's warning for each folder of the search path that does not have the file."""
+    """Silences gin's warnings that a file is missing in a folder of the search path."""
     logger = logging.getLogger()
     search_filter = _SearchWarningFilter()
     logger.addFilter(search_filter)

@@ -1,11 +1,11 @@
-"""Lists the configuration of a run as text: each value, and where it was set.
+"""Lists the configuration of a run as text: each value, and the place where the value was set.
 
     print(text(parsed, {"train_loop.seed": (3, "--seed")}))
     # BATCH_SIZE = 8  # the command line
     # run.batch_size = ('sequences_per_batch', 8)  # runs/eval.gin:57; BATCH_SIZE: the command line
 
 The text is a valid gin file. Macros are replaced by their values. References such as `@name()`
-remain as they are, because no function is called. For the functions that the run calls, the text
+remain unchanged, because no function is called. For the functions that the run calls, the text
 also lists the parameters that have their default values.
 """
 
@@ -17,12 +17,13 @@ from t0.compat import gin, gin_config
 from t0.config.bindings import bound, macros_within, resolve_macros
 from t0.config.parse import Config, Key, Origins, origins
 
-# A parameter of the run -> the value that the command gives it, and the reason.
+# Parameter of the run -> (the value that the command gives it, the reason).
 CommandBindings = Mapping[str, tuple[Any, str]]
-# (scope, function) -> parameter -> its value, and where it was set.
+# (scope, function) -> {parameter -> (its value, where it was set)}.
 _Rows = dict[tuple[str, str], dict[str, tuple[Any, Any]]]
 
-# Mode -> the functions that start a run. Their bindings refer to the other functions that it calls.
+# Mode -> the functions that start a run. The bindings of these functions refer to the other
+# functions that the run calls.
 _RUN = "mesh_tensorflow.transformer.utils.run"
 _ROOTS = {"train": (_RUN, "t0.train_loop"), "infer": (_RUN, "t0.infer")}
 # Parameters for which callers always pass a value, so that gin's bindings to them have no effect.
@@ -35,8 +36,8 @@ def text(parsed: Config, command_bindings: CommandBindings) -> str:
 
     Args:
       parsed: the result of `parse.parse`.
-      command_bindings: parameters that the command binds after parsing, so that gin does not have
-        them yet.
+      command_bindings: the parameters that the command binds after parsing, which gin does not
+        have yet.
     """
     locations = origins(parsed)
     overriding = {_parse_key(name): (value, why) for name, (value, why) in command_bindings.items()}
@@ -95,7 +96,10 @@ def _rows_by_function(
 
 
 def _find_reached_functions(rows: _Rows) -> list[tuple[str, str]]:
-    """Returns the functions that start the run, then those to which their bindings refer."""
+    """Returns the functions that the run calls.
+
+    The functions that start the run come first, then the functions to which bindings refer.
+    """
     roots = _ROOTS.get(bound("run.mode", "train", evaluate=False), (_RUN,))
     reached = [("", name) for name in roots]
     for key in reached:  # the loop appends to this list

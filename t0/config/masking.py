@@ -18,26 +18,27 @@ from t0.errors import UserError
 from t0.files import paths
 
 MASK = "***"
-# Names whose values are masked. The names tokens_per_batch, token_dropout_rate and stop_at_token
-# must not match.
+# The pattern of names whose values are masked. It must not match the names tokens_per_batch,
+# token_dropout_rate and stop_at_token.
 _SECRET = (
     r"(?:(?:passwo?r?d|passphrase|secret|credential|(?:api|access|account|private)[_-]?key)\w*"
     r"|(?<!stop_at_)token|signature|authorization|\b(?:key|sig|auth|pwd))"
 )
 _SECRET_VALUE = re.compile(rf"({_SECRET}['\"]?\s*[=:]\s*)\S.*", re.I | re.S)
-# The tokens of hubs and cloud providers are recognised by their form, whatever name they have.
+# The pattern of the tokens of hubs and cloud providers. Such a token is masked whatever the name of
+# its parameter.
 _SECRET_FORM = re.compile(
     r"\b(?:hf_\w{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|xox[abprs]-[\w-]{8,}"
     r"|AKIA[0-9A-Z]{12,}|AIza[\w-]{16,}|ya29\.[\w-]{8,}|eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*)"
 )
 _SECRET_FLAG = re.compile(rf"--?[\w./-]*{_SECRET}$", re.I)
 _LOGIN = re.compile(r"(://)[^/@\s]+@")
-# Values that are never masked: a reference, because its value is in another binding, and numbers,
-# None and booleans, because they reveal nothing.
+# The pattern of values that are never masked. A reference is not masked, because its value is in
+# another binding. Numbers, None and booleans are not masked, because they reveal nothing.
 _PLAIN = re.compile(r"[%@]|(?:[-+\d.][\w.+-]*|None|True|False)$")
 _BINDING = re.compile(r"(?P<name>[\w./-]+)(?P<equals> = )(?P<value>.+)")
-# The line length that is set in gin. gin would break longer lines, but each value must be on one
-# line to be masked as a whole.
+# The maximum line length that is set in gin. gin breaks longer lines, but a value can only be
+# masked as a whole if it is on one line.
 _ONE_LINE = 1_000_000
 
 
@@ -59,7 +60,7 @@ def mask_command(argv: Sequence[str]) -> str:
 
 
 def save_command(model_dir: str, argv: Sequence[str]) -> None:
-    """Writes a command line, masked, into the next free file of a model directory.
+    """Writes a command line with masked credentials into a new file of a model directory.
 
     Only the owner can read the file, because masking cannot recognise every secret.
 
@@ -124,7 +125,7 @@ def refuse_masked() -> None:
       UserError: the value of a binding is the mask. A run saved its configuration with this
         credential masked, and the user has not set the credential again.
     """
-    from t0.compat import gin_config  # imported here: other engines mask values without gin
+    from t0.compat import gin_config  # imported here, because some engines mask values without gin
 
     masked = sorted(
         name if selector == "gin.macro" else f"{f'{name}/' if name else ''}{selector}.{parameter}"

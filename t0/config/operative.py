@@ -1,15 +1,15 @@
 """Splits the operative config into a file for stock T5 and a file with this project's names.
 
     stock, ours = split(gin.operative_config_str())
-    save("/models/tiny", stock + ours)           # two files; the second has ours
+    save("/models/tiny", stock + ours)           # writes both files
     companion("/models/tiny/operative_config.gin")       # ".../operative_config.t0.gin"
 
 `operative_config.gin` contains the bindings to functions of T5 0.9.4 and Mesh TensorFlow, so that
 T5's own `t5_mesh_transformer` and its Model API can read it. `operative_config.t0.gin`, next to it,
 contains the bindings to functions that `t0` registers, and the bindings whose value is such a
-function. Whenever this project reads a file named `operative_config.gin`, it then also reads the
-file next to it (`t0.config.gin_files.resolved_names`). Older versions of this project wrote all
-bindings into `operative_config.gin`.
+function. Whenever this project reads a file named `operative_config.gin`, it then also reads
+`operative_config.t0.gin` (`t0.config.gin_files.resolved_names`). Older versions of this project
+wrote all bindings into `operative_config.gin`.
 """
 
 import posixpath
@@ -30,7 +30,9 @@ _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def companion(path: str) -> str | None:
-    """Returns the path of the file with our names; None if `path` is not an operative config.
+    """Returns the path of the file with our names that belongs to an operative config.
+
+    Returns None if `path` is not an operative config.
 
     >>> companion("/models/tiny/operative_config.gin")
     '/models/tiny/operative_config.t0.gin'
@@ -40,7 +42,9 @@ def companion(path: str) -> str | None:
 
 
 def save(folder: str, text: str) -> None:
-    """Writes an operative config into a folder as two files, the file with our names first.
+    """Writes an operative config into a folder as two files.
+
+    The file with our names is written first.
 
     Args:
       folder: the model directory, local or gs://.
@@ -52,7 +56,7 @@ def save(folder: str, text: str) -> None:
 
 
 def split(text: str) -> tuple[str, str]:
-    """Returns the part of an operative config that stock T5 can read, and the rest.
+    """Splits an operative config into a text that stock T5 can read and a text with our names.
 
     All functions in the text must be registered with gin.
     """
@@ -74,7 +78,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def _parse_section(section: str) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the comment above a section's bindings, and the name and text of each binding."""
+    """Returns the comment above a section's bindings, and (name, text) of each binding."""
     head, bindings = "", []
     for line in section.splitlines(keepends=True):
         start = _BINDING.match(line)

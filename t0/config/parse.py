@@ -1,4 +1,4 @@
-"""Parses gin files and `--gin_param`s strictly: unknown names are errors or are reported.
+"""Parses gin files and `--gin_param`s strictly: an unknown name is an error or is reported.
 
 gin searches files in the working directory, then in the folders that the user names, then in the
 `gin/` folders of this project, T5 and Mesh TensorFlow. The first match is used. Mesh TensorFlow's
@@ -10,13 +10,13 @@ files keep their order, except that `in_order` puts the model's file before the 
     check_required(parsed)      # UserError: needs TRAIN_STEPS (runs/pretrain.gin:25) ...
     origins(parsed).of_macro("MIXTURE_NAME")        # the command line
 
-`DEPRECATED` lists names that only exist in older releases, but to which public operative configs
-bind values. These bindings are skipped and reported. If the user must set a macro, the gin file
-says `NAME = %gin.REQUIRED`.
+Public operative configs bind values to some names that only exist in older releases. `DEPRECATED`
+lists these names. Their bindings are skipped and reported. If the user must set a macro, the gin
+file says `NAME = %gin.REQUIRED`.
 
 gin stores values, but not where they were set. Therefore `origins` reads the files again with gin's
 own parser, to find the locations of the statements. If several statements bind the same parameter,
-the last one takes effect.
+the last statement takes effect.
 """
 
 import contextlib
@@ -49,10 +49,10 @@ Key = tuple[str, str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A parsed configuration, whose bindings are in gin.
+    """The result of parsing a configuration. The bindings themselves are in gin's global state.
 
     Attributes:
-      deprecated: names in the files whose bindings were skipped.
+      deprecated: the names in the files whose bindings were skipped.
       unread_macros: macros that the user set, but that no binding reads.
       files: the names of the gin files in reading order, Mesh TensorFlow's defaults first.
       params: the --gin_param bindings, which are read after the files.
@@ -79,16 +79,16 @@ def parse(
     Args:
       gin_files: paths, or names to search for.
       gin_params: bindings such as "run.train_steps = 100".
-      location_prefixes: folders to search before this project's.
-      also_deprecated: other names whose bindings are skipped.
+      location_prefixes: folders to search before this project's folder.
+      also_deprecated: names whose bindings are skipped, in addition to `DEPRECATED`.
       skip_all_unknown: whether to skip all bindings to unknown names.
 
     Raises:
       UserError: a file is missing, there is a syntax error, or a name is unknown (the message
-        suggests similar ones).
+        suggests similar names).
     """
-    # gin only appends to this list. Without the assignment, a second configuration would also
-    # search the folders of the first.
+    # gin itself only appends to this list. Without this assignment, gin would search the folders of
+    # the first configuration also for a second configuration.
     gin_config._LOCATION_PREFIXES[:] = ["", *search_path(location_prefixes)]
     files = in_order(resolved_names(gin_files, location_prefixes))
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
@@ -105,9 +105,10 @@ def parse(
 
 
 class _Deprecated(set):
-    """The deprecated names. `looked_up` has the names that gin has looked up.
+    """A set of deprecated names, which gin receives as `skip_unknown`.
 
-    The set is false in a condition, because gin hides failed imports if `skip_unknown` is true.
+    The attribute `looked_up` has the deprecated names that gin has looked up. The set is false in a
+    condition, because gin hides failed imports if `skip_unknown` is true.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -127,8 +128,9 @@ class _Deprecated(set):
 def _is_alias(name: str) -> bool:
     """Returns whether the value of a macro is another macro or `%gin.REQUIRED`.
 
-    Such a macro may be unread. For example, the operative config of a fine-tuning run has
-    INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which an evaluation does not read.
+    It is not a mistake if no binding reads such a macro. For example, the operative config of a
+    fine-tuning run has INITIAL_CHECKPOINT_PATH = %INIT_CHECKPOINT, which an evaluation does not
+    read.
     """
     return repr(gin_config._CONFIG[name, "gin.macro"]["value"]).startswith("%")
 
@@ -144,10 +146,10 @@ def print_findings(config: Config) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-    """The locations at which a configuration's bindings were set.
+    """The locations at which the bindings of a configuration were set.
 
     Attributes:
-      locations: binding -> the location of the statement that takes effect.
+      locations: key of a binding -> the location of the statement that takes effect.
       files: the path of each file, in reading order.
     """
 
@@ -155,7 +157,7 @@ class Origins:
     files: tuple[str, ...]
 
     def of_macro(self, name: str) -> Location:
-        """Returns where a macro was set; if no statement set it, the command line."""
+        """Returns where a macro was set: a statement or, if there is none, the command line."""
         return self.locations.get((name, "gin.macro", "value"), Location(COMMAND_LINE, 0))
 
 
@@ -169,9 +171,9 @@ def origins(parsed: Config) -> Origins:
 
 
 def command_line_bindings(parsed: Config) -> dict[Key, Location]:
-    """Returns the bindings that the command line made, with their locations.
+    """Returns the bindings on the command line, with their locations.
 
-    These bindings override those in files.
+    These bindings override bindings in files.
     """
     return _locations_by_key(read_params(parsed.params))
 
@@ -195,24 +197,24 @@ def _locations_by_key(statements: Iterable[Statement]) -> dict[Key, Location]:
 def check_required(
     parsed: Config, *, except_for: Collection[str] = (), undefined: bool = True
 ) -> None:
-    """Checks that every macro that is read by a binding or by this program has a value.
+    """Checks that every macro has a value if a binding or this program reads the macro.
 
-    Required macros that nothing reads become None.
+    If nothing reads a required macro, its value becomes None.
 
     Args:
       parsed: the result of `parse`.
       except_for: macros that need no value, because a flag replaces them or nothing reads them.
-      undefined: whether to also report macros that are read, but not defined in any file.
+      undefined: whether to also report macros that a binding reads but no file defines.
 
     Raises:
-      UserError: some macros have no value. The message names them, each with the file and line that
-        reads it.
+      UserError: some macros have no value. The message names each of these macros, and the file and
+        line that reads it.
     """
     read = macros_read()
     required_macros = {
         name for name in macro_names() if bound(f"%{name}", evaluate=False) is gin.REQUIRED
     }
-    # In a chain of macros, only the last one has to have a value.
+    # In a chain of macros, only the last macro needs a value.
     unset_macros = {
         name for name in required_macros if not required_macros & {*_referenced_macros(name)}
     }
@@ -253,8 +255,8 @@ def _describe_reader(name: str, locations: dict[Key, Location]) -> str:
 
 _TRAINING = ("train",)
 _RANKING = ("score_eval", "eval")
-# Function of this project that gin configures -> the modes that call it. A function that is not in
-# this table is called in every mode, by the tasks or by the macros of run files.
+# Function of this project that gin configures -> the modes that call the function. If a function is
+# not in this table, the tasks or the macros of run files call it in every mode.
 READ_IN = {
     "t0.apply_updates": _TRAINING,
     "t0.evaluation": _RANKING,
@@ -268,7 +270,8 @@ READ_IN = {
     "t0.train_dataset_fn": _TRAINING,
     "t0.train_loop": _TRAINING,
 }
-# Optimizers and schedules. Training calls the ones that a parameter such as run.optimizer names.
+# Optimizers and schedules. Training calls an optimizer or schedule if a parameter such as
+# run.optimizer is bound to it.
 CHOSEN = (
     "t0.AdamWOptimizer",
     "t0.AdamWScaleOptimizer",
@@ -284,8 +287,8 @@ CHOSEN = (
 def find_unread_params(parsed: Config, mode: str) -> list[str]:
     """Describes the command-line bindings that a mode does not read, one line per binding.
 
-    Bindings in files are not checked, because a saved configuration also has the bindings of other
-    modes. Bindings to functions of Mesh TensorFlow and T5 are not checked either.
+    Bindings in files are ignored, because a saved configuration also has the bindings of other
+    modes. Bindings to functions of Mesh TensorFlow and T5 are also ignored.
     """
     referenced = {
         reference.configurable.selector

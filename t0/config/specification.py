@@ -1,13 +1,13 @@
-"""The run specification: everything that an engine needs for a run, as plain data.
+"""Defines the run specification, which describes as plain data what an engine needs for a run.
 
 The command reads gin and SeqIO's registries once and makes a `RunSpec`, which contains only
-numbers, text, lists and mappings. A `RunSpec` can be written as JSON and read by another process,
-even by one that imports neither gin nor TensorFlow:
+numbers, text, lists and mappings. A `RunSpec` can be written as JSON. Another process can read this
+JSON, even if that process imports neither gin nor TensorFlow:
 
     text = to_json(spec)
     from_json(text, RunSpec) == spec
 
-Lengths are in tokens, batch sizes in sequences of the global batch.
+Lengths are in tokens. Batch sizes are numbers of sequences in the global batch.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ LARGEST = 2**63 - 1  # the largest integer of numpy and PyTorch
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The smallest and the largest allowed value of a number, in an `Annotated` type."""
+    """The allowed range of a number, in an `Annotated` type: its smallest and largest value."""
 
     least: float
     most: float = LARGEST
@@ -48,7 +48,8 @@ class FeatureSpec:
 
     Attributes:
       add_eos: whether SeqIO ends the feature with EOS.
-      vocabulary: the path of its SentencePiece model; None if it has another vocabulary.
+      vocabulary: the path of the feature's SentencePiece model; None if the feature's vocabulary is
+        of another kind.
     """
 
     add_eos: bool
@@ -57,17 +58,17 @@ class FeatureSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveSpec:
-    """T5's pretraining objective of a task, which turns documents into examples during training.
+    """A pretraining objective of T5, which turns a task's documents into examples during training.
 
     Attributes:
       selector: gin's name of T5's preprocessor: "t5.data.preprocessors.span_corruption",
         "...prefix_lm" or "...full_lm".
-      parameters: the preprocessor's parameters that are numbers, including defaults.
+      parameters: the preprocessor's numeric parameters, including defaults.
       segment_tokens: the length of the segments into which documents are split.
-      eos: feature -> the id of its EOS token; None if it has no EOS.
-      document_eos: the id that ends each document before documents are joined, or None.
-      first_sentinel: the id that replaces the first masked span of a segment. The ids for the
-        following spans count down from it. None if no span is masked.
+      eos: feature -> the id of the feature's EOS token; None if the feature has no EOS.
+      document_eos: the id that is appended to each document before documents are joined, or None.
+      first_sentinel: the id that replaces the first masked span of a segment. The ids that replace
+        the following spans count down from `first_sentinel`. None if no span is masked.
     """
 
     selector: str
@@ -83,10 +84,10 @@ class InstructionSpec:
     """The parameters that turn cached records of an instruction task into training examples.
 
     Attributes:
-      positives: the number of positive examples for which a cached record has a part.
-      longest_inputs: the maximum number of tokens of an input with its examples, positive and
-        negative, including EOS. Examples that do not fit are dropped.
-      eos: feature -> the id of its EOS token; None if it has no EOS.
+      positives: the number of parts of a cached record that are for positive demonstrations.
+      longest_inputs: the maximum number of tokens of an input together with its positive and
+        negative demonstrations, including EOS. Demonstrations that do not fit are dropped.
+      eos: feature -> the id of the feature's EOS token; None if the feature has no EOS.
     """
 
     positives: Count
@@ -101,11 +102,11 @@ class RankTaskSpec:
     Attributes:
       dataset: the dataset with its subset, as in results files.
       prompt: the prompt's name; "" if the task has no prompt.
-      classes: for each of the task's metrics that is T5's rank classification, its number of
-        classes; None if the number varies from example to example.
+      classes: a number of classes for each of the task's metrics that is T5's rank classification.
+        The number is None if examples have different numbers of classes.
       other_metrics: the names of the metrics that are the user's own functions.
-      rows: dataset, subset and split of a prompted task's rows. The documents of the rows are read
-        from there if the cache does not have them.
+      rows: the dataset, subset and split that contain a prompted task's rows. If the cache does not
+        have the documents of the rows, the documents are read from this split.
     """
 
     dataset: str
@@ -117,21 +118,21 @@ class RankTaskSpec:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-    """A task of the mixture.
+    """A task of the run's mixture.
 
     Attributes:
       name: the task's name in SeqIO's registry.
-      rate: the mixing rate, relative to the mixture's other tasks.
+      rate: the mixing rate, relative to the mixing rates of the mixture's other tasks.
       features: name -> feature, in the order of `DataSpec.lengths`.
       examples: the number of examples in the split; None if unknown.
-      cache_files: the TFRecord files of the split, in order. Empty if examples are created while
-        they are read, which needs SeqIO.
+      cache_files: the TFRecord files of the split, in order. Empty if there is no cache. SeqIO then
+        creates the examples while they are read.
       objective: the objective of a pretraining task, whose cache stores documents as "targets";
         None for other tasks.
-      instructions: the parameters that make the examples of an instruction task from its cache;
-        None for other tasks. `t0.tasks.instruction_steps` describes the records of the cache.
-      rank: the facts that rank evaluation needs, if the records are answer choices; None for other
-        tasks. Each record of such a cache is one choice: "idx" [2], "inputs", "targets",
+      instructions: the parameters that turn the cached records of an instruction task into
+        examples; None for other tasks. `t0.tasks.instruction_steps` describes the records.
+      rank: the facts that rank evaluation needs, if each cached record is one answer choice; None
+        for other tasks. Such a record has the features "idx" [2], "inputs", "targets",
         "is_correct", and the texts "inputs_pretokenized" and "targets_pretokenized".
     """
 
@@ -154,8 +155,8 @@ class DataSpec:
       split: the split to read.
       tasks: the tasks of the mixture that have the split.
       lengths: feature -> the number of tokens in a row of the batch, inputs first.
-      ends_in_eos: the features that still end in EOS if they are truncated to the row's length.
-      pack: whether several examples share a row.
+      ends_in_eos: the features that end in EOS even if they are truncated to the row's length.
+      pack: whether several examples are packed into one row.
       shuffle: whether to shuffle the examples.
       seed: the seed of all random choices in the data.
       window_rows: the number of rows whose examples are packed together.
@@ -180,8 +181,8 @@ class ConfiguredSpec:
 
     Attributes:
       selector: gin's full name, such as "mesh_tensorflow.optimize.AdafactorOptimizer".
-      parameters: name -> value. A value that is a function or class is a mapping with the same two
-        fields.
+      parameters: name -> value. If a value is a function or class, it is a mapping with these two
+        fields, `selector` and `parameters`.
     """
 
     selector: str
@@ -205,12 +206,12 @@ class VocabularySpec:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """The model.
+    """The model of a run.
 
     Attributes:
-      model_type: Mesh TensorFlow's name: "bitransformer", "lm", ...
-      encoder: the encoder's parameters; empty for a language model. The parameter for the layers is
-        a list with a mapping for each layer, which has the fields of `ConfiguredSpec`.
+      model_type: Mesh TensorFlow's name for the kind of model: "bitransformer", "lm", ...
+      encoder: the encoder's parameters; empty for a language model. The value of the parameter for
+        layers is a list of mappings, one for each layer, with the fields of `ConfiguredSpec`.
       decoder: the decoder's parameters, in the same form.
       activations: the activation type.
       weights: the type of weights in checkpoints.
@@ -229,14 +230,14 @@ class RankSpec:
 
     Attributes:
       folder: the folder for results.
-      checkpoint: the checkpoint to score; None for those in the model directory.
-      steps: the steps to evaluate: a step, a list of steps, "all", or None for the latest.
+      checkpoint: the checkpoint to score; None for the checkpoints in the model directory.
+      steps: the steps to evaluate: a step, a list of steps, "all", or None for the latest step.
       settings: the parameters of `score_eval`.
-      reading: the parameters of `mesh_eval_dataset_fn`, as bound in gin, that select the records of
-        a task.
-      vocabulary: the entry for results files that describes the targets' vocabulary.
-      given: other settings of mode "eval": "examples" (the maximum number for each task) and
-        "source".
+      reading: the parameters of `mesh_eval_dataset_fn` that select the records of a task, with the
+        values bound in gin.
+      vocabulary: the description of the targets' vocabulary for results files.
+      given: other settings of mode "eval": "examples" (the maximum number of examples of each task)
+        and "source".
     """
 
     folder: str
@@ -250,22 +251,22 @@ class RankSpec:
 
 @dataclasses.dataclass(frozen=True)
 class JobSpec:
-    """A source of inputs, and the file of its predictions.
+    """A source of inputs, and the file to which their predictions are written.
 
     Attributes:
-      path: the file, with {step} for the checkpoint's step.
-      as_json: whether the file is JSON Lines; if not, it has one text per line.
+      path: the path of the predictions, with {step} for the checkpoint's step.
+      as_json: whether the predictions are JSON Lines; if not, the file has one text per line.
       settings: the parameters of `t0.infer`.
       limits: the parameters of `t0.inference.inputs.LengthLimits`, in tokens.
       split: the split of a task.
       task: the task whose cache is read; None to read an input file.
-      input_file: the file of inputs, if there is no task; else None.
-      add_eos: whether the inputs of a file end in EOS.
-      repeats: how many times to repeat each input of a file.
-      examples: the maximum number of examples, a random sample; None for all.
-      hides_targets: whether the task's split has rows without labels. If it has, the targets in the
-        cache may be placeholders, so they are left out of the predictions.
-      vocabulary: the SentencePiece model that tokenises the inputs of a file.
+      input_file: the file of inputs; None if there is a task.
+      add_eos: whether the inputs of `input_file` end in EOS.
+      repeats: the number of times to repeat each input of `input_file`.
+      examples: the maximum size of a random sample of the examples; None to use all examples.
+      hides_targets: whether the task's split has rows without labels. If so, the targets in the
+        cache may be placeholders, so the predictions file leaves them out.
+      vocabulary: the SentencePiece model that tokenises the inputs of `input_file`.
     """
 
     path: str
@@ -284,11 +285,11 @@ class JobSpec:
 
 @dataclasses.dataclass(frozen=True)
 class InferSpec:
-    """Predictions of tokens.
+    """The predictions that a run makes by decoding.
 
     Attributes:
-      checkpoint: the checkpoint to predict with; None for those in the model directory.
-      steps: the steps to predict with: a step, a list of steps, "all", or None for the latest.
+      checkpoint: the checkpoint to predict with; None for the checkpoints in the model directory.
+      steps: the steps to predict with: a step, a list of steps, "all", or None for the latest step.
       vocabulary_sha256: the hash of the SentencePiece model of the inputs.
       jobs: the sources of inputs.
     """
@@ -301,7 +302,7 @@ class InferSpec:
 
 @dataclasses.dataclass(frozen=True)
 class RunSpec:
-    """A run.
+    """The specification of a run.
 
     Attributes:
       mode: the value of `run.mode`: "train", "score_eval", ...
@@ -313,30 +314,30 @@ class RunSpec:
         the lengths.
       batch_sequences: the number of sequences in the global batch.
       microbatches: the number of parts into which a replica's batch is divided. The replica
-        computes them one after the other.
+        computes the parts one after the other.
       train_steps: the step at which training stops, counted from the start of pretraining.
       seed: the seed of initial weights and dropout.
       optimizer: the optimizer; None if the run does not train.
       schedule: the learning rate schedule, or a constant learning rate.
       schedule_steps: the number of steps that the schedule covers.
       clip_gradient_norm: the maximum global gradient norm, or None.
-      variable_filter: the variables to train: a regular expression, the name of a function that
-        selects them, or None for all.
+      variable_filter: a regular expression for the variables to train, or the name of a function
+        that selects them; None to train all variables.
       init_checkpoint: the checkpoint to start from, or None.
-      init_variable_filter: a regular expression of the variables to read from `init_checkpoint`; ""
-        for all.
+      init_variable_filter: a regular expression for the variables to read from `init_checkpoint`;
+        "" to read all variables.
       save_checkpoints_steps: the number of steps between checkpoints.
       keep_checkpoint_max: the number of newest checkpoints to keep.
       keep_checkpoints: the rules for keeping older checkpoints, with gin's parameter names.
       training: the other parameters of the training loop, with gin's names.
       data: the data that the run reads; None if it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
-      rank: the rank evaluation; None in other modes.
-      infer: the predictions to make in mode "infer" or, in mode "eval", for the tasks that are
-        evaluated by decoding; None in other modes.
+      rank: the rank evaluation; None in modes without rank evaluation.
+      infer: the predictions to make; None in modes other than "infer" and "eval". In mode "eval",
+        these are the predictions for the tasks that are evaluated by decoding.
       judge: the words of the t5_mesh_transformer command that evaluates the decoded texts.
       records: name -> text of the files in the model directory that describe a training run.
-      schema: the version of this record.
+      schema: the version of the format of this specification.
     """
 
     mode: str
@@ -379,7 +380,7 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
 
     Args:
       text: the JSON text.
-      kind: the dataclass that it describes.
+      kind: the dataclass of the specification.
 
     Raises:
       UserError: the text is not JSON, or a field is missing, unknown or of a wrong type.
@@ -397,7 +398,9 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
 
 
 def read_value(value: Any, kind: type[Spec], location: str) -> Spec:
-    """Converts a part of a specification to the type `kind`, like `read_plain`.
+    """Converts a part of a specification to the type `kind`.
+
+    This function works like `read_plain`, but raises a UserError instead of a ValueError.
 
     Args:
       value: plain data, as in JSON.
@@ -418,9 +421,9 @@ def read_plain(value: Any, kind: Any, location: str) -> Any:
 
     Args:
       value: plain data.
-      kind: a dataclass, `Any`, bool, int, float, str, or a combination of these: a union, a
-        `Mapping` with string keys, a `Sequence`, a tuple, a `Literal`, or an `Annotated` type with
-        a `Range`.
+      kind: a dataclass, `Any`, bool, int, float, str, a `Literal`, or a type built from these: a
+        union, a `Mapping` with string keys, a `Sequence`, a tuple, or an `Annotated` type with a
+        `Range`.
       location: the name of the value, for messages.
 
     Raises:
@@ -456,7 +459,8 @@ def read_plain(value: Any, kind: Any, location: str) -> Any:
 
 
 def _read_number(value: Any, kind: Any, allowed: Range, location: str) -> int | float:
-    # In Python, True and False are integers. JSON does not distinguish 4.0 from 4.
+    # Booleans are rejected here, because True and False are integers in Python. The value 4.0 is
+    # accepted for an integer, because JSON does not distinguish 4.0 from 4.
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _misfit_error(value, location, kind.__name__)
     if isinstance(value, float) and not math.isfinite(value):
@@ -488,7 +492,7 @@ def _read_union(value: Any, kinds: tuple[Any, ...], location: str) -> Any:
     if value is None and types.NoneType in kinds:
         return None
     rest = [kind for kind in kinds if kind is not types.NoneType]
-    # A JSON object can be a dataclass or a mapping. Every other value is plain.
+    # A JSON object can be a dataclass or a mapping. Every other JSON value has a plain type.
     composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
     plain = [kind for kind in rest if kind not in composed]
     fitting = composed if isinstance(value, Mapping) and composed else plain or composed

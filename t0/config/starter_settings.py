@@ -4,9 +4,9 @@
     settings.name, settings.path("cache")                 # ("tickets", "tickets/cache")
     fill_flags(flag_values, settings.flags())             # flags on the command line win
 
-`t0 init` writes the settings to `starter.json` in the folder. A path is in a starter folder if it
-or one of its next two parents has that file. So inside the folder, `model` and `data/tickets` are
-found too.
+`t0 init` writes the settings to `starter.json` in the starter folder. A path belongs to a starter
+folder if `starter.json` is in the path itself, in its parent or in the parent's parent. So `model`
+and `data/tickets` inside a starter folder belong to it.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ class StarterSettings:
 
     Attributes:
       folder: the folder's path.
-      name: the dataset's name, which begins the names of its tasks.
-      vocabulary: the path of the SentencePiece model; None for T5's public one.
+      name: the dataset's name, which is the prefix of the names of its tasks.
+      vocabulary: the path of the SentencePiece model; None for T5's public model.
       lengths: feature -> sequence length in tokens.
     """
 
@@ -44,7 +44,7 @@ class StarterSettings:
         return str(self.folder.joinpath(*names))
 
     def flags(self) -> dict[str, Any]:
-        """Returns flag -> value, for the flags that several commands share."""
+        """Returns flag -> value, for the flags that several commands have."""
         flags = {"module_import": [_MODULE], "data_dir": [self.path("data")]}
         return flags | ({"vocab": self.vocabulary} if self.vocabulary else {})
 
@@ -92,7 +92,7 @@ def _read(folder: Path) -> StarterSettings:
 
 
 def fill_flags(flag_values: Any, values: Mapping[str, Any]) -> None:
-    """Sets absl flags that are not on the command line, as if they were."""
+    """Sets absl flags as if the user had given them. Flags on the command line are not changed."""
     for name, value in values.items():
         if not flag_values[name].present:
             flag_values[name].parse(value)

@@ -3,8 +3,9 @@
     for location, statement in read_files(["runs/finetune.gin"], search_path()):
         str(location), statement            # "runs/finetune.gin:5", BindingStatement(...)
 
-gin stores values, but not where they were set. This module does not look up the names of functions,
-so it can read statements before the modules that register the functions are imported.
+This module is needed because gin stores values, but not where they were set. The module does not
+look up the names of functions, so it can read statements before the modules that register the
+functions are imported.
 """
 
 import dataclasses
@@ -22,11 +23,11 @@ Statement = tuple["Location", Any]
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """A line of a gin file. Line 0 means a source that is not a file, such as the command line.
+    """A line of a gin file, or a source that is not a file, such as the command line.
 
     Attributes:
-      file: the file's name, without the folder in which gin finds it.
-      line: the line number; the first line is 1.
+      file: the file's name, without the folder in which gin finds the file.
+      line: the line number; the first line is 1. Line 0 means a source that is not a file.
       path: the path at which gin finds the file.
     """
 
@@ -45,9 +46,9 @@ class RemoteFileError(Exception):
 def read_files(
     names: Sequence[str], folders: Sequence[str], *, remote: bool = True
 ) -> Iterator[Statement]:
-    """Yields the statements of files, and of the files that they include.
+    """Yields the statements of gin files, and of the files that these files include.
 
-    At the start of each file, None is yielded instead of a statement.
+    At the start of each file, None is yielded in place of a statement.
 
     Args:
       names: paths, or names to search for.
@@ -55,7 +56,7 @@ def read_files(
       remote: whether to read files on remote file systems. If so, TensorFlow must be imported.
 
     Raises:
-      UserError: there is no such file.
+      UserError: a file does not exist.
       RemoteFileError: a file is remote and `remote` is False.
     """
     for name in names:

@@ -49,7 +49,7 @@ T5X_NAMES = {
     "dynamic_registration": "nothing: names are registered here, so delete this line and the "
     "imports of t5x; modules of tasks are named by --module_import",
 }
-# Names that only T5X uses. The other names in the table may also be names of the user.
+# Names that only T5X uses. The user's own functions may have the other names in the table.
 UNMISTAKABLE = (
     "DatasetConfig",
     "SaveCheckpointConfig",

@@ -4,11 +4,11 @@
     folder = any_path("gs://b/eval")     # a RemotePath: str(folder) is "gs://b/eval"
     [path.name for path in folder.iterdir()]
     with (folder / "results_10.json").open("rb") as file: ...
-    with binary(folder / "train.jsonl.gz") as file: ...     # a file for gzip, pyarrow and others
+    with binary(folder / "train.jsonl.gz") as file: ...     # a file object, as pyarrow expects
 
-`pathlib.Path("gs://b")` would be the local path "gs:/b". So wherever a user may name either kind of
-path, the command calls `any_path` on the argument, and later code uses only the methods that both
-types share.
+`pathlib.Path("gs://b")` would be the local path "gs:/b". So if a command's argument may be a local
+or a remote path, the command passes it to `any_path`. Later code uses only the methods that both
+path types share.
 
 A RemotePath from `iterdir`, `glob` or `rglob` remembers whether it is a file or a folder. So
 reading a folder takes one listing, instead of two requests per file.
@@ -103,7 +103,10 @@ class RemotePath(PurePosixPath):
         return child
 
     def glob(self, pattern: str) -> "Iterator[RemotePath]":
-        """Yields the files and folders in this folder that match; `**/` includes subfolders."""
+        """Yields the files and folders in this folder that match a pattern.
+
+        If the pattern contains `**/`, subfolders are included.
+        """
         if pattern.startswith("**/"):
             yield from self.rglob(pattern[3:])
             return
@@ -112,7 +115,10 @@ class RemotePath(PurePosixPath):
                 yield self._child(name)
 
     def rglob(self, pattern: str) -> "Iterator[RemotePath]":
-        """Yields the matching files and folders below this one, each folder before its content."""
+        """Yields the files and folders at any depth below this folder that match a pattern.
+
+        Each folder comes before its content.
+        """
         for name in paths.list_marked(self):
             child = self._child(name)
             if fnmatch.fnmatchcase(child.name, pattern):
@@ -121,7 +127,10 @@ class RemotePath(PurePosixPath):
                 yield from child.rglob(pattern)
 
     def open(self, mode: str = "r", encoding: str | None = None, newline: str | None = None) -> Any:
-        """Opens the file; text is UTF-8. A written file exists only after it is closed."""
+        """Opens the file. In text mode, the encoding is UTF-8.
+
+        A file that is being written does not exist until it is closed.
+        """
         del newline
         raw = RemoteFile(str(self), mode.replace("t", "").replace("b", "") + "b")
         file = io.BufferedReader(raw, _BUFFER_BYTES) if raw.readable() else io.BufferedWriter(raw)
@@ -156,7 +165,7 @@ class RemotePath(PurePosixPath):
         paths.remove(self)
 
     def rename(self, target: "RemotePath") -> "RemotePath":
-        """Renames the file and replaces an existing one."""
+        """Renames the file. If `target` exists, replaces it."""
         paths.rename(self, target)
         return target
 
@@ -176,7 +185,7 @@ def binary(path: "str | os.PathLike[str]") -> BinaryIO:
     """Opens a seekable binary file for libraries that expect a file object.
 
     Raises:
-      OSError: if it cannot be opened, or is a pipe or a device.
+      OSError: if the file cannot be opened, or is a pipe or a device.
     """
     paths.check_regular(path)
     return any_path(path).open("rb")
@@ -187,13 +196,13 @@ def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
     """Opens a file in binary mode for a `with` block, and decompresses `.gz` files.
 
     Raises:
-      OSError: if it cannot be opened; also within the block, if it cannot be read.
+      OSError: if the file cannot be opened or, inside the block, cannot be read.
     """
     with binary(path) as file:
         if not os.fspath(path).endswith(".gz"):
             yield file
             return
-        # The buffer of GzipFile has only 8 kB: Python would have to refill it every few lines.
+        # GzipFile's own buffer has only 8 kB, so Python would have to refill it every few lines.
         with io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES) as content:
             yield content
 
@@ -214,7 +223,8 @@ class RemoteFile(io.RawIOBase):
       mode: rb, wb or ab.
 
     Raises:
-      OSError: if it cannot be opened. Its methods raise it if reading or writing fails.
+      OSError: if the file cannot be opened. The methods also raise OSError, if reading or writing
+        fails.
     """
 
     def __init__(self, path: str, mode: str) -> None:

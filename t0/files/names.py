@@ -5,9 +5,9 @@
     path_inside("gs://bucket/cache", "my_task", "info.train.json")
     # "gs://bucket/cache/my_task/info.train.json"
 
-Each name is checked twice: when it is read (`checked_name`) and when a file is written
-(`path_inside`). The second check accepts every name that other packages give their tasks, and
-refuses every name that would lead out of the folder.
+Each name is checked twice: when the name is read (`checked_name`), and when a file is written under
+that name (`path_inside`). The second check accepts every name that other packages give their tasks.
+It refuses every name that would lead out of the folder.
 """
 
 import posixpath
@@ -20,16 +20,16 @@ _RULE = "letters A to Z, digits and . _ - only, and neither '.' nor '..'"
 
 
 def checked_name(name: object, kind: str, where: object) -> str:
-    """Returns the name if it is safe as a part of a path.
+    """Checks that a name is safe as a part of a path, and returns the name.
 
     Args:
       name: the name in the data.
-      kind: the word that the message uses for the named thing: split, file, dataset or subset.
+      kind: the kind of object that has this name, for messages: split, file, dataset or subset.
       where: the file or folder that contains the name.
 
     Raises:
-      UserError: if the name is not text, or has characters other than letters, digits, `.`, `_` and
-        `-`.
+      UserError: if the name is not text, or if it contains a character that is not a letter, a
+        digit, `.`, `_` or `-`.
     """
     if isinstance(name, str) and _NAME.fullmatch(name) and name not in (".", ".."):
         return name

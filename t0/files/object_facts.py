@@ -1,12 +1,13 @@
 """Reads the checksums of objects and the regions of buckets from Google Cloud Storage.
 
     below("gs://bucket/cache")       # {"toy/COMPLETED": Facts(310, "yZRlqg=="), ...}
-    of_file("/tmp/part")             # the same facts for a local file
+    of_file("/tmp/part")             # Facts(310, "yZRlqg=="), for a local file
     locations("bucket")              # ["EUROPE-WEST4"]
 
-TensorFlow's file system for `gs://` cannot return these, so the requests are sent with the package
-google-cloud-storage, which retries failed ones. It looks for credentials in the same places and
-order as TensorFlow, so both act as the same user. Every failure is an `OSError`.
+TensorFlow's file system for `gs://` cannot return checksums or regions. So this module sends its
+requests with the package google-cloud-storage, which retries failed requests. This module looks for
+credentials in the same places and in the same order as TensorFlow, so both act as the same user.
+Every failure is an `OSError`.
 """
 
 import base64
@@ -90,7 +91,7 @@ def of_file(path: "str | os.PathLike[str]") -> Facts:
 
 
 def locations(bucket: str) -> list[str]:
-    """Returns a bucket's region, the two regions of a dual-region, or the name of a multi-region.
+    """Returns where a bucket is: its region, its two regions, or the name of its multi-region.
 
     Raises:
       OSError: if there is no such bucket, or the permission storage.buckets.get is missing.
@@ -106,8 +107,8 @@ def prepare() -> None:
 
 
 def _client() -> Any:
-    # A forked process must not share a connection with its parent, so the process id is part of the
-    # key.
+    # A forked process must not share a connection with its parent. So the process id is part of the
+    # key under which the client is cached.
     return _make_client(os.getpid(), os.environ.get(TOKEN_VARIABLE), os.environ.get(FILE_VARIABLE))
 
 
@@ -135,7 +136,7 @@ def _make_client(pid: int, token: str | None, file: str | None) -> Any:
 
 @contextlib.contextmanager
 def _translate_errors(path: "str | os.PathLike[str]") -> Iterator[Any]:
-    """Yields the client and turns its errors within the block into `OSError`s."""
+    """Yields the client, and turns its errors inside a `with` block into `OSError`s."""
     client = _client()
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError

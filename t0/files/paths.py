@@ -6,13 +6,14 @@
     list_names("/data/cache")                             # ["toy_lines", "toy_many"]
 
 A path with `://` in it (`gs://`) goes through TensorFlow's file system, which is imported on first
-use. Other paths go through Python's. Both raise `OSError` and its subclasses, such as
-`FileNotFoundError`: TensorFlow's errors about remote paths are converted.
+use. Other paths go through Python's file functions. TensorFlow's errors are converted, so every
+failure raises `OSError` or one of its subclasses, such as `FileNotFoundError`.
 
-Why TensorFlow's client instead of google-cloud-storage? TensorFlow's saver and input pipeline read
-and write the same objects with it. On a pod, they do so even on servers without Python. With one
-client, our files get the same credentials, retries and errors, and schemes other than `gs://` work.
-TensorFlow cannot return an object's checksum or a bucket's region, so `object_facts` requests them.
+This module uses TensorFlow's client instead of google-cloud-storage, because TensorFlow's saver and
+input pipeline read and write the same objects with TensorFlow's client. On a TPU pod, they do so
+even on servers without Python. With a single client, all files are read and written with the same
+credentials, retries and errors, and schemes other than `gs://` work. TensorFlow cannot return an
+object's checksum or a bucket's region, so `object_facts` requests them.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ def is_remote(path: Path) -> bool:
 
 @contextlib.contextmanager
 def converted(path: Path) -> Iterator[Any]:
-    """Yields TensorFlow's file system and turns its errors within the block into `OSError`s."""
+    """Yields TensorFlow's file system, and turns its errors in a `with` block into `OSError`s."""
     from t0.compat import tf
 
     kinds = {
@@ -70,11 +71,11 @@ def converted(path: Path) -> Iterator[Any]:
 def check_regular(path: Path) -> None:
     """Checks that a local path is not a pipe or a device, which may produce bytes without end.
 
-    A folder from elsewhere can contain such files, or links to them. Paths in /dev and /proc, such
-    as /dev/stdin, are allowed, because the user has named them directly.
+    A folder from an untrusted source can contain pipes and devices, or links to them. Paths in /dev
+    and /proc, such as /dev/stdin, are allowed, because the user has named them directly.
 
     Raises:
-      OSError: if it is a pipe or a device, or does not exist.
+      OSError: if the path is a pipe or a device, or does not exist.
     """
     if is_remote(path):
         return
@@ -89,7 +90,7 @@ def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
     """Opens a file for a `with` block; text is UTF-8.
 
     Raises:
-      OSError: if it cannot be opened; also within the block, if reading or writing fails.
+      OSError: if the file cannot be opened or, inside the block, reading or writing fails.
     """
     if not is_remote(path):
         if mode.startswith("r"):
@@ -105,7 +106,7 @@ def read_bytes(path: Path) -> bytes:
     """Returns the bytes of a file.
 
     Raises:
-      OSError: if it cannot be read.
+      OSError: if the file cannot be read.
     """
     with opened(path) as file:
         return file.read()
@@ -115,14 +116,16 @@ def read_text(path: Path) -> str:
     """Returns the text of a UTF-8 file.
 
     Raises:
-      OSError: if it cannot be read.
-      ValueError: if it is not UTF-8.
+      OSError: if the file cannot be read.
+      ValueError: if the file is not UTF-8.
     """
     return read_bytes(path).decode("utf-8")
 
 
 def exists(path: Path) -> bool:
-    """Returns whether a file or folder exists; False if we may not read its local folder.
+    """Returns whether a file or folder exists.
+
+    Returns False if the path is in a local folder that this process may not read.
 
     Raises:
       OSError: if a remote path is forbidden or unreachable.
@@ -184,8 +187,8 @@ def size_and_time(path: Path) -> tuple[int, int]:
 def list_marked(folder: Path) -> list[str]:
     """Returns the sorted names in a remote folder; names of folders end in "/".
 
-    For `gs://`, this takes one request. TensorFlow does not mark the folders of other schemes, so
-    these take one more request for each name.
+    For `gs://`, the listing takes one request. For other schemes, TensorFlow does not mark which
+    names are folders, so the listing takes one more request for each name.
 
     Raises:
       OSError: if the folder may not be read.
@@ -198,7 +201,7 @@ def list_marked(folder: Path) -> list[str]:
             marks = ("/" if gfile.isdir(posixpath.join(folder, name)) else "" for name in names)
             return [name.rstrip("/") + mark for name, mark in zip(names, marks, strict=True)]
     except (FileNotFoundError, NotADirectoryError):
-        is_remote_folder(folder)  # raises if the folder is forbidden, not absent
+        is_remote_folder(folder)  # raises an error if the folder exists but is forbidden
         return []
 
 
@@ -215,12 +218,14 @@ def list_names(folder: Path) -> list[str]:
             return sorted(name.rstrip("/") for name in gfile.listdir(os.fspath(folder)))
     except (FileNotFoundError, NotADirectoryError):
         if is_remote(folder):
-            is_remote_folder(folder)  # raises if forbidden or unreachable
+            is_remote_folder(folder)  # raises an error if the folder is forbidden or unreachable
         return []
 
 
 def names_like(folder: Path, pattern: str) -> list[str]:
-    """Returns the sorted names in a folder that match a pattern; none if there is no folder.
+    """Returns the sorted names in a folder that match a pattern.
+
+    Returns an empty list if the folder does not exist.
 
     Args:
       folder: the folder.
@@ -235,14 +240,14 @@ def names_like(folder: Path, pattern: str) -> list[str]:
 def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Yields a folder and all folders below it, each with the sorted names of its files.
 
-    Each remote folder costs one listing. An empty remote folder yields nothing.
+    Each remote folder takes one listing request. For an empty remote folder, nothing is yielded.
     """
     if not is_remote(folder):
         for path, folders, names in os.walk(folder):
             folders.sort()
             yield path.rstrip("/") or "/", sorted(names)
         return
-    # TensorFlow's own walk sends one request per name to find out whether it is a folder.
+    # TensorFlow's own walk would send a request for each name to find out which names are folders.
     names = list_marked(folder)
     if not names:
         return
@@ -255,10 +260,11 @@ def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
 def make_folder(path: Path) -> None:
     """Makes a folder and its missing parents.
 
-    In a bucket this does nothing: objects need no folders, and making one takes a dozen requests.
+    In a bucket, this function does nothing, because objects need no folders. Making a folder there
+    would take a dozen requests.
 
     Raises:
-      OSError: if that fails.
+      OSError: if the folder cannot be made.
     """
     if not is_remote(path):
         os.makedirs(path, exist_ok=True)  # noqa: PTH103
@@ -270,18 +276,18 @@ def make_folder(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with all its content, if it exists.
+    """Removes a file, or a folder with all its content, if the path exists.
 
     Raises:
-      OSError: if that fails.
+      OSError: if the path cannot be removed.
     """
     if not is_remote(path):
         with contextlib.suppress(FileNotFoundError):
             is_folder = os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114
             (shutil.rmtree if is_folder else os.remove)(path)  # noqa: PTH107
         return
-    # TensorFlow also reports "not found" if one of its requests failed. If the path still exists,
-    # try again.
+    # TensorFlow may report "not found" only because one of its requests failed. So if the path
+    # still exists, try again.
     for _ in range(_REMOVALS):
         with contextlib.suppress(FileNotFoundError), converted(path) as gfile:
             (gfile.rmtree if is_remote_folder(path) else gfile.remove)(os.fspath(path))
@@ -292,10 +298,12 @@ def remove(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Renames a file and replaces an existing one; atomic within one local disk.
+    """Renames a file. If `target` exists, replaces it.
+
+    Within one local disk, the renaming is atomic.
 
     Raises:
-      OSError: if that fails.
+      OSError: if the file cannot be renamed.
     """
     if not is_remote(target):
         os.replace(source, target)  # noqa: PTH105
@@ -305,10 +313,10 @@ def rename(source: Path, target: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copies a file and replaces an existing one.
+    """Copies a file. If `target` exists, replaces it.
 
     Raises:
-      OSError: if that fails.
+      OSError: if the file cannot be copied.
     """
     if not is_remote(source) and not is_remote(target):
         shutil.copyfile(source, target)
@@ -319,10 +327,12 @@ def copy(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def local_copy(path: str) -> Iterator[str]:
-    """Yields a local path to a file; a remote file is copied for the duration of the block.
+    """Yields a local path to a file for a `with` block.
+
+    If the file is remote, the path is a temporary copy, which is removed when the block ends.
 
     Raises:
-      OSError: if it cannot be copied.
+      OSError: if the file cannot be copied.
     """
     if not is_remote(path):
         yield path

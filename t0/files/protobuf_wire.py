@@ -4,15 +4,16 @@ r"""Reads and writes the wire format of protocol buffers directly: varints, tags
     field(2, 300)                                # b"\x10\xac\x02"
     dict(fields(field(1, b"x") + field(2, 300))) # {1: b"x", 2: 300}
 
-There are no message classes: a nested message is not copied into an object, but remains bytes until
-it is read. Integers must be 0 or more.
+There are no message classes. A nested message remains bytes until its fields are read. Integers
+must be 0 or more.
 """
 
 import math
 import struct
 from collections.abc import Iterator
 
-# The wire type is in the low three bits of a field's tag and gives the encoding of the content.
+# The wire types. The low three bits of a field's tag are its wire type, which says how the field's
+# content is encoded.
 VARINT, FIXED64, SIZED, FIXED32 = 0, 1, 2, 5
 _LONGEST_SHIFT = 63
 
@@ -35,7 +36,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Decodes the varint at position `at`; returns its value and the position after it.
 
     Raises:
-      ValueError: if the data ends within the varint, or it has more than ten bytes.
+      ValueError: if the data ends within the varint, or the varint has more than ten bytes.
     """
     value = shift = 0
     try:
@@ -53,19 +54,19 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sized(tag: bytes, content: bytes) -> bytes:
-    """Returns a length-delimited field: its encoded tag, the content's size, and the content."""
+    """Returns a length-delimited field: the encoded tag, the content's size, and the content."""
     return tag + varint(len(content)) + content
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """Encodes a field that holds an integer, or bytes (a text or a nested message)."""
+    """Encodes a field whose value is an integer or bytes (a text or a nested message)."""
     if isinstance(value, bytes):
         return sized(varint(number << 3 | SIZED), value)
     return varint(number << 3 | VARINT) + varint(value)
 
 
 def float_field(number: int, value: float) -> bytes:
-    """Encodes a field that holds a 4-byte float; a value out of range becomes infinite."""
+    """Encodes a field whose value is a 4-byte float; a value out of range becomes infinite."""
     try:
         content = struct.pack("<f", value)
     except OverflowError:
@@ -74,7 +75,7 @@ def float_field(number: int, value: float) -> bytes:
 
 
 def double_field(number: int, value: float) -> bytes:
-    """Encodes a field that holds an 8-byte float."""
+    """Encodes a field whose value is an 8-byte float."""
     return varint(number << 3 | FIXED64) + struct.pack("<d", value)
 
 

@@ -9,13 +9,13 @@ r"""Writes files and folders atomically: they appear complete or not at all.
     write_whole(f"{staging}/COMPLETED", "...")
     publish_folder(staging, "/out/toy", last="COMPLETED", replace=False)
 
-A file or folder is first written next to its final path, under a temporary name with this process's
-tag (`unfinished_tag`). When it is complete, it is renamed. A file for an object store is written
-locally and then uploaded. So a killed process leaves nothing that looks finished, two processes
-never share a file, and the next process can find and remove the remains of a dead one
-(`leftovers`).
+A file or folder is first written next to its final path, under a temporary name that contains this
+process's tag (`unfinished_tag`). When it is complete, it is renamed. A file for an object store is
+written locally and then uploaded. So a killed process leaves nothing that looks finished, and two
+processes never write to the same file. The next process can find and remove the unfinished files of
+a dead process (`leftovers`).
 
-This assumes that a process id together with its start time identifies one process of a host.
+The tags are unique if no two processes of a host have the same process id and the same start time.
 """
 
 import concurrent.futures
@@ -45,7 +45,7 @@ _LEFTOVER = re.compile(r".+\.incomplete-(?P<host>.+)-(?P<pid>\d+)-(?P<start>\d+)
 
 
 class OutputError(UserError):
-    """Output cannot be written, for example because the disk is full. Stops the whole run."""
+    """An error in writing output, such as a full disk, which stops the whole run."""
 
 
 @contextlib.contextmanager
@@ -63,10 +63,10 @@ def writing(path: str) -> Iterator[None]:
         raise OutputError(f"cannot write {path}: {why}") from error
 
 
-# The seconds between two writes of the same object: a bucket accepts about one such write per
-# second. The clients retry writes that are refused.
+# The minimum time between two writes of the same object, because a bucket accepts about one write
+# per second for each object. The clients retry refused writes.
 OBJECT_SECONDS = 1.0
-_AT_ONCE = 16  # uploads wait for the object store, not for this machine's cores
+_AT_ONCE = 16  # parallel uploads, which wait for the object store and not for this machine's cores
 put = paths.copy
 
 
@@ -74,7 +74,7 @@ class UnfinishedFile:
     """A local file that has a temporary name until `publish` gives it its final name.
 
     Attributes:
-      path: the temporary path. If the final path is local, it is in the same folder.
+      path: the temporary path, which is in the folder of the final path if that path is local.
     """
 
     def __init__(self, final: str) -> None:
@@ -91,7 +91,7 @@ class UnfinishedFile:
           durable: whether to flush the file's bytes to disk first.
 
         Raises:
-          OSError: if that fails.
+          OSError: if the file cannot be published.
         """
         if durable:
             to_disk(self.path)
@@ -117,14 +117,16 @@ def to_disk(path: str) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: str, *, durable: bool = False) -> Iterator[str]:
-    """Yields a temporary local path that becomes the file `path` unless the block raises.
+    """Yields a temporary local path for a `with` block to write to.
+
+    When the block ends without an error, the written file becomes the file `path`.
 
     Args:
       path: the final path, local or remote.
       durable: whether to flush the bytes to disk before the file gets its final name.
 
     Raises:
-      OutputError: if the file cannot be written, whether in the block or when it is published.
+      OutputError: if the file cannot be written in the block, or cannot be published after it.
     """
     unfinished = UnfinishedFile(path)
     try:
@@ -144,7 +146,7 @@ def write_whole(path: str, content: str | bytes | Iterable[str], *, durable: boo
       durable: whether to flush the bytes to disk before the file gets its final name.
 
     Raises:
-      OutputError: if it cannot be written.
+      OutputError: if the file cannot be written.
     """
     pieces = (content,) if isinstance(content, str | bytes) else content
     with whole_file(path, durable=durable) as temporary, open(temporary, "wb") as file:
@@ -164,24 +166,24 @@ def publish_folder(
 
     A local folder is renamed in one step. An object store cannot rename atomically, so the files
     are uploaded, or moved within the store, several at a time. Then the size of each file is
-    checked, and also its checksum if the store has one. Finally, `last` is written. To replace a
-    finished folder in a store, the new files are first uploaded next to it. So the folder is
-    incomplete only while files are moved within the store.
+    checked. If the store has a checksum of the file, the checksum is also checked. Finally, `last`
+    is written. If `final` is already a finished folder in a store, the new files are first uploaded
+    next to `final`. So `final` is incomplete only while the new files are moved within the store.
 
     Args:
-      staging: the folder with the files. A local folder works for any `final`, a remote one only
-        for a remote `final`.
+      staging: the folder with the files. If it is remote, `final` must also be remote.
       final: the folder's final path.
       last: the name of the file whose presence marks the folder as finished.
       replace: whether to replace a finished folder.
-      files: the expected sizes and checksums of files in `staging`.
+      files: name of a file in `staging` -> its expected size and checksum.
 
     Returns:
-      whether this call finished the folder; False if another process finished it first. `staging`
+      True if this call finished the folder; False if another process finished it first. `staging`
       is removed in both cases.
 
     Raises:
-      OutputError: if that fails. `final` is then unchanged or, in an object store, unfinished.
+      OutputError: if the folder cannot be published. `final` is then unchanged or, in an object
+        store, unfinished.
     """
     with writing(final):
         if not paths.is_remote(final):
@@ -196,10 +198,12 @@ def publish_folder(
 
 
 def into_store(staging: str, remote: str) -> str:
-    """Uploads a local folder and returns its remote path; leaves a remote folder where it is.
+    """Uploads a local folder to the path `remote`, and returns the path of the remote folder.
+
+    If `staging` is already remote, it is returned unchanged.
 
     Raises:
-      OSError: if that fails.
+      OSError: if the upload fails.
     """
     if paths.is_remote(staging):
         return staging
@@ -234,7 +238,7 @@ def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]
     staged.pop(last, None)
     marker = paths.read_bytes(posixpath.join(staging, last))
     paths.make_folder(final)
-    # The marker is removed first and written last, so no intermediate state looks finished.
+    # The file `last` is removed first and written last, so no intermediate state looks finished.
     paths.remove(posixpath.join(final, last))
     for name in _list_files(final):
         if name not in staged:
@@ -246,9 +250,9 @@ def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]
 
 
 def _list_files(folder: str) -> dict[str, Facts]:
-    """Returns name -> size and checksum of the files in a folder, without those in subfolders.
+    """Returns name -> size and checksum of the files directly in a folder.
 
-    A checksum that the store does not have is "".
+    If the store has no checksum of a file, the checksum is "".
     """
     if object_facts.applies(folder):
         below = object_facts.below(folder)
@@ -300,10 +304,12 @@ def _move_files(source: str, target: str, names: Sequence[str]) -> None:
 
 
 def check_writable(folder: str) -> None:
-    """Checks that a folder is writable by creating it and a probe file, which is removed again.
+    """Checks that a folder is writable.
+
+    The check creates the folder and writes a probe file into it. The probe file is then removed.
 
     Raises:
-      OutputError: if that fails.
+      OutputError: if the folder is not writable.
     """
     probe = posixpath.join(folder, f"probe.{unfinished_tag()}")
     with writing(folder):
@@ -326,16 +332,17 @@ def _tag_of(pid: int) -> str:
 def _started(pid: int) -> int:
     """Returns the start time of a process.
 
-    On Linux, the unit is clock ticks since boot, which do not depend on the system clock. If the
-    time were in seconds since the epoch, a change of the clock would change the start times of live
-    processes, and other processes would remove their files. Other systems offer only these seconds.
+    On Linux, the start time is in clock ticks since boot, which do not depend on the system clock.
+    If the start time were in seconds since the epoch, a change of the clock would change the start
+    times of live processes, and other processes would remove their files. Other systems offer only
+    seconds since the epoch.
     """
     try:
         status = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return int(psutil.Process(pid).create_time())
-    # The start time is field 22. Field 2 is the process's name, which may contain anything, so we
-    # split after it.
+    # The start time is field 22. Field 2 is the process's name, which may contain spaces and
+    # parentheses, so the text is split only after the name.
     return int(status.rpartition(")")[2].split()[19])
 
 
@@ -345,11 +352,12 @@ def _host() -> str:
 
 @contextlib.contextmanager
 def folder_of_run() -> Iterator[str]:
-    """Makes a private folder for temporary files of the block and of processes that it starts.
+    """Makes a private folder for temporary files during a `with` block.
 
-    Other users can neither read the folder nor guess its name. It is removed when the block ends,
-    also on SIGTERM. If the process is killed, the next process of the same user removes the folder,
-    and with it the code that TensorFlow has generated there.
+    Processes that the block starts also use this folder. Other users can neither read the folder
+    nor guess its name. The folder is removed when the block ends, also on SIGTERM. If the process
+    is killed, the next process of the same user removes the folder, which also contains the code
+    that TensorFlow has generated.
 
     Raises:
       UserError: if there is no writable folder for temporary files.
@@ -361,7 +369,7 @@ def folder_of_run() -> Iterator[str]:
         try:
             yield folder
         finally:
-            if os.getpid() == maker:  # a process forked within the block must not clean up
+            if os.getpid() == maker:  # a process that was forked in the block must not clean up
                 tempfile.tempdir = before
                 os.environ.pop("TMPDIR")
                 if variable is not None:
@@ -397,8 +405,8 @@ def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:
     """Finds the unfinished files and folders in `folders`.
 
     Returns:
-      the paths that dead processes of this host have left, and the paths that belong to processes
-      of other hosts, which may be alive.
+      (paths left by dead processes of this host, paths of processes of other hosts). The processes
+      of other hosts may be alive.
     """
     dead, foreign = [], []
     for folder in sorted(set(folders)):

@@ -3,9 +3,9 @@
     entry = bytes_entry("targets_pretokenized", [b"Yes"])
     record = example(ints_entry("targets", [2163, 1]) + entry)
 
-An example is the concatenation of its features' entries. So an entry that many records share, such
-as the inputs of all choices of a row, can be encoded once. Readers ignore the order of the entries.
-We sort them by name, so that equal values give equal bytes.
+An example is the concatenation of its features' entries. So if many records share an entry, such as
+the inputs of all choices of a row, the entry needs to be encoded only once. Readers ignore the
+order of the entries. This project sorts the entries by name, so that equal values give equal bytes.
 """
 
 import itertools

@@ -1,12 +1,12 @@
-"""Reads and writes TFRecord files, and computes the masked CRC-32C that TensorFlow's files have.
+"""Reads and writes TFRecord files, and computes the masked CRC-32C that such files contain.
 
     file.write(framed(b"a record"))
     for record in unframed(file):
         ...                                # ValueError: "record 7 is damaged"
 
 A file is a sequence of frames. A frame is the record's length (8 bytes), the length's checksum (4),
-the record, and the record's checksum (4), all little-endian. Checksums are masked, because a CRC is
-weak if its data contains CRCs.
+the record, and the record's checksum (4). All numbers are little-endian. The checksums are masked,
+because a CRC detects fewer errors if its data contains CRCs.
 """
 
 import os
@@ -24,7 +24,7 @@ _CRC = google_crc32c.value
 
 
 def masked(crc: int) -> int:
-    """Masks a CRC-32C in the way that the file formats store it."""
+    """Masks a CRC-32C, as TensorFlow's file formats require."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -33,7 +33,7 @@ def masked_crc(data: bytes) -> int:
     return masked(_CRC(data))
 
 
-# Length of a record -> header of its frame. A file's records have only a few different lengths.
+# Length of a record -> header of its frame. Many records of a file have the same length.
 _headers: dict[int, bytes] = {}
 
 

@@ -1,11 +1,11 @@
-"""Parses JSON and YAML that others have written, with limits on size and depth.
+"""Parses JSON and YAML from untrusted sources, with limits on size and depth.
 
-    parsed_json('{"text": "a"}')           # ValueError: not JSON, or nested too deep
-    read_json(Path("config.json"))         # a dict; UserError with the file and the problem
-    read_yaml(Path("mixtures.yaml"))       # UserError with the file, the line and the problem
+    parsed_json('{"text": "a"}')       # a dict; ValueError if not JSON, or nested too deep
+    read_json(Path("config.json"))     # a dict; UserError with the file and the problem
+    read_yaml(Path("mixtures.yaml"))   # the content; UserError with the file, line and problem
 
-With `count_values`, `read_yaml` also limits the number of values, because a YAML file of a few
-lines can stand for a billion values if it has aliases of aliases.
+If `count_values` is set, `read_yaml` also limits the number of values. Without this limit, a YAML
+file of a few lines that has aliases of aliases could stand for a billion values.
 """
 
 import json
@@ -31,7 +31,7 @@ def parsed_json(text: str | bytes) -> Any:
     """Parses a JSON text.
 
     Raises:
-      ValueError: if it is not JSON in UTF-8, or is nested more than `DEEPEST` levels deep.
+      ValueError: if the text is not JSON in UTF-8, or is nested more than `DEEPEST` levels deep.
     """
     text = text.decode("utf-8") if isinstance(text, bytes) else text
     try:
@@ -51,7 +51,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         with reading(path), binary(path) as file:
-            # Check the size first, because read(LARGEST_JSON + 1) would allocate so large a buffer.
+            # Check the size first, because read(LARGEST_JSON + 1) would allocate a large buffer.
             if path.stat().st_size > LARGEST_JSON:
                 raise ValueError(f"it has more than {LARGEST_JSON:,} bytes")
             value = parsed_json(file.read())
@@ -105,7 +105,7 @@ def read_yaml(
       count_values: whether to refuse deep nesting and too many values before building any value.
 
     Raises:
-      UserError: if it cannot be read, is not YAML, is too large or is nested too deep.
+      UserError: if the file cannot be read, is not YAML, is too large or is nested too deep.
     """
     with reading(path), binary(path) as file:
         data = file.read(LARGEST_YAML + 1)
@@ -124,14 +124,14 @@ def read_yaml(
         raise UserError(f"{where}: not a {kind}: {problem}.") from error
     except RecursionError:
         raise UserError(f"{path}: not a {kind}: it is nested too deep.") from None
-    # PyYAML raises these for a number or date that Python cannot hold (`!!int x`, 2021-13-45), and
-    # for a list as a key.
+    # PyYAML raises these errors for a number or date that Python cannot represent (`!!int x`,
+    # 2021-13-45), and for a list as a key.
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{path}: a value cannot be read: {error!s:.200}.") from error
 
 
 def _check_yaml(data: bytes) -> None:
-    """Raises a YAMLError if values are nested too deep or there are too many."""
+    """Raises a YAMLError if there are too many values, or if values are nested too deep."""
     sizes: dict[str, int] = {}
     # For each open list or mapping: its anchor, and the number of its values so far.
     open_: list[tuple[str | None, int]] = [(None, 0)]

@@ -6,11 +6,12 @@
 
     T0_TEMPLATE_SECONDS=60 T0_TEMPLATE_CHARACTERS=100000000 seqio_cache_tasks ...
 
-Templates come with datasets from the internet, and one line of a template can count to ten billion
-or print a terabyte. Therefore a meter counts the loop iterations and calls of each row, and stops
-the template soon after it exceeds its time limit. The template finds the meter in the Jinja
-variable `METER`. An operation or filter that would create one huge value (`"a" * 10**10`,
-`"%99999999999d"`) is rejected before it runs. Promptsource's own templates have no meter.
+A dataset from the internet may come with templates, and one line of a template can count to ten
+billion or print a terabyte. Therefore each row has a meter, which counts loop iterations, calls and
+created characters. Soon after a template exceeds its time limit, the meter stops the template. The
+template accesses the meter through the Jinja variable `METER`. If an operation or filter would
+create one huge value (`"a" * 10**10`, `"%99999999999d"`), it is rejected before it runs.
+Promptsource's own templates have no meter.
 """
 
 import contextlib
@@ -35,7 +36,10 @@ METER = "\0meter"
 SECONDS_VARIABLE = "T0_TEMPLATE_SECONDS"
 CHARACTERS_VARIABLE = "T0_TEMPLATE_CHARACTERS"
 LONGEST_TEMPLATE = 50_000
-"""Maximum characters of a user's template. Compiling takes up to a second per 1,000 characters."""
+"""The maximum length of a user's template, in characters.
+
+Compiling takes up to a second per 1,000 characters.
+"""
 
 _STEPS_BETWEEN_LOOKS = 256
 _DIGITS = re.compile(r"\d+")
@@ -47,8 +51,8 @@ class Limits:
 
     Attributes:
       seconds: the maximum processor time.
-      characters: the maximum number of characters of texts, plus items of lists, that are created
-        or printed.
+      characters: the maximum size of everything that is created or printed. The size is the number
+        of characters of texts plus the number of items of lists.
     """
 
     seconds: float = 10.0
@@ -101,10 +105,10 @@ class Meter:
             )
 
     def take(self, size: int) -> None:
-        """Counts characters or items that were created, or are about to be.
+        """Counts characters or items that were created or will be created.
 
         Raises:
-          UserError: the total exceeds the limit.
+          UserError: the total number for the row exceeds the limit.
         """
         self._left -= size
         if self._left < 0:
@@ -114,13 +118,13 @@ class Meter:
             )
 
     def steps(self, items: Any) -> Iterator[Any]:
-        """Yields the items, counting each as a step."""
+        """Yields the items of a loop, and counts each item as a step."""
         for item in items:
             self.step()
             yield item
 
     def collect(self, pieces: Iterable[str]) -> list[str]:
-        """Returns pieces of text, counting each one when it arrives."""
+        """Returns the pieces of text as a list, and counts each piece when it arrives."""
         collected, remaining = [], self._left
         for piece in pieces:
             collected.append(piece)
@@ -183,7 +187,10 @@ def _sum_integers(values: Any) -> int:
 
 
 def _bound_widths(text: str) -> int:
-    """Returns the length of a format plus the largest padding that the widths in it can add."""
+    """Returns an upper bound for the length of a formatted text.
+
+    The bound is the length of the format plus the largest padding that its widths can add.
+    """
     return len(text) + sum(min(int(digits[:12]), 10**12) for digits in _DIGITS.findall(text))
 
 
@@ -196,7 +203,7 @@ def _estimate_replace(text: str, arguments: tuple[Any, ...]) -> int:
 
 def _estimate_join(separator: str, arguments: tuple[Any, ...]) -> int:
     items = arguments[0] if arguments else ()
-    # If the number of items is unknown, they come from a loop of at most 100,000 iterations.
+    # If the number of items is unknown, the items come from a loop of at most 100,000 iterations.
     return len(separator) * (len(items) if isinstance(items, Sized) else 10**5)
 
 
@@ -230,7 +237,10 @@ _STEPS, _RESULT = "\0steps", "\0result"  # a template cannot write these names
 
 
 def count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a Jinja filter: the meter counts the estimated size of its result before it runs."""
+    """Wraps a Jinja filter, so that the meter counts its result before the filter runs.
+
+    The meter counts the estimated size of the result.
+    """
     passes = getattr(function, "jinja_pass_arg", None)
 
     @functools.wraps(function)
@@ -259,7 +269,7 @@ def _result(context: jinja2.runtime.Context, value: Any) -> Any:
 
 
 class _Metering(NodeTransformer):
-    """Inserts the counting of iterations and results into a parsed template."""
+    """Changes a parsed template so that the meter counts its iterations and results."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -293,10 +303,10 @@ _UNBOUNDED = (
 
 
 def is_bounded(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template is so simple that it needs no meter.
+    """Returns whether a parsed template is too simple to need a meter.
 
-    Such a template has no loop, macro, call or operation. It has no filter whose result may be
-    larger than the input, and none that applies another filter.
+    Such a template has no loop, macro, call or operation. It also has no filter whose result may be
+    larger than the input, and no filter that applies another filter.
     """
     filters = {node.name for node in tree.find_all(nodes.Filter)}
     return next(tree.find_all(_UNBOUNDED), None) is None and filters.isdisjoint(
@@ -310,7 +320,7 @@ def add_counting(tree: nodes.Template) -> None:
 
 
 def add_filters(filters: dict[str, Any]) -> None:
-    """Adds to Jinja's filters the filters of metered templates."""
+    """Adds the filters that metered templates need to Jinja's filters."""
     filters[_STEPS], filters[_RESULT] = _steps, _result
     for name in GROWING_FILTERS:
         filters[name] = count_filter(name, filters[name])
@@ -321,7 +331,7 @@ _running = threading.local()
 
 @contextlib.contextmanager
 def use_meter(meter: Meter) -> Iterator[None]:
-    """Makes `concat` use this meter within the block, in the current thread."""
+    """Makes `concat` use this meter during a `with` block, in the current thread."""
     before = getattr(_running, "meter", None)
     _running.meter = meter
     try:

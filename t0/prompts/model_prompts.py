@@ -4,8 +4,9 @@
     model_prompts = read_model_prompts("tickets/model")         # reads tickets/model/prompts.json
     model_prompts.choose("which").compiled.example(row, labeled=False)
 
-`prompts.json` has the templates of all prompted tasks of the run and its lengths. With the
-vocabulary `spiece.model` next to it, a model directory is enough for predictions.
+`prompts.json` contains the templates of all prompted tasks of the run, and the run's sequence
+lengths. If the model directory also contains the vocabulary `spiece.model`, predictions need no
+other files.
 """
 
 import dataclasses
@@ -28,13 +29,13 @@ _SHOWN = 8
 
 @dataclasses.dataclass(frozen=True)
 class RecordedPrompt:
-    """The prompt of a task.
+    """The prompt of a task, as recorded in `prompts.json`.
 
     Attributes:
       task: the task's name.
-      dataset: the dataset, with its subset after a slash.
+      dataset: the dataset's name, followed by a slash and the subset if there is a subset.
       inputs_eos: whether the task's inputs end in EOS.
-      template: the template.
+      template: the prompt's template.
     """
 
     task: str
@@ -44,7 +45,7 @@ class RecordedPrompt:
 
     @functools.cached_property
     def compiled(self) -> CompiledTemplate:
-        """The compiled template. It makes the same random draws as the task."""
+        """The compiled template, which makes the same random draws as in the task."""
         return CompiledTemplate(self.template, seed_name=self.task)
 
     @property
@@ -58,10 +59,10 @@ class ModelPrompts:
     """The contents of `prompts.json`.
 
     Attributes:
-      lengths: the limits {"inputs": tokens, "targets": tokens} of the run.
+      lengths: the run's sequence lengths, in tokens: {"inputs": ..., "targets": ...}.
       vocabulary: the path of the vocabulary that the run used.
-      prompts: the prompts of its tasks.
-      schema: the version of this record.
+      prompts: the prompts of the run's tasks.
+      schema: the version of the file's format.
     """
 
     lengths: Mapping[str, Tokens]
@@ -70,18 +71,20 @@ class ModelPrompts:
     schema: int = 1
 
     def to_json(self) -> str:
-        """Returns the text of the file."""
+        """Returns the text of `prompts.json`."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     def choose(self, name: str | None) -> RecordedPrompt:
-        """Returns a prompt.
+        """Returns the prompt with a name, or the default prompt.
+
+        If all prompts are for one dataset and some have answer choices, the default is the first
+        prompt with answer choices. Otherwise, there must be only one prompt, which is the default.
 
         Args:
-          name: the name of a task or of a template; None for the first prompt with answer choices
-            of the only dataset, or for the only prompt.
+          name: the name of a task or of a template; None for the default prompt.
 
         Raises:
-          UserError: there is no such prompt, or there are several.
+          UserError: no prompt or several prompts match.
         """
         if name is not None:
             matches = [each for each in self.prompts if name in (each.task, each.template.name)]
@@ -108,10 +111,13 @@ def _listed(names: list[str]) -> str:
 
 
 def find_model_folder(model: str) -> str:
-    """Returns the folder with the prompts of a model directory or of a checkpoint in it.
+    """Returns the folder that contains the recorded prompts of a model.
+
+    Args:
+      model: a model directory, or a checkpoint in a model directory.
 
     Raises:
-      UserError: neither the path nor its folder has recorded prompts.
+      UserError: neither `model` nor the folder that contains it has recorded prompts.
     """
     for folder in (model, os.path.dirname(model.rstrip("/")) or "."):  # noqa: PTH120 (gs:// paths)
         if paths.exists(os.path.join(folder, FILE)):  # noqa: PTH118

@@ -1,4 +1,4 @@
-"""Renders rows with templates, as promptsource 0.1.0 does, but compiles each template only once.
+"""Renders rows with templates as promptsource 0.1.0 does, but compiles each template only once.
 
     prompt = CompiledTemplate(template, seed_name="super_glue_rte_can_we_infer")
     prompt.apply(row)      # ["Suppose It rains. Can we infer ...?", "Yes"], as promptsource's apply
@@ -11,23 +11,25 @@ else: the global `zip` and the filters `choice`, `most_frequent` and `highlight`
 differs from promptsource as follows:
 
 * Jinja runs in its sandbox, so that a template cannot run arbitrary Python code.
-* Random draws are repeatable. Each row has one random stream, seeded by `seed_name` and the row's
-  index, from which the filters `choice` and `random` draw. The answer choices draw first. Then the
-  body draws from left to right, only in the branches that are taken. For the same row, `choices`
-  and `apply` make the same draws. Promptsource draws once, at compile time, if the sequence is a
-  constant, and otherwise in each call. Jinja's `lipsum` is removed, because it can only draw from
-  Python's shared random stream.
+* Random draws are repeatable. Each row has its own random stream, whose seed is `seed_name` and the
+  row's index. The filters `choice` and `random` draw from this stream. The answer choices draw
+  first. Then the body draws from left to right, only in the branches that are taken. For the same
+  row, `choices` and `apply` make the same draws. In promptsource, a filter draws once, at compile
+  time, if its sequence is a constant. Otherwise it draws in each call. Jinja's `lipsum` is removed,
+  because it can only draw from Python's shared random stream.
 * Errors are UserErrors that name the template and the row.
 * In the user's own templates, a label `1.0` or `"1"` selects the same choice as the integer 1. A
   label that selects no choice is an error (`_read_labels`). Promptsource prints nothing instead.
-* A column of bytes is an error; promptsource prints `b'...'`.
-* `|||` in a text inside a list or an object of the row, or in a choice that the body prints, does
-  not separate inputs and targets. Promptsource splits at it, which drops the row or creates more
-  choices. (At a `|||` in a text at the top level of the row, promptsource does not split either.)
-  None of the 199,774 rows of T0's datasets that we have contains `|||`.
+* A column of bytes is an error. Promptsource prints `b'...'`.
+* Only the separators in the template itself separate inputs and targets. Promptsource also splits
+  at a `|||` inside a list or an object of the row, and at a `|||` in a choice that the body prints.
+  Such a split drops the row or creates more choices. (Promptsource does not split at a `|||` in a
+  text at the top level of the row.) We have 199,774 rows of T0's datasets, and no row contains
+  `|||`.
 * Text that is not valid Unicode (half of a surrogate pair) is an error.
 * A row is never changed. If a template changes a list inside its row (`{{ words.append("x") }}`),
-  it changes a copy, which is created when the first such call is detected (`_Environment.call`).
+  the template changes a copy of the row. The copy is created when the first such call is detected
+  (`_Environment.call`).
 
 Rows must be mappings with string keys.
 """
@@ -55,12 +57,12 @@ STREAM = "\0stream"
 """The variable that holds the row's `random.Random`. No column can have this name."""
 
 _HIDES = "\0hides"
-"""The variable that holds the row's function `hides`, if the row has one (see `PreparedRow`)."""
+"""The variable that holds the row's function `hides`, if there is one (see `PreparedRow`)."""
 
 _CHANGEABLE = "\0changeable"
 """The variable that holds the ids of the row's mutable objects, which must not be changed.
 
-It is empty if the template renders a copy of the row.
+If the template renders a copy of the row, there are no such ids.
 """
 
 # Methods of lists and dicts that do not change them.
@@ -71,16 +73,19 @@ _INDEX_FILTER, _CUT_FILTER = "\0index", "\0cut"  # a template cannot write these
 LONGEST_PRINTED = 2048
 """The length, in characters, to which promptsource truncates the texts that a template prints.
 
-A text is truncated only if it is more than 5 characters longer.
+A text is truncated only if it exceeds this length by more than 5 characters.
 """
 
 _CUTS = "\0cuts"
-"""The variable that collects the lengths, in characters, of the truncated texts."""
+"""The variable that collects the lengths of the truncated texts, in characters."""
 
 
 @jinja2.pass_context
 def _choice(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
-    """Draws one item. With `pass_context`, Jinja does not evaluate the filter at compile time."""
+    """Draws one item of a sequence.
+
+    Because of `pass_context`, Jinja does not evaluate this filter at compile time.
+    """
     if not len(items):
         raise IndexError("'choice' got an empty sequence or a missing column")
     return context[STREAM].choice(items)
@@ -88,7 +93,7 @@ def _choice(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
 
 @jinja2.pass_context
 def _random(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
-    """Draws one item; for an empty sequence returns an undefined value, like Jinja's `random`."""
+    """Draws one item. If `items` is empty, returns an undefined value, like Jinja's `random`."""
     if not len(items):
         return context.environment.undefined("No random item, sequence was empty.")
     return context[STREAM].choice(items)
@@ -158,18 +163,18 @@ def _index(
     of_choices: bool,
     calculated: bool,
 ) -> Any:
-    """Returns the subscript to use for `items[value]` in a template.
+    """Converts the subscript in `items[value]` in a template to the subscript to use.
 
     Args:
       context: the template's variables.
       value: the value of the subscript in this row.
       items: the list or mapping.
-      column: the name of the column that has the value, for messages.
-      of_choices: whether `items` are answer choices, so that the label must select one of them.
+      column: the name of the column that contains the value, for messages.
+      of_choices: whether `items` are answer choices. If so, `value` must select a choice.
       calculated: whether the subscript is an arithmetic or conditional expression, as in `1 - x`.
 
     Raises:
-      UserError: the label selects none of the choices.
+      UserError: `value` selects none of the choices.
     """
     if isinstance(value, jinja2.Undefined) or is_missing(value):
         return value
@@ -179,9 +184,9 @@ def _index(
         return next((key for key in keys if key in items), value)
     if not isinstance(items, list | tuple):
         return value
-    # As in promptsource, a withheld label of -1 selects the last choice; `RowReport` counts such
-    # rows. In a user's own data, -1 can also be a class. The function `hides` reads the split's
-    # rows to find out whether -1 is a class or a withheld label.
+    # As in promptsource, a withheld label of -1 selects the last choice. `RowReport` counts the
+    # rows with a withheld label. In a user's own data, -1 can also be a class. The function `hides`
+    # reads the split's rows to find out whether -1 is a class or a withheld label.
     hides = context.get(_HIDES)
     lowest = -1 if hides is None else 0
     checked = of_choices and not (calculated and hides is None)
@@ -202,10 +207,10 @@ def _index(
 
 
 def _read_labels(tree: nodes.Template) -> None:
-    """Changes a parsed template so that subscripts convert labels to integers and check them.
+    """Changes a parsed template so that labels in subscripts are converted to integers and checked.
 
-    A float or a string that represents a whole number selects the item with that index. If a value
-    selects none of the answer choices, or no item of a list in the template, rendering raises a
+    If a float or a string represents a whole number, it selects the item with that index. If a
+    value selects no answer choice, or no item of a list in the template, rendering raises a
     UserError that names the value's column.
     """
     literals = (nodes.List, nodes.Tuple)
@@ -231,7 +236,7 @@ _OWN: Mapping[str, Any] = {_CHANGEABLE: frozenset()}
 
 
 class _ChangesRow(Exception):
-    """Raised when a template is about to change a row that is not its own copy."""
+    """Raised when a template is about to change a row that is not a copy."""
 
 
 def _find_changeable(values: Iterable[Any]) -> frozenset[int]:
@@ -251,10 +256,10 @@ def _find_changeable(values: Iterable[Any]) -> frozenset[int]:
 
 
 class _Environment(sandbox.SandboxedEnvironment):
-    """Jinja's sandbox, which also prevents a template from changing a row that others also read.
+    """Jinja's sandbox, which also prevents a template from changing a row.
 
-    Templates change objects by calling their methods. Every call goes through `call`, however the
-    template obtained the method.
+    A template can change an object only by calling a method. Every call goes through `call`,
+    however the template obtained the method.
     """
 
     def call(
@@ -278,14 +283,14 @@ def _check_change(context: jinja2.runtime.Context, owner: Any, arguments: Sequen
         variables[_CHANGEABLE] = _find_changeable(values)
     ids = variables[_CHANGEABLE]
     # In `dict.clear(row)`, the method has no owner, and the row is an argument. A method may also
-    # call a function that it gets as an argument, as in `[row].sort(key=dict.clear)`.
+    # call a function that it receives as an argument, as in `[row].sort(key=dict.clear)`.
     touched = arguments if owner is None else (owner,)
     if ids and (any(id(value) in ids for value in touched) or any(map(callable, arguments))):
         raise _ChangesRow
 
 
 class _MeteredEnvironment(_Environment):
-    """The environment of the user's own templates, whose resources a `budget.Meter` limits."""
+    """The environment of the user's own templates. A `budget.Meter` limits their resources."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
     concat = staticmethod(budget.concat)
@@ -359,8 +364,9 @@ _CHECKING = _make_checking()
 def _build(tree: nodes.Template, environment: _Environment) -> jinja2.Template:
     """Compiles a parsed template.
 
-    Do not use `from_string`: it wraps the globals in a ChainMap, and copying that for each row
-    takes more than half of the rendering time of a short template.
+    This function does not use `from_string`, because `from_string` wraps the globals in a ChainMap.
+    Copying the ChainMap for each row takes more than half of the rendering time of a short
+    template.
     """
     code = environment.compile(tree)
     return jinja2.Template.from_code(environment, code, environment.globals)
@@ -374,13 +380,13 @@ def _draws_at_random(tree: nodes.Template) -> bool:
 def _reads_names(tree: nodes.Template) -> bool:
     """Returns whether a parsed template reads or sets any name, including Jinja's names.
 
-    A template that uses no name and makes no random draw prints the same text for every row.
+    If a template uses no name and makes no random draw, it prints the same text for every row.
     """
     return next(tree.find_all(nodes.Name), None) is not None
 
 
 def _columns_read(source: str) -> frozenset[str]:
-    """Returns the names that the source reads without defining them, which are columns of the row.
+    """Returns the names that the source reads but does not define: the columns of the row.
 
     Raises:
       jinja2.TemplateSyntaxError: the source is not valid Jinja.
@@ -389,13 +395,13 @@ def _columns_read(source: str) -> frozenset[str]:
 
 
 NO_LABEL = "<NO LABEL>"
-"""The target that T0 uses instead of an empty one, so that rows without a label are kept."""
+"""The target that T0 uses instead of an empty target, so that rows without a label are kept."""
 
-# While rendering, promptsource replaces the separator inside a row's text with this string. We use
-# the same string, because its length matters when printed texts are truncated.
+# During rendering, promptsource replaces the separator inside a row's text with this string. This
+# module uses the same string, because its length matters when printed texts are truncated.
 _PIPE_PROTECTOR = "3ed2dface8203c4c9dfb1a5dc58e41e0"
-# To truncate printed texts, promptsource edits the template's source and replaces each "}}". Here,
-# one of these two texts replaces it.
+# To truncate printed texts, promptsource replaces each "}}" in the template's source. This module
+# replaces each "}}" with one of these two texts.
 _UNCUT = " | string }}"
 _TRUNCATION = f" | string | truncate({LONGEST_PRINTED}) }}}}"
 
@@ -405,8 +411,8 @@ class _Program(NamedTuple):
 
     Attributes:
       code: the compiled template.
-      is_random: whether it makes random draws.
-      is_constant: whether it prints the same text for every row.
+      is_random: whether the template makes random draws.
+      is_constant: whether the template prints the same text for every row.
       limits: the limits for one row; None for a template that needs no meter.
     """
 
@@ -427,13 +433,13 @@ class _Program(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A rendered row. Both texts are stripped.
+    """A rendered row.
 
     Attributes:
-      inputs, targets: the two texts.
+      inputs, targets: the two texts, without white space at their ends.
       choices: the answer choices; None for an open-ended template.
-      cut: the lengths, in characters, of the printed texts that were truncated at
-        `LONGEST_PRINTED`.
+      cut: the lengths of the printed texts that were truncated at `LONGEST_PRINTED`, before
+        truncation, in characters.
     """
 
     inputs: str
@@ -443,7 +449,7 @@ class Example:
 
 
 def remove_hyphens(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces `-` with `_` in column names, since Jinja reads `a-b` as a subtraction."""
+    """Replaces `-` with `_` in column names, because Jinja reads `a-b` as a subtraction."""
     return {name.replace("-", "_"): value for name, value in row.items()}
 
 
@@ -451,8 +457,8 @@ class PreparedRow(dict[str, Any]):
     """A row that was prepared for `CompiledTemplate.example` (see `prepared`).
 
     Attributes:
-      hides: a function that takes a column's name and returns whether a label of -1 in this column
-        is withheld; or None (see `t0.sources.schema.OwnRow`).
+      hides: a function that takes a column's name and returns whether -1 in this column means a
+        withheld label; None for a row that is not an `OwnRow` (see `t0.sources.schema`).
     """
 
     hides: Callable[[str], bool] | None = None
@@ -466,7 +472,7 @@ def prepared(row: Mapping[str, Any]) -> PreparedRow:
 
 
 def _protect_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of the row with the separator replaced in all texts, also in nested ones."""
+    """Returns a copy of the row with the separator replaced in all texts, also in nested texts."""
     return {
         name: value.replace(SEPARATOR, _PIPE_PROTECTOR)
         if isinstance(value, str)
@@ -498,9 +504,9 @@ def _protect_nested(value: Any) -> Any:
 class CompiledTemplate:
     """A template that renders any number of rows.
 
-    The constructor is cheap: the template is compiled on first use (about a millisecond), or when
-    `compile` is called. An instance can be pickled; it is compiled again after unpickling. It is
-    thread-safe.
+    The constructor is cheap. The template is compiled on first use (about a millisecond), or when
+    `compile` is called. An instance is thread-safe and can be pickled. After unpickling, the
+    template is compiled again.
 
     Args:
       template: the template to render.
@@ -522,13 +528,15 @@ class CompiledTemplate:
         """Compiles the template now and returns `self`.
 
         Raises:
-          UserError: a Jinja syntax error, or an unknown filter.
+          UserError: the template has a Jinja syntax error or an unknown filter.
         """
         _ = self._body, self._choices
         return self
 
     def apply(self, row: Mapping[str, Any], row_index: int = 0) -> list[str]:
-        """Returns the rendered parts, split at `|||` and stripped (promptsource's `apply(row)`).
+        """Returns the rendered text, split at `|||` into stripped parts.
+
+        This is promptsource's `apply(row)`.
 
         Raises:
           UserError: the row has a column `answer_choices`, or rendering fails.
@@ -550,10 +558,15 @@ class CompiledTemplate:
         """Renders the row with T0's rules; returns None for a row that T0 drops.
 
         The rules are those of `apply_template` in the original `t0/seqio_tasks/utils.py`. Hyphens
-        in column names become underscores. A row that does not render to two parts, or whose inputs
-        are empty, is dropped. An empty target becomes `<NO LABEL>`. The choices are rendered once
-        and also used for the body. To render a row with several templates, pass the result of
-        `prepared`. If not `labeled`, rendering ends at the separator; the target is `<NO LABEL>`.
+        in column names become underscores. A row is dropped if it does not render to two parts, or
+        if its inputs are empty. An empty target becomes `<NO LABEL>`. The choices are rendered only
+        once, and the body uses them.
+
+        Args:
+          row: the row. To render a row with several templates, pass the result of `prepared`.
+          row_index: the row's index in the split.
+          labeled: whether to render the target. If False, rendering ends at the separator, and the
+            target is `<NO LABEL>`.
 
         Raises:
           UserError: the row has a column `answer_choices`, or rendering fails.
@@ -573,9 +586,10 @@ class CompiledTemplate:
         return Example(texts[0], texts[1] or NO_LABEL, choices, cut)
 
     def prints_nested(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
-        """Returns whether the template prints a list or an object of a row that it can render.
+        """Returns whether the template prints a list or an object of the row.
 
-        The model would read the value in Python notation, such as `['red', 'blue']`.
+        The model would read such a value in Python notation, such as `['red', 'blue']`. Rendering
+        the row must not raise an error.
         """
         if not any(isinstance(value, list | tuple | Mapping) for value in row.values()):
             return False
@@ -591,9 +605,10 @@ class CompiledTemplate:
         return False
 
     def keeps_separators(self, row: Mapping[str, Any]) -> bool:
-        """Returns whether promptsource would split this row's text at a `|||` that is kept here.
+        """Returns whether promptsource would split this row's text where this class does not.
 
-        Such a `|||` is in a list or an object that the template reads, or in the text of a choice.
+        Promptsource would split at a `|||` in a list or an object that the template reads, and at a
+        `|||` in the text of a choice.
         """
         row = remove_hyphens(row)
         of_choices = self._columns_of("answer_choices")
@@ -605,7 +620,7 @@ class CompiledTemplate:
 
     @cached_property
     def _checks(self) -> list[_Program]:
-        """The choices and the body as programs that raise `_PrintsNested` for a nested value."""
+        """Programs for choices and body that raise `_PrintsNested` if they print a nested value."""
         sources = filter(None, (self.template.answer_choices, self.template.jinja))
         programs = []
         for tree in map(_CHECKING.parse, sources):
@@ -618,12 +633,13 @@ class CompiledTemplate:
 
     @cached_property
     def fixed_choices(self) -> list[str] | None:
-        """The choices if they depend on no column (promptsource's `get_fixed_answer_choices_list`).
+        """The answer choices if they are the same for all rows, otherwise None.
 
-        The value is also None if they are drawn at random, although promptsource returns them.
+        This is promptsource's `get_fixed_answer_choices_list`, with one difference: if the choices
+        are drawn at random, the value is None, although promptsource returns them.
 
         Raises:
-          UserError: rendering them fails.
+          UserError: rendering the choices fails.
         """
         program = self._choices
         if program is None or program.is_random or self._columns_of("answer_choices"):
@@ -643,7 +659,10 @@ class CompiledTemplate:
 
     @cached_property
     def input_columns(self) -> frozenset[str]:
-        """The names in `columns` that inputs and choices read: all that an unlabeled row needs."""
+        """The names in `columns` that inputs and choices read.
+
+        A row without a label needs only these columns.
+        """
         tree = ENVIRONMENT.parse(self._source("jinja"))
         unlabeled.remove_targets(tree.body)
         names = meta.find_undeclared_variables(tree) - {"answer_choices"}
@@ -657,8 +676,8 @@ class CompiledTemplate:
     def missing_columns(self, columns_of_data: Iterable[str]) -> list[str]:
         """Returns the sorted columns that the template reads but that the data does not have.
 
-        Hyphens in the data's names count as underscores. Jinja renders a missing column as nothing,
-        which is intended in `{% if x is defined %}` and usually a mistake elsewhere.
+        Hyphens in the data's column names count as underscores. Jinja renders a missing column as
+        nothing. In `{% if x is defined %}` this is intended, but elsewhere it is usually a mistake.
         """
         return sorted(self.columns - {name.replace("-", "_") for name in columns_of_data})
 
@@ -701,7 +720,7 @@ class CompiledTemplate:
             return _Program(_build(tree, _METERED), is_random, is_constant, limits)
         except jinja2.TemplateSyntaxError as error:
             raise self._syntax_error(field, error) from error
-        # Python's own compiler and recursion also have limits.
+        # The template may exceed the limits of Python's compiler or of recursion.
         except (RecursionError, MemoryError, SyntaxError, OverflowError, ValueError) as error:
             raise self._too_large(field, error) from error
 
@@ -738,7 +757,7 @@ class CompiledTemplate:
     def _render_with_copy(
         self, render: Callable[[dict[str, Any]], Any], row: Mapping[str, Any], row_index: int
     ) -> Any:
-        """Renders with the row's variables, or with a copy of them if the template changes them."""
+        """Renders with the row's variables. If the template changes them, renders with a copy."""
         hides = {_HIDES: row.hides} if getattr(row, "hides", None) else {}
         try:
             if not self._changes_rows:
@@ -746,13 +765,17 @@ class CompiledTemplate:
                     return render(self._variables(row, row_index) | hides)
                 except _ChangesRow:
                     self._changes_rows = True
-            # Copy before the random stream is added, so that the stream starts from its beginning.
+            # Create the variables again from a copied row, with a new random stream, so that the
+            # draws start from the beginning.
             return render(self._variables(copy.deepcopy(dict(row)), row_index) | _OWN | hides)
         except Exception as error:
             raise self._failure(row, row_index, error) from error
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
-        """Returns Jinja's variables: the row with protected separators, and a stream if needed."""
+        """Returns Jinja's variables: the row's columns and, if needed, a random stream.
+
+        In the texts of the row, separators are replaced by `_PIPE_PROTECTOR`.
+        """
         variables = dict(row) if isinstance(row, PreparedRow) else _protect_row(row)
         if bytes in map(type, variables.values()):
             self._refuse_bytes(variables)
@@ -782,7 +805,8 @@ class CompiledTemplate:
         return f"{where}template '{self.template.name}'"
 
     def _syntax_error(self, field: str, error: jinja2.TemplateSyntaxError) -> UserError:
-        # Some messages show the truncation that we inserted at `}}`; the user did not write it.
+        # Remove the truncation code that this module inserted at `}}`, because the user did not
+        # write it.
         message = str(error.message).replace(_TRUNCATION, "}}").replace(_UNCUT, "}}")
         return UserError(
             f"{self._label}: its {field} is not valid Jinja, line {error.lineno}: {message}"
@@ -803,5 +827,8 @@ class CompiledTemplate:
 
 
 def _split(text: str) -> list[str]:
-    """Splits at the template's separators, then restores the separators inside the row's text."""
+    """Splits a rendered text at the template's separators.
+
+    Then restores the separators inside the row's texts.
+    """
     return [piece.replace(_PIPE_PROTECTOR, SEPARATOR).strip() for piece in text.split(SEPARATOR)]

@@ -1,9 +1,9 @@
-"""Decides which rows of a split are dropped and which get the target `<NO LABEL>`; counts them.
+"""Decides which rows of a split are dropped or get the target `<NO LABEL>`, and counts the rows.
 
     report = RowReport(hide_labels=True)
     for index, row in enumerate(rows):
         target = report.target(prompt.example(row, index), hidden_label("piqa", row), index)
-        ...                              # None: the row is dropped
+        ...                              # a target of None means that the row is dropped
     report.counts                        # {"rows": 57, "rendered nothing": 3, "hidden label": 1}
     report.first                         # {"rendered nothing": 7, "hidden label": 12}: row indices
 
@@ -16,28 +16,29 @@ from collections.abc import Sequence
 
 from t0.prompts.render import LONGEST_PRINTED, NO_LABEL, Example
 
-# Keys of `counts`, which users see.
+# Keys of `counts`. Users see these texts.
 DROPPED, HIDDEN, NO_ONE_CORRECT = "rendered nothing", "hidden label", "no one correct choice"
 CUT = f"cut at {LONGEST_PRINTED:,} characters"
 UNKNOWN = "with unknown tokens in their answers"
 EQUAL_TOKENS = "with a wrong choice of the right one's tokens"
-# Keys of `labels`. If their counts are high, the template probably does not fit the data.
+# Keys of `labels`. If the counts of these keys are high, the template probably does not fit the
+# data.
 UNLABELLED, NO_CHOICE = "no label", "target is no choice"
 
 
 class RowReport:
-    """Decides the targets of the rows of a split, or of a range of rows, and counts the rows.
+    """Decides the targets of a range of rows of a split, and counts the rows.
 
     Args:
       hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`.
       ranked: whether to count the rows that do not have exactly one correct choice.
 
     Attributes:
-      counts: key (DROPPED, HIDDEN, ...) -> number of rows; "rows" counts all.
-      labels: UNLABELLED and NO_CHOICE -> number of rows, not counting rows with a withheld label.
-      first: key of `counts` or `labels` -> the index of the first such row.
-      answers: choice -> number of rows whose target it is, for templates with the same choices in
-        all rows; see `count_answers`.
+      counts: key (DROPPED, HIDDEN, ...) -> number of rows. The key "rows" counts all rows.
+      labels: key (UNLABELLED or NO_CHOICE) -> number of rows, without rows with a withheld label.
+      first: key of `counts` or `labels` -> the index of the first row that was counted for the key.
+      answers: choice -> number of rows that have this choice as their target; empty unless
+        `count_answers` was called with the choices.
     """
 
     def __init__(self, *, hide_labels: bool, ranked: bool = False) -> None:
@@ -49,10 +50,12 @@ class RowReport:
         self.answers: dict[str, int] = {}
 
     def count_answers(self, choices: Sequence[str] | None) -> None:
-        """Counts the rows of each choice from now on; does nothing if they are counted already.
+        """Makes later calls of `target` count the rows whose target is each choice.
+
+        Has no effect if these rows are counted already.
 
         Args:
-          choices: the choices of all rows; None if the choices depend on the row.
+          choices: the choices, if all rows have the same choices; otherwise None.
         """
         self.answers = self.answers or dict.fromkeys(choices or (), 0)
 

@@ -20,15 +20,16 @@ A file looks like this:
         reference: ''
 
 Every deviation from the format raises a UserError with the file, the line and the template's name.
-`name` and `jinja` are required; the other keys have promptsource's defaults. This project adds two
-keys. With `truncate: false`, texts of more than 2,048 characters are printed in full. At the top of
-the file, `columns: {review_text: review text}` says that the templates' `review_text` is the column
-`review text` of the user's own file. Jinja syntax errors are found only when a template is compiled
-(`t0.prompts.render`), so that T0's 65 files are read quickly.
+The keys `name` and `jinja` are required. The other keys have promptsource's defaults. This project
+adds two keys. If a template has `truncate: false`, texts of more than 2,048 characters are printed
+in full. At the top level of the file, `columns: {review_text: review text}` says that `review_text`
+in the templates means the column `review text` of the user's own file. Jinja syntax errors are
+found only when a template is compiled (`t0.prompts.render`), so that T0's 65 files are read
+quickly.
 
-Promptsource must be installed as a distribution (`bin/setup` installs it). It is used as a folder
-of data and never imported, because its modules need pandas and pkg_resources and take a second to
-load.
+Promptsource must be installed as a distribution (`bin/setup` installs it). This module reads
+promptsource's template files but never imports promptsource, because promptsource's modules need
+pandas and pkg_resources and take a second to load.
 """
 
 import functools
@@ -45,7 +46,7 @@ from t0.files.any_path import any_path
 from t0.files.untrusted import SAFE_LOADER, read_yaml
 
 PROMPTSOURCE_VERSION = "0.1.0"
-"""T0 was trained and evaluated with the templates of this version."""
+"""The version of promptsource whose templates were used to train and evaluate T0."""
 
 _INSTALL = f"pip install --no-deps --ignore-requires-python promptsource=={PROMPTSOURCE_VERSION}"
 
@@ -83,18 +84,18 @@ def templates_root() -> Path:
 
 
 def template_file_path(dataset: str, subset: str | None) -> Path:
-    """Returns the path of a dataset's template file, which need not exist.
+    """Returns the path of a dataset's template file, whether or not the file exists.
 
     For some datasets of T0's table, such as jigsaw_toxicity_pred, promptsource has no templates.
     Like promptsource's reader, callers should treat a missing file as "no templates".
 
     Args:
-      dataset: the dataset's name on the HF hub when promptsource was released, such as
-        `super_glue`.
-      subset: the name of the configuration; None (or "") for a dataset that has none.
+      dataset: the name that the dataset had on the Hugging Face hub when promptsource was released,
+        such as `super_glue`.
+      subset: the name of the configuration; None (or "") for a dataset without configurations.
 
     Raises:
-      UserError: see `templates_root`.
+      UserError: promptsource's templates cannot be found; see `templates_root`.
     """
     folder = templates_root() / dataset
     return (folder / subset if subset else folder) / "templates.yaml"
@@ -102,27 +103,28 @@ def template_file_path(dataset: str, subset: str | None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One prompt: how to write a row as text.
+    """A prompt, which says how to write a row as text.
 
     Attributes:
-      name: the name, unique among the dataset's templates.
+      name: the name, which is unique among the dataset's templates.
       jinja: the Jinja source of the prompt, `inputs ||| targets`.
       answer_choices: the Jinja source of the choices, separated by ` ||| `; None for an open-ended
         template.
       reference: the author or source.
-      original_task: whether the prompt is for the task that the dataset was made for. The value
-        null in a file counts as False.
+      original_task: whether the prompt is for the task that the dataset was made for. If the value
+        in a file is null, this is False.
       choices_in_prompt: whether the inputs show the choices.
       metrics: names of metrics in promptsource's spelling, such as `Accuracy`.
       id: promptsource's identifier, a UUID.
-      where: the `file:line` that the template was read from, for messages. It is ignored when
-        templates are compared.
+      where: the `file:line` from which the template was read, for messages. This attribute is
+        ignored when templates are compared.
       published: whether promptsource published the template. A published template prints the same
-        text as in promptsource, even if a label selects no choice. It is ignored when templates are
-        compared.
+        text as in promptsource, even if a label selects no choice. This attribute is ignored when
+        templates are compared.
       truncate: whether texts of more than 2,048 characters are truncated when they are printed.
-      columns: (name in the template, column of the user's own file) for the columns that `t0 init`
-        has renamed. Predictions read these columns. It is ignored when templates are compared.
+      columns: for each column that `t0 init` has renamed: (name in the template, name in the user's
+        own file). Predictions read these columns. This attribute is ignored when templates are
+        compared.
     """
 
     name: str
@@ -150,7 +152,7 @@ class TemplateFile:
 
 
 class _Key(NamedTuple):
-    """A key of the file: its allowed types, their description, and whether it is required."""
+    """A key of a template file: its types, a description of them, and whether it is required."""
 
     types: tuple[type, ...]
     description: str
@@ -200,8 +202,8 @@ class _Loader(SAFE_LOADER):
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for key, _ in node.value:
-                # YAML uses the last of two equal keys. If a template was copied together with its
-                # id, one of the two would be lost without a message.
+                # If two keys are equal, YAML uses the last one. So if a template was copied
+                # together with its id, the original or the copy would be lost without a message.
                 if isinstance(key, yaml.ScalarNode) and key.value in seen:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"the key '{key.value}' occurs twice", key.start_mark
@@ -226,7 +228,7 @@ def read_template_file(path: str | Path, *, published: bool = False) -> Template
 
     Args:
       path: the file.
-      published: whether the file is one of promptsource's; see `Template`.
+      published: whether the file is from promptsource; see `Template`.
 
     Raises:
       UserError: the file is missing, unreadable or not YAML; a tag or key is unknown; a required

@@ -1,4 +1,4 @@
-"""Finds the part of a template that an unlabeled row can print: everything before its separator.
+"""Finds the part of a template before the separator, which a row without a label can print.
 
 "".join(until_separator(iter(["Is it wet?", " ||| ", "yes"])))        # "Is it wet? |||"
 remove_targets(tree.body)       # the parsed template then only reads the columns of its inputs
@@ -14,7 +14,7 @@ SEPARATOR = "|||"
 def until_separator(pieces: Iterator[str]) -> Iterator[str]:
     """Yields a template's printed pieces up to the first separator.
 
-    Jinja computes the pieces one by one, so the target, which needs the label, is not computed.
+    Jinja computes the pieces one by one. So the target, which needs the label, is not computed.
     """
     for piece in pieces:
         inputs, separator, _ = piece.partition(SEPARATOR)
@@ -24,7 +24,7 @@ def until_separator(pieces: Iterator[str]) -> Iterator[str]:
 
 
 def remove_targets(body: list[nodes.Node]) -> bool:
-    """Removes the nodes after the first separator; returns whether there is a separator."""
+    """Removes the nodes after the first separator; returns whether a separator was found."""
     for position, node in enumerate(body):
         if isinstance(node, nodes.Output):
             inner = node.nodes
@@ -34,7 +34,7 @@ def remove_targets(body: list[nodes.Node]) -> bool:
         else:
             branches = [getattr(node, name, None) or [] for name in ("body", "else_")]
             branches += [branch.body for branch in getattr(node, "elif_", None) or []]
-            ends = sum(map(remove_targets, branches)) > 0  # of all branches, not only the first
+            ends = sum(map(remove_targets, branches)) > 0  # unlike `any`, visits all branches
         if ends:
             del body[position + 1 :]
             return True

@@ -6,16 +6,16 @@
 
 | file | contents |
 |---|---|
-| `splits` | `open_split` finds and opens the rows of a split; finds tasks whose data is missing |
+| `splits` | `open_split`, which opens the rows of a split; a check for tasks with missing data |
 | `folders`, `own_data` | data folders and the splits in them; the user's own prompts and mixtures |
-| `hub` | the Hugging Face hub: names of T0's datasets, rows, streamed documents |
-| `schema` | split sizes and columns of T0's datasets; conversion of copies; withheld labels |
-| `documents` | the document of a row, such as a passage, which several rows may share |
+| `hub` | data on the Hugging Face hub: names of T0's datasets, rows, streamed documents |
+| `schema` | split sizes and columns of T0's datasets; conversion of later copies; withheld labels |
+| `documents` | the document that belongs to a row, such as a passage |
 | `readers`, `csv_reader`, `arrow_readers` | JSON Lines; csv, tsv; parquet, Arrow |
 | `texts`, `instructions`, `questions`, `translations` | the data of the recipes |
 
-Importing this package does not import TensorFlow. pyarrow is imported when a file needs it, and the
-`datasets` library when data on the hub is needed.
+Importing this package does not import TensorFlow. pyarrow is imported when a parquet or Arrow file
+is opened. The `datasets` library is imported when data on the hub is needed.
 """
 
 from t0.sources.documents import document_column, document_key, documents_in_rows

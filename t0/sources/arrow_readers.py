@@ -1,14 +1,14 @@
-"""Readers that use pyarrow: parquet, Arrow, and folders of `Dataset.save_to_disk`.
+"""Reads parquet files, Arrow files, and folders of `Dataset.save_to_disk` with pyarrow.
 
     Parquet(Path("train.parquet")).count()          # from the file's metadata
     Arrow((Path("data-00000-of-00001.arrow"),)).rows(0, 10)
 
-Arrow files may have Arrow's stream format, which the `datasets` library writes, or its file format.
-Local files are memory-mapped; from an object store, only the needed ranges are read. So only the
-rows that are read use memory. Values are converted to Python a few hundred rows at a time.
+Arrow files may have Arrow's stream format, which the `datasets` library writes, or Arrow's file
+format. Local files are memory-mapped. From an object store, only the needed ranges are read. So
+only the rows that are read use memory. Values are converted to Python a few hundred rows at a time.
 
 Some programs write text as a column of bytes. Bytes that are valid UTF-8 are read as text. Other
-values remain bytes, and a template that uses them raises an error (`t0.prompts.render`).
+bytes remain bytes, and a template that uses such a value raises an error (`t0.prompts.render`).
 """
 
 import dataclasses
@@ -43,12 +43,12 @@ class Parquet:
             return tuple(file.schema_arrow.names)
 
     def count(self) -> int:
-        """Returns the number of rows, from the metadata."""
+        """Returns the number of rows, as recorded in the file's metadata."""
         with reading(self.path, *_FAULTS), self._open() as file:
             return file.metadata.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Yields the rows. Row groups that end before `start` are not read."""
+        """Yields the rows from `start` up to `stop`. Row groups before `start` are not read."""
         with reading(self.path, *_FAULTS):
             file = self._open()
         with file:
@@ -73,7 +73,7 @@ class Parquet:
 
 @dataclasses.dataclass(frozen=True)
 class Arrow:
-    """The Arrow files of one split, in order."""
+    """The rows of one split, which is stored in one or several Arrow files."""
 
     paths: tuple[Path, ...]
 
@@ -85,11 +85,11 @@ class Arrow:
         return ()
 
     def count(self) -> int:
-        """Returns the number of rows. Does not read their values."""
+        """Returns the number of rows, without reading their values."""
         return sum(batch.num_rows for batch in self._batches())
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Returns the rows of all files, one file after the other."""
+        """Returns the rows from `start` up to `stop`, counted over all files in order."""
         where = Path(*self.paths[:1])
         return rows_between(where, self._batches(), start, stop)
 
@@ -120,7 +120,7 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
     """Returns the Arrow files that `state.json` of a saved dataset lists.
 
     Raises:
-      UserError: the list cannot be read, or a file in it is missing or in another folder.
+      UserError: the list cannot be read, or a listed file is missing or in another folder.
     """
     state = folder / "state.json"
     try:
@@ -141,7 +141,11 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
 
 
 def _open_ipc(source: pa.NativeFile) -> pa.ipc.RecordBatchFileReader | pa.RecordBatchReader:
-    """Opens a source in Arrow's file format if it has that signature, else in the stream format."""
+    """Opens a source in one of Arrow's two formats.
+
+    If the source starts with the signature of the file format, it is opened in that format.
+    Otherwise it is opened in the stream format.
+    """
     magic = source.read(6)
     source.seek(0)
     return pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)
@@ -155,7 +159,8 @@ def _ipc_batches(
     return iter(opened)
 
 
-# The errors of Arrow, and the errors of Python for values that Arrow does not check (names, dates).
+# The errors that Arrow raises, and the errors that Python raises for values that Arrow does not
+# check (names, dates).
 _FAULTS = (pa.ArrowException, ValueError, OverflowError, LookupError)
 
 # The number of rows to convert to Python in one call: many for speed, but not too many for memory.
@@ -163,7 +168,7 @@ ROWS_AT_ONCE = 512
 
 
 def guarded(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields the batches. If reading one fails, raises a UserError that names the file."""
+    """Yields the batches. If reading a batch fails, raises a UserError that names the file."""
     while True:
         with reading(path, *_FAULTS):
             batch = next(batches, None)
@@ -178,7 +183,10 @@ def guarded(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 def rows_between(
     where: Path | str, batches: Iterator[pa.RecordBatch], start: int, stop: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows from `start` up to `stop` (None: the end). Stops reading at `stop`."""
+    """Yields the rows from `start` up to `stop`, and reads no batches after `stop`.
+
+    If `stop` is None, all rows from `start` are yielded.
+    """
     first = 0
     for batch in batches:
         begin = max(start - first, 0)

@@ -3,19 +3,20 @@ r"""Reads csv and tsv files, plain or `.gz`, so that every cell prints exactly a
     Csv(Path("train.csv")).columns()                   # ('text', 'label'), from the first line
     Csv(Path("train.tsv"), delimiter="\t").rows(0, 10) # dicts, typed for the whole file
 
-In csv files, cells with separators, line breaks or quotes are enclosed in double quotes, and a
-quote inside them is doubled (RFC 4180). If semicolons or tabs separate the cells of the first line,
-they separate the cells of all lines. In tsv files, each line is a row, and a quote is part of the
-text unless quotes enclose a whole cell. In that case, the quotes are removed, and the cell may
-contain tabs and line breaks. Files are in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+In csv files, a cell that contains separators, line breaks or quotes is enclosed in double quotes,
+and each quote inside the cell is doubled (RFC 4180). If the cells of the first line are separated
+by semicolons or tabs, the reader uses this separator for all lines. In tsv files, each line is a
+row, and a quote is part of the text. There is one exception: if quotes enclose a whole cell, they
+are removed, and the cell may contain tabs and line breaks. Files are in UTF-8, or in UTF-16 or
+UTF-32 with a byte order mark.
 
 A stray quote must not join rows. Therefore the readers reject a quote that is never closed, text
 after a closing quote, and a cell whose lines look like rows. The error gives the line number in the
 file.
 
 The columns of T0's own datasets have the types that `t0.sources.schema` records. In other data, a
-column is numeric only if each of its cells, read as a number, prints exactly as in the file. So
-01000, 1.10 and 1e1 stay text. In a numeric column, an empty cell is None.
+column is numeric only if the number read from each cell prints exactly as in the file. So 01000,
+1.10 and 1e1 stay text. In a numeric column, an empty cell is None.
 """
 
 import codecs
@@ -39,7 +40,7 @@ from t0.sources.schema import Features
 TAB = "\t"
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this one
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this mark
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
@@ -48,8 +49,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"(?!")')
 # The first line of some Excel files names the separator.
 _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
-# If a column has at most this many distinct values, such as a label, `_SwallowedRows` uses it to
-# recognize rows inside quoted cells.
+# If a column, such as a label column, has at most this number of distinct values, `_SwallowedRows`
+# uses the column to recognize rows inside quoted cells.
 _FEW_VALUES = 100
 _MOST_SUSPECTS = 1000
 _REMEDY = 'Put "" for each quote inside a quoted cell, or write the file as JSON Lines.'
@@ -58,7 +59,7 @@ Record = tuple[int, list[str]]  # the number of the record's first line, and its
 
 
 class MalformedLineError(ValueError):
-    """A line that cannot be read. `number` is the line's number; the first line has number 1."""
+    """Raised for a line that cannot be read. `number` is the line's number, counted from 1."""
 
     def __init__(self, number: int, fault: str) -> None:
         super().__init__(fault)
@@ -66,7 +67,10 @@ class MalformedLineError(ValueError):
 
 
 class _Start(NamedTuple):
-    """The start of a file: encoding, separator, number of lines before the names, and names."""
+    """The facts read from a file's start: its encoding, separator and column names.
+
+    Also the number of lines before the line with the names.
+    """
 
     encoding: str
     delimiter: str
@@ -75,7 +79,7 @@ class _Start(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """The indices of the numeric columns, and the number of rows."""
+    """The facts found by reading a whole file: the numeric columns' indices and the row count."""
 
     numeric: tuple[int, ...]
     num_rows: int
@@ -85,13 +89,14 @@ class _Scan(NamedTuple):
 class Csv:
     """One csv or tsv file.
 
-    If a range starts where the previous one ended, reading continues there, as in `JsonLines`.
+    If a range of rows starts where the previous range ended, reading continues at that position, as
+    in `JsonLines`.
 
     Attributes:
-      path: the file.
-      delimiter: a tab for tsv rules, a comma for csv rules.
+      path: the path of the file.
+      delimiter: a tab to read the file by the rules for tsv, a comma for the rules for csv.
       features: T0's columns of the dataset, whose cells `t0.sources.schema` converts.
-      numbers: whether the other columns may be numeric.
+      numbers: whether columns that are not in `features` may be numeric.
     """
 
     path: Path
@@ -114,7 +119,7 @@ class Csv:
         return self._scan.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Yields the rows; a column has the same type in the whole file.
+        """Yields the rows from `start` up to `stop`. A column has the same type in the whole file.
 
         Raises:
           UserError: a row has too many or too few cells, or a quote is misplaced.
@@ -156,7 +161,7 @@ class Csv:
         if named := _SEPARATOR_LINE.fullmatch(line):
             skipped, delimiter = skipped + 1, named[1]
         elif delimiter == ",":
-            # Remove quoted names, because they may contain any of these separators.
+            # Remove quoted names, because a quoted name may contain any of these separators.
             bare = _QUOTED.sub("", line)
             delimiter = next((mark for mark in (",", ";", TAB) if mark in bare), ",")
         start = _Start(encoding, delimiter, skipped, ())
@@ -188,7 +193,7 @@ class Csv:
         return itertools.islice(self._all_records(self._start), 1, None)
 
     def _all_records(self, start: _Start) -> Iterator[Record]:
-        """Yields the records. The first one has the names of the columns."""
+        """Yields the records. The first record has the names of the columns."""
         lines = itertools.islice(self._lines(start.encoding), start.skipped, None)
         first = start.skipped + 1
         try:
@@ -230,11 +235,11 @@ class Csv:
 
 
 def not_utf8(name: str, before: str, byte: int, likely: str = "WINDOWS-1252") -> str:
-    """Describes a line that is not UTF-8, and the command that converts the file.
+    """Returns a message about a line that is not UTF-8, with the command that converts the file.
 
     Args:
       name: the file's name.
-      before: the text of the line up to the byte.
+      before: the text of the line before `byte`.
       byte: the first byte that is not UTF-8.
       likely: the likely encoding of the file.
     """
@@ -246,7 +251,7 @@ def not_utf8(name: str, before: str, byte: int, likely: str = "WINDOWS-1252") ->
 
 @functools.lru_cache(maxsize=4096)  # most numeric columns have few distinct values
 def number(cell: str) -> int | float | None:
-    """Returns the number that prints exactly as the cell does, or None.
+    """Returns the number that prints exactly like a cell; None if there is no such number.
 
     >>> [number(cell) for cell in ("7", "-0.5", "1e+16", "01", "1.10", "1e1", " 1", "nan")]
     [7, -0.5, 1e+16, None, None, None, None, None]
@@ -267,7 +272,7 @@ def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterato
       first: the number of the first line.
 
     Raises:
-      MalformedLineError: the number of cells differs from that of the first record, a quote is
+      MalformedLineError: a record has more or fewer cells than the first record, a quote is
         misplaced, or lines inside a quoted cell look like rows.
     """
     taken: list[str] = []
@@ -322,20 +327,20 @@ def _check_width(at: int, cells: list[str], width: int) -> None:
 
 
 class _SwallowedRows:
-    """Finds quoted cells whose lines look like rows, which a stray quote may have joined."""
+    """Finds quoted cells whose lines look like rows. A stray quote may have joined these rows."""
 
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         self._width = 0
-        # Column -> its distinct values in the rows that have only one line. Columns with more than
-        # `_FEW_VALUES` distinct values are removed.
+        # Index of a column -> the column's distinct values in rows that have only one line. If a
+        # column has more than `_FEW_VALUES` distinct values, it is removed.
         self._values: dict[int, set[str]] = {}
-        # The records in which every line has as many cells as the file's first line: for each, the
-        # number of its first line, and the cells of each of its lines.
+        # Records of several lines in which each line has as many cells as the file's first line.
+        # Each item is (number of the record's first line, cells of each line).
         self._suspects: list[tuple[int, list[list[str]]]] = []
 
     def add(self, at: int, lines: list[str], cells: list[str]) -> None:
-        """Checks a record. The first record has the names of the columns."""
+        """Adds a record, and checks its quoted cells. The first record has the column names."""
         if not self._width:
             self._width = len(cells)
             self._values = {column: set() for column in range(len(cells))}
@@ -365,7 +370,7 @@ class _SwallowedRows:
     def check(self) -> None:
         """Raises an error if the lines of a suspect record look like rows.
 
-        They do if there is a column whose value, in every line of the record, also occurs in this
+        The lines look like rows if, for some column, the value in each line also occurs in this
         column in other rows.
         """
         for at, rows in self._suspects:
@@ -383,7 +388,7 @@ class _SwallowedRows:
 
 
 def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> MalformedLineError:
-    """Describes the misplaced quote in a record that starts on line `at`."""
+    """Returns the error for a misplaced quote in a record that starts on line `at`."""
     boundary = re.compile(rf"{re.escape(delimiter)}|\r\n|\r|\n")
 
     def line_from(offset: int) -> str:
@@ -410,7 +415,7 @@ def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> Ma
 
 
 class _Lines:
-    """An iterator over numbered lines. Lines can be put back."""
+    """An iterator over numbered lines, to which lines can be returned."""
 
     def __init__(self, lines: Iterable[str], first: int) -> None:
         self._numbered = enumerate(lines, first)
@@ -423,23 +428,23 @@ class _Lines:
         return self._returned.popleft() if self._returned else next(self._numbered)
 
     def put_back(self, lines: list[tuple[int, str]]) -> None:
-        """Puts lines back, so that they come next, in the given order."""
+        """Puts lines back, so that the iterator yields them next, in the given order."""
         self._returned.extendleft(reversed(lines))
 
 
 def tsv_records(lines: Iterable[str], first: int = 1) -> Iterator[Record]:
     r"""Yields the records of a tsv file, skipping empty lines.
 
-    A line with as many cells as the first line is a row, as in T5. In other lines, quoted cells may
-    contain tabs and line breaks. But if the lines inside such cells look like rows, they are read
-    as separate lines.
+    If a line has as many cells as the first line, the line is a row, as in T5. In other lines,
+    quoted cells may contain tabs and line breaks. But if the lines inside a quoted cell look like
+    rows, they are read as separate lines.
 
     Args:
       lines: the lines with their line endings.
       first: the number of the first line.
 
     Raises:
-      MalformedLineError: the number of cells differs from that of the first record.
+      MalformedLineError: a record has more or fewer cells than the first record.
     """
     numbered = _Lines(lines, first)
     width = 0
@@ -458,7 +463,10 @@ def tsv_records(lines: Iterable[str], first: int = 1) -> Iterator[Record]:
 
 
 def _quoted_row(line: str, width: int, following: _Lines) -> list[str] | None:
-    """Returns the cells of a row that has quoted tabs or line breaks; None for other lines."""
+    """Returns the cells of a row that has quoted tabs or line breaks.
+
+    Returns None if the line does not start such a row.
+    """
 
     def is_row(text: str) -> bool:
         return text.count(TAB) == width - 1

@@ -1,13 +1,13 @@
-"""Finds the document of a row, such as the passage of a question. Several rows may share it.
+"""Finds the document of a row, such as the passage that a question is about.
 
     column = document_column("super_glue", "boolq", rows.columns)     # "passage"
     document_key(row[column])                                         # "c0ffee0123456789"
     documents_in_rows("super_glue", "boolq", "validation", 3270)      # a key for each row
 
-Statistics treat all rows with the same document as one observation. In caches for rank evaluation,
-each record stores the key of its document as the feature `document`. The documents of a dataset are
-in one of its columns, which `COLUMNS` lists. In the user's own data, they are in the column
-`document_id`.
+Several rows may have the same document. Statistics treat these rows as one observation. In caches
+for rank evaluation, each record stores the key of its document as the feature `document`. For T0's
+datasets, `COLUMNS` lists the column that contains the documents. In the user's own data, this is
+the column `document_id`.
 """
 
 import functools
@@ -19,7 +19,7 @@ from t0.errors import AbsentData, UserError
 from t0.sources.splits import available_splits, open_split
 
 OWN_COLUMN = "document_id"
-# Dataset, with or without its subset -> the column that holds the documents.
+# Name of a dataset, with or without its subset -> the column that holds the documents.
 COLUMNS = {
     "adversarial_qa": "context",
     "anli": "premise",
@@ -41,7 +41,7 @@ COLUMNS = {
 
 
 def document_column(dataset: str, subset: str | None, columns: Iterable[str]) -> str | None:
-    """Returns the column that holds the documents of a dataset; None if no column does."""
+    """Returns the column that holds the documents of a dataset; None if there is no such column."""
     column = COLUMNS.get(f"{dataset}/{subset}") or COLUMNS.get(dataset) or OWN_COLUMN
     return column if column in columns else None
 
@@ -58,8 +58,8 @@ def documents_in_rows(
     """Returns the document key of each row of a split that is on this machine.
 
     Args:
-      dataset: the dataset.
-      subset: its subset, or None.
+      dataset: the dataset's name.
+      subset: the dataset's subset, or None.
       split: the split's name in the dataset.
       examples: the number of examples made from the rows.
 
@@ -74,10 +74,11 @@ def documents_in_rows(
 
 
 def ids_in_rows(dataset: str, subset: str | None, split: str, examples: int) -> list[str] | None:
-    """Returns the user's id of each row of a split, from a column named `id` in any case.
+    """Returns the user's id of each row of a split.
 
-    The arguments and the cases of None are those of `documents_in_rows`. The result is also None if
-    the rows cannot be read, because an evaluation of a cache does not need them.
+    The ids are in a column named `id`, in upper or lower case. The arguments are the same as in
+    `documents_in_rows`, and the result is None in the same cases. The result is also None if the
+    rows cannot be read, because an evaluation of a cache does not need the rows.
     """
 
     def find_id(columns: Iterable[str]) -> str | None:

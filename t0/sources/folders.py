@@ -8,9 +8,9 @@
 This module lists folders and opens no data. There are no data folders by default. In a data folder,
 the splits of a dataset are in `<dataset>/<subset or "default">/`. If a dataset has no subsets, they
 can also be in `<dataset>/`. A split is a file `<split>.<extension>` or a folder `<split>/` written
-by `Dataset.save_to_disk`. The extensions are jsonl, json, csv and tsv (all of them also with .gz),
-parquet and arrow. A folder written by `DatasetDict.save_to_disk` holds all splits. If a split is in
-several places, the first one is used.
+by `Dataset.save_to_disk`. The extensions are jsonl, json, csv, tsv, parquet and arrow. The first
+four extensions may be followed by .gz. A folder written by `DatasetDict.save_to_disk` holds all
+splits. If a split is in several folders, the first folder is used.
 """
 
 import os
@@ -28,15 +28,15 @@ from t0.sources.readers import FORMATS, TEXT_FORMATS
 from t0.sources.schema import DEFAULT_SUBSET
 
 DATA_DIR_VARIABLE = "T0_DATA_DIR"
-# The separator of folders. The colon of gs:// does not separate.
+# The separator between folders. The colon in gs:// is not a separator.
 _SEPARATOR = re.compile(re.escape(os.pathsep) + "(?!//)")
 
 
 def data_dirs() -> list[Path]:
     """Returns the data folders as absolute paths, in search order.
 
-    The environment variable `T0_DATA_DIR` lists them, separated by the system's path separator
-    (`:`) or by commas.
+    The environment variable `T0_DATA_DIR` lists the data folders, separated by the system's path
+    separator (`:`) or by commas.
 
     Raises:
       UserError: a named folder does not exist.
@@ -48,19 +48,19 @@ def set_data_dirs(paths: str | Path | Iterable[str | Path]) -> None:
     """Sets the data folders (`--data_dir`) of this process and of the processes that it starts.
 
     Args:
-      paths: one folder or several; a string may hold several, as in `T0_DATA_DIR`.
+      paths: one folder or several folders. A string may name several folders, as in `T0_DATA_DIR`.
 
     Raises:
       UserError: a named folder does not exist.
     """
     several = [paths] if isinstance(paths, str | Path) else paths
     names = [name for path in several for name in _names(str(path))]
-    # Absolute paths, because a child process may run in a different folder.
+    # The paths must be absolute, because a child process may run in a different folder.
     os.environ[DATA_DIR_VARIABLE] = os.pathsep.join(map(str, _existing(names)))
 
 
 def _names(text: str) -> list[str]:
-    """Splits a text at separators and commas, except within the name of an existing folder."""
+    """Splits a text at separators and commas. The name of an existing folder is not split."""
     if not text.strip():
         return []
     if "://" not in text and Path(text.strip()).expanduser().is_dir():
@@ -99,7 +99,7 @@ class SplitFile(NamedTuple):
 
     Attributes:
       kind: a format of `readers.FORMATS`, or `saved` for a folder of `Dataset.save_to_disk`.
-      path: the file or folder.
+      path: the path of the file or folder.
     """
 
     kind: str
@@ -115,7 +115,7 @@ def files_of(split: SplitFile) -> list[Path]:
 def folders_for(dirs: list[Path], dataset: str, subset: str | None) -> list[Path]:
     """Returns the folders that may hold the dataset's splits, in search order.
 
-    The folders need not exist.
+    Some of these folders may not exist.
     """
     folders = []
     for data_dir in dirs:
@@ -138,10 +138,10 @@ def local_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str
 
 
 def folder_splits(folder: Path) -> dict[str, SplitFile]:
-    """Returns the splits in one folder; none if the folder does not exist.
+    """Returns the splits in one folder; an empty dict if the folder does not exist.
 
     Raises:
-      UserError: two files are the same split, or a split has a name that files cannot have.
+      UserError: two files are the same split, or the name of a split is not safe as a file name.
     """
     if not folder.is_dir():
         return {}
@@ -153,7 +153,7 @@ def folder_splits(folder: Path) -> dict[str, SplitFile]:
         names = [checked_name(name, "split", path) for name in names]
         return {name: SplitFile("saved", folder / name) for name in names}
     if (folder / "state.json").is_file():
-        # `datasets` writes null as the split of a dataset that was not loaded as a split.
+        # If a dataset was not loaded as a split, the `datasets` library writes null as its split.
         path = folder / "state.json"
         name = read_json(path).get("_split") or "train"
         return {checked_name(name, "split", path): SplitFile("saved", folder)}

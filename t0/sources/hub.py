@@ -1,19 +1,20 @@
-"""Reads the Hugging Face hub: names of T0's datasets on it, their rows, and streamed documents.
+"""Reads rows of T0's datasets, and streams documents, from the Hugging Face hub.
 
     rows, faults = open_on_hub("glue", "mrpc", "validation")     # nyu-mll/glue, config mrpc
     texts = HubTexts("allenai/c4", "en", splits=("train", "validation"))
-    texts.shards("train")                        # reads the hub: (HubShard('train', 0, 1024), ...)
+    texts.shards("train")        # (HubShard('train', 0, 1024), ...), requested from the hub
     next(texts.documents(texts.shards("train")[5]))
 
-Dataset scripts are never run (the library `datasets` rejects them since version 4.0). If the main
-revision of a repository is a script, its parquet export (revision refs/convert/parquet) is read
-instead. The library downloads a split once into its own cache and memory-maps it. If HF_HUB_OFFLINE
-or HF_DATASETS_OFFLINE is set, or the hub is unreachable, this module requests no data and returns
-the reason immediately. (The library itself would retry for 23 seconds.)
+Dataset scripts are never run (the library `datasets` rejects scripts since version 4.0). If the
+main revision of a repository is a script, the repository's parquet export (revision
+refs/convert/parquet) is read instead. The library downloads a split once into its own cache and
+memory-maps it. If HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set, or the hub is unreachable, this
+module requests no data and returns the reason immediately. (The library itself would retry for 23
+seconds.)
 
 For streaming, a shard is one of the dataset's files. Only `shards` and `documents` use the network,
-so tasks can be registered offline. To resume in the middle of a file, the stream reads that file
-from its start.
+so tasks can be registered offline. To resume in the middle of a file, the stream reads the file
+again from its start.
 """
 
 import csv
@@ -35,10 +36,10 @@ class HubRow(NamedTuple):
     """The location of one of T0's datasets on the hub.
 
     Attributes:
-      repos: the repository, followed by copies that are tried if it cannot be read. The first
-        repository of samsum was withdrawn. The copy of social_i_qa equals the original in all rows
-        and columns (EleutherAI/lm-evaluation-harness#3943).
-      by_hand: how to get a dataset that only its owners distribute; empty for other datasets.
+      repos: the repository, followed by copies. If the repository cannot be read, the copies are
+        tried. The first repository of samsum was withdrawn. The copy of social_i_qa equals the
+        original in all rows and columns (EleutherAI/lm-evaluation-harness#3943).
+      by_hand: how to get the dataset by hand, if only its owners distribute it; otherwise empty.
     """
 
     repos: tuple[str, ...]
@@ -48,9 +49,10 @@ class HubRow(NamedTuple):
 def _read_table() -> dict[str, HubRow]:
     """Reads `facts/hub.csv`: dataset -> its location on the hub.
 
-    The hub was unreachable when this table was written, so the names come from the code of other
-    projects, from 2024 to 2026. The column `checked` is "parquet" or "script" if that code reads
-    the first repository in this form, and "name" if it only mentions the repository.
+    The hub was unreachable when this table was written. So the names come from the code of other
+    projects, from 2024 to 2026. If that code reads the first repository as parquet or as a script,
+    the column `checked` is "parquet" or "script". If that code only mentions the repository, the
+    column is "name".
     """
     file = importlib.resources.files("t0.sources").joinpath("facts", "hub.csv")
     rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
@@ -65,13 +67,13 @@ HUB = _read_table()
 
 @dataclasses.dataclass(frozen=True)
 class HubRows:
-    """A split of the `datasets` library, with the methods of `t0.sources.readers.Reader`."""
+    """A split that the `datasets` library has loaded, with the methods of `readers.Reader`."""
 
     dataset: Any
     where: str
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the columns as stored."""
+        """Returns the names of the columns as stored."""
         return tuple(self.dataset.column_names)
 
     def count(self) -> int:
@@ -79,7 +81,7 @@ class HubRows:
         return self.dataset.num_rows
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Returns an iterator over the rows. A sequence of records is a dict of lists."""
+        """Returns an iterator over the rows. A sequence of records becomes a dict of lists."""
         from t0.sources.arrow_readers import rows_between
 
         end = self.count() if stop is None else min(stop, self.count())
@@ -92,7 +94,7 @@ class HubRows:
 
 
 def why_not_tried(dataset: str) -> str | None:
-    """Returns the reason why the hub is not asked for this dataset; None if it can be asked."""
+    """Returns the reason why a dataset is not requested from the hub; None if it is requested."""
     for variable in _OFFLINE_VARIABLES:
         if os.environ.get(variable, "").upper() in ("1", "TRUE", "YES", "ON"):
             return f"not tried, since {variable} is set"
@@ -108,12 +110,13 @@ def open_on_hub(dataset: str, subset: str | None, split: str) -> tuple[HubRows |
     """Opens a split on the hub.
 
     Returns:
-      the rows, or None if no repository has them; and, for each repository that failed, the reason.
+      (rows, reasons). The rows are None if no repository has them. There is a reason for each
+      repository that could not be read.
     """
     repos = HUB[dataset].repos if dataset in HUB else (dataset,)
     faults = []
     for i, repo in enumerate(repos):
-        # A copy holds only one dataset, and its config may have any name.
+        # A copy contains only this dataset, in a config that may have any name.
         config = subset if i == 0 else None
         try:
             rows = _load(repo, config, split)
@@ -129,7 +132,7 @@ def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN4
     """Opens a split as an `IterableDataset` of the library `datasets`, which streams its files.
 
     Raises:
-      AbsentData: the split cannot be opened; the message gives the reason.
+      AbsentData: the split cannot be opened. The message gives the reason.
     """
     where = f"hub repository {repo} ({', '.join(filter(None, (config, split)))})"
     fault = why_not_tried(repo)
@@ -145,7 +148,7 @@ def open_stream(repo: str, config: str | None, split: str) -> Any:  # noqa: ANN4
 
 
 def streamed(where: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the rows. Turns a connection error into a UserError that starts with `where`."""
+    """Yields the rows. Turns a connection error into a UserError whose message names `where`."""
     while True:
         try:
             row = next(rows, None)
@@ -162,15 +165,16 @@ def streamed(where: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, A
 def _load(repo: str, config: str | None, split: str, **how: bool) -> Any:  # noqa: ANN401
     import datasets
 
-    # Without this prefix, the library would prefer a folder of this name in the working directory.
+    # Without this prefix, if the working directory has a folder of this name, the library would
+    # read that folder.
     path = f"hf://datasets/{repo}"
     try:
         return datasets.load_dataset(path, config, split=split, **how)
     except RuntimeError as error:
         if "scripts are no longer supported" not in str(error):
             raise
-    # The export has a folder for each config. If the dataset has no subsets, there is one folder,
-    # which may have any name.
+    # The parquet export has a folder for each config. If the dataset has no subsets, there is only
+    # one folder, which may have any name.
     files = {split: f"{config or '*'}/{split}/*.parquet"}
     return datasets.load_dataset(
         path, revision=PARQUET_REVISION, data_files=files, split=split, **how
@@ -186,7 +190,7 @@ def _faults() -> tuple[type[Exception], ...]:
 
 
 def unreachable() -> str | None:
-    """Returns why the hub is unreachable, or None if it answers within seconds."""
+    """Returns the reason why the hub is unreachable, or None if it answers within seconds."""
     import httpx
     from huggingface_hub import constants
 
@@ -214,8 +218,8 @@ class HubTexts:
     Args:
       repo: the repository, with its owner.
       config: the configuration, or None.
-      splits: the names of its splits.
-      column: the name of the column with the text.
+      splits: the names of the dataset's splits.
+      column: the name of the column that contains the documents' text.
     """
 
     def __init__(
@@ -227,7 +231,7 @@ class HubTexts:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The dataset's splits."""
+        """The names of the dataset's splits."""
         return self._splits
 
     def shards(self, split: str) -> tuple[HubShard, ...]:

@@ -1,17 +1,17 @@
-"""Reads Super-NaturalInstructions: a folder of tasks in JSON, and lists of their names.
+"""Reads Super-NaturalInstructions: a folder of tasks in JSON, and lists of the tasks of each split.
 
     folder = Path("natural-instructions")
     split_files(folder)              # {"train": Path(".../train_tasks.txt"), "test": ...}
     task = read_task(folder, "task1146_country_capital")
     task.definition, task.instances[0].outputs       # "In this task, ...", ("Kabul",)
     chosen = choose(folder, "train", per_task=100, languages=("English",), seed=0)
-    chosen.instances[0]              # (Task, Instance): 100 of each task, shuffled
+    chosen.instances[0]              # (Task, Instance), the first of 100 of each task, shuffled
     chosen.left_out                  # {"not in tasks/": ["task547_...", ...]}
 
-Tasks are in `tasks/<name>.json`, gzipped or not. Lists of tasks are in `splits/default/` or
-`splits/`. Instances are chosen as in Tk-Instruct. From a test task, the first 100 instances are
-used, because the authors of the collection balanced them. From a training task, a random sample is
-used.
+Tasks are in `tasks/<name>.json`, which may be gzipped. Lists of tasks are in `splits/default/` or
+`splits/`. Instances are chosen as in Tk-Instruct. From each test task, the first 100 instances are
+used, because the authors of the collection balanced these instances. From each training task, a
+random sample is used.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ from t0.files.any_path import unpacked
 from t0.files.untrusted import parsed_json
 from t0.sources.readers import check_unicode, without_bad_rows
 
-# SeqIO's name of a split -> the file that lists its tasks. The development list only exists if the
-# user adds it.
+# SeqIO's name of a split -> the file that lists the tasks of the split. The list dev_tasks.txt only
+# exists if the user adds it.
 _LISTS = {"train": "train_tasks.txt", "validation": "dev_tasks.txt", "test": "test_tasks.txt"}
 _FOLDERS = ("splits/default", "splits")
 _LANGUAGES = ("Input_language", "Output_language", "Instruction_language")
@@ -41,7 +41,7 @@ TEST_INSTANCES = 100
 
 @dataclasses.dataclass(frozen=True)
 class Demonstration:
-    """An example in the instruction of a task."""
+    """An example that is part of the instruction of a task."""
 
     input: str
     output: str
@@ -50,7 +50,7 @@ class Demonstration:
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """One input of a task, with all accepted outputs."""
+    """An input of a task, with all accepted outputs."""
 
     id: str
     input: str
@@ -65,8 +65,8 @@ class Task:
       name: the name of the task's file, without the extension.
       category: the first category that the file lists.
       definition: the instruction.
-      positives: examples of correct outputs.
-      negatives: examples of wrong outputs.
+      positives: demonstrations with correct outputs.
+      negatives: demonstrations with wrong outputs.
       languages: the languages of the inputs, outputs and instruction.
       instances: all instances in the file.
     """
@@ -82,11 +82,12 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """The instances of a split.
+    """The instances that were chosen for a split.
 
     Attributes:
-      instances: pairs of task and instance. For training, they are shuffled. In other splits, the
-        tasks take turns: first one instance of each task, then a second one of each, and so on.
+      instances: pairs of task and instance. In the training split, the pairs are shuffled. In other
+        splits, the tasks take turns: first comes the first instance of each task, then the second
+        instance of each task, and so on.
       left_out: reason -> names of the listed tasks that are left out.
     """
 
@@ -95,10 +96,10 @@ class Chosen:
 
 
 def split_files(folder: Path) -> dict[str, Path]:
-    """Returns split -> the file that lists its tasks.
+    """Returns split -> the file that lists the tasks of the split.
 
     Raises:
-      UserError: there is neither a list for training nor one for testing.
+      UserError: the list for training and the list for testing are both missing.
     """
     lists = {}
     for split, name in _LISTS.items():
@@ -115,7 +116,7 @@ def split_files(folder: Path) -> dict[str, Path]:
 
 
 def listed_files(folder: Path, split: str) -> list[Path]:
-    """Returns the file that lists the tasks of a split, and those task files that exist."""
+    """Returns the file that lists the tasks of a split, and all listed task files that exist."""
     listing = split_files(folder)[split]
     tasks = [_path(folder, name) for name in _names(listing)]
     return [listing, *filter(None, tasks)]
@@ -151,7 +152,8 @@ def read_task(folder: Path, name: str) -> Task:
     """
     content, where = read_json(folder, name), _path(folder, name)
     definition = content.get("Definition")
-    # In older versions of the collection the value is a string, in newer ones a list of one string.
+    # In older versions of the collection, the value is a string. In newer versions, it is a list of
+    # one string.
     if isinstance(definition, list):
         definition = definition[0] if definition else None
     if not isinstance(definition, str):
@@ -181,21 +183,21 @@ def read_task(folder: Path, name: str) -> Task:
     )
 
 
-# The cache holds the three splits of a run. Without it, each epoch would read the gigabytes of the
-# published folder again. The chosen instances take only tens of megabytes.
+# The cache holds the three splits of a run. Without the cache, each epoch would read the gigabytes
+# of the published folder again. The chosen instances take only tens of megabytes.
 @functools.lru_cache(maxsize=3)
 def choose(
     folder: Path, split: str, *, per_task: int | None, languages: tuple[str, ...], seed: int
 ) -> Chosen:
-    """Reads the tasks of a split and chooses instances from each.
+    """Reads the tasks of a split and chooses instances from each task.
 
     Args:
       folder: the folder with `tasks` and `splits`.
       split: train, validation or test.
-      per_task: the maximum number of instances of a task. None means all; for a test task it means
-        the first 100.
+      per_task: the maximum number of instances of a task. If None, all instances of a training or
+        validation task are used, and the first 100 instances of a test task.
       languages: the languages to use. Tasks in other languages are left out.
-      seed: the seed for the random sample, and for the order of the training split.
+      seed: the seed of the random samples and of the order of the training split.
 
     Raises:
       UserError: a task is malformed, or all tasks are left out.
@@ -216,7 +218,7 @@ def choose(
             left_out.setdefault(f"in {', '.join(others)}", []).append(name)
             continue
         selected = _choose_instances(task, split, per_task, seed)
-        # The task keeps no instances, so that the thousands of unused ones can be freed.
+        # Remove the instances from the task, so that thousands of unused instances can be freed.
         bare = dataclasses.replace(task, instances=())
         chosen.append([(bare, instance) for instance in selected])
     if not chosen:

@@ -1,4 +1,4 @@
-"""Reads the names of labels, which the `datasets` library stores together with rows.
+"""Reads the names of labels that the `datasets` library stores together with rows.
 
     read_label_names(SplitFile("parquet", Path("train.parquet")))   # {"label": ("bad", "good")}
 
@@ -17,7 +17,7 @@ INFO = "dataset_info.json"
 
 
 def read_label_names(file: SplitFile) -> dict[str, tuple[str, ...]]:
-    """Returns column -> names of its labels. The mapping is empty if no names are stored.
+    """Returns column -> names of the column's labels. If no names are stored, the result is empty.
 
     Raises:
       UserError: the stored description of the columns cannot be read.

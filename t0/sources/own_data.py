@@ -5,9 +5,9 @@
     /data/mine/mixtures.yaml                   find_own_mixtures([Path("/data/mine")])
 
 `templates.yaml` is in promptsource's format. It may be in a data folder itself, in `<dataset>/` or
-in `<dataset>/<subset>/`. The dataset's name and subset are the values of the keys `dataset` and
-`subset` in the file; without these keys, they are the names of the folders. This module lists
-folders, and reads only these two kinds of files.
+in `<dataset>/<subset>/`. If the file has the keys `dataset` and `subset`, their values are the
+dataset's name and subset. Otherwise the names of the folders are used. This module lists folders.
+It reads only files named `templates.yaml` and `mixtures.yaml`.
 """
 
 import dataclasses
@@ -31,15 +31,15 @@ MIXTURES = "mixtures.yaml"
 
 @dataclasses.dataclass(frozen=True)
 class OwnDataset:
-    """A folder with the user's own templates.
+    """A dataset for which the user has written templates.
 
     Attributes:
       name: the dataset's name.
       subset: the subset's name, or None.
       folder: the folder of the templates.
       template_file: the content of the template file.
-      splits: split -> its file or folder. The value is None if the dataset is one of T0's and the
-        split is not on this machine; `open_split` then opens it on the hub.
+      splits: split -> the file or folder of the split. If the dataset is one of T0's and the split
+        is not on this machine, the value is None, and `open_split` opens the split on the hub.
     """
 
     name: str
@@ -51,13 +51,14 @@ class OwnDataset:
 
 @dataclasses.dataclass(frozen=True)
 class OwnMixture:
-    """A mixture of a `mixtures.yaml`.
+    """A mixture that a `mixtures.yaml` defines.
 
     Attributes:
       name: the mixture's name.
-      tasks: regular expressions. A task is a member if one of them matches the task's whole name.
-      rate: the mixing rate of each member: a number, or "examples" for the member's number of
-        examples.
+      tasks: regular expressions. A task is a member of the mixture if an expression matches the
+        task's whole name.
+      rate: the mixing rate of each member, as a number. If the value is "examples", each member's
+        rate is its number of examples.
       path: the file that defines the mixture.
     """
 
@@ -89,7 +90,10 @@ def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
 
 
 def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, SplitFile]:
-    """Returns the splits in each folder that has templates for the dataset, whatever its name."""
+    """Returns the splits in all folders that have templates for a dataset.
+
+    A folder's name may differ from the name of the dataset.
+    """
     splits: dict[str, SplitFile] = {}
     for folder, name, own_subset, _ in _template_folders(dirs):
         if (name, own_subset) == (dataset, subset):
@@ -98,7 +102,7 @@ def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, 
 
 
 def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
-    """Reads the mixtures of the `mixtures.yaml` in each data folder.
+    """Reads the mixtures that the `mixtures.yaml` in each data folder defines.
 
         my_mixture:
           tasks: ["reviews_.*", super_glue_rte_GPT_3_style]
@@ -136,7 +140,10 @@ def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, Tem
 
 
 def _list_folders(folder: Path) -> list[Path]:
-    """Returns the readable subfolders. A disk's folder lost+found, for example, is left out."""
+    """Returns the sorted subfolders that are readable and not hidden.
+
+    For example, the folder lost+found at the root of a disk is not readable.
+    """
     inner = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     return sorted(p for p in inner if is_readable(p))
 
@@ -164,7 +171,7 @@ def _resolve_names(
     return folder, name, subset, templates
 
 
-@functools.lru_cache(maxsize=256)  # prints one note for each file
+@functools.lru_cache(maxsize=256)  # prints only one note for each file
 def _print_other_name(path: Path, folder: str, name: str, subset: str | None) -> None:
     task = "_".join(filter(None, (name, subset)))
     print(
@@ -176,7 +183,10 @@ def _print_other_name(path: Path, folder: str, name: str, subset: str | None) ->
 
 @functools.lru_cache(maxsize=256)
 def _read_templates(path: Path, mtime_ns: int, size_bytes: int) -> TemplateFile:
-    """Reads a template file; cached until the file's modification time or size changes."""
+    """Reads a template file.
+
+    The result is cached until the file's modification time or size changes.
+    """
     return read_template_file(path)
 
 

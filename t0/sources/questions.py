@@ -5,17 +5,17 @@
         question.question, question.context, question.answers    # ..., ("Denver Broncos",)
 
 A file contains rows (JSON Lines, csv, tsv, parquet, arrow) or one JSON document. A document is a
-list of rows, an object of columns, either of these under the key `data`, or SQuAD's articles with
-paragraphs. A row has these columns:
+list of rows, an object of columns, or SQuAD's articles with paragraphs. A list or an object may
+also be under the key `data` of the document. A row has these columns:
 
     question    a string
     context     a string, a list of strings, or nothing for a question without a context
     answers     SQuAD's {"text": [...], "answer_start": [...]}, or `answer`: a string or a list
 
-A column `id` is optional. Some collections, such as those of causal questions, also have columns
-with the suffix `_processed`. If there is such a column, for example `question_processed`, it is
-used instead of `question`. If a question has no answers, it cannot be answered from its context
-(SQuAD 2.0).
+A column `id` is optional. Some collections, such as collections of causal questions, also have
+columns with the suffix `_processed`. For example, if there is a column `question_processed`, it is
+used instead of `question`. If a question has no answers, the question cannot be answered from its
+context (SQuAD 2.0).
 """
 
 import dataclasses
@@ -50,11 +50,11 @@ class Question:
     """A question with its context and answers.
 
     Attributes:
-      id: the id in the file, or the row's number.
+      id: the id in the file; if the file has no ids, the row's number.
       question: the question's text.
-      context: the text that contains the answer; empty if there is none.
-      answers: all accepted answers, of which the first one is the training target. Empty if the
-        question cannot be answered.
+      context: the text that contains the answer; empty if there is no context.
+      answers: all accepted answers. The first answer is the training target. Empty if the question
+        cannot be answered.
     """
 
     id: str
@@ -64,7 +64,9 @@ class Question:
 
 
 def question_splits(folder: Path) -> dict[str, SplitFile]:
-    """Returns split -> file, for names such as train.jsonl.gz and dev-v1.1.json. Opens no file.
+    """Returns split -> file, without opening the files.
+
+    A file's name starts with the name of its split, as in train.jsonl.gz and dev-v1.1.json.
 
     Raises:
       UserError: two files are the same split.
@@ -143,7 +145,7 @@ def _read_article(article: Mapping[str, Any], where: str) -> Iterator[dict[str, 
 
 
 def _find_columns(row: Mapping[str, Any], path: Path) -> tuple[str | None, ...]:
-    """Returns the names of the question, context and answer columns."""
+    """Returns the names of the columns with the question, the context and the answers."""
 
     def first(names: tuple[str, ...]) -> str | None:
         preferred = (*(name + _PROCESSED for name in names), *names)

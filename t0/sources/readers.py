@@ -1,22 +1,23 @@
-"""Reads rows from files: one reader for each format, all with the same three methods.
+"""Reads rows from files. Each format has its own reader. All readers have the same three methods.
 
     reader = reader_for("jsonl", (Path("train.jsonl.gz"),))
-    reader.columns()            # ('text', 'label'): reads only the start of the file
+    reader.columns()            # ('text', 'label'); reads only the start of the file
     reader.count()              # 5452
     list(reader.rows(10, 12))   # two dicts, in the file's order
 
 A reader holds only paths, so it can be pickled and sent to another process. It opens the file again
 in each call and reads row by row, so memory use does not grow with the file. A range of rows has a
-`start`, which is at least 0, and a `stop`, which is None for the end.
+`start`, which is at least 0, and a `stop`. If `stop` is None, the range ends with the last row.
 
 JSON files have two forms. In JSON Lines, each line is one object, and blank lines are skipped. In
-the other form, the whole file is one JSON document: a list of objects, an object of columns, or
-either of these under the key `data`. A document is held in memory.
+the other form, the whole file is one JSON document: a list of objects or an object of columns. The
+list or object may also be under the key `data` of the document. A document is held in memory.
 
-All rows have the columns of the first row; missing values are null. An extra or missing column is
-an error that names the line, because a template would silently render a misspelled column as
-nothing. A row that contains half of a surrogate pair, which no tokenizer can read, is also an
-error. After `skip_bad_rows` (`--skip_bad_rows`), such rows are skipped and counted instead.
+All rows must have the columns of the first row. Missing values must be null. An extra or missing
+column is an error that names the line, because a template would silently render a misspelled column
+as nothing. A row that contains half of a surrogate pair, which no tokenizer can read, is also an
+error. If `skip_bad_rows` was called (`--skip_bad_rows`), rows with half of a surrogate pair are
+skipped and counted instead.
 """
 
 import contextlib
@@ -48,7 +49,8 @@ LARGEST_LINE = 64 * 2**20
 LARGEST_DOCUMENT = 512 * 2**20
 SKIP_VARIABLE = "T0_SKIP_BAD_ROWS"
 # Files are UTF-8, so half of a surrogate pair can only be written as an escape, such as \ud83d.
-# These patterns also match the text \\ud83d, which is not an escape, so `_is_bad` parses matches.
+# These patterns also match the text \\ud83d, which is not an escape. So `_is_bad` parses each line
+# that matches.
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F]"
 _HALF_ESCAPED = re.compile(rb"%s(?!%s)|(?<!%s)%s" % (_HIGH, _LOW, _HIGH, _LOW))
 TEXT_FORMATS = ("jsonl", "csv", "tsv")
@@ -58,7 +60,7 @@ class Reader(Protocol):
     """The methods that the readers of all formats have."""
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the columns as stored."""
+        """Returns the names of the columns as stored."""
 
     def count(self) -> int:
         """Returns the number of rows."""
@@ -76,7 +78,7 @@ def reader_for(
       kind: a value of FORMATS, or `saved` for a folder written by `Dataset.save_to_disk`.
       paths: one file or folder, or the shards of one split in order.
       known: T0's columns of the dataset, which determine the types of cells in csv and tsv files.
-      numbers: whether columns of csv and tsv files may be numeric; if not, all cells are text.
+      numbers: whether columns of csv and tsv files may be numeric. If not, all cells are text.
     """
     if kind == "jsonl":
         return JsonLines(paths[0])
@@ -84,7 +86,7 @@ def reader_for(
         from t0.sources.csv_reader import Csv
 
         return Csv(paths[0], "\t" if kind == "tsv" else ",", features=known, numbers=numbers)
-    # Imported here, because pyarrow takes 0.2 s to load and text files do not need it.
+    # Imported here, because pyarrow takes 0.2 s to load, and readers of text files do not need it.
     from t0.sources import arrow_readers
 
     if kind == "parquet":
@@ -94,15 +96,15 @@ def reader_for(
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """A file of JSON Lines, or one JSON document with rows. Either may be gzipped.
+    """A file of JSON Lines, or a file with one JSON document. The file may be gzipped.
 
-    If a range starts where the previous one ended, reading continues at that position. So reading a
-    file range by range takes no longer than reading it in one call.
+    If a range of rows starts where the previous range ended, reading continues at that position. So
+    reading a file range by range takes no longer than reading it in one call.
     """
 
     path: Path
-    # The state after the last range that was read: the number of the next row, the remaining items,
-    # the number of the file's first item, and the object in that item.
+    # The state after the last range that was read: (index of the next row, remaining items, number
+    # of the file's first item, object in the first item).
     _rest: list[tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]] = dataclasses.field(
         default_factory=list, compare=False, repr=False
     )
@@ -111,17 +113,17 @@ class JsonLines:
         return JsonLines, (self.path,)
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the keys of the first object; none for an empty file."""
+        """Returns the keys of the first object; an empty tuple if the file is empty."""
         for number, item in self._items():
             return tuple(self._parse(number, item))
         return ()
 
     def count(self) -> int:
-        """Returns the number of rows. Does not parse lines."""
+        """Returns the number of rows, without parsing lines."""
         return sum(1 for _ in self._items())
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
-        """Yields the objects, which all have the keys of the first one.
+        """Yields the objects from `start` up to `stop`. All have the keys of the first object.
 
         Raises:
           UserError: a line is not a JSON object, or has an extra or missing column.
@@ -142,7 +144,7 @@ class JsonLines:
             self._rest[:] = [(stop, items, first_number, first)]
 
     def check(self) -> None:
-        """Checks that no row contains half of a surrogate pair. Does not parse most lines.
+        """Checks that no row contains half of a surrogate pair, without parsing most lines.
 
         Raises:
           UserError: a row contains half of a surrogate pair.
@@ -165,14 +167,17 @@ class JsonLines:
         return None if document is None else list(rows_of_document(document, str(self.path)))
 
     def _items(self) -> Iterator[tuple[int, Any]]:
-        """Yields numbered items: the non-blank lines (from 1), or a document's rows (from 0)."""
+        """Yields (number, item): lines that are not blank, or the rows of a document.
+
+        Lines are numbered from 1, and rows from 0.
+        """
         if self._document_rows is None:
             yield from without_bad_rows(self._lines(), self.path)
         else:
             yield from without_bad_rows(enumerate(self._document_rows), self.path)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yields the lines that are not blank, each with its number (the first is 1)."""
+        """Yields (number, line) for the lines that are not blank. Lines are numbered from 1."""
         with contextlib.ExitStack() as stack:
             with reading(self.path):
                 file = stack.enter_context(unpacked(self.path))
@@ -253,8 +258,8 @@ def read_document(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)
         return parsed_json(text)
     except ValueError as error:
         line = getattr(error, "lineno", 1)
-        # In these cases the file is JSON Lines. If its first line is malformed, the reader reports
-        # that line.
+        # In these two cases, the file is JSON Lines. If the first line is malformed, the reader
+        # reports that line.
         if "Extra data" in str(error) or (line == 1 and not is_list):
             return None
         raise UserError(
@@ -277,7 +282,7 @@ def _is_wrapped(document: Any) -> bool:  # noqa: ANN401
 
 
 def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN401
-    """Yields the rows of a document without checking that they are objects.
+    """Yields the rows of a document, without checking that the rows are objects.
 
     Raises:
       UserError: the document has no rows, or its columns differ in length.
@@ -290,7 +295,8 @@ def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN40
     if not isinstance(document, Mapping):
         raise UserError(f"{where}: expected a list of rows, got a {type(document).__name__}.")
     columns = list(document.values())
-    # pandas writes {"text": {"0": ...}}, with the same keys in all columns. Others write lists.
+    # pandas writes {"text": {"0": ...}}, with the same keys in all columns. Other programs write
+    # lists.
     if columns and all(isinstance(c, Mapping) and c.keys() == columns[0].keys() for c in columns):
         columns = [list(column.values()) for column in columns]
     if not columns or not all(isinstance(column, list) for column in columns):
@@ -306,7 +312,7 @@ def rows_of_document(document: Any, where: str) -> Iterator[Any]:  # noqa: ANN40
 def skip_bad_rows() -> None:
     """Makes this process skip rows that contain half of a surrogate pair.
 
-    Processes that it starts also skip them.
+    Processes that this process starts also skip these rows.
     """
     os.environ[SKIP_VARIABLE] = "1"
 
@@ -317,11 +323,13 @@ def skips_bad_rows() -> bool:
 
 
 def without_bad_rows(items: Iterable[tuple[int, Any]], where: object) -> Iterator[tuple[int, Any]]:
-    """Yields numbered items, except bad rows if these are to be skipped.
+    """Yields numbered items. If `skip_bad_rows` was called, leaves out bad rows.
+
+    A bad row contains half of a surrogate pair.
 
     Args:
-      items: pairs of a number and either a line in bytes or a JSON value.
-      where: the file, for the note that says how many rows were skipped.
+      items: (number, item), where an item is a line in bytes or a JSON value.
+      where: the file, for the note about the number of skipped rows.
     """
     if not skips_bad_rows():
         yield from items
@@ -343,7 +351,7 @@ def _is_bad(item: Any) -> bool:  # noqa: ANN401
         try:
             item = parsed_json(item)
         except ValueError:
-            return False  # not JSON, an error that is reported with its own message
+            return False  # not JSON, which is reported elsewhere, with another message
     return find_lone_surrogate(item) is not None
 
 

@@ -1,4 +1,4 @@
-"""Returns the split sizes, columns and withheld labels of T0's datasets; converts later copies.
+"""Describes T0's datasets (split sizes, columns, withheld labels) and converts later copies.
 
     split_sizes("super_glue", "cb")   # {'test': 250, 'train': 250, 'validation': 56}
     features("super_glue", "cb")["label"]["names"]
@@ -11,17 +11,17 @@
     # {'label-coarse': 0, 'label-fine': 0, 'text': 'How ?'}
 
     hidden_label("super_glue", {"premise": "...", "label": -1})   # True
-    # In a user's own data -1 is a class, unless it is the only label of the split (`OwnRow`).
+    # In a user's own data, -1 is a class if the split also has other labels (`OwnRow`).
 
-`facts/` records the number of raw rows in each split, and the columns in the notation of the
-`datasets` library, as of October 2021, when T0 was trained. Its files are read when they are first
-needed. A later copy of a dataset may have other column names, orders of labels and spellings of
-values. A `RowView` converts the copy's rows to the recorded columns:
+The folder `facts/` records the number of raw rows in each split, and the columns in the notation of
+the `datasets` library, as of October 2021, when T0 was trained. The files in `facts/` are read when
+they are first needed. In a later copy of a dataset, the names of columns, the order of labels and
+the spelling of values may differ. A `RowView` converts the copy's rows to the recorded columns:
 
 * Class labels and integer columns become integers, whether the copy has 1, 1.0 or "1". A class
-  label of -1 means that the label is withheld. "true" and "False" become booleans. Numbers in a
-  text column become text. NaN, which pandas writes for missing values, becomes None in all of these
-  columns.
+  label of -1 means that the label is withheld. In boolean columns, "true" and "False" become
+  booleans. In text columns, numbers become text. In all of these columns, NaN becomes None, because
+  pandas writes NaN for missing values.
 * A sequence of records becomes one dict of lists, as in rows of the `datasets` library. A nested
   value in a text file is parsed as JSON.
 * Other values are unchanged.
@@ -88,9 +88,9 @@ Converter = Callable[[Any], Any]
 
 
 def converter(feature: Any) -> Converter | None:  # noqa: ANN401
-    """Returns the function that converts the values of a column; None if they need no conversion.
+    """Returns a function that converts a column's values; None if they need no conversion.
 
-    For an invalid value, that function raises ValueError with a message for the user.
+    If a value is invalid, the returned function raises ValueError with a message for the user.
     """
     kind = _kind(feature)
     if kind == "ClassLabel":
@@ -106,9 +106,10 @@ def converter(feature: Any) -> Converter | None:  # noqa: ANN401
 
 
 def _kind(feature: Any) -> str:  # noqa: ANN401
-    """Returns Value, ClassLabel, Sequence, dict or list.
+    """Returns the kind of a column: "Value", "ClassLabel", "Sequence", "dict" or "list".
 
-    If a dict has a nested column named `_type`, the value of `_type` is not the name of a type.
+    A dict of nested columns may have a column named `_type`. The value of this `_type` is then not
+    the name of a kind.
     """
     if isinstance(feature, list):
         return "list"
@@ -119,7 +120,10 @@ def _kind(feature: Any) -> str:  # noqa: ANN401
 
 
 def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
-    """Returns the function that converts a value; never None if the value is nested."""
+    """Returns a function that converts the values of a column.
+
+    For a nested column, the result is never None.
+    """
     kind = _kind(feature)
     if kind == "ClassLabel":
         return converter(feature)
@@ -138,8 +142,8 @@ def _nested(feature: Any) -> Converter | None:  # noqa: ANN401
 def _class_label(value: Any, *, names: tuple[str, ...]) -> int | None:  # noqa: ANN401
     if is_missing(value):
         return None
-    # Look for a name first, because boolq's labels have the names "False" and "True". If the names
-    # are "0" and "1", reading the value as a name or as a number gives the same label.
+    # Read the value as a name first, because boolq's labels have the names "False" and "True". If
+    # the names are "0" and "1", reading the value as a name or as a number gives the same label.
     if isinstance(value, str | bool) and str(value) in names:
         return names.index(str(value))
     number = whole_number(value)
@@ -230,12 +234,12 @@ class Drift:
 
     Attributes:
       dataset: the dataset that T0 used.
-      subset: its subset.
+      subset: the subset that T0 used.
       found_as: the dataset and subset of the copy.
-      columns: the copy's name of a column -> T0's name. Data is recognized as such a copy by the
-        names that differ from T0's.
-      label_names: for the columns in which the copy orders the labels differently, T0's name of the
-        column -> the copy's label names.
+      columns: the copy's name of a column -> T0's name. Data with the copy's names is recognized as
+        this copy.
+      label_names: T0's name of a column -> the copy's label names, for the columns in which the
+        copy's labels have a different order.
       why: the origin and the effects of the difference.
     """
 
@@ -276,9 +280,9 @@ class RowView:
 
     Attributes:
       columns: the columns of the converted rows, in order.
-      stored: the names that these columns have in the stored rows.
-      converters: for the columns whose values must be converted, column -> the functions to apply,
-        in order.
+      stored: the names of these columns in the stored rows.
+      converters: column -> the functions to apply to its values, in order. Columns whose values
+        need no conversion are left out.
       needed: T0's columns of the dataset; empty for the user's own datasets.
     """
 
@@ -296,7 +300,7 @@ class RowView:
         """Converts a stored row to T0's columns.
 
         Raises:
-          ValueError: a value is invalid; the message names the column.
+          ValueError: a value is invalid. The message names the column.
         """
         if self.columns != self.stored:
             stored_row = {
@@ -335,7 +339,7 @@ def row_view(dataset: str, subset: str | None, stored: tuple[str, ...]) -> RowVi
 
 
 def other_names(dataset: str, subset: str | None) -> list[tuple[str, str | None]]:
-    """Returns other datasets and subsets that have the same rows, best first."""
+    """Returns other datasets and subsets that have the same rows, the best first."""
     return [d.found_as for d in _drifts(dataset, subset) if d.found_as != (dataset, subset)]
 
 
@@ -344,7 +348,10 @@ def _drifts(dataset: str, subset: str | None) -> list[Drift]:
 
 
 def _name_of(value: Any, *, names: tuple[str, ...]) -> Any:  # noqa: ANN401
-    """Returns T0's name of a label in a copy, which may be a number or a name such as NUM:dist."""
+    """Returns T0's name of a label in a copy.
+
+    In the copy, the label may be a number or a name such as NUM:dist.
+    """
     if isinstance(value, int) and 0 <= value < len(names):
         value = names[value]
     elif isinstance(value, int) and value != -1:
@@ -361,7 +368,10 @@ def is_withheld(value: object) -> bool:
 
 
 def _no_text(value: Any) -> bool:  # noqa: ANN401
-    """Returns whether all answers are missing or empty. In a dict of lists, only `text` counts."""
+    """Returns whether all answers are missing or empty.
+
+    In a dict of lists, only the values of `text` are answers.
+    """
     texts = value.get("text", []) if isinstance(value, dict) else value
     return not any(texts or [])
 
@@ -374,9 +384,9 @@ def _no_value(value: Any) -> bool:  # noqa: ANN401
     return (value or {}).get("value") in ("<unk>", "", None)
 
 
-# Datasets whose label is not in the column `label` -> the column of the label, and the test for a
-# withheld label. `_no_text` is only for datasets in which every row of a labelled split has an
-# answer. In squad_v2 and duorc, an empty answer is a valid answer.
+# Dataset whose label is not in the column `label` -> (column of the label, test for a withheld
+# label). The test `_no_text` is only correct if every row of a labelled split has an answer. In
+# squad_v2 and duorc, an empty answer is a valid answer.
 _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "winogrande": ("answer", is_withheld),
     "common_gen": ("target", is_withheld),
@@ -386,7 +396,7 @@ _OTHER_COLUMNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "quartz": ("answerKey", is_withheld),
     "story_cloze": ("answer_right_ending", is_withheld),
     "trec": ("label-coarse", is_withheld),
-    "super_glue": ("answers", _no_text),  # for record; other subsets have `label`
+    "super_glue": ("answers", _no_text),  # for the subset record; other subsets have `label`
     "ropes": ("answers", _no_text),
     "adversarial_qa": ("answers", _no_text),
     "kilt_tasks": ("output", _no_output),
@@ -398,20 +408,22 @@ class OwnRow(dict[str, Any]):
     """A row of a dataset that is not one of T0's.
 
     Attributes:
-      hides: a function that takes a column's name and returns whether -1 is the only label of this
-        column in the row's split. If so, -1 means that the label is withheld. Otherwise -1 is a
-        class.
+      hides: a function that takes a column's name and returns whether -1 means that a label in this
+        column is withheld. This is the case if -1 is the column's only label in the row's split.
+        Otherwise -1 is a class.
     """
 
     hides: Callable[[str], bool]
 
 
 def hidden_label(dataset: str, row: dict[str, Any]) -> bool:
-    """Returns whether the label of a row is withheld: empty, None, or -1 if -1 is not a class.
+    """Returns whether the label of a row is withheld.
+
+    A withheld label is empty or None, or it is -1 and -1 is not a class.
 
     Args:
-      dataset: the dataset's name in T0's tables. For other datasets the label is the column
-        `label`.
+      dataset: the dataset's name. It determines the label's column if the dataset is in T0's
+        tables. In other datasets, the label is in the column `label`.
       row: a raw row, as yielded by `SplitRows.rows`.
     """
     if isinstance(row, OwnRow):

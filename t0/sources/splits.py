@@ -5,8 +5,9 @@
     list(split.rows(0, 2))           # two dicts
 
 `open_split` searches the data folders (`t0.sources.folders`), then the folders of the user's
-templates (`t0.sources.own_data`), then both again under the dataset's other names
-(`t0.sources.schema`), and finally the Hugging Face hub (`t0.sources.hub`).
+templates (`t0.sources.own_data`). If the dataset has other names (`t0.sources.schema`), these
+folders are searched again under each of the other names. Finally, `open_split` searches the Hugging
+Face hub (`t0.sources.hub`).
 """
 
 import dataclasses
@@ -43,10 +44,12 @@ _SHOWN = 6
 
 @dataclasses.dataclass(frozen=True)
 class SplitRows:
-    """The rows of one split, in their original order. Can be pickled if the data is local.
+    """The rows of one split, in their original order.
+
+    An instance can be pickled if the data is local.
 
     Attributes:
-      where: the file, folder or repository, for messages.
+      where: the file, folder or repository that contains the rows, for messages.
     """
 
     where: str
@@ -56,19 +59,22 @@ class SplitRows:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of every row, in order."""
+        """The names of the columns, in order. All rows have the same columns."""
         return self._view.columns
 
     @functools.cached_property
     def num_rows(self) -> int:
-        """The number of rows, read from metadata or counted without holding the data in memory."""
+        """The number of rows.
+
+        The number is read from metadata, or counted without holding the data in memory.
+        """
         return self._reader.count()
 
     def check_texts(self) -> None:
         """Checks that no row of a JSON file contains half of a surrogate pair.
 
         Raises:
-        UserError: a row contains one; the message names the file and the row.
+        UserError: a row contains half of a surrogate pair. The message names the file and the row.
         """
         if isinstance(self._reader, readers.JsonLines):
             self._reader.check()
@@ -80,7 +86,7 @@ class SplitRows:
         the format allows: they are not read in parquet and Arrow, and not parsed in JSON Lines.
 
         Raises:
-          UserError: the file is malformed; the message names the line or row.
+          UserError: the file is malformed. The message names the line or row.
         """
         if start < 0 or (stop is not None and stop < 0):
             start, stop, _ = slice(start, stop).indices(self.num_rows)
@@ -97,12 +103,15 @@ class SplitRows:
             yield row
 
     def hides_labels(self, column: str) -> bool:
-        """Returns whether -1 is the only label of a column, and prints what -1 means there.
+        """Returns whether -1 is the only label of a column.
 
-        The first call for a column reads its values until it finds another label.
+        If so, -1 means that the label is withheld. Otherwise, -1 is a class. The function prints a
+        note that says which is the case. The first call for a column reads the column's values
+        until it finds a label other than -1.
 
         Args:
-          column: the column's name in templates. If there is no such column, `label` is read.
+          column: the column's name in templates. If there is no such column, the column `label` is
+            read.
         """
         stored = {name.replace("-", "_"): name for name in self.columns}
         name = stored.get(column, "label")
@@ -114,7 +123,7 @@ class SplitRows:
         return self._hiding[name]
 
 
-@functools.lru_cache(maxsize=1024)  # prints each note once
+@functools.lru_cache(maxsize=1024)  # prints each note only once
 def _print_label_note(where: str, column: str, hides: bool) -> None:
     how = (
         "hides the label, since the split has no other label"
@@ -128,12 +137,14 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
     """Opens the rows of a split.
 
     Args:
-      dataset: one of T0's datasets, one of the user's own, or a hub repository with its owner.
+      dataset: the name of one of T0's datasets, of one of the user's own datasets, or of a hub
+        repository with its owner.
       subset: the subset; None or "default" for a dataset without subsets.
-      split: the split, such as validation. The splits of anli are dev_r1 and so on.
+      split: the dataset's name of the split, such as "validation", or "dev_r1" in anli.
 
     Raises:
-      AbsentData: the rows were not found; the message lists where we looked and how to fix it.
+      AbsentData: the rows were not found. The message lists the places that were searched, and says
+        how to fix the problem.
       UserError: the rows were found but cannot be read.
     """
     subset = None if subset == DEFAULT_SUBSET else subset
@@ -159,7 +170,9 @@ def open_split(dataset: str, subset: str | None, split: str) -> SplitRows:
 
 
 def local_files(dataset: str, subset: str | None, split: str) -> list[Path]:
-    """Returns the files in the data folders that `open_split` would read; [] for data on the hub.
+    """Returns the files in the data folders that `open_split` would read.
+
+    If `open_split` would read the hub, the result is [].
 
     Raises:
       UserError: two files in one folder are the same split.
@@ -172,7 +185,7 @@ def local_files(dataset: str, subset: str | None, split: str) -> list[Path]:
 def _find_local(
     dirs: list[Path], dataset: str, subset: str | None, split: str
 ) -> tuple[SplitFile, Any] | None:
-    """Returns the first location of a split in the data folders, and the types of its columns."""
+    """Returns the first location of a split in the data folders, and its columns' types."""
     for name, subset_name in [(dataset, subset), *other_names(dataset, subset)]:
         if file := _list_local(dirs, name, subset_name).get(split):
             return file, features(name, subset_name)
@@ -180,7 +193,7 @@ def _find_local(
 
 
 class SplitSource(Protocol):
-    """An object that opens the rows of a task: a prompted task, or its data source in SeqIO."""
+    """An object that opens the rows of a task: a prompted task, or the task's SeqIO data source."""
 
     dataset: str
     subset: str | None
@@ -193,10 +206,13 @@ class SplitSource(Protocol):
 def without_absent(
     sources: Mapping[str, SplitSource | None], split: str, *, skip: bool
 ) -> list[str]:
-    """Returns the names of the tasks whose data is available, and prints the names of the others.
+    """Returns the names of the tasks whose data is available.
+
+    Prints the names of the tasks whose data is missing.
 
     Args:
-      sources: task -> the object that opens its rows; None if the task's data is not to be checked.
+      sources: name of a task -> the object that opens the task's rows. If the object is None, the
+        task's data is not checked.
       split: the split of the tasks.
       skip: whether to skip tasks without data instead of raising an error.
 
@@ -244,7 +260,7 @@ def _join_names(names: list[str]) -> str:
 
 
 def available_splits(dataset: str, subset: str | None = None) -> dict[str, str]:
-    """Returns split -> location, for the splits on this machine. Opens no data.
+    """Returns split -> location for a dataset's splits on this machine, without opening the data.
 
     Raises:
       UserError: two files in one folder are the same split.

@@ -2,18 +2,19 @@
 
     D/text/train-00000.jsonl.gz     texts = FolderTexts(Path("D/text"))
     D/text/train/more.txt           texts.splits                     # ('train', 'validation')
-    D/text/validation.jsonl         texts.shards("train")            # (TextShard, ...): sizes only
+    D/text/validation.jsonl         texts.shards("train")            # (TextShard, ...), from sizes
                                     next(texts.documents(texts.shards("train")[0]))
 
-Each line holds a document. In `.txt` files, the document is the line itself; in `.jsonl` and
-`.json` files, it is the field `text` of the line. A `.jsonl` or `.json` file may also be one JSON
-document whose rows have this field (`t0.sources.readers`). Files may be gzipped. Blank documents
-are skipped. The name of the file or of its folder contains the split: `train`, `train-00000`,
-`c4-train.00000-of-01024`, `train/`. The names `val`, `valid` and `dev` mean validation. If no name
-contains `train`, the files without a split in their name form the train split.
+Each line holds a document. In `.txt` files, the document is the line itself. In `.jsonl` and
+`.json` files, the document is the field `text` of the object in the line. A `.jsonl` or `.json`
+file may also contain a single JSON value whose rows have the field `text` (`t0.sources.readers`).
+Files may be gzipped. Blank documents are skipped. The name of the file or of its folder contains
+the split: `train`, `train-00000`, `c4-train.00000-of-01024`, `train/`. The names `val`, `valid` and
+`dev` mean validation. If no name contains `train`, the files without a split in their name form the
+train split.
 
-A shard is a range of a large file, or several small files, with about 8 MB. Compressed files and
-JSON documents are not divided, because they can only be read from the start.
+A shard has about 8 MB. It is a range of a large file, or it consists of several small files.
+Compressed files and JSON documents are not divided, because they can only be read from the start.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ from t0.sources.readers import (
 )
 
 SHARD_BYTES = 8 * 2**20
-# The approximate ratio of a text's size to its compressed size.
+# The approximate size of a text divided by its compressed size.
 _EXPANSION = 3
 _ENDINGS = (".jsonl", ".json", ".txt")
 _SPLITS = {
@@ -49,7 +50,10 @@ FILE_PATTERN = "train.jsonl, train-00000.txt.gz, train/*.txt or validation.jsonl
 
 
 class Piece(NamedTuple):
-    """A range of a file: the lines that start at bytes from `start` to `stop` (None: the end)."""
+    """A range of a file: the lines whose first byte is at a position from `start` up to `stop`.
+
+    If `stop` is None, the range ends at the end of the file.
+    """
 
     path: Path
     start: int
@@ -57,7 +61,7 @@ class Piece(NamedTuple):
 
 
 class TextShard(NamedTuple):
-    """A unit of reading: an ordered list of pieces of files."""
+    """An ordered list of pieces of files, which are read together."""
 
     pieces: tuple[Piece, ...]
 
@@ -68,24 +72,24 @@ class TextShard(NamedTuple):
 
 
 class Texts(Protocol):
-    """Documents in splits, read shard by shard."""
+    """A dataset of documents, which has splits and is read shard by shard."""
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The names of the splits."""
 
     def shards(self, split: str) -> Sequence[object]:
-        """Returns the shards of a split in order. The text `str(shard)` of each one is unique."""
+        """Returns the shards of a split in order. The text `str(shard)` of each shard is unique."""
 
     def documents(self, shard: object) -> Iterator[str]:
-        """Yields the documents of a shard in order, without blank ones."""
+        """Yields the documents of a shard in order. Blank documents are left out."""
 
 
 class FolderTexts:
     """The text files of one folder.
 
     Args:
-      folder: the folder. The header of this module describes its layout.
+      folder: the path of the folder. The header of this module describes the folder's layout.
       shard_bytes: the approximate size of a shard in bytes.
 
     Raises:
@@ -112,7 +116,7 @@ class FolderTexts:
         return self._files[split]
 
     def shards(self, split: str) -> tuple[TextShard, ...]:
-        """Returns the shards of a split. Each byte of its files is in exactly one shard."""
+        """Returns the shards of a split. Each byte of the split's files is in exactly one shard."""
         shards: list[TextShard] = []
         together: list[Piece] = []
         size = 0
@@ -136,17 +140,17 @@ class FolderTexts:
         """Yields the documents of a shard.
 
         Raises:
-          UserError: a line is not UTF-8, or not a JSON object with a text. The message names the
-            file and line.
+          UserError: a line is not UTF-8, or is not a JSON object with the field `text`. The message
+            names the file and line.
         """
         for piece in shard.pieces:
             yield from _documents(piece)
 
 
 def text_folders(folder: Path) -> dict[str, Path]:
-    """Returns name -> folder with texts.
+    """Returns name -> folder, for the folders that may contain texts.
 
-    The name is "" for `folder` itself. Subfolders have their own names.
+    The name of `folder` itself is "". The name of a subfolder is its own name.
     """
     inner = (p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith("."))
     folders = {path.name: path for path in inner if not _split_of(path)}
@@ -156,7 +160,7 @@ def text_folders(folder: Path) -> dict[str, Path]:
 
 
 def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Returns split -> its files, sorted by name. The first split is train."""
+    """Returns split -> the files of the split, sorted by name. The first split is train."""
     files: dict[str, list[Path]] = {name: [] for name in dict.fromkeys(_SPLITS.values())}
     unnamed: list[Path] = []
     for path in sorted(folder.iterdir()):
@@ -214,7 +218,7 @@ def _texts_of_lines(piece: Piece) -> Iterator[str]:
         try:
             text = text_of(str(piece.path), line)
         except UserError:
-            # Count the line's number only now, and raise the error again with this number.
+            # Determine the line's number only now, and raise the error again with this number.
             number = 1 + sum(1 for at, _ in _lines(Piece(piece.path, 0, None)) if at < start)
             text_of(f"{piece.path}, line {number}", line)
             raise
@@ -247,7 +251,7 @@ def _field(where: str, row: Mapping[str, Any]) -> str:
 
 
 def _lines(piece: Piece) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines that start within a piece, each with the position of its first byte."""
+    """Yields (position of the first byte, line) for the lines that start within a piece."""
     path, start, stop = piece
     with contextlib.ExitStack() as stack:
         with reading(path):

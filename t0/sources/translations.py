@@ -1,12 +1,12 @@
 """Reads parallel sentences in several languages, to train and evaluate translation.
 
     splits = folder_splits(Path("mt"))               # {"train": SplitFile(...), ...}
-    languages(splits["train"])                       # ("en", "de"): reads the first row
+    languages(splits["train"])                       # ("en", "de"), read from the first row
     next(read_pairs(splits["train"], "en", "de"))    # ("Good morning.", "Guten Morgen.")
 
-A row is `{"translation": {"en": "...", "de": "..."}}`, as on the Hugging Face hub, or it has a
-column for each language. In csv and tsv files, only the second form is possible. The names of the
-columns are language codes.
+A row has one of two forms. The first form is `{"translation": {"en": "...", "de": "..."}}`, as on
+the Hugging Face hub. In the second form, the row has a column for each language, whose name is the
+language code. In csv and tsv files, only the second form is possible.
 """
 
 import re
@@ -18,12 +18,12 @@ from t0.sources.folders import SplitFile
 from t0.sources.readers import reader_for
 
 _NESTED = "translation"
-# ISO 639 codes, optionally with a region or a script: en, pt-BR, zh_Hans.
+# The pattern of ISO 639 codes, which may have a region or a script: en, pt-BR, zh_Hans.
 _CODE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,4})?")
 
 
 def languages(split_file: SplitFile) -> tuple[str, ...]:
-    """Returns the language codes of a file's first row; none for an empty file.
+    """Returns the language codes of a file's first row; an empty tuple if the file is empty.
 
     Raises:
       UserError: the file cannot be read, or has columns for fewer than two languages.
