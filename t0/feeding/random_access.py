@@ -7,8 +7,8 @@
 
 `CachedRecords` has the interface of a PyTorch dataset (`len` and integer indices), and can be
 pickled into the processes of a data loader. The records of all files of the split are numbered in
-order. The first access to a file finds the offsets of its records, by reading only their lengths.
-After that, each record takes one read.
+order. The first access to a file reads the lengths of all its records, to find the records'
+offsets. After that, each record takes one read.
 """
 
 import bisect
@@ -56,7 +56,7 @@ class CachedRecords(Sequence[dict[str, Value]]):
 
     @functools.cached_property
     def _ends(self) -> list[int]:
-        """For each file, the number of the first record after it."""
+        """For each file, its last record's number plus 1."""
         return [*itertools.accumulate(len(self._begin(n)) for n in range(len(self._files)))]
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ def _files(folder: str, split: str) -> tuple[str, ...]:
 
 
 def _value(feature: bytes) -> Value:
-    """Returns the value of a `tf.train.Feature`; an empty int64 array if it has no list."""
+    """Returns the value of a `tf.train.Feature`; an empty int64 array if it has no value."""
     for kind, content in token_files.nested(feature, _BYTES, _FLOATS, _INTEGERS):
         if kind == _BYTES:
             return [text for _, text in token_files.nested(content, 1)]
