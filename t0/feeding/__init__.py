@@ -27,8 +27,8 @@ batch_examples  finds the examples of a step's batch, and the steps that saw a t
 batch_stream    writes a run's batches in training order, for a TPU's hosts
 stream_dataset  reads the batches of `batch_stream` with TensorFlow's operations
 
-`opening`, `host_graphs`, `objectives` and `live` need SeqIO and TensorFlow, and `stream_dataset`
-needs TensorFlow; the other modules import neither.
+`opening`, `host_graphs`, `objectives` and `live` need SeqIO and TensorFlow. `stream_dataset` only
+needs TensorFlow. All other modules import neither SeqIO nor TensorFlow.
 """
 
 from t0.feeding.random_access import CachedRecords

@@ -1,12 +1,13 @@
 """Finds the examples in a run's batches, and the cached records from which they come.
 
-    run = open_run("/models/tiny")                 # from its data manifest
+    run = open_run("/models/tiny")                 # reads the run's data manifest
     for example in run.examples(step=7):           # the step that ends with model.ckpt-7
         example.task.name, example.record, example.ids["inputs"]
     run.count_uses(step=7)                         # task -> how often each record was used
-    run.find("Dana Reeve", last=7)                 # the steps whose batches have this text
+    run.find("Dana Reeve", last=7)                 # examples with this text in steps up to 7
 
-Nothing is stored for each step. The batches are computed again from the manifest.
+A run does not store which examples a step saw. This module computes the batches again from the
+manifest. A window is a group of examples that are packed together.
 """
 
 import dataclasses
@@ -32,13 +33,13 @@ _TAKES_AT_ONCE = 256
 
 @dataclasses.dataclass(frozen=True)
 class BatchExample:
-    """An example of a batch.
+    """An example in a batch.
 
     Attributes:
       step: the number of the step.
-      row: the number of the batch's row, from 0.
+      row: the number of the row in the batch, from 0.
       task: the task to which the example belongs.
-      record: the number of the record in the task's cached split, from 0.
+      record: the number of the example's record in the task's cached split, from 0.
       ids: feature -> the token ids in the batch, int32.
     """
 
@@ -112,7 +113,8 @@ class RunData:
     def _examples_in(self, window: int) -> Iterator[tuple[int, int, BatchExample]]:
         """Yields (row, index, example) for each example of a window, row by row.
 
-        `row` and `index` are the numbers of the row and of the drawn example in the window.
+        `row` is the number of the row in the window. `index` is the number of the example in the
+        order in which the window's examples are drawn.
         """
         examples = self._data.examples_in(window)
         tasks, records = self._records_in(window)

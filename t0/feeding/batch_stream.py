@@ -8,9 +8,9 @@
 
 A stream is a folder of TFRecord files, each with the batches of consecutive steps. A record is one
 packed row, a `tf.train.Example` with the features of a batch. `data_manifest.json` in the folder
-says which run the batches belong to. `stream.json`, which is written last, lists the files with
-their steps, sizes and checksums. If writing stops, the same call continues after the last complete
-file. `t0.feeding.stream_dataset` reads the stream with TensorFlow's operations.
+identifies the run to which the batches belong. `stream.json`, which is written last, lists the
+files with their steps, sizes and checksums. If writing stops, the same call continues after the
+last complete file. `t0.feeding.stream_dataset` reads the stream with TensorFlow's operations.
 """
 
 import contextlib
@@ -282,7 +282,7 @@ def _encoded_windows(
         yield number, frames
 
 
-_opened: list[TrainingData] = []  # in a worker process: its opened data
+_opened: list[TrainingData] = []  # the opened data, in a worker process
 
 
 def _open_in_worker(spec: DataSpec) -> None:

@@ -65,8 +65,8 @@ def cut_notes(
 ) -> list[str]:
     """Returns a summary line about truncation, and warnings about tasks.
 
-    There is a warning if more than 1% of a task's inputs or targets are truncated, or if targets
-    have unknown tokens.
+    There is a warning if more than 1% of a task's inputs or targets are truncated, or if its
+    targets contain unknown tokens.
 
     Args:
       tasks: the tasks to check. All of them have the split.
@@ -159,7 +159,8 @@ def _measure_cache(
         isinstance(tokens, int) and tokens < lengths[name] for name, tokens in longest.items()
     )
     file = f"{folder}/{split}.tfrecord-00000-of-{count:05d}"
-    # If nothing is truncated, few records are enough. This saves time: T0++ has hundreds of tasks.
+    # If nothing is truncated, few records are enough. This saves time for mixtures like T0++, which
+    # has hundreds of tasks.
     read = token_files.first_ids(file, names, LOOKED_AT if fits else FROM_CACHE)
     if fits and _has_no_labels(task, read):
         read = token_files.first_ids(file, names, FROM_CACHE)
@@ -169,7 +170,7 @@ def _measure_cache(
     unknown = 0.0
     if "targets" in read:
         ids, feature = read["targets"], task.output_features["targets"]
-        empty = _no_label_ids(feature)  # `<NO LABEL>` itself may have unknown tokens
+        empty = _no_label_ids(feature)  # `<NO LABEL>` itself may become unknown tokens
         targets = [t for t in np.split(ids.values, ids.ends[1:-1]) if tuple(t) not in empty]
         unknown = _token_share(feature.vocabulary.unk_id, targets)
     if fits:

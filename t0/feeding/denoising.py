@@ -1,4 +1,4 @@
-"""T5's pretraining objectives in numpy: operations on flat arrays of many sequences.
+"""Implements T5's pretraining objectives in numpy, on flat arrays of many sequences.
 
     tokens = split(join_documents(chunks(documents, rng)), 568)
     mask = span_mask(tokens.lengths, rng)
@@ -30,13 +30,13 @@ def chunks(
     order: np.ndarray | None = None,
     longest: int = LONGEST_DOCUMENT_TOKENS,
 ) -> Ragged:
-    """Orders documents, drops empty ones, and reduces long ones to a random chunk.
+    """Orders documents, drops empty documents, and reduces long documents to a random chunk.
 
     A chunk begins at a multiple of `longest`, as in t5's `select_random_chunk`.
 
     Args:
       documents: the documents' tokens.
-      rng: draws the chunks.
+      rng: the generator that draws the chunks.
       order: the indices of the documents, in the order in which to return them; None keeps the
         given order.
       longest: the maximum number of tokens of a chunk.
@@ -71,7 +71,8 @@ def split(sequences: Ragged, length: int) -> Ragged:
 def spans(length: np.ndarray, density: float, mean_span: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns the numbers of noise tokens and noise spans for sequences of `length`.
 
-    The arithmetic is that of t5's `random_spans_noise_mask`: float32, with halves rounded to even.
+    The arithmetic is the same as in t5's `random_spans_noise_mask`: float32, with halves rounded to
+    even.
     """
     length = np.maximum(length, 2)
     noise = np.rint(np.float32(length) * np.float32(density)).astype(np.int64)
@@ -85,12 +86,12 @@ def span_mask(
 ) -> np.ndarray:
     """Masks random spans. All possible masks are equally likely.
 
-    Unmasked and masked spans alternate, starting with an unmasked one (t5's
+    Unmasked and masked spans alternate. The first span is unmasked (t5's
     `random_spans_noise_mask`).
 
     Args:
       lengths: the sequences' lengths, int64 [sequences].
-      rng: draws the masks.
+      rng: the generator that draws the masks.
       density: the share of masked tokens.
       mean_span: the mean length of a masked span.
     """

@@ -26,7 +26,7 @@ def pipeline_graph(input_fn: Callable[[dict[str, Any]], Any]) -> tf.Graph:
     """Builds the graph that TPUEstimator builds for an input function on a host.
 
     Args:
-      input_fn: takes the estimator's parameters and returns a dataset.
+      input_fn: a function that takes the estimator's parameters and returns a dataset.
     """
     with tf.Graph().as_default() as graph:
         dataset = input_fn({})
@@ -39,7 +39,7 @@ def foreign_operations(graph: tf.Graph) -> dict[str, str]:
     """Finds the operations of a graph that a TensorFlow server without other libraries cannot run.
 
     Args:
-      graph: the graph. The functions that its datasets call are also checked.
+      graph: the graph to check. The functions that its datasets call are also checked.
 
     Returns:
       type of an unsupported operation -> the name of one node of that type.

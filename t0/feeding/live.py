@@ -162,7 +162,7 @@ def tokenises_text(task: seqio.Task) -> bool:
 def _open_texts(
     source: seqio.DataSource, split: str
 ) -> tuple[Sequence[Any], Callable[[Any], Iterable[str | bytes]]]:
-    """Returns the shards of a split, and a function that yields the texts of a shard."""
+    """Returns (the shards of a split, a function that yields the texts of a shard)."""
     if isinstance(source, TextSource):
         return source.texts.shards(split), source.texts.documents
     count = len(source.list_shards(split))

@@ -7,9 +7,10 @@
     position = locate(recorded, data, step=100)     # where the batch after step 100 begins
 
 The manifest has the specification of the data (mixture, rates, seed, lengths, packing), the batch,
-and a checksum of each file of the caches. It is written once, at the start of the run.
-`data_windows.json` next to it lists the number of rows of each window that the run has read. This
-file only saves time. Without it, `locate` packs the earlier windows again.
+and a checksum of each file of the caches. It is written once, at the start of the run. A window is
+a group of examples that are packed together. `data_windows.json` next to it lists the number of
+rows of each window that the run has read. This file only saves time. Without it, `locate` packs the
+earlier windows again.
 """
 
 import dataclasses
@@ -152,15 +153,16 @@ def follow(
       recorded: the manifest in that folder; None if the folder has no manifest, as in a new run.
       data: the opened data.
       rows: the number of sequences of a batch.
-      place: the number of completed steps, and the position that the checkpoint records, or None.
-      allow_change: whether the data may differ from the manifest's.
+      place: (the number of completed steps, the position in the checkpoint or None).
+      allow_change: whether the data may differ from the data in the manifest.
 
     Returns:
       the manifest that is now valid, and the position. The manifest is None for data that cannot
       have a manifest. The position is None at the start of the data.
 
     Raises:
-      UserError: if the data differs from the manifest's, or the position cannot be found.
+      UserError: if the data differs from the data in the manifest and this is not allowed, or if
+        the position cannot be found.
     """
     step, position = place
     window, row = (position["window"], position["row"]) if position and data.spec else (0, 0)

@@ -23,11 +23,11 @@ from t0.feeding.reading import ExampleBlock, ExampleSource
 
 # The number of examples of one take.
 DRAWS = 256
-# The number of draws of one random generator. A multiple of `DRAWS`.
+# The number of examples that one random generator draws. It is a multiple of `DRAWS`.
 _DRAWS_OF_GENERATOR = 2**16
 _MIXING = zlib.crc32(b"mixing")
 
-# (epoch, block, offset, number of examples so far)
+# (epoch, block, offset in the block, number of examples returned so far)
 TaskState = tuple[Count, Count, Count, Count]
 
 
@@ -77,7 +77,7 @@ class TaskStream:
             )
         epoch, number, offset = self.source.locate(served, self._seed) if served else (0, 0, 0)
         if self._block is not None and (epoch, number) == (self._epoch, self._number):
-            self._offset, self._served = offset, served  # in the block that is already read
+            self._offset, self._served = offset, served  # the block is already in memory
         else:
             self.restore((epoch, number, offset, served))
 
@@ -108,7 +108,7 @@ class TaskStream:
         return example
 
     def _next_block(self) -> None:
-        if self._block is not None:  # used up
+        if self._block is not None:  # all examples of the block have been returned
             self._number, self._offset = self._number + 1, 0
         if self._blocks is None:
             self._blocks = self._open_blocks()
@@ -180,7 +180,7 @@ class MixedStream:
         self._streams = [TaskStream(source, seed if shuffle else None) for source in sources]
         self._shares = np.array(rates, np.float64) / total
         self._seed = seed
-        self._drawn = 0  # in units of DRAWS
+        self._drawn = 0  # the number of takes so far
         self._choose = functools.lru_cache(maxsize=1)(self._draw_tasks)
         # The number of generators counted so far, and how many of their draws chose each task.
         self._counted = 0, np.zeros(len(sources), np.int64)

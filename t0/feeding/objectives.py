@@ -5,11 +5,11 @@
     instructions_of(task, {"inputs": 1024, "targets": 128})
     # InstructionSpec(positives=2, longest_inputs=1024, eos={"inputs": 1, "targets": 1})
 
-An objective is recognized by the task's steps after its caching point. There must be one
-preprocessor from `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. All other
-tasks run their own preprocessors. A task also runs its own preprocessors if gin changes their
-defaults. `t0.feeding.pretraining` makes the examples of objectives, and `t0.feeding.instructed`
-makes the examples of instruction tasks.
+An objective is recognized by the task's preprocessing steps after its caching point. There must be
+one step from `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. For all other
+tasks, SeqIO runs the preprocessing steps. SeqIO also runs them if gin changes their defaults.
+`t0.feeding.pretraining` makes the examples of objectives, and `t0.feeding.instructed` makes the
+examples of instruction tasks.
 """
 
 import functools
@@ -26,7 +26,7 @@ from t0.errors import UserError
 from t0.feeding import denoising
 from t0.tasks import instruction_steps
 
-# Parameters of T5's preprocessors that gin can bind -> their defaults.
+# Parameter of T5's preprocessors that gin can bind -> its default.
 _GIN_DEFAULTS: dict[str, Any] = {
     "select_random_chunk.additional_feature_keys": None,
     "select_random_chunk.passthrough_feature_keys": None,
@@ -167,7 +167,7 @@ def _full_lm(task: seqio.Task, lengths: Mapping[str, int]) -> dict[str, Any]:
 
 
 # T5's preprocessor -> (a function that computes the other fields of an `ObjectiveSpec`, the
-# preprocessor's possible arguments with their defaults, its features).
+# preprocessor's possible arguments with their defaults, the preprocessor's features).
 _OBJECTIVES: dict[Any, tuple[Callable[..., dict[str, Any]], dict[str, float], tuple[str, ...]]] = {
     t5_preprocessors.span_corruption: (
         _span_corruption,

@@ -43,16 +43,17 @@ from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.recipe_tasks import RecordSource
 from t0.tasks.vocabulary import check_vocabularies
 
-# The maximum number of records per task whose targets are measured before a run. Measuring this
-# many takes about a second.
+# The maximum number of records per task whose targets are measured before a run. Measuring them
+# takes about a second.
 MEASURED = 10_000
 _REQUESTS_AT_ONCE = 16
-# The subfolders of a data folder that become tasks. A task's name begins with its subfolder's name.
+# Subfolders of a data folder whose contents become tasks. A task's name begins with the name of its
+# subfolder.
 RECIPES = ("text", "sni", "qa", "mt")
 
 
 def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
-    """Returns the mixture or task called `name`.
+    """Returns the mixture or task with the name `name`.
 
     Raises:
       UserError: if there is no such mixture or task (the message has the closest names), or if its
@@ -195,7 +196,7 @@ def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) ->
     cache = task.cache_dir
     if use_cached and cache:
         return _read_number(f"{cache}/stats.{split}.json", "examples")
-    with contextlib.suppress(KeyError):  # `num_input_examples` may have only other splits
+    with contextlib.suppress(KeyError):  # `num_input_examples` may not have this split
         count = task.num_input_examples(split)
         if count is not None and math.isfinite(
             count
@@ -290,7 +291,7 @@ def _read_number(path: str, name: str) -> int:
 
 
 def open_data(data: DataSpec) -> TrainingData:
-    """Opens the data of a specification; tasks without a cache are read through SeqIO."""
+    """Opens the data of a specification. SeqIO reads tasks without a cache."""
 
     def live(task: TaskSpec, data: DataSpec) -> ExampleSource:
         return live_source(seqio.TaskRegistry.get(task.name), task, data)
@@ -366,7 +367,7 @@ def open_dataset_function(
 
     Args:
       train_dataset_fn: the dataset function that gin binds.
-      default_seed: the data's seed if gin binds none.
+      default_seed: the data's seed if gin does not bind a seed.
       **arguments: the arguments with which Mesh TensorFlow calls the function.
     """
 
@@ -458,11 +459,11 @@ def unread_caches(name: str, *, function: str) -> str | None:
       function: gin's name of the dataset function, whose `use_cached` is False.
 
     Returns:
-      the line; None if not all tasks are cached.
+      the line; None if a task is not cached.
     """
     tasks = seqio.get_subtasks(known_mixture(name))
-    # `all` stops at the first task without a cache. This matters because each lookup in a bucket
-    # takes a request.
+    # `all` stops at the first task without a cache. This saves requests, because each lookup in a
+    # bucket is a request.
     if not tasks or not all(task.supports_caching and task.cache_dir for task in tasks):
         return None
     return (
@@ -599,7 +600,7 @@ def _long_targets(task: seqio.Task, split: str, most: int) -> Iterator[str]:
     feature = task.output_features["targets"]
     measured = long = 0
     for record in itertools.islice(task.source.records(split), MEASURED):
-        # Training may draw any of an example's outputs, so all of them are measured.
+        # All outputs of an example are measured, because training may draw any of them.
         texts = record["outputs"] if "outputs" in record else [record["targets"]]
         room = most - int(feature.add_eos)
         measured += 1

@@ -42,7 +42,7 @@ def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
     room: list[list[int]] = []
     by_room: list[list[int]] = [
         [] for _ in range(limits[0] + 1)
-    ]  # the rows with this much room left
+    ]  # index: the room that is left in these rows
     nonempty = 0  # bit n: by_room[n] is not empty
     order = np.lexsort(tuple(-lengths[:, k] for k in reversed(range(lengths.shape[1]))))
     for number in order.tolist():

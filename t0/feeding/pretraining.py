@@ -117,7 +117,7 @@ class PretrainingSource:
     documents: Documents | CachedDocuments
     objective: ObjectiveSpec
     lengths: Mapping[str, int]
-    examples: None = None  # unknown before all documents are read
+    examples: None = None  # the number is unknown before all documents are read
     indexed: ClassVar[bool] = False
 
     def check_count(self) -> None:

@@ -39,7 +39,7 @@ class DeviceStep:
 
 
 class OneDevice:
-    """Our training step in its own TensorFlow session.
+    """Runs our training step in its own TensorFlow session.
 
     Args:
       run: the run on a slice.
@@ -101,7 +101,7 @@ class OneDevice:
 
 
 def training_spec(run: PodRun) -> TrainingSpec:
-    """Returns the training spec with which our loop runs, on one device, the run of a slice."""
+    """Returns the spec with which our loop trains on one device as `run` does on a slice."""
     return TrainingSpec.from_estimator_arguments(
         model_type=run.model_type,
         vocabulary=types.SimpleNamespace(vocab_size=run.vocabulary_size),

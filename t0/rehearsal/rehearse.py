@@ -51,7 +51,7 @@ _MODEL_TYPE = "bitransformer"
 _ENSEMBLES = ("run.ensemble_inputs", "Unitransformer.ensemble")
 # Gin macro -> its small size, which `shrink` rounds up to a multiple of the mesh.
 _SIZES = {"num_layers": 1, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 2}
-# Gin macro -> the name in layout rules of the dimension that it sets.
+# Gin macro -> the dimension that it sets, with its name in layout rules.
 _DIMENSIONS = {"d_model": "d_model", "d_ff": "d_ff", "d_kv": "d_kv", "num_heads": "heads"}
 _LENGTHS = {"inputs": 32, "targets": 16}
 _TOKENS = "serialize_num_microbatches.tokens_per_microbatch_per_replica"
@@ -219,10 +219,10 @@ class ShrunkRun:
 
 
 def shrink(run: PodRun, dimensions: Mapping[str, int]) -> ShrunkRun:
-    """Binds smaller sizes in gin, and reads the run again.
+    """Binds smaller sizes in gin, and reads the run from gin again.
 
     Args:
-      run: the run as configured.
+      run: the configured run, before it is made small.
       dimensions: the model's dimensions, name -> size, such as {"d_model": 1024, "heads": 16}.
 
     Raises:

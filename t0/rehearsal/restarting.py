@@ -4,9 +4,8 @@
     hashes = feed_with_restart(programs, batches_from, steps=30, kill_at=12)
     hashes[30][0]                       # the hash of the batch of step 30 on core 0
 
-The pod saves a checkpoint every few steps, as a run does. After it is stopped and restarted, it
-takes the steps after the last checkpoint again. Each of these steps must get the same batch as
-before.
+The pod saves a checkpoint every few steps. After it is stopped and restarted, it takes the steps
+after the last checkpoint again. Each of these steps must get the same batch as before.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from t0.rehearsal.virtual_pod import VirtualPod
 
 SAVE_EVERY = 5
 # A function that takes the number of completed steps, and opens the batches of the following steps.
-# The iterator returns, for each step, one batch per core.
+# The resulting iterator returns, for each step, one batch per core.
 BatchesFrom = Callable[[int], AbstractContextManager[Iterator[Sequence[Batch]]]]
 
 
@@ -75,7 +74,7 @@ def feed_with_restart(
 
     Args:
       program: the program that takes the steps.
-      batches_from: a function that opens the batches of the steps after a step.
+      batches_from: a function that opens the batches that follow a step.
       steps: the last step.
       kill_at: the step after which the program is stopped and restarted; None for an unbroken run.
 
@@ -127,7 +126,7 @@ def rehearse_restart(
 
     Args:
       run: the run on a slice, small enough for this machine.
-      batches_from: a function that opens the batches of the steps after a step.
+      batches_from: a function that opens the batches that follow a step.
       steps: the last step.
       kill_at: the step after which the pod is stopped and restarted; None for an unbroken run.
       hashes_file: the file for the hashes, with a line for each step and core; None for no file.

@@ -11,8 +11,8 @@ The program is the one that Mesh TensorFlow lowers for a TPU, with these changes
   takes the core's batch, reads the core's number, reads the core's slices of variables, draws
   random numbers, or reads a value of another copied node. All other nodes have the same value on
   every core, and exist only once.
-- The handle of a variable's slice is replaced by the handle of the core's own slice. The number of
-  the core (`TPUReplicatedInput`) is replaced by the number of the copy.
+- The handle of a variable's slice is replaced by the handle of the slice on the copy's core. The
+  number of the core (`TPUReplicatedInput`) is replaced by the number of the copy.
 - A collective is replaced by operations on the copies, in the order of the group assignment. A sum
   becomes `AddN` over the members' nodes. An exchange becomes splits and concatenations. The type of
   a sum does not change. (For groups of more than eight members, Mesh TensorFlow casts bfloat16 to
@@ -220,7 +220,7 @@ def _order_reads_and_writes(step: list[Any]) -> None:
 
 
 def _slices(lowered: LoweredRun) -> dict[str, list[str]]:
-    """Returns first core's handle -> all cores' handles, for the slices of each variable."""
+    """Returns the first core's handle -> all cores' handles, for each variable's slices."""
     rows = {}
     for laid_out in lowered.lowering.variables.values():
         names = [piece.handle.op.name for piece in laid_out.laid_out_tensor.one_slice._vars]

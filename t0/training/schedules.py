@@ -26,7 +26,7 @@ Scalar = Any
 
 
 class _PythonOperations:
-    """The operations that schedules need, with TensorFlow's names, but for Python numbers."""
+    """The operations that schedules need, for Python numbers, under TensorFlow's names."""
 
     minimum, maximum, cos = min, max, math.cos
 
