@@ -155,11 +155,12 @@ def examples(
     """Makes examples from documents.
 
     Args:
-      objective: the objective.
+      objective: the pretraining objective.
       lengths: feature -> maximum number of tokens, including EOS.
       documents: the documents' tokens.
       rng: the generator of all random numbers.
-      order: the order in which documents are used; None for the given order.
+      order: the indices of the documents, in the order in which to use them; None keeps the given
+        order.
 
     Returns:
       feature -> the examples' sequences.

@@ -44,7 +44,7 @@ class CachedRecords(Sequence[dict[str, Value]]):
       split: the split's name.
 
     Raises:
-      UserError: if the folder has no such split, or one of its files is missing.
+      UserError: if the folder does not have the split, or if a file of the split is missing.
     """
 
     def __init__(self, folder: str, split: str = "train") -> None:
@@ -63,12 +63,12 @@ class CachedRecords(Sequence[dict[str, Value]]):
         return self._ends[-1]
 
     def __getitem__(self, number: Any) -> Any:
-        """Returns one record as name -> value; for a slice, a list of records.
+        """Returns a record as name -> value. If `number` is a slice, returns a list of records.
 
         Integers are int64, floats are float32, and texts are a list of bytes.
 
         Raises:
-          IndexError: if there is no such record.
+          IndexError: if there is no record with this number.
           UserError: if a file cannot be read, or the record is damaged.
         """
         if isinstance(number, slice):
@@ -123,7 +123,7 @@ def _value(feature: bytes) -> Value:
 
 def _floats(content: bytes) -> Iterator[np.ndarray]:
     for _, packed in protobuf_wire.fields(content):
-        if isinstance(packed, int):  # an unpacked number
+        if isinstance(packed, int):  # a number that is not packed
             packed = struct.pack("<I", packed % 2**32)
         yield np.frombuffer(packed, "<f4")
 

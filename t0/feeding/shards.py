@@ -4,8 +4,8 @@
     find_checksums(files)       # ["yZRlqg==", ...]: the CRC-32C of each file, in base 64
 
 The caches of this project list the numbers of records and the checksums in the file `COMPLETED`.
-For other caches, the records are counted by reading their lengths. Checksums are those that the
-bucket reports, or are computed from the files.
+For other caches, the records are counted by reading their lengths. For other caches in a bucket,
+the bucket reports the checksums. For local files, they are computed.
 """
 
 import posixpath

@@ -26,7 +26,8 @@ _RECORDS_AT_ONCE = 4096
 # The number of files whose records are interleaved. The order of a cache's examples depends on this
 # number. So the data positions in checkpoints also depend on it.
 _FILES_IN_TURNS = 8
-# A record with more entries than this is treated like a record with another layout.
+# The maximum number of entries of a record with the common layout. A record with more entries
+# counts as a record with another layout.
 _MOST_ENTRIES = 256
 _FIELD_1, _FIELD_2, _FIELD_3 = 0x0A, 0x12, 0x1A
 _BYTES_LIST, _INT64_LIST = _FIELD_1, _FIELD_3
@@ -39,8 +40,8 @@ class Ragged(NamedTuple):
 
     Attributes:
       values: the tokens of all sequences, one sequence after another, int32.
-      ends: first a 0, then the index in `values` at which each sequence ends. Its shape
-        is [sequences + 1], int64.
+      ends: int64 [sequences + 1]. First a 0, then the index in `values` at which each sequence
+        ends.
     """
 
     values: np.ndarray
@@ -188,7 +189,8 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
     """Finds text features in `tf.train.Example` messages.
 
     Returns:
-      feature -> the bytes of each record's first value; None for a record without the feature.
+      feature -> a list with the bytes of each record's first value, or None for a record that does
+      not have the feature.
 
     Raises:
       ValueError: if a record is not a `tf.train.Example`.
@@ -255,7 +257,7 @@ def _read_entries(
       kind: the protocol buffer tag of the features' list type.
 
     Returns:
-      whether each entry has the common layout, and the offset at which it ends.
+      (for each entry, whether it has the common layout; the offset at which it ends).
     """
     size, inside = _varints(data, at + 1)
     end = inside + size
@@ -291,7 +293,7 @@ def _locate_packed(
     usual = (_bytes(data, at) == kind) & (inside + list_size == end)
     full = usual & (_bytes(data, inside) == _FIELD_1) & (packed + packed_size == end)
     if kind == _INT64_LIST:
-        full &= _bytes(data, end - 1) < 128  # the last integer is complete
+        full &= _bytes(data, end - 1) < 128  # only then, the last integer is complete
     empty &= usual | (at == end)
     return np.where(empty, end, packed), end, empty | full
 

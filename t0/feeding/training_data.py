@@ -1,6 +1,6 @@
 """Makes the packed batches of a training run, each with a position that a checkpoint can hold.
 
-    data = open_training_data(spec)              # spec: a DataSpec whose tasks are all cached
+    data = open_training_data(spec)              # spec: a DataSpec; all of its tasks are cached
     for batch, position in data.batches(16):
         ...                                      # position: the position of the next batch
     for batch, _ in data.batches(16, position):
@@ -43,7 +43,7 @@ class _Position:
       window: the number of the window.
       row: the number of the window's rows that were used.
       examples: the number of examples that were used so far.
-      tasks: task -> its state at the start of the window, for tasks that need one to continue.
+      tasks: task -> its state at the start of the window, for tasks that need a state to continue.
     """
 
     window: Annotated[int, Range(0, 2**24)]
@@ -70,7 +70,7 @@ class Filling:
 
 
 class TrainingData:
-    """Endless batches of a mixture.
+    """Makes endless batches of a mixture's examples.
 
     Args:
       mixture: an endless stream of examples.
@@ -78,7 +78,7 @@ class TrainingData:
       seed: the seed of the order of rows.
       pack: whether several examples share a row.
       ends_in_eos: the features whose rows must end in EOS if they are full.
-      window_rows: the number of rows whose examples are packed together.
+      window_rows: the number of rows that the examples of a window fill.
       spec: the specification of the data; None if there is no specification, such as in tests.
 
     Attributes:
@@ -226,7 +226,7 @@ class TrainingData:
         return [example for _ in range(self.draws) for example in self._mixture.take()]
 
     def window(self, number: int) -> Batch:
-        """Returns the packed rows of a window; all tasks must be cached as examples."""
+        """Returns the packed rows of a window. All tasks must be cached as examples."""
         return self._draw_window(number, {})
 
     def rows_in(self, examples: Sequence[Mapping[str, np.ndarray]], window: int) -> list[list[int]]:

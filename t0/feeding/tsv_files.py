@@ -1,4 +1,4 @@
-r"""Checks the TSV files of T5's `tsv_dataset_fn` before training, and unpacks compressed ones.
+r"""Checks the TSV files of T5's `tsv_dataset_fn` before training, and unpacks compressed files.
 
     with checked_tsv_files():
         dataset = tsv_dataset_fn(filename="pairs.tsv.gz", ...)
@@ -35,7 +35,7 @@ class TsvFile(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)  # a run opens its data several times
 def check_tsv_file(path: str) -> TsvFile:
-    """Reads a file once, and prints its number of examples.
+    """Checks a TSV file, and prints its number of examples. Each file is only read once.
 
     Args:
       path: the file. If its name ends in .gz, it is unpacked.

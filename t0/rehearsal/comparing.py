@@ -1,7 +1,7 @@
 """Compares training on a pod's virtual cores with training in our own loop on one device.
 
     comparison = compare_training(run, batches, steps=5)      # parse gin first
-    comparison.disagreements()           # one sentence for each difference; [] if they agree
+    comparison.disagreements()           # a clause for each difference; [] if both agree
 
 The comparison covers losses, gradients, weights and a checkpoint. Its two sides are the pod's
 virtual cores and our loop on one device. Both sides start from the same weights, which the pod's
@@ -128,7 +128,7 @@ class StepPair:
 class VariablePair:
     """The difference between both sides in one variable after the steps.
 
-    Optimizer slots are also variables.
+    A variable may also be a slot of the optimizer.
 
     Attributes:
       name: the name of the variable in checkpoints.
@@ -151,8 +151,8 @@ class CheckpointPair:
       device_loss: our loop's loss in the step after restoring.
       faults: variables that are missing in the checkpoint or differ after restoring, one clause
         each.
-      ranked: the scores of choices on both sides; None if no scoring program was built.
-      measured: the perplexity on both sides; None if no perplexity program was built.
+      ranked: the scores of choices on both sides; None if choices were not scored.
+      measured: the perplexity on both sides; None if perplexity was not measured.
     """
 
     pod_loss: float
@@ -204,7 +204,7 @@ class Comparison:
         differences = [
             f"{quantity} differs by {value:.1e}, more than {band:.0e}"
             for quantity, value, band in checks
-            if not value <= band  # this form is also true for nan
+            if not value <= band  # this form also reports a nan
         ]
         ranked = self.saved.ranked
         if ranked and not ranked.difference <= bands.scores:

@@ -62,7 +62,7 @@ def random_input(run: PodRun) -> InputFunction:
 
 @contextlib.contextmanager
 def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tuple[Batch, ...]]]:
-    """Opens the data of a run as the hosts of its slice would.
+    """Opens the data of a run in the same way as the hosts of its slice.
 
     Args:
       run: the run on a slice.
@@ -72,7 +72,7 @@ def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tupl
       an iterator that returns, for each step, one batch per core, in the order of physical cores.
 
     Raises:
-      UserError: if the data ends, or cannot be read.
+      UserError: if the data ends, or if it cannot be read.
     """
     graph = tf.Graph()
     with graph.as_default():
@@ -146,7 +146,7 @@ def _context(slice_: Topology) -> Any:
 
 
 def _remove_core_operations(graph_def: Any) -> Any:
-    """Removes devices and sends to cores from a graph, so that it runs on this machine."""
+    """Returns the graph without devices and without the operations that feed the cores."""
     local_nodes = [node for node in graph_def.node if node.op != _ENQUEUE]
     stripped = tf.GraphDef(node=local_nodes, library=graph_def.library, versions=graph_def.versions)
     for nodes in (stripped.node, *(function.node_def for function in stripped.library.function)):
@@ -194,8 +194,8 @@ def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[dict[str, np.ndarr
 def random_choices(run: PodRun, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Returns random inputs [inputs, length] and their choices [inputs, choices, length].
 
-    They are enough for one batch. The choices have different lengths. Each choice ends with EOS,
-    which padding follows.
+    They make up one batch. The choices have different lengths. Each choice ends with EOS, and then
+    has padding.
     """
     rng = np.random.default_rng(seed)
     choices = 2 if run.batch_sequences % 2 == 0 else 1
@@ -226,7 +226,7 @@ def check_mixture(flags: Any) -> Any:
 
 
 def vocabulary_size(vocabulary: Any) -> int:
-    """Returns the number of ids in the vocabulary. Inputs and targets must have equal numbers.
+    """Returns the number of ids in the vocabulary. Inputs and targets must have the same number.
 
     Raises:
       UserError: if the vocabularies of inputs and targets have different sizes.

@@ -18,9 +18,9 @@ random numbers, because each core of a TPU has a generator without a seed, and o
 depends on seed and step. So within `deterministic_uniform`, the uniform numbers for dropout depend
 only on their position in the tensor and on the index of the draw. They form a Weyl sequence. Each
 number is the fractional part of a sum. This sum grows by an irrational step along each dimension,
-and by another step with each draw of the program. The numbers are spread evenly over the interval
-from 0 to 1. All rows of a batch get equal numbers, because the microbatches of two programs may
-have different rows.
+and by another step with each draw of the program. The numbers are spread evenly between 0 and 1.
+All rows of a batch get equal numbers, because the microbatches of two programs may have different
+rows.
 """
 
 import contextlib
@@ -233,7 +233,7 @@ def replicas_equal(first: np.ndarray, second: np.ndarray) -> bool:
     """Returns whether a tensor has the same value on two cores.
 
     Integers must be equal bit for bit. Floats may differ by rounding, because the threads of this
-    machine split each sum in a different way every time. (The cores of a TPU all add in the same
+    machine split each sum in a different way every time. (On a TPU, all cores add in the same
     order.)
     """
     if first.tobytes() == second.tobytes():
@@ -242,7 +242,7 @@ def replicas_equal(first: np.ndarray, second: np.ndarray) -> bool:
     if rounding is None:
         return False
     a, b = first.astype(np.float64), second.astype(np.float64)
-    return bool(np.max(np.abs(a - b)) <= rounding * np.max(np.abs(a)))  # False if nan
+    return bool(np.max(np.abs(a - b)) <= rounding * np.max(np.abs(a)))  # False if a value is nan
 
 
 def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
@@ -361,7 +361,7 @@ class ReadingCores:
     def restore(self, prefix: str) -> None:
         """Restores a checkpoint as hosts do: runs the saver, then copies masters to slices.
 
-        The saver fills the masters, which are the values in checkpoints.
+        The saver fills the masters, whose values are in checkpoints.
         """
         for name in self._restore:
             operation = self.graph.get_operation_by_name(name)
@@ -374,7 +374,7 @@ class ReadingCores:
 
 
 def equal_on_cores(values: list[list[np.ndarray]]) -> bool:
-    """Returns whether all cores have the same values."""
+    """Returns whether the values are the same on all cores."""
     return all(
         np.array_equal(mine, first)
         for core in values

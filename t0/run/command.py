@@ -240,7 +240,7 @@ def _bind_flags(flags: Any, mode: str) -> None:
         if name.startswith("get_variable_dtype.") or name == "t0.score_eval.dtype":
             value = devices.activation_dtype(value).name
         gin.bind_parameter(name, value)
-        if mode == "eval" and name.startswith("get_variable_dtype."):  # for ranked tasks
+        if mode == "eval" and name.startswith("get_variable_dtype."):  # also for ranked tasks
             gin.bind_parameter("t0.score_eval.dtype", value)
     if flags.finetune_steps is not None or flags.epochs is not None:
         plan = train_steps.plan_steps(

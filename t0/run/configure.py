@@ -1,7 +1,7 @@
 """Configures the process for a command: modules, data folders, vocabulary, gin.
 
     prepare(flags)                  # the result of `config.flags.parse`
-    parsed = parse_gin(flags)       # gin has read the configuration
+    parsed = parse_gin(flags)       # now gin has the configuration
     reset()                         # restores the state of gin and the process
 
 gin only knows a name if the module that registers the name has been imported. So `register` imports
@@ -90,7 +90,7 @@ def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
 def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
     """Registers this project's names with gin, and parses the gin files and bindings in the flags.
 
-    If bindings are skipped, this is printed.
+    If bindings are skipped, a line lists them.
 
     Args:
       flags: the parsed flags, see `t0.config.flags`.

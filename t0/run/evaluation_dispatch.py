@@ -2,7 +2,7 @@
 
     tasks = configured_tasks()
     kinds_of(tasks)                  # {"rank": [...], "decode": [...], "perplexity": [...]}
-    check(tasks, lengths, on_tpu=False)          # UserError if a task can be evaluated in none of these ways
+    check(tasks, lengths, on_tpu=False)          # UserError if a task is of another kind
 
 | a task with | is | result |
 |---|---|---|
@@ -44,7 +44,7 @@ class EvaluationSettings:
       examples: the maximum number of examples per task. They are a random sample, with the same
         rows for all prompts of a dataset. For perplexity, they are the first examples. None for
         all.
-      tasks: the tasks to evaluate, instead of the mixture's.
+      tasks: the tasks to evaluate instead of the mixture's tasks.
       source: the checkpoint's origin, such as a hub name with its revision. It is recorded in
         results files.
       name: the checkpoint's name as the user typed it, for results and reports.
@@ -91,7 +91,7 @@ def configured_tasks() -> list[seqio.Task] | None:
 
 
 def kinds_of(tasks: Sequence[seqio.Task]) -> dict[str, list[seqio.Task]]:
-    """Returns the tasks by kind; the kind "" has the tasks that cannot be evaluated."""
+    """Returns kind -> tasks. The kind "" has the tasks that cannot be evaluated."""
     tasks_by_kind: dict[str, list[seqio.Task]] = collections.defaultdict(list)
     for task in tasks:
         tasks_by_kind[_find_kind(task)].append(task)
@@ -211,7 +211,7 @@ def select_examples(
 
     Args:
       dataset_fn: T5's dataset function of an evaluation.
-      names: the tasks; None for all.
+      names: the names of the tasks; None for all tasks.
     """
     settings = EvaluationSettings()
     max_examples = settings.examples
@@ -327,7 +327,7 @@ def torch_evaluation(arguments: Mapping[str, Any]) -> Any:
     settings = EvaluationSettings()
     if settings.engine != "torch":
         return None
-    from t0.run.torch_evaluation import TorchEvaluation  # that module imports this one
+    from t0.run.torch_evaluation import TorchEvaluation  # a circular import
 
     return TorchEvaluation(arguments, settings.device)
 

@@ -4,9 +4,9 @@
     plan["verdict"]["word"]                                  # "fits"
     print(plan_text(plan))
 
-The plan uses the same formulas as the PyTorch engine itself, which chooses its options with them
-(`t0.torch.memory`). It does not import PyTorch. It ignores communication between GPUs. With NVLink,
-most communication overlaps with computation. With other links, it may not.
+The plan uses the formulas in `t0.torch.memory`, with which the PyTorch engine chooses its options.
+It does not import PyTorch. It ignores communication between GPUs. With NVLink, most communication
+overlaps with computation. With other links, it may not.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Finds the input function of a configured run, which Mesh TensorFlow passes to TPUEstimator.
 
-    input_fn = input_function("train", arguments)       # the argument of estimator.train
+    input_fn = input_function("train", arguments)       # the argument of `estimator.train`
     host_graphs.foreign_operations(host_graphs.pipeline_graph(input_fn))    # {}
     check("train", arguments)                           # UserError if there are such operations
 
@@ -136,8 +136,8 @@ def dry_run_line(flags: Any) -> str:
       flags: the parsed flags of the command. gin must have been parsed.
 
     Returns:
-      a description of the data. Errors are described instead of raised. For example, the TPU's
-      hosts cannot read the data, or a task does not exist or is not cached.
+      a description of the data. If there is an error, it is described instead of raised. Examples
+      are data that the TPU's hosts cannot read, and a task that does not exist or is not cached.
     """
     try:
         return _check_dry_run(flags)

@@ -53,7 +53,7 @@ class ConfiguredRun:
     checkpoint: str | None = None
 
     def read(self) -> dict[str, Any]:
-        """Returns all arguments of `run`, as returned by `arguments.read`."""
+        """Returns all arguments of `run`; see `arguments.read`."""
         return run_arguments.read(self.arguments)
 
 
@@ -82,7 +82,7 @@ def local_parameters() -> dict[str, tuple[Any, str]]:
 
 
 def carry_out(run: ConfiguredRun) -> None:
-    """Performs a run."""
+    """Performs a configured run."""
     with (
         contextlib.ExitStack() as replaced,
         interruptible(_SAVED_RESULTS.get(run.mode, _NOTHING_SAVED)),

@@ -30,7 +30,7 @@ from t0.training.estimator import train_model
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
 DATASET_FUNCTIONS = {"train": "mesh_train_dataset_fn"}
 DATASET_FUNCTIONS |= dict.fromkeys(_EVALUATES, "mesh_eval_dataset_fn")
-# run.mode -> the parameter of `run` that holds the function which reads the data.
+# run.mode -> the parameter of `run` to which gin binds the function that reads the data.
 _READS = {"train": "run.train_dataset_fn"} | dict.fromkeys(_EVALUATES, "run.eval_dataset_fn")
 _READS["score_from_dataset"] = "score_from_dataset.score_dataset_fn"
 # Modes in which Mesh TensorFlow waits for new checkpoints if eval_checkpoint_step is None.
@@ -211,8 +211,8 @@ def check_run(
       mesh_shape: the shape of the run's mesh.
       checkpoint: the checkpoint to read in a mode other than training; None for the checkpoints in
         `model_dir`.
-      any_format: whether the engine of the run reads checkpoints in every format. If True, it also
-        reads the PyTorch engine's own checkpoints in `model_dir`.
+      any_format: whether the run's engine reads checkpoints in every format. If True, the engine
+        also reads the PyTorch engine's own checkpoints in `model_dir`.
 
     Returns:
       notes, one per line.
@@ -264,7 +264,7 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     if split != "train":
         raise UserError(f"training reads the split 'train', but run.dataset_split is '{split}'")
     latest = checkpoint_files.latest(model_dir)
-    if latest:  # Training resumes from this checkpoint and does not read init_checkpoint.
+    if latest:  # training resumes from it, and does not read init_checkpoint
         check_vocabulary(latest, vocabulary)
         check_sizes(latest)
         return []

@@ -39,7 +39,7 @@ class RowPredictionSettings:
     """The settings of `t0 predict`.
 
     Attributes:
-      rows: the file of rows; None if the run makes other predictions than those for rows.
+      rows: the file of rows; None if the run does not predict for the rows of a file.
       prompts: the folder with the model's recorded prompts.
       prompt: the name of the task whose prompt is used.
       engine: the engine that computes the predictions, "tensorflow" or "torch".

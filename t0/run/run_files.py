@@ -36,7 +36,7 @@ def model_dir(flag: str | None) -> str | None:
     if isinstance(macro, gin_config.ConfigurableReference):
         macro = bound("%MODEL_DIR")
     if macro is None or macro is gin.REQUIRED:
-        if flag is not None:  # for the files that read the macro
+        if flag is not None:  # for gin files that read the macro
             gin.bind_parameter("%MODEL_DIR", flag)
         return flag
     if not isinstance(macro, str) or not macro:

@@ -104,7 +104,7 @@ def run_spec(
 def _evaluation_fields(
     mode: str, arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> dict[str, Any]:
-    """Returns the fields of a specification that training does not have."""
+    """Returns the fields that specifications only have in modes other than training."""
     if mode == "score_eval":
         return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
     if mode == "infer":

@@ -24,8 +24,8 @@ def write_stream(folder: str, passed_arguments: Mapping[str, Any], steps: str | 
     Args:
       folder: the folder, local or `gs://`.
       passed_arguments: the arguments that the command passes to Mesh TensorFlow's `run`.
-      steps: the first and the last step, such as "1-100", in the numbers of checkpoints; None for
-        all steps of the run.
+      steps: the first and the last step, such as "1-100". Steps have the same numbers as
+        checkpoints. None for all steps of the run.
 
     Raises:
       UserError: if the data is not cached, or if the run does not have these steps.

@@ -1,7 +1,7 @@
 """Evaluates with PyTorch instead of TensorFlow, for `t0 eval` and mode `eval`.
 
     choose_engine("auto", "auto")           # "torch" if PyTorch sees a GPU, else "tensorflow"
-    engine = TorchEvaluation(arguments, "auto")         # the model that gin configures
+    engine = TorchEvaluation(arguments, "auto")         # gin's model
     engine.make_scorer("float32")       # a `ranking.ChoiceScorer` and `perplexity.HeldOutModel`
     engine.make_generator(dtype="float32", method=method)
 
@@ -54,7 +54,7 @@ def choose_engine(engine: str, device: str) -> str:
 
 
 def uses_gpu(device: str) -> bool:
-    """Returns whether the engine "torch" would compute on a GPU."""
+    """Returns whether the engine "torch" computes on a GPU if its device is `device`."""
     from t0.torch import world
 
     return world.find_device(device).type == "cuda"

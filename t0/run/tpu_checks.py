@@ -147,7 +147,7 @@ def _node_faults(machine: Machine) -> Iterator[str]:
 
 
 def examine(tpu: str, *, zone: str | None, project: str | None) -> tuple[Machine, list[str]]:
-    """Returns the facts and the faults of this machine and its TPU, without TensorFlow.
+    """Returns the facts and faults of this machine and its TPU. Does not import TensorFlow.
 
     Args:
       tpu: the value of --tpu.
@@ -223,7 +223,7 @@ def check_run(
 
 
 def _mesh_faults(kind: str, mesh_cores: int | None) -> Iterator[str]:
-    """Yields a fault if the mesh and the slice `kind`, such as "v3-32", differ in their cores."""
+    """Yields a fault if the mesh and the slice (`kind`, such as "v3-32") have different sizes."""
     if mesh_cores is None or kind not in SLICES:
         return
     cores = topology(kind).cores

@@ -18,14 +18,14 @@ from t0.training import resume_file
 
 @dataclasses.dataclass(frozen=True)
 class PlannedSteps:
-    """The step to stop at, and a sentence that explains it."""
+    """The step at which a run stops, and a sentence that explains it."""
 
     last: int
     explanation: str
 
 
 def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | None) -> PlannedSteps:
-    """Returns the absolute step at which the configured run ends.
+    """Returns the step at which the configured run ends, counted from the start of pretraining.
 
     Args:
       model_dir: the run's model directory. A resumed run counts from its first step.

@@ -1,4 +1,4 @@
-"""Evaluates models from transformers that are not T5s with PyTorch, for `t0 eval`.
+"""Evaluates models of the package transformers with PyTorch, for `t0 eval`. T5s are excluded.
 
     evaluate("/models/bart", "/models/bart", WholeEvaluation("out", "bart", names))
 
@@ -51,8 +51,8 @@ from t0.scoring.records import (
 from t0.scoring.results import WITHOUT_EOS
 
 _STEP = 0  # the recorded step, because the model is not a checkpoint of a run
-# The maximum number of tokens of a decoded text (MAX_DECODE_LENGTH of runs/eval.gin). The maximum
-# number of tokens of a window, into which a long text is split to measure its perplexity.
+# The maximum number of tokens of a decoded text (MAX_DECODE_LENGTH of runs/eval.gin), and of a
+# window. To measure its perplexity, a long text is split into windows.
 _MOST_DECODED, _MOST_MEASURED = 128, 1024
 _TOKENIZED = [seqio.preprocessors.append_eos, seqio.preprocessors.append_eos_after_trim]
 _AT_ONCE = 512  # the number of texts that are sorted by length and batched together
@@ -379,7 +379,7 @@ def _split_steps(task: seqio.Task) -> tuple[list[Any], list[Any]]:
 
 
 def _open_caches(evaluation: WholeEvaluation) -> None:
-    """Registers the caches with SeqIO, and checks that they are not stale."""
+    """Registers the caches with SeqIO, and checks that all of them are current."""
     if evaluation.cache_dirs:
         seqio.add_global_cache_dirs(list(evaluation.cache_dirs))
         flags = {"module_import": evaluation.modules, "data_dir": evaluation.data_dirs}

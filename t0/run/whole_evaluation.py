@@ -43,8 +43,9 @@ class WholeEvaluation:
         truncated. In this case, a text that is too long is an error.
       examples: the maximum number of examples per task; None for all.
       batch_tokens: the maximum number of tokens per batch; None for this machine's default.
-      cache_dirs: folders with cached tasks; empty to render and tokenise during evaluation.
-      allow_stale_cache: whether to read caches whose prompts or data have changed.
+      cache_dirs: folders with cached tasks. If empty, tasks are rendered and tokenised during
+        evaluation.
+      allow_stale_cache: whether to read a cache if its prompts or data have changed since.
       modules: the modules that register the tasks.
       data_dirs: folders with datasets.
       activations: the type of activations.

@@ -74,7 +74,7 @@ def apply(
 
 
 class _AdafactorStep(mtf.Operation):
-    """Assigns a variable and its slots.
+    """The operation that assigns new values to a variable and its slots.
 
     The outputs are the gradient's sum of squares and the variable's sum of squares.
 

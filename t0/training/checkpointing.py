@@ -80,7 +80,7 @@ def repair_latest_checkpoint_file(model_dir: str) -> list[str]:
 
 
 def is_finished(model_dir: str, train_steps: int) -> bool:
-    """Returns whether the run has reached its last step, and prints a line if it has."""
+    """Returns whether the run has reached its last step. If it has, prints a line."""
     done = steps_done(model_dir)
     if done >= train_steps:
         say(finished_line(model_dir, done, train_steps))
@@ -186,7 +186,7 @@ class Checkpoints:
         return resume
 
     def assign(self, name: str, value: np.ndarray) -> None:
-        """Sets the variable called `name` to `value`."""
+        """Sets the variable with the name `name` to `value`."""
         variable = self._variables[name]
         kind = variable.dtype.base_dtype.as_numpy_dtype
         initial = variable.initializer.inputs[1]
@@ -284,11 +284,11 @@ def _upload(pairs: Sequence[Sequence[str]]) -> None:
 
 
 def _tidy_bucket(model_dir: str, step: int) -> None:
-    """Removes files that a killed run left in a bucket, while it uploaded or saved this step."""
+    """Removes incomplete checkpoints that killed runs left in a bucket, and the index of `step`."""
     names = paths.list_names(model_dir)
     whole = {name.removesuffix(".index") for name in names if name.endswith(".index")}
-    # Only this project's checkpoints have a resume state. Files without a resume state and without
-    # an index are kept, because other programs may have written them.
+    # Only this project's checkpoints have a resume state. Other incomplete checkpoints are kept,
+    # because other programs may be writing them.
     ours = {name.removesuffix(".resume.npz") for name in names if name.endswith(".resume.npz")}
     again = os.path.basename(checkpoint_files.checkpoint_path(model_dir, step))  # noqa: PTH119
     for name in names:

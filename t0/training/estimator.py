@@ -58,15 +58,15 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
 
     Args:
       estimator: Mesh TensorFlow's TPUEstimator.
-      vocabulary: passed to `train_dataset_fn`.
-      sequence_length: feature -> its packed length in tokens.
+      vocabulary: the vocabulary that is passed to `train_dataset_fn`.
+      sequence_length: feature -> the length of a packed sequence in tokens.
       batch_size: the number of sequences of the global batch.
       train_dataset_fn: a function that returns a dataset of packed or padded examples. Training
         repeats this dataset.
       train_steps: the step to stop at, counted from the start of pretraining.
       ensemble_inputs: the number of models of an ensemble in which each model has its own inputs,
         or None.
-      dataset_split: passed to `train_dataset_fn`.
+      dataset_split: the split that is passed to `train_dataset_fn`.
       skip_seen_data: whether a restarted run skips the batches that it has already read.
       seen_data_init_step: the step from which the skipped batches are counted.
       checkpoint_input_pipeline: whether checkpoints hold the state of TensorFlow's iterator.
@@ -261,7 +261,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
         """
         values = {name: value.item() for name, value in run_values.results.items()}
         # The global step is read after the training step. If both were fetched in one call, the
-        # value could be that before or that after the increment.
+        # value could be from before or from after the increment.
         step, before = int(run_context.session.run(self._step)), self.last_step
         self.last_step = step
         if not math.isfinite(values["loss"]):
@@ -291,7 +291,7 @@ def _summarised(tag: str) -> tf.Tensor | None:
 
 
 class _ConfigHook(tf.estimator.SessionRunHook):
-    """Replaces the operative config that Mesh TensorFlow's hook has written by our two files."""
+    """Writes our two operative config files instead of the one from Mesh TensorFlow's hook."""
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir: str | None = model_dir
@@ -314,10 +314,10 @@ class _StopHook(tf.estimator.SessionRunHook):
 
     Args:
       limit: the time limit of the run.
-      received_signal: a function that returns the signal that has arrived, or None.
+      received_signal: a function that returns the signal that has arrived; None if there is none.
 
     Attributes:
-      signalled: the signal that stopped training, or None.
+      signalled: the signal that stopped training; None if no signal did.
       over: whether the time limit stopped training.
     """
 

@@ -3,10 +3,10 @@
     evaluation = Evaluation(spec, data, options, graph=graph, session=session)
     evaluation.measure(500, last=False)     # {"validation_loss": 2.31, "eval/accuracy": 41.0, ...}
 
-Both evaluations use the weights in the training session without dropout. Every time, they use the
-same examples. The held-out loss has the same fields as a training step, with the prefix
-`validation_`. A further field is `validation_perplexity`, e to the power of the nats per target
-token.
+There are two evaluations: the held-out loss and the task metrics. Both use the weights in the
+training session without dropout. Both use the same examples every time. The held-out loss has the
+same fields as a training step, with the prefix `validation_`. A further field is
+`validation_perplexity`, e to the power of the nats per target token.
 
     tasks = read_tasks("t0_train", "validation", lengths, examples=64, use_cached=True)
     task_fields(tasks, ModelInTraining(spec, graph, session))
@@ -42,7 +42,7 @@ from t0.training.metric_values import MetricValues, check_names
 from t0.training.recorder import PREFIX, step_fields
 from t0.training.stepping import LoopOptions
 
-# A lowered program: (name -> placeholder, the result's tensor).
+# A lowered program: (name -> placeholder, tensor of the result).
 _Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]
 
 
@@ -154,7 +154,7 @@ class TaskMetrics:
 
     Attributes:
       mixture_or_task_name: the mixture or task to evaluate; None for the training mixture.
-      split: the split to evaluate on. Tasks that do not have it are skipped.
+      split: the split to evaluate on. Tasks without this split are skipped.
       examples: the number of examples of each task, from the start of the split. In rank
         evaluation, this is a number of records, and each choice is one record.
       use_cached: whether to read the tasks' caches; None for the same setting as the training data.

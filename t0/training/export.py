@@ -45,7 +45,7 @@ def check(folder: str, *, vocabulary: Any) -> None:
 
 
 def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
-    """Writes the last checkpoint and the tokenizer files into a new folder, and reports this.
+    """Writes the last checkpoint and the tokenizer files into a new folder, and prints a line.
 
     Args:
       folder: the folder to write, which must not exist.

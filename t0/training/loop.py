@@ -3,9 +3,9 @@
     train(spec, data, LoopOptions(train_steps=12_200, seed=0))
 
 `train` builds the graph. It fills the variables from the latest checkpoint, from an initial
-checkpoint (a warm start), or at random. It then compares the configuration with the one recorded in
-the model directory. `t0.training.stepping` runs the training loop, and writes a checkpoint before
-the first step if there is none.
+checkpoint (a warm start), or at random. It then compares the configuration with the configuration
+recorded in the model directory. `t0.training.stepping` runs the training loop, and writes a
+checkpoint before the first step if there is none.
 """
 
 import re
@@ -43,8 +43,8 @@ from t0.training.stopping import TimeLimit
 from t0.training.warm_start import warm_start
 
 Data = TrainingData | DatasetBatches
-# On a TPU, TensorFlow's estimator trains instead of this loop. It supports only `train_steps`,
-# `log_every_steps` and `max_hours`.
+# The options that also have an effect on a TPU, where TensorFlow's estimator trains instead of this
+# loop, are `train_steps`, `log_every_steps` and `max_hours`.
 LoopOptions = gin.external_configurable(
     stepping.LoopOptions, "train_loop", module="t0", denylist=["train_steps"]
 )
@@ -157,8 +157,8 @@ class _Session:
         with graph.graph.as_default():
             self._session.run(tf.global_variables_initializer())
         if self._spec.init_checkpoint:
-            # If only some variables are trained, such as T5's task adapters, these may be missing
-            # in the checkpoint.
+            # If only some variables are trained, such as T5's task adapters, the checkpoint may not
+            # have these variables.
             trained = self._spec.variable_filter
             new = [trained] if isinstance(trained, str) else []
             yield from warm_start(

@@ -5,7 +5,7 @@ the logits. `computed_in_float32` makes the model compute the same loss in float
 not split the vocabulary, two functions compiled by XLA compute the loss and its gradient. Otherwise
 they are computed with Mesh TensorFlow's own formula.
 
-Legend: V vocabulary, [...] the batch and length dimensions.
+Legend: V is the size of the vocabulary. [...] are the batch and length dimensions.
 
     with computed_in_float32(model, mesh_impl) as sums:
         _, loss = model.call_simple(inputs, targets, compute_loss=True)

@@ -7,10 +7,10 @@
     values.numbers              # {"em": 81.2, "f1": 88.0, "by/length": 79.0}
     values.others               # {"first": "str"}: not in the results files
 
-A metric may return values of other types, because SeqIO's evaluator accepts `seqio.metrics.Scalar`,
-`Text`, `Histogram`, `Image`, arrays and more. The original T5 code accepts only numbers. In this
-module, a `Scalar` counts as a number. Values of other types are skipped, and their names are
-listed. The names in nested dictionaries are joined with "/".
+The original T5 code only accepts metrics whose values are numbers. SeqIO's evaluator also accepts
+`seqio.metrics.Scalar`, `Text`, `Histogram`, `Image`, arrays and other types. In this module, a
+`Scalar` counts as a number. Values of other types are skipped, and their names are listed. The
+names in nested dictionaries are joined with "/".
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class MetricValues:
         """Adds the values that a metric returned, and returns those that are numbers.
 
         Raises:
-          UserError: if another metric has returned a value with the same name.
+          UserError: if another metric has already returned a value with the same name.
         """
         added = {}
         for name, value in _flat(returned, _name_of(metric)):

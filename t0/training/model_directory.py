@@ -12,7 +12,7 @@ locks, there is no lock.
 
 `configuration.json` holds gin's values as text. If a run is started again, it compares its current
 values with the recorded values. `t0.training.checkpointing` registers `Keep` with gin, as
-`keep_checkpoints`. Both engines use this module, which needs neither TensorFlow nor gin.
+`keep_checkpoints`. Both engines use this module. It needs neither TensorFlow nor gin.
 """
 
 import contextlib
@@ -59,8 +59,8 @@ def lock(model_dir: str, busy: Callable[[str, str], str] | None = None) -> Itera
 
     Args:
       model_dir: the directory, which is created if necessary.
-      busy: a function that returns the error message, from the name of the other process and the
-        advice to end it; None for the message of training runs.
+      busy: a function that returns the error message. Its arguments are the name of the other
+        process and the advice to end it. None for the message of training runs.
 
     Raises:
       UserError: if another process uses the directory. The message names the process.
@@ -189,8 +189,8 @@ class Keep:
     """The rule that decides which checkpoints are retained; gin: `keep_checkpoints.NAME`.
 
     Attributes:
-      last: the number of latest checkpoints to retain (`run.keep_checkpoint_max`); None retains
-        all.
+      last: the number of latest checkpoints to retain (`run.keep_checkpoint_max`); None to retain
+        all checkpoints.
       every_steps: a number of steps. Checkpoints whose step is a multiple of it are also retained.
         None for no such checkpoints.
       best_by: an evaluation metric, such as "validation_loss" or "eval/accuracy". If it is set, a

@@ -1,4 +1,4 @@
-"""Defines optimizers that gin can bind to `run.optimizer`, in addition to Mesh TensorFlow's.
+"""Defines optimizers that gin can bind to `run.optimizer`, in addition to those of Mesh TensorFlow.
 
     run.optimizer = @t0.AdamWOptimizer
     AdamWOptimizer.weight_decay_rate = 0.01
@@ -28,7 +28,7 @@ class Updates:
 
     Attributes:
       operations: the assignments, as operations of Mesh TensorFlow.
-      gradient_square: scalar, the sum of the squared gradients before any clipping.
+      gradient_square: scalar, the sum of the squared gradients before clipping.
       weight_square: scalar, the sum of the squared weights before the update.
     """
 

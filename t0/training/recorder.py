@@ -7,10 +7,10 @@
 A line is printed every few seconds. If `-v=0` or `train_loop.log_every_steps` is set, every record
 gets a line. With `-v=0`, a line shows all fields of `_SHOWN`. `metrics.jsonl` has the same numbers:
 
-- `loss_per_token`: nats per target token. The line calls it "loss". In the line, "held-out" is the
-  nats per target token of the last validation.
+- `loss_per_token`: nats per target token. The line calls it "loss". In the line, "held-out" means
+  the nats per target token of the last validation.
 - `token_accuracy_without_eos`: the accuracy in the line, which does not count EOS tokens.
-  `token_accuracy` counts them.
+  `token_accuracy` also counts EOS tokens.
 - `loss`: Mesh TensorFlow's loss, which the line calls "T5 loss". This is the sum of nats and z-loss
   over the target tokens, divided by the number of target positions (with padding).
 - `tokens_per_second`: the speed in positions of the batch, including padding.
@@ -23,11 +23,12 @@ speed is known, `Recorder.first_pace` prints the expected duration.
     with EventFile("/models/tiny/validation_eval", suffix=".1000") as events:
         events.add(1_000, {"eval/super_glue_rte_must_be_true_score_eval/accuracy": 54.15})
 
-An event file is a TFRecord file of `tensorflow.Event` messages. The first message names the
-format's version. The file is created when the first event is added. Its name has TensorFlow's form,
-and contains the second in which the file was created. Objects in a bucket can only be written as a
-whole. So for a bucket, the file grows in a temporary folder, and `publish` copies it. If two files
-are created in the same folder of a bucket in the same second, they must have different suffixes.
+An event file is a TFRecord file of `tensorflow.Event` messages. The first message contains the
+version of the format. The file is created when the first event is added. Its name has TensorFlow's
+form, and contains the second in which the file was created. Objects in a bucket can only be written
+as a whole. So for a bucket, the file grows in a temporary folder, and `publish` copies it. If two
+files are created in the same folder of a bucket in the same second, they must have different
+suffixes.
 
 For local paths, this module does not need TensorFlow, so every engine can use it.
 """
@@ -53,7 +54,8 @@ from t0.files.tfrecord import framed
 from t0.files.untrusted import parsed_json
 
 METRICS_FILE = "metrics.jsonl"
-# A task's metric has the field PREFIX<task>/<metric>. Its mean over tasks has PREFIX<metric>.
+# A task's metric has the field PREFIX<task>/<metric>. The mean over tasks has the field
+# PREFIX<metric>.
 PREFIX = "eval/"
 # The number of seconds after which metrics are written to a bucket, unless a checkpoint is saved
 # earlier.
@@ -245,7 +247,7 @@ class Recorder:
             self._events = EventFile(model_dir, restarted_at=start + 1 if start else None)
 
     def progress(self, step: int, fields: Mapping[str, float]) -> None:
-        """Records the fields of a training step, and prints a line if one is due."""
+        """Records the fields of a training step, and prints a line if a line is due."""
         now = time.monotonic()
         paced = dict(fields)
         if self._mark is not None and step > self._mark.step:

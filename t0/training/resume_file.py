@@ -4,11 +4,11 @@
     write(path, {"began": 0, "seed": 0, "position": position, "own": [100]})
     record(path)["began"]            # 0; record() is None if another loop saved it
     with open_arrays(path) as content:
-        record_in(content)           # the whole record, checked; content also has the arrays
+        record_in(content)           # the whole record; its fields are checked
 
 The record is JSON in a numpy archive:
 
-    began      the step at which training began: that of the initial checkpoint, or 0
+    began      the step at which training began: 0, or the step of the initial checkpoint
     seed       the seed of the data's order, dropout and initial weights
     position   the position in the data, the numbers of a window and a row; None at the beginning
     own        the steps of the checkpoints that this run wrote, which it may delete
@@ -136,12 +136,13 @@ def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray)
     Args:
       content: the mapping that `open_arrays` yields.
       key: Mesh TensorFlow's name of the weight, "/", and the number of the slice. If the file does
-        not have this slice, slice 0 is used. In this case, the checkpoint may have been written on
+        not have this slice, slice 0 is used. This is right for a checkpoint that was written on
         fewer devices, each of which held the whole weight.
       nearest: the slice as read from the checkpoint, converted to float32.
 
     Raises:
-      ValueError, LookupError: if the file has no usable slice, or a slice with another shape.
+      ValueError, LookupError: if the file has neither this slice nor slice 0, or if the shape
+        differs.
     """
     if f"low/{key}" not in content and f"wide/{key}" not in content:
         key = f"{key.rpartition('/')[0]}/0"
@@ -236,7 +237,7 @@ def check_record(resume: Mapping[str, Any], *names: str) -> None:
 def open_arrays(
     checkpoint: str, *faults: type[Exception]
 ) -> Iterator[Mapping[str, np.ndarray] | None]:
-    """Yields the arrays of a checkpoint's resume file, or None if there is no such file.
+    """Yields the arrays of a checkpoint's resume file, or None if the checkpoint has no such file.
 
     Args:
       checkpoint: the checkpoint's path without its ending.

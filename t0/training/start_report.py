@@ -31,7 +31,7 @@ class RunSize:
 
     Attributes:
       rows: the number of sequences of a global batch.
-      lengths: feature -> its length in tokens.
+      lengths: feature -> the length of its sequences in tokens.
       parameters: the number of the model's weights; 0 if it is unknown.
     """
 
@@ -67,7 +67,7 @@ class Memory:
 def lines(
     first: int, last: int, size: RunSize, *, microbatches: int, memory: str, data: Any
 ) -> list[str]:
-    """Returns the lines for the start of a run.
+    """Returns the lines to print at the start of a run.
 
     Args:
       first: the step from which the run continues; 0 for a new run.

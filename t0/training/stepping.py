@@ -10,7 +10,7 @@ The loop ends if
 - the run has completed its steps,
 - the time limit is reached,
 - early stopping applies,
-- SIGTERM or Ctrl-C arrived (the loop then saves, and exits with `PREEMPTED` or 130), or
+- SIGTERM or Ctrl-C has arrived (the loop then saves, and exits with `PREEMPTED` or 130), or
 - the loss is not finite.
 
 If several processes train together, all of them run the same steps and make the same decisions.
@@ -51,7 +51,7 @@ class Engine(Protocol):
     """Computes the steps, evaluations and checkpoints of a run."""
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Runs one step, and returns name -> value, as `recorder.step_fields` needs them."""
+        """Runs one step, and returns the values for `recorder.step_fields` as name -> value."""
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
         """Runs the evaluations that are due (all of them if `last`), and returns their fields."""
@@ -104,16 +104,16 @@ class LoopOptions:
       validation_batches: the number of batches of a validation.
       evaluate_every_steps: the number of steps between two evaluations with the tasks' metrics,
         which `task_metrics` configures.
-      stop_after_evaluations: the number of evaluations for early stopping. If this number of
-        evaluations in a row do not improve the metric `keep_checkpoints.best_by` (default:
-        "validation_loss"), the run ends.
+      stop_after_evaluations: the number of evaluations for early stopping. The run ends if the
+        metric `keep_checkpoints.best_by` (default: "validation_loss") does not improve in this
+        number of evaluations in a row.
       max_hours: the maximum training time in hours, added up over all starts of the run. When it is
         reached, the run saves and ends normally. It does not change learning rate schedules, which
         end at `train_steps`.
       unfilled_variables: regular expressions that match the names of variables which may be missing
         in `run.init_checkpoint`.
-      allow_config_change: whether the run may continue with another configuration than the one
-        recorded in its model directory.
+      allow_config_change: whether the run may continue if its configuration differs from the
+        configuration recorded in its model directory.
     """
 
     train_steps: Count
@@ -223,7 +223,7 @@ class Stepping:
 
     @property
     def finished(self) -> bool:
-        """Returns whether all steps are done, and prints a line if they are."""
+        """Returns whether all steps are done. If they are, prints a line."""
         step, total = self._step, self._options.train_steps
         if step >= total:
             self._print(finished_line(self._model_dir, step, total))

@@ -45,8 +45,8 @@ class BestEvaluation:
     Args:
       metric: the metric's name, such as "validation_loss" or "eval/accuracy"; None for no metric.
       smaller_is_better: whether a smaller value is better; None to decide by the metric's name.
-      patience: the number of evaluations for early stopping. If this number of evaluations in a row
-        have no better value, the run ends. None for no early stopping.
+      patience: the number of evaluations for early stopping. The run ends if the value does not
+        improve in this number of evaluations in a row. None for no early stopping.
     """
 
     def __init__(
@@ -155,8 +155,8 @@ class TimeLimit:
         """Returns whether the limit will be reached before the next steps and checkpoint are done.
 
         Args:
-          next_seconds: the seconds that the previous steps and checkpoint took. The next ones are
-            assumed to take up to 1.5 times as long.
+          next_seconds: the seconds that the previous steps and checkpoint took. The next steps and
+            checkpoint may take up to 1.5 times as long.
         """
         return self.hours is not None and self.seconds + 1.5 * next_seconds >= self.hours * 3600
 
@@ -192,8 +192,8 @@ def watched_signals(
 ) -> Iterator[Callable[[], signal.Signals | None]]:
     """Yields a function that returns the signal that has arrived, SIGTERM or SIGINT, or None.
 
-    SIGINT is the signal of Ctrl-C. While the context is open, neither signal ends the process. The
-    exception is a second Ctrl-C, which does.
+    SIGINT is the signal of Ctrl-C. While the context is open, SIGTERM and a first Ctrl-C do not end
+    the process. A second Ctrl-C ends it.
 
     Args:
       prints: whether this process prints a line when it receives Ctrl-C.
@@ -223,7 +223,7 @@ def watched_signals(
     watched = (signal.SIGTERM, signal.SIGINT)
     try:
         before = {number: signal.signal(number, handle) for number in watched}
-    except ValueError:  # not the main thread, so the signals cannot be handled here
+    except ValueError:  # only the main thread can handle signals
         yield lambda: None
         return
     try:

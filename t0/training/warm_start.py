@@ -3,8 +3,8 @@
     for line in warm_start(checkpoints, graph, "/models/t5/model.ckpt-1000000"):
         print(line)      # restored 190 of 190 variables from /models/t5/..., step 1,000,000
 
-If the checkpoint has no value for a variable of the model, an error is raised. The user can list
-variables that may keep their random values.
+Every variable of the model needs a value in the checkpoint. Otherwise, an error is raised. The user
+can list exceptions, which may keep their random values.
 """
 
 import re
