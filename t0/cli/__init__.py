@@ -1,5 +1,6 @@
 """The commands: `seqio_cache_tasks`, `t5_mesh_transformer` and `t0 <verb>`.
 
-Each module here parses its flags and makes one call into another package of t0. A verb's module is
-imported only when its verb is chosen, so `t0 --help` and `t0 doctor` run without TensorFlow.
+Each module parses the flags of a command, and then calls another package of t0. The module of a
+verb is only imported if the user types this verb. So `t0 --help` and `t0 doctor` run without
+TensorFlow.
 """

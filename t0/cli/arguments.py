@@ -13,18 +13,18 @@ from typing import Any
 
 
 class JoinedList(argparse.Action):
-    """Joins the values of all occurrences with commas; argparse would keep only the last."""
+    """Joins the values of a repeated flag with commas, because argparse keeps only the last."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
-        """Adds the value of one occurrence. The first occurrence replaces the default."""
+        """Adds the value of one occurrence of the flag. The first value replaces the default."""
         before = getattr(namespace, self.dest)
         first = not before or before is self.default
         setattr(namespace, self.dest, values if first else f"{before},{values}")
 
 
-# Name -> keywords of `add_argument`.
+# Name of an argument -> keywords for `add_argument`.
 _SHARED: dict[str, dict[str, Any]] = {
     "data_dir": {"action": "append", "help": "a folder with your own datasets (T0_DATA_DIR)"},
     "skip_bad_rows": {
@@ -44,13 +44,13 @@ _SHARED: dict[str, dict[str, Any]] = {
 
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Adds shared arguments by their names. Each one has the same meaning in every command."""
+    """Adds the shared arguments `names`. An argument has the same meaning in every command."""
     for name in names:
         parser.add_argument(f"--{name}", **_SHARED[name])
 
 
 def apply_shared(args: argparse.Namespace) -> None:
-    """Sets the data folders from --data_dir, and whether bad rows are skipped."""
+    """Applies the shared flags --data_dir and --skip_bad_rows to this process."""
     if getattr(args, "data_dir", None):
         from t0.sources import set_data_dirs
 
@@ -62,15 +62,16 @@ def apply_shared(args: argparse.Namespace) -> None:
 
 
 def apply_starter_folder(args: argparse.Namespace, name: str) -> Any:
-    """Takes the data folder and the vocabulary from a starter folder, if no flags set them.
+    """If no flags set the data folder and the vocabulary, takes them from a starter folder.
 
     Args:
       args: the arguments of a command.
-      name: the argument that may be a path in a starter folder. If it names the folder itself, it
-        becomes a regular expression of the folder's tasks.
+      name: the name of the argument whose value may be a path in a starter folder. If the value is
+        the starter folder itself, it is replaced by a regular expression that matches the folder's
+        tasks.
 
     Returns:
-      the settings of the starter folder, or None.
+      the settings of the starter folder; None if the path is not in a starter folder.
     """
     from t0.config.starter_settings import find_starter_folder
 
@@ -86,17 +87,17 @@ def apply_starter_folder(args: argparse.Namespace, name: str) -> Any:
 
 
 def split_list(text: str | None) -> list[str]:
-    """Returns the values of a comma-separated list; empty values are left out."""
+    """Returns the values of a comma-separated list, without empty values."""
     return [value.strip() for value in (text or "").split(",") if value.strip()]
 
 
 def make_working_directory_importable() -> None:
-    """Lets --module_import and gin's `import` find modules in the working directory.
+    """Makes modules in the working directory importable, for --module_import and gin's `import`.
 
-    Python itself searches that folder for scripts and `python -m`, but not for installed commands.
-    The working directory comes after all installed packages, because a folder in it may have the
-    name of a package, such as gin or datasets.
+    Python searches the working directory for `python -m`, but not for installed commands. Here, the
+    working directory is searched after all installed packages, because a folder in it may have the
+    same name as a package, such as gin or datasets.
     """
-    working_directory = os.getcwd()  # noqa: PTH109 (as Python's own entries are written)
+    working_directory = os.getcwd()  # noqa: PTH109 (in the form of Python's own entries)
     if not {working_directory, ""} & set(sys.path):
         sys.path.append(working_directory)

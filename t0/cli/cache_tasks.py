@@ -3,7 +3,8 @@
     seqio_cache_tasks --tasks=t0_train --output_cache_dir=/data/cache --module_import=t0.seqio_tasks
     seqio_cache_tasks --output_cache_dir=reviews/cache        # in a folder that `t0 init` wrote
 
-It accepts all flags of SeqIO's command of the same name, with the same meaning, and adds others.
+SeqIO has a command of the same name. This command accepts all of its flags, with the same meaning,
+and has further flags.
 """
 
 import os
@@ -21,7 +22,7 @@ from t0.errors import UserError, reported
 from t0.files.publishing import folder_of_run
 
 COMMAND = "seqio_cache_tasks"
-# (kind, name, default, help): SeqIO's flags first, then ours.
+# (kind, name, default, help) of each flag. SeqIO's flags come first, then ours.
 FLAGS = (
     ("list", "tasks", None, "Regexes of task names, or names of mixtures (default: all tasks)."),
     ("list", "excluded_tasks", None, "Regexes or mixtures of tasks to skip."),
@@ -80,7 +81,7 @@ def main(argv: Sequence[str]) -> None:
         return
     flag_values = parse(argv)
     if flag_values.tasks and not flag_values.module_import:
-        flag_values.module_import = ["t0.seqio_tasks"]  # without a module there are no tasks
+        flag_values.module_import = ["t0.seqio_tasks"]  # tasks need an imported module
     if flag_values.output_format != "tfrecord":
         print(
             f"--output_format={flag_values.output_format}: the cache is TFRecord nevertheless, "
@@ -96,7 +97,7 @@ def main(argv: Sequence[str]) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # caching does not use accelerators
     if flag_values.vocab:
         os.environ["T0_VOCAB"] = flag_values.vocab  # t5's own tasks read it during import
-    # Imported here, because importing TensorFlow takes seconds.
+    # Imported here, because it imports TensorFlow, which takes seconds.
     from t0.caching import CacheSelection, RecordOptions, Setup, cache, workers
 
     if not flags.FLAGS["verbosity"].present:
@@ -110,13 +111,13 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _from_flags(kind: type, flag_values: flags.FlagValues) -> Any:
-    # The fields are named like the flags. A field keeps its default if its flag is not set.
+    # The fields have the names of flags. If a flag is not set, its field keeps the default.
     values = {name: flag_values[name].value for name in kind.__dataclass_fields__}
     return kind(**{name: value for name, value in values.items() if value is not None})
 
 
 def console_entry_point() -> None:
-    """Runs the installed command."""
+    """Runs this command as the installed script does."""
     with reported(COMMAND), folder_of_run():
         main(sys.argv)
 

@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
     """Converts or compares; returns 1 if two compared checkpoints differ, else 0.
 
     Raises:
-      UserError: flags contradict each other, or the conversion or comparison fails.
+      UserError: flags contradict each other, or the conversion fails, or the comparison fails.
     """
     unread = _explain_ignored_flag(args)
     if unread:
@@ -84,7 +84,7 @@ _CONVERSION_FLAGS += ("drop_slots", "scan_layers", "gzip_level")
 
 
 def _explain_ignored_flag(args: argparse.Namespace) -> str | None:
-    """Returns why a flag of the command line would have no effect; None if all flags have one."""
+    """Returns a message about a flag that would have no effect; None if there is no such flag."""
     if args.check:
         ignored = [
             name for name in _CONVERSION_FLAGS if getattr(args, name) not in (None, False, 0)
@@ -131,7 +131,7 @@ def _convert(args: argparse.Namespace) -> int:
 
 
 def _find_file(path: str | None, flag: str) -> Path | None:
-    # T0_VOCAB may name a remote model, which other commands can read.
+    # T0_VOCAB may name a remote vocabulary, because other commands can read it.
     if not path or (flag == "T0_VOCAB" and "://" in path):
         return None
     file = any_path(path)

@@ -4,8 +4,8 @@
     t0 doctor --json    # the same as one JSON object
     t0 doctor --tpu my-tpu --zone europe-west4-a --model_dir gs://b/model --cache gs://b/cache
 
-`examine` returns the facts and the problems as one plain dict, and `render` turns it into lines.
-TensorFlow is only imported for gs://, because the command must also work without it.
+`examine` returns the facts and the problems as one plain dict, and `render` formats it as lines.
+TensorFlow is only imported for gs://, because the command must also work without TensorFlow.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from t0.cli import doctor_cloud
 from t0.cli.doctor_cloud import Problem, problem
 from t0.errors import UserError, is_checkout
 
-# Versions that are known or expected to work. A test checks that the lock files agree.
+# Versions that are known to work or expected to work. A test compares them with the lock files.
 PACKAGES = {
     "tensorflow": ">=2.15.1,<2.16",  # 2.16 removed tf.estimator
     "tensorflow-text": ">=2.15,<2.16",
@@ -39,18 +39,19 @@ PACKAGES = {
     "seqio": ">=0.0.18.dev0,<0.1",
     "gin-config": ">=0.5,<0.6",
     "promptsource": "==0.1.0",  # the prompts of the paper
-    "sentencepiece": ">=0.2,<0.2.1",  # newer needs protobuf 5
-    "protobuf": ">=4.25.2,<5",  # TensorFlow 2.15 refuses 5
-    "numpy": ">=1.23.5,<2",  # TensorFlow 2.15 is built for it
-    "pyarrow": ">=21,<24",  # newer needs numpy 2
-    "datasets": ">=4,<6",  # older ones run dataset scripts
+    "sentencepiece": ">=0.2,<0.2.1",  # newer versions need protobuf 5
+    "protobuf": ">=4.25.2,<5",  # TensorFlow 2.15 refuses protobuf 5
+    "numpy": ">=1.23.5,<2",  # TensorFlow 2.15 is built for numpy 1
+    "pyarrow": ">=21,<24",  # newer versions need numpy 2
+    "datasets": ">=4,<6",  # older versions run dataset scripts
     "apache-beam": ">=2.60,<3",
-    "tensorflow-metadata": ">=1.13.1,<1.16",  # newer needs protobuf 5
-    "setuptools": "<81",  # 81 removed pkg_resources
+    "tensorflow-metadata": ">=1.13.1,<1.16",  # newer versions need protobuf 5
+    "setuptools": "<81",  # version 81 removed pkg_resources
 }
-# Package -> another distribution with the same modules.
+# Package -> a distribution with another name that has the same modules.
 INSTEAD = {"tensorflow": "tensorflow-cpu", "seqio": "seqio-nightly"}
-# Console command -> the module that it must run. SeqIO and T5 also install two of these names.
+# Console command -> the module that it must run. SeqIO and T5 also install commands with the first
+# two names.
 COMMANDS = {
     "seqio_cache_tasks": "t0.cli.cache_tasks",
     "t5_mesh_transformer": "t0.cli.mesh_transformer",
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Prints the report; returns 1 if there are problems, else 0."""
+    """Prints the report; returns 1 if it contains problems, else 0."""
     doctor_cloud.check_arguments(args)
     report = examine()
     if args.tpu or args.model_dir or args.cache:
@@ -79,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """Returns the facts and problems of this machine, with the keys of `--json`."""
+    """Returns the facts and problems of this machine. The keys are those of `--json`."""
     wrong: list[Problem] = []
     return {
         "t0": {"version": t0.__version__, "path": str(Path(t0.__file__).parent)},
@@ -110,7 +111,7 @@ def _examine_python(wrong: list[Problem]) -> dict[str, str]:
 
 
 def installed_version(name: str) -> str | None:
-    """Returns the version of an installed distribution, or None."""
+    """Returns the version of a distribution; None if it is not installed."""
     distributions = importlib.metadata.distributions(name=name)
     return next((distribution.version for distribution in distributions), None)
 
@@ -156,7 +157,7 @@ def _examine_vocabulary(wrong: list[Problem]) -> dict[str, Any]:
 
 def _examine_data(wrong: list[Problem]) -> list[dict[str, Any]]:
     try:
-        # Imported here: the module needs yaml, and this command must work if packages are missing.
+        # Imported here, because the module needs yaml, and this command must work without it.
         sources = importlib.import_module("t0.sources")
         folders = sources.data_dirs()
         own = sources.find_own_datasets(folders)
@@ -169,9 +170,9 @@ def _examine_data(wrong: list[Problem]) -> list[dict[str, Any]]:
 
 
 def _describe_folder(folder: Path, own: list[Any]) -> dict[str, Any]:
-    """Returns the datasets of a data folder, and which of them have templates of the user.
+    """Returns the names of a data folder's datasets, and of those with templates of the user.
 
-    A dataset is a folder that holds splits. Its name is `dataset` or `dataset/subset`.
+    A dataset is a folder that contains splits. Its name is `dataset` or `dataset/subset`.
     """
     from t0.sources.folders import folder_splits
 
@@ -206,7 +207,8 @@ def command(name: str, path: str | None = None) -> dict[str, Any]:
 
     Args:
       name: the command's name.
-      path: folders to search, as in PATH; by default PATH, then the interpreter's folder.
+      path: the folders to search, in the form of PATH. None means PATH, and then the interpreter's
+        folder.
     """
     folder = str(Path(sys.executable).parent)
     script = shutil.which(name, path=path) or shutil.which(name, path=folder)
@@ -216,7 +218,8 @@ def command(name: str, path: str | None = None) -> dict[str, Any]:
 
 
 def _examine_commands(wrong: list[Problem]) -> list[dict[str, Any]]:
-    # SeqIO and T5 install commands with the same names as ours. The last installed package wins.
+    # SeqIO and T5 install commands with the same names as ours. The package that is installed last
+    # overwrites them.
     again = "pip install --no-deps --force-reinstall t0 (last, after seqio and t5)"
     remedy = "rm .venv/.t0-setup; bin/setup (and activate .venv)" if is_checkout() else again
     rows = [command(name) | {"wanted": module} for name, module in COMMANDS.items()]
@@ -241,7 +244,7 @@ def _examine_disk(wrong: list[Problem]) -> dict[str, Any]:
 
 
 def render(report: dict[str, Any]) -> list[str]:
-    """Returns the lines of the report: first the facts, then each problem and its remedy."""
+    """Returns the lines of the report: first all facts, then each problem with its remedy."""
     cells = [
         f"{' ' if row['fits'] else '!'} {row['name']} {row['found'] or 'none'} {row['wanted']}"
         for row in report["packages"]
@@ -264,14 +267,14 @@ def render(report: dict[str, Any]) -> list[str]:
 
 
 def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields a label and a text about everything except the packages."""
+    """Yields (label, text) for all facts except those about packages."""
     vocabulary, devices, disk = report["vocabulary"], report["devices"], report["disk"]
     pieces = f", {vocabulary['pieces']:,} pieces" if vocabulary["pieces"] else ""
     yield "vocabulary", f"{vocabulary['path']} ({vocabulary['from']}{pieces})"
     if not report["data"]:
         yield "data", "no folder (T0_DATA_DIR); datasets come from the Hugging Face hub"
     for row in report["data"]:
-        yield "data", row["path"]  # unabridged, so that users can copy it
+        yield "data", row["path"]  # not abbreviated, so that users can copy it
         own = [f"{name} ({count})" for name, count in row["own_prompts"].items()]
         for title, names in (
             (f"{len(row['datasets'])} datasets", row["datasets"]),
@@ -290,8 +293,8 @@ def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "command", f"{row['name']} {runs}"
     yield "disk", f"{disk['free_bytes'] / 1e9:.1f} GB free in {disk['path']}"
     for label, facts in report.get("cloud", {}).items():
-        # A value may be a dict, such as permission -> whether the account has it, or cache -> its
-        # faults. Only names with a true value are shown.
+        # A value may be a dict. Examples are permission -> whether the account has it, and cache ->
+        # its faults. Only keys with a true value are shown.
         words = {
             name: " ".join(filter(value.get, value)) if isinstance(value, dict) else value
             for name, value in facts.items()

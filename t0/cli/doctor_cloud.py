@@ -2,8 +2,8 @@
 
     report = examine(args, wrong)      # problems are appended to `wrong`
 
-Buckets are read through TensorFlow's client, as in a run. A bucket's region comes from
-google-cloud-storage.
+This module reads buckets with TensorFlow's client, as a run does. It gets a bucket's region from
+the package google-cloud-storage.
 """
 
 import argparse
@@ -27,12 +27,12 @@ _ROLE = "grant the caller Storage Object Admin on the bucket (roles/storage.obje
 
 
 def problem(fault: str, remedy: str) -> Problem:
-    """Returns a problem and its remedy as a dict."""
+    """Returns a dict with a problem and its remedy."""
     return {"what": fault, "do": remedy}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `t0 doctor` about a TPU and buckets."""
+    """Adds the flags for TPUs and buckets to `t0 doctor`."""
     group = parser.add_argument_group("checks of a TPU and buckets, as a run would use them")
     group.add_argument("--tpu", metavar="NAME", help="name of a TPU; local: this machine's")
     group.add_argument("--zone", "--tpu_zone", metavar="ZONE", help="zone of the TPU")
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Raises a `UserError` if a zone or project is given, but nothing to look up in it."""
+    """Raises a UserError if a zone or project is set, but no TPU or bucket to check."""
     if args.zone and not (args.tpu or args.model_dir or args.cache):
         raise UserError("--zone needs --tpu=NAME")
     if args.project and not args.tpu:
@@ -51,17 +51,18 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 
 def examine(args: argparse.Namespace, wrong: list[Problem]) -> dict[str, dict[str, Any]]:
-    """Returns the facts, and appends to `wrong` each problem that would make a run fail.
+    """Returns the facts, and appends each problem that would make a run fail to `wrong`.
 
     Returns:
-      "tpu", "locations", "model_dir" and "cache", if the flags ask for them.
+      a dict with the keys "tpu", "locations", "model_dir" and "cache". If the flags do not request
+      a check, its key is missing.
     """
     report: dict[str, dict[str, Any]] = {}
     if args.tpu:
         report["tpu"] = _examine_tpu(args, wrong)
     remote = [path for path in (args.model_dir, args.cache) if path and paths.is_remote(path)]
     if remote:
-        # By default, TensorFlow tries ten times, which takes minutes.
+        # By default, TensorFlow repeats a failed request ten times, which takes minutes.
         os.environ.setdefault("GCS_RETRY_CONFIG_MAX_RETRIES", "2")
         if not importlib.util.find_spec("tensorflow"):  # already reported with the packages
             return report
@@ -103,13 +104,13 @@ def _examine_tpu(args: argparse.Namespace, wrong: list[Problem]) -> dict[str, An
 def _is_reachable() -> bool:
     """Returns whether Google Cloud Storage answers."""
     try:
-        # A new opener, which reads the current proxy settings of the environment.
+        # A new opener reads the current proxy settings from the environment.
         urllib.request.build_opener().open(STORE, timeout=cloud.SECONDS_TO_ANSWER).close()
     except urllib.error.HTTPError:
         return True
     except OSError as error:
-        # A certificate error means that the server has answered. TensorFlow's client may trust a
-        # certificate that Python does not trust.
+        # After a certificate error, the server counts as reachable, because TensorFlow's client may
+        # trust a certificate that Python does not trust.
         return isinstance(getattr(error, "reason", None), ssl.SSLError)
     return True
 
@@ -120,7 +121,7 @@ def _examine_regions(folders: list[str], region: str, wrong: list[Problem]) -> d
         try:
             locations = object_facts.locations(bucket)
         except (ImportError, OSError) as error:
-            # Some accounts may read objects but not bucket metadata.
+            # Some accounts are allowed to read objects, but not the metadata of buckets.
             regions[bucket] = f"unknown ({short_reason(error)})"
             continue
         where = regions[bucket] = ", ".join(locations)
@@ -133,7 +134,7 @@ def _examine_regions(folders: list[str], region: str, wrong: list[Problem]) -> d
 
 
 def is_near(location: str, region: str) -> bool:
-    """Returns whether a location is the region itself, or a multi-region on its continent."""
+    """Returns whether a bucket's location is `region` or a multi-region on the same continent."""
     if "-" in location:
         return region == location.lower()
     return region[:2].upper() == location[:2].replace("NA", "US")  # NAM4 is in the US

@@ -1,6 +1,7 @@
 """`t0 eval CHECKPOINT`: runs the whole T0 evaluation of a checkpoint in any format.
 
-Models in Hugging Face folders that are not T5s (BART, GPT-2 ...) run with PyTorch and transformers.
+If a Hugging Face folder has another model than a T5 (BART, GPT-2 ...), it runs with PyTorch and
+transformers.
 
 t0 eval /models/t0_3b --data_dir=data                    # the held-out datasets, by ranking
 t0 eval bigscience/T0_3B --data_dir=data --limit=100 --output=out
@@ -121,7 +122,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _apply_starter_folder(args: argparse.Namespace) -> None:
-    """Takes what the flags do not set from the starter folder that contains the checkpoint."""
+    """Sets missing flags from the starter folder that contains the checkpoint, if there is one."""
     settings = apply_starter_folder(args, "checkpoint")
     args.metrics = []
     if settings is None:
@@ -155,7 +156,7 @@ def _shard(args: argparse.Namespace) -> "BatchShard":
 
 
 def _choose_vocabulary(chosen: str | None, own: str | None) -> None:
-    """Sets the vocabulary of the tasks: the chosen one or, if it is None, the checkpoint's own."""
+    """Sets the tasks' vocabulary: `chosen`, or the checkpoint's own if `chosen` is None."""
     from t0.checkpoints import tokenizer
     from t0.files.any_path import any_path
 
@@ -166,12 +167,12 @@ def _choose_vocabulary(chosen: str | None, own: str | None) -> None:
         print(printable(caution), file=sys.stderr)
 
 
-# The engine, and the function that runs an evaluation.
+# The name of the engine, and a function that runs an evaluation.
 _Prepared = tuple[str, Callable[[Any], None]]
 
 
 def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) -> _Prepared:
-    """Chooses the engine of a T5, and converts its checkpoint if necessary."""
+    """Chooses the engine for a T5 model, and converts the checkpoint if necessary."""
     from t0.checkpoints import described
     from t0.run.torch_evaluation import choose_engine
 
@@ -212,7 +213,7 @@ def _prepare_with_transformers(
 def _evaluation(
     args: argparse.Namespace, output: str, lengths: Any, shard: "BatchShard", engine: str
 ) -> Any:
-    """Imports the modules of the tasks, and returns the evaluation that the flags describe."""
+    """Imports the modules that register tasks; returns the evaluation that the flags describe."""
     modules = args.module_import or ["t0.seqio_tasks"]
     for module in modules:
         importlib.import_module(module)

@@ -15,9 +15,9 @@ from t0.cli.arguments import add_shared
 from t0.errors import UserError, printable
 from t0.sources import without_absent
 
-# Supported target programs.
+# The supported programs to which prompts can be exported.
 FORMATS = ("lm-eval",)
-# Kind of model -> a description, and the harness's arguments.
+# Kind of model -> (a description, the arguments of lm-evaluation-harness).
 _MODELS = {
     "T5": (
         "for T0 or another T5, whose inputs have no EOS (with transformers 4: 5 changes T5 1.1)",
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Writes the folder, prints a summary and the command to run; returns the exit status."""
+    """Writes the folder, prints a summary and the next command; returns the exit status."""
     from t0 import lm_eval
     from t0.catalogue.listing import read_listing
 
@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _choose_tasks(listing: Any, expression: str, split: str) -> tuple[list[Any], str]:
-    """Returns the prompts of the tasks that can be ranked, and the name of their group."""
+    """Returns the prompts of all tasks that can be ranked, and a name for the group of tasks."""
     from t0.catalogue import SCORE_EVAL
 
     mixture = next(

@@ -4,9 +4,9 @@ t0 init reviews reviews.csv
 t0 init reviews reviews.csv --text=review --label=stars --choices=bad,fair,good
 t0 init reviews folder_with_splits --vocab=spiece.model --output=/data/reviews
 
-DATA is a file (csv, tsv, jsonl, json, parquet or arrow; text formats may be gzipped, .gz), or a
-folder with one file per split. The prompts, mixtures and run files are plain text that you can
-change.
+DATA is a file, or a folder with one file per split. The formats are csv, tsv, jsonl, json, parquet
+and arrow. Text files may be gzipped (.gz). The prompts, mixtures and run files in the starter
+folder are plain text files. You can change them.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     from t0.catalogue.sentence_pieces import VOCABULARY_VARIABLE, load_tokens
 
     starter_folder.check_name(args.name)
-    load_tokens(args.vocab)  # report a wrong vocabulary before reading the data
+    load_tokens(args.vocab)  # reports a wrong vocabulary before the data is read
     files = _find_splits(args.data)
     splits = {split: _make_row_reader(file.kind, file.path) for split, file in files.items()}
     table = columns.summarize_columns(*(rows() for rows in splits.values()), where=args.data)
@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _find_splits(data: str) -> dict[str, Any]:
-    """Returns split -> its `SplitFile`: "train" and perhaps "validation"."""
+    """Returns split -> `SplitFile`, for "train" and, if the data has it, "validation"."""
     from t0.sources import folders, readers
 
     path = Path(data).expanduser()
@@ -105,7 +105,7 @@ def _find_splits(data: str) -> dict[str, Any]:
 
 
 def _read_stored_names(files: Mapping[str, Any], label: str) -> tuple[str, ...]:
-    """Returns the names of labels 0, 1, ... stored with the data; empty if there are none."""
+    """Returns the names of labels 0, 1, ... that are stored with the data; () if there are none."""
     from t0.sources.label_names import read_label_names
 
     names = {split: read_label_names(file).get(label, ()) for split, file in files.items()}
@@ -145,7 +145,7 @@ def _choose_text_columns(args: argparse.Namespace, table: Any, label: str) -> tu
 
 
 def _choose_column(table: Any, candidates: list[str], flag: str, meaning: str) -> str:
-    """Returns the only candidate; if there are several or none, asks the user on a terminal."""
+    """Returns the candidate if there is exactly one; otherwise asks the user on a terminal."""
     if len(candidates) == 1:
         return candidates[0]
     columns = "\
@@ -167,7 +167,7 @@ def _choose_column(table: Any, candidates: list[str], flag: str, meaning: str) -
 
 
 def _count_answers(plan: Any, folder: str) -> dict[str, int]:
-    """Returns answer -> number of its rows in the split validation of the written folder."""
+    """Returns answer -> number of rows with it in the validation split of the written folder."""
     from t0.catalogue.starter_folder import LABEL
     from t0.sources import readers
 

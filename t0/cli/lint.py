@@ -1,4 +1,4 @@
-"""`t0 lint [REGEX]`: checks prompts on sample rows; the exit status is 1 if a template has faults.
+"""`t0 lint [REGEX]`: checks prompts on sample rows, and exits with 1 if a template has faults.
 
 t0 lint 'super_glue_rte_.*'                     # tasks by regular expression, all by default
 t0 lint --data_dir=my_data 'my_reviews_.*'      # your own templates, before training on them
@@ -83,8 +83,7 @@ def main(args: argparse.Namespace) -> int:
 def _select(args: argparse.Namespace) -> list[tuple[str, Any]]:
     """Returns the names and row sources of the tasks to check.
 
-    These are plain tasks, without their rank-evaluation forms, so that each template is checked
-    once.
+    The rank-evaluation forms of tasks are left out, so that each template is checked only once.
     """
     from t0.catalogue import SCORE_EVAL
     from t0.cli.registered import read_listing

@@ -3,9 +3,9 @@
     t0 doctor --json
     t0 tasks 'super_glue_rte.*'
 
-A verb is a row of `VERBS`. Its module has `add_arguments(parser)` and `main(args) -> int`, which
-returns the exit status. It may also have `reworded(words)`, which rewrites words that argparse
-cannot parse. The module is imported only when its verb is chosen.
+Each verb is a row of `VERBS`. The verb's module has `add_arguments(parser)`, and `main(args) ->
+int`, which returns the exit status. It may also have `reworded(words)`, which rewrites words that
+argparse cannot parse. The module is only imported if the user types its verb.
 """
 
 import argparse
@@ -61,10 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `t0` and returns its exit status.
 
     Args:
-      argv: the words after `t0`; by default those of this process.
+      argv: the words after `t0`. None means the words of this process's command line.
 
     Raises:
-      SystemExit: for `--help`, `--version` and exceptions that `reported` turns into messages.
+      SystemExit: for `--help`, for `--version`, and for exceptions that `reported` prints as
+        messages.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     with reported(" ".join(["t0", *(word for word in words[:1] if word in VERBS)])):
@@ -104,7 +105,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
         words = module.reworded(words)
     args = parser.parse_args(words)
     apply_shared(args)
-    if verb == "doctor":  # it must also report a broken folder for temporary files
+    if verb == "doctor":  # this verb itself reports a broken folder for temporary files
         return module.main(args)
     with folder_of_run():
         return module.compare(args) if verb == "compare" else module.main(args)

@@ -1,4 +1,4 @@
-"""`t0 merge`: merges the shards of a rank evaluation into the files of one evaluation.
+"""`t0 merge`: joins the results of a rank evaluation that was divided into shards.
 
 t0 eval /models/t0_3b --data_dir=data --output=out --num_shards=4 --shard_id=0    # and 1, 2, 3
 t0 merge out --output out            # or the folders of four machines: t0 merge a b c d --output out

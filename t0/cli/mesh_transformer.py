@@ -1,12 +1,11 @@
-r"""`t5_mesh_transformer`: trains, evaluates and decodes; accepts all flags of T5's command.
+r"""`t5_mesh_transformer`: trains, evaluates and decodes. It accepts all flags of T5's command.
 
     t5_mesh_transformer --model_dir=/tmp/tiny --module_import=t0.seqio_tasks \
       --additional_task_cache_dirs=/tmp/cache --gin_file=dataset.gin \
       --gin_file=models/t5.1.1.tiny.gin --gin_param="MIXTURE_NAME = 't0_train'"
 
-Without `--tpu` it runs on this machine. Large libraries are imported after the flags are parsed.
-With `--engine=torch` this process trains with PyTorch, and also accepts the flags of
-`python -m t0.torch`.
+Without `--tpu`, it runs on this machine. With `--engine=torch`, it trains with PyTorch, and also
+accepts the flags of `python -m t0.torch`. Large libraries are imported after the flags are parsed.
 """
 
 import argparse
@@ -53,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _apply_starter_folder(flag_values: Any) -> None:
-    """Sets flags from the starter folder of `t0 init` that the run's files are in."""
+    """If the run's files are in a starter folder of `t0 init`, sets flags from this folder."""
     own = [flag_values.model_dir] if flag_values["model_dir"].present else []
     for path in (*own, *(flag_values.gin_file or ())):
         if settings := find_starter_folder(path):
@@ -66,10 +65,10 @@ def _apply_starter_folder(flag_values: Any) -> None:
 
 
 def _words_for_torch(words: Sequence[str]) -> list[str] | None:
-    """Returns the command line for `python -m t0.torch`; None if Mesh TensorFlow runs.
+    """Returns the command line for `python -m t0.torch`; None for the engine Mesh TensorFlow.
 
-    Specifications and lists of the configuration come from Mesh TensorFlow's side, for both
-    engines.
+    For both engines, the code of the Mesh TensorFlow engine writes specifications and lists the
+    configuration.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--engine", nargs="?")
@@ -79,7 +78,7 @@ def _words_for_torch(words: Sequence[str]) -> list[str] | None:
 
 
 def console_entry_point() -> None:
-    """Runs the installed command."""
+    """Runs this command as the installed script does."""
     with reported(COMMAND), folder_of_run():
         main(sys.argv)
 

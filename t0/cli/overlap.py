@@ -4,9 +4,9 @@ t0 overlap --train /data/cache --eval t0_eval_score_eval --output overlap
 t0 overlap --train t0_train --eval 'super_glue_rte_.*' --data_dir data --output overlap
 t0 overlap --train 'reviews_.*' --eval 'reviews_.*' --data_dir mine --output overlap   # own splits
 
-Training data is a folder of caches, or a list of tasks. A task is read from its cache if
---cache_dirs has one, and rendered otherwise. The outputs are overlap.txt, overlap.json and
-rows.jsonl, which `t0 report --overlap` reads.
+Training data is a folder of caches, or a list of tasks. If --cache_dirs has a cache of a task, the
+task is read from it. Otherwise the task is rendered. The command writes overlap.txt, overlap.json
+and rows.jsonl. `t0 report --overlap` reads overlap.json and rows.jsonl.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Searches, writes the files, and prints the tables and the paths."""
+    """Searches for overlap, writes the files, and prints the tables and the files' paths."""
     from t0.catalogue.sentence_pieces import load_tokens
     from t0.files import path_inside
     from t0.overlap import OverlapCriteria, OverlapSearch, find

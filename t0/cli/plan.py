@@ -1,10 +1,10 @@
-"""`t0 plan`: memory and time of a run on a TPU slice, from the flags of `t5_mesh_transformer`.
+"""`t0 plan`: estimates the memory and time of a run from flags of `t5_mesh_transformer`.
 
     t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin --output plan.png
     t0 plan --engine=torch --gpu=a100-80 --gpus=8 --gin_file=runs/t0_3b.gin
 
-It needs no TPU, no checkpoint, no cached task and no network. Without a mesh file it uses the
-slice in the run file's header.
+The run is on a TPU slice, or on GPUs with `--engine=torch`. The plan needs no TPU, no checkpoint,
+no cached task and no network. If no mesh file is set, it uses the slice in the run file's header.
 """
 
 import argparse
@@ -26,19 +26,20 @@ _SWITCHES = {
     "exact": "lower the whole model instead of using formulas; may take minutes",
     "json": "print one JSON object",
 }
-# Deprecated switches, which this release still accepts.
+# Deprecated flags that this release still accepts.
 _OLD_SWITCHES = {
     "fast": "is now the default",
     "every_block": "is now part of --exact",
     "every_slice": "is now part of --exact",
 }
 _GPUS = [gpu.name for gpu in GPUS]
-# Flags of a run that a plan reads, in addition to those that configure gin; `--help` shows them.
+# Flags of `t5_mesh_transformer` that a plan reads, in addition to the flags that configure gin.
+# `--help` shows them.
 _READ = ("engine", "finetune_steps", "checkpoint")
 _SHOWN = {*_READ, "gin_file", "gin_param", "module_import", "vocab", "data_dir"}
 _SHOWN |= {"gin_location_prefix", "gin_search_paths"}
 _PICTURES = (".png", ".svg", ".pdf")
-# Macros that may stay unset here, because a plan reads neither checkpoints nor data.
+# Macros that may be missing here, because a plan reads neither checkpoints nor data.
 _OPTIONAL_MACROS = {"MODEL_DIR", "MIXTURE_OR_TASK_NAME", "INIT_CHECKPOINT"}
 
 
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `t5_mesh_transformer`; `--help` shows those that configure the run."""
+    """Adds the flags of `t5_mesh_transformer`. `--help` only shows those that configure the run."""
     group = parser.add_argument_group("flags of t5_mesh_transformer")
     all_flags = command_flags.command_flags()
     for name in all_flags:
@@ -74,12 +75,12 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def reworded(words: Sequence[str]) -> list[str]:
-    """Returns the command line with --gin.NAME=VALUE rewritten as a flag that argparse parses."""
+    """Rewrites --gin.NAME=VALUE in the command line as a flag that argparse can parse."""
     return list(command_flags.gin_words_as_params(words))
 
 
 class _Word(argparse.Action):
-    """Stores a flag's original text for `command_flags.parse`."""
+    """Stores the original text of a flag, which `command_flags.parse` parses later."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
@@ -89,7 +90,7 @@ class _Word(argparse.Action):
 
 
 def main(args: argparse.Namespace) -> int:
-    """Computes the plan or the sweep, prints it and plots it."""
+    """Computes the plan, or the sweep over several plans; prints it and plots it."""
     for name, text in _OLD_SWITCHES.items():
         if getattr(args, name):
             print(f"note: --{name} {text}", file=sys.stderr)
@@ -139,7 +140,7 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
 def _add_cost(
     plan: dict[str, Any], price: float | None, hours: float | None, work: str, device: str
 ) -> list[str]:
-    """Adds the cost to a plan, and returns the line about it; does nothing without a price."""
+    """Adds the cost to a plan, and returns a line about the cost; [] if there is no price."""
     if price is None:
         return []
     if hours is None:
@@ -148,8 +149,8 @@ def _add_cost(
     return [f"cost of {work}: {hours * price:,.2f} ({hours:,.1f} {device}-hours at {price:g})"]
 
 
-# Flag that only one engine's plans read -> the engine. With --sweep, a plan uses only formulas, and
-# some of these flags cannot be set.
+# Flag that the plans of only one engine read -> this engine. A sweep only uses formulas, so it does
+# not accept some of these flags.
 _ENGINE_OF_FLAG = {
     **dict.fromkeys(
         ("sweep", "output", "exact", "every_slice", "every_block", "start_step"), "mesh"
@@ -160,7 +161,7 @@ _NOT_IN_SWEEPS = ("output", "exact", "every_slice", "every_block")
 
 
 def _check_engine_flags(args: argparse.Namespace, engine: str) -> None:
-    """Raises a UserError for a flag that a plan of this engine, or a sweep, does not read."""
+    """Raises a UserError for a flag that this kind of plan (engine or sweep) does not read."""
     if args.price is not None and not 0 < args.price < math.inf:
         raise UserError(f"--price {args.price:g}: expected the price of an hour, above 0")
     if args.price is not None and args.sweep:
@@ -175,7 +176,7 @@ def _check_engine_flags(args: argparse.Namespace, engine: str) -> None:
 
 
 def _bind_steps(flag_values: Any, start_step: int | None) -> int | None:
-    """Binds the initial checkpoint and the last step from the flags; returns the first step.
+    """Binds the initial checkpoint and the last step in gin; returns the first step.
 
     Args:
       flag_values: the run's flags.
@@ -202,7 +203,7 @@ def _bind_steps(flag_values: Any, start_step: int | None) -> int | None:
 
 
 def _check_picture_path(path: str) -> None:
-    """Checks that a plot can be written to `path`. Lowering takes minutes, so this comes first."""
+    """Checks that a plot can be written to `path`, before minutes of lowering."""
     target = Path(path)
     if target.suffix not in _PICTURES:
         raise UserError(f"--output {path}: expected a name that ends in {', '.join(_PICTURES)}")
@@ -211,15 +212,15 @@ def _check_picture_path(path: str) -> None:
 
 
 def run_flags(args: argparse.Namespace, command: str, more: Collection[str] = ()) -> Any:
-    """Parses the flags of `t5_mesh_transformer` in the command line of another command.
+    """Returns the parsed flags of `t5_mesh_transformer` in another command's command line.
 
     Args:
-      args: the command line.
-      command: the name of the command.
-      more: flags that the command reads, in addition to those that configure gin.
+      args: the parsed command line of the other command.
+      command: the name of the other command.
+      more: the names of flags that the command reads, in addition to the flags that configure gin.
 
     Raises:
-      UserError: a flag would change the run, but the command does not read it.
+      UserError: a flag is set that would change the run, but that the command does not read.
     """
     flag_values = command_flags.parse([command, *args.run_words])
     for line in command_flags.check_planned(flag_values, command, more):
@@ -228,13 +229,12 @@ def run_flags(args: argparse.Namespace, command: str, more: Collection[str] = ()
 
 
 def configure_run(flag_values: Any, *, reads_data: bool = False, slice_: bool = True) -> None:
-    """Configures gin from the flags, for a run that reads no checkpoint.
+    """Configures gin from the flags. No checkpoint is read.
 
     Args:
       flag_values: the flags of `t5_mesh_transformer`.
       reads_data: whether the run reads data.
-      slice_: whether the run is for a TPU slice. The default slice is that in the run file's
-        header.
+      slice_: whether the run is for a TPU slice. The default slice is in the run file's header.
     """
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     from t0.config import gin_files, parse
@@ -246,7 +246,8 @@ def configure_run(flag_values: Any, *, reads_data: bool = False, slice_: bool = 
         mesh = gin_files.slice_of_header(flag_values.gin_file or [], folders)
     if mesh:
         print(f"note: --gin_file={mesh}, from the run file's header", file=sys.stderr)
-    # A plan needs no tasks, and the default module, T5's own tasks, takes seconds to import.
+    # A plan needs no tasks. The default module registers T5's own tasks, and its import takes
+    # seconds.
     modules = (
         flag_values.module_import if reads_data or flag_values["module_import"].present else ()
     )

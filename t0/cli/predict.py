@@ -4,11 +4,12 @@ t0 predict tickets/model new_tickets.csv --output predicted.csv
 t0 predict tickets/model new_tickets.jsonl --output predicted.parquet --all_choices
 t0 predict t0_run/model questions.tsv --output answers.tsv --prompt=sciq_Direct_Question
 
-The rows need no labels. They may have any format of training data. The output has the same columns
-and rows in the same order, with the columns `prediction` and `probability` (of the chosen answer
-among all choices). For a prompt without choices, these are the generated text and its `score`, the
-sum of the log-probabilities of its tokens. Lengths, vocabulary and prompts are those of the model
-directory.
+The rows need no labels. Their file may have any format that training data may have. The output has
+the same rows and columns in the same order, and two further columns. If the prompt has choices,
+these are `prediction` (the chosen answer) and `probability` (of this answer among all choices). If
+the prompt has no choices, they are `prediction` (the generated text) and `score` (the sum of the
+log-probabilities of its tokens). The model directory sets the lengths, the vocabulary and the
+prompts.
 """
 
 import argparse
@@ -45,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
     """Predicts, prints notes about the rows, and returns the exit status.
 
     Raises:
-      UserError: the model, the rows or the output cannot be used.
+      UserError: the model cannot be used, the rows cannot be read, or the output cannot be written.
     """
     from t0.checkpoints import look_alikes
     from t0.files import paths
@@ -93,7 +94,7 @@ def _check_output(output: str) -> None:
 def _write_lines(
     args: argparse.Namespace, folder: str, prompts_folder: str, prompts: Any, task: Any
 ) -> str:
-    """Predicts into `folder`; returns the file with a line for each row that can be rendered."""
+    """Writes predictions into `folder`; returns the file, with a line for each renderable row."""
     from t0.prompts.model_prompts import VOCABULARY_FILE
 
     copied = os.path.join(prompts_folder, VOCABULARY_FILE)  # noqa: PTH118 (gs:// paths)
@@ -123,7 +124,7 @@ def _write_lines(
 
 
 def _remove_if_empty(folder: str) -> None:
-    """Removes the folder of an unfinished run without a saved prediction."""
+    """Removes the folder of an unfinished run if it contains no predictions."""
     import shutil
 
     if not any(Path(folder).glob("predictions.jsonl*")):

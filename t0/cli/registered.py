@@ -1,10 +1,10 @@
-"""Reads the tasks for `t0 tasks`, `show` and `lint`, from the catalogue or imported modules.
+"""Reads the tasks for `t0 tasks`, `show` and `lint`, from the catalogue or from modules.
 
     listing = read_listing(["t0.recipes"], ["/data/cache"])
     listing.tasks["text_lm"].splits
 
-Importing modules needs TensorFlow, which takes seconds. Without modules, `t0.catalogue` reads T0's
-tasks and the user's prompts, which does not need TensorFlow.
+If modules are named, they are imported. This imports TensorFlow, which takes seconds. If no modules
+are named, `t0.catalogue` reads T0's tasks and the user's prompts. This does not need TensorFlow.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from t0.errors import AbsentData, UserError
 
 @dataclasses.dataclass(frozen=True)
 class RegisteredListing:
-    """SeqIO's registries, with the methods of `t0.catalogue.listing.Listing`.
+    """Gives SeqIO's registries the methods of `t0.catalogue.listing.Listing`.
 
     Attributes:
       tasks: name -> SeqIO task.
@@ -31,12 +31,12 @@ class RegisteredListing:
     mixtures: Mapping[str, Any]
 
     def members(self, mixture: str) -> list[tuple[str, float | None]]:
-        """Returns (task, rate) for each member of a mixture; the rate is None if unknown."""
+        """Returns (task, rate) for each task of a mixture. The rate is None if it is unknown."""
         registered = self.mixtures[mixture]
         return [(task.name, _rate_if_known(registered, task)) for task in registered.tasks]
 
     def sizes(self, name: str) -> dict[str, int | None]:
-        """Returns split -> number of examples (None if unknown); empty if the data is absent."""
+        """Returns split -> number of examples (None if unknown); {} if the data is absent."""
         from t0.feeding.opening import count_examples
 
         task = self.tasks[name]
@@ -47,10 +47,11 @@ class RegisteredListing:
             return {}
 
     def select(self, expression: str) -> list[str]:
-        """Returns the names of tasks, sorted.
+        """Returns the sorted names of the tasks that an expression selects.
 
         Args:
-          expression: a mixture, or a regular expression that the start of each name matches.
+          expression: a mixture's name, or a regular expression that matches the start of tasks'
+            names.
         """
         if expression in self.mixtures:
             return [task.name for task in self.mixtures[expression].tasks]
@@ -68,7 +69,7 @@ def _rate_if_known(mixture: Any, task: Any) -> float | None:
 
     try:
         return rate_of(mixture, task)
-    except UserError as error:  # a listing also has tasks that the user did not ask for
+    except UserError as error:  # not raised, because users did not request every task in a listing
         _print_note_once(str(error).splitlines()[0])
         return None
 
@@ -76,10 +77,10 @@ def _rate_if_known(mixture: Any, task: Any) -> float | None:
 def read_listing(
     modules: Sequence[str] | None, cache_dirs: Sequence[str] = ()
 ) -> listing.Listing | RegisteredListing:
-    """Returns the catalogue or, if modules are named, imports them and returns their tasks.
+    """Returns the tasks of the catalogue or, if modules are named, imports them and returns theirs.
 
     Args:
-      modules: the names of the modules; None or empty for the catalogue.
+      modules: the names of the modules to import. If empty or None, the catalogue is returned.
       cache_dirs: folders with cached tasks.
 
     Raises:
@@ -101,17 +102,17 @@ def read_listing(
 def shown_examples(
     task: Any, split: str, first: int, number: int, lengths: Mapping[str, int]
 ) -> Iterator[RowPreview]:
-    """Yields examples of a SeqIO task, as its preprocessors return them, truncated to the lengths.
+    """Yields examples of a SeqIO task, after its preprocessors, truncated to `lengths`.
 
     Args:
       task: the task.
       split: its split.
-      first: the index of the first example, in the task's order.
+      first: the index of the first example to yield, in the task's order.
       number: the maximum number of examples.
-      lengths: the lengths of inputs and targets, in tokens.
+      lengths: feature -> the maximum number of tokens, for inputs and targets.
 
     Raises:
-      UserError: the example does not exist, or the task's vocabulary does not fit T5.
+      UserError: the first example does not exist, or the task's vocabulary does not fit T5.
     """
     from t0.tasks.vocabulary import check_vocabularies
 
@@ -121,7 +122,7 @@ def shown_examples(
     index = first - 1
     examples = dataset.skip(first).take(number).as_numpy_iterator()
     for index, example in enumerate(examples, start=first):
-        # A feature that is not required may be absent.
+        # Features that are not required may be absent.
         present = [name for name in task.output_features if name in example]
         texts = {name: _preview_text(task, name, example, limits[name]) for name in present}
         title = f"{task.name}, split {split}, example {index}"

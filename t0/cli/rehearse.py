@@ -3,15 +3,16 @@
     t0 rehearse --gin_file=runs/t0_3b.gin --gin_file=mesh/v3-8.gin
 
 It accepts the flags of `t5_mesh_transformer`, makes the model small, and runs the program of each
-core of the slice on this machine. It compares the result with the same steps of our own training
-loop on one device. The exit status is 1 if they differ. It needs no TPU, no checkpoint, no data and
-no network. Both sides train on random tokens. With `--data DIR`, they train on the run's own
-mixture, whose cache or sources are in that folder.
+core of the slice on this machine. It compares the results with those of our own training loop,
+which runs the same steps on one device. If they differ, the exit status is 1. It needs no TPU, no
+checkpoint, no data and no network. By default, both sides train on random tokens. With `--data
+DIR`, they train on the run's own mixture, whose cache or sources are in DIR.
 
     t0 rehearse ... --data=cache --steps 30 --kill_at 12 --batch_hashes hashes.txt
 
-`--kill_at` stops the pod's program after a step, and restarts it from its checkpoint. The file of
-`--batch_hashes` has a line for each step and core, which equals that of an unbroken run.
+`--kill_at` stops the pod's program after a step, and restarts it from its checkpoint.
+`--batch_hashes` writes a file with the hash of the batch of each step and core. The file must equal
+that of an unbroken run.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`t0 report` and `t0 compare`: tables, plots and a page about evaluation and training runs.
+"""`t0 report` and `t0 compare`: show evaluation and training runs in tables, plots and a page.
 
 t0 report model/eval                                           # tables in the terminal
 t0 report model/eval --output report --metrics model           # also a page, CSV, JSON, pictures
@@ -64,11 +64,11 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
 
     Args:
       args: the flags.
-      must_compare: whether to raise an error if the runs cannot be compared.
+      must_compare: whether it is an error if the runs cannot be compared.
 
     Raises:
-      UserError: a file is missing or malformed, the runs cannot be compared, or the output
-        cannot be written.
+      UserError: a file is missing or malformed, the runs cannot be compared although `must_compare`
+        is True, or the output cannot be written.
     """
     if args.overlap is not None and not args.runs:
         raise UserError("--overlap needs evaluated examples: add results_<step>.json")
@@ -106,5 +106,5 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Runs `t0 compare`, which ends with an error if the runs cannot be compared."""
+    """Runs `t0 compare`. If the runs cannot be compared, it ends with an error."""
     return main(args, must_compare=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from t0.reports import EvaluatedRun
 
 TASKS = "t0_eval"
-# Matches code that a shell reads unchanged inside double quotes.
+# Matches code that a shell does not change inside double quotes.
 _PLAIN = re.compile(r"[\w\s.,;:=(){}'/*@-]+")
 _CAUTION = (
     "Within: the published value is in the confidence interval of this run's mean, which covers "
@@ -37,7 +37,7 @@ def check_flags(args: argparse.Namespace) -> None:
     """Checks the flags of `t0 eval --reproduce`, and that the datasets are available.
 
     Raises:
-      UserError: other tasks are requested, or a dataset is missing without --skip_absent.
+      UserError: other tasks are requested, or a dataset is missing and --skip_absent is not set.
     """
     if args.tasks != TASKS:
         raise UserError(
@@ -48,12 +48,12 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def held_out_splits() -> Iterator[tuple[str, str | None, str]]:
-    """Yields dataset, subset and split of each of T0's held-out datasets."""
+    """Yields (dataset, subset, split) for each of T0's held-out datasets."""
     from t0.reports.held_out import held_out_titles
 
     for key in held_out_titles():
         name, _, subset = key.partition("/")
-        if name == "anli":  # ANLI's rounds are splits
+        if name == "anli":  # each round of ANLI has its own splits
             yield name, None, f"dev_{subset}"
         else:
             yield name, subset or None, "validation"
@@ -78,7 +78,7 @@ def _check_data(*, skip: bool) -> None:
 
 
 def download_lines(splits: Sequence[tuple[str, str | None, str]]) -> list[str]:
-    """Returns a line for each split: its number of rows, target folder and download command."""
+    """Returns, for each split, a line with its number of rows, folder and download command."""
     folder = next(map(str, data_dirs()), "DATA")
     lines = [
         "With a network they are read from the Hugging Face hub. Without, use another machine:"
@@ -104,7 +104,7 @@ def download_lines(splits: Sequence[tuple[str, str | None, str]]) -> list[str]:
 
 
 def print_table(run: "EvaluatedRun", output: Path) -> None:
-    """Prints a run's means next to the published values, and writes reproduction_<step>.json."""
+    """Prints a run's means next to the published values; writes reproduction_<step>.json."""
     from t0.files.publishing import write_whole
     from t0.reports.held_out import published_accuracies, reproduction, reproduction_table
 

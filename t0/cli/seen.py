@@ -3,7 +3,7 @@
     t0 seen /models/tiny --step 7                  # the examples of the 7th step's batch
     t0 seen /models/tiny --step 7 --count          # how often each task was used up to step 7
     t0 seen /models/tiny --step 7 --count --task super_glue_rte_GPT_3_style     # and each record
-    t0 seen /models/tiny --find "Dana Reeve"       # the steps whose batches have a text
+    t0 seen /models/tiny --find "Dana Reeve"       # the steps whose batches contain a text
 
 The batches are computed again from the run's data manifest and its caches. Step N is the step that
 ends with the checkpoint `model.ckpt-N`.
@@ -35,7 +35,7 @@ def main(args: argparse.Namespace) -> int:
     """Prints the examples, counts or steps.
 
     Raises:
-      UserError: if the run's batches are unknown, or if there is no such step or task.
+      UserError: if the run's batches are unknown, or if the run does not have the step or the task.
     """
     from t0.feeding import batch_examples
 
@@ -72,7 +72,7 @@ def _last_step(model_dir: str) -> int:
 
 
 def _vocabulary(tasks: Sequence[Any], path: str | None) -> Any:
-    """Returns the run's vocabulary; None if it is unknown. Then ids are printed."""
+    """Returns the run's vocabulary. None if it is unknown: then ids are printed instead of text."""
     from t0.catalogue.sentence_pieces import load_tokens
 
     recorded = [f.vocabulary for task in tasks for f in task.features.values() if f.vocabulary]

@@ -5,8 +5,8 @@ t0 show reviews_positive --data_dir=mine --split=validation --row=17 --ids
 t0 show reviews                                            # a folder that `t0 init` wrote
 t0 show reviews_positive --data_dir=mine --all_prompts --lengths=inputs=512,targets=64
 
-Tasks from `--module_import`, which are not in T0's catalogue, are shown as their preprocessors
-return them.
+Tasks in modules of `--module_import` are not in T0's catalogue. For them, the examples after
+preprocessing are shown.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
     """Prints the rows.
 
     Raises:
-      UserError: a name is unknown; the message suggests similar ones.
+      UserError: a name is unknown. The message suggests similar names.
     """
     from t0.catalogue.row_preview import T0_LENGTHS, lengths_text, lines, parse_lengths
     from t0.catalogue.sentence_pieces import REMEDY, load_tokens
@@ -95,7 +95,7 @@ def _rows(args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any) -> 
 
 
 def _select_names(listing: Any, args: argparse.Namespace) -> list[str]:
-    """Returns the tasks to show: one or, with --all_prompts, all that match.
+    """Returns the names of the tasks to show: one task or, with --all_prompts, all that match.
 
     With --all_prompts, the name of a task stands for all tasks of its dataset.
     """
@@ -159,7 +159,7 @@ def _show_prompted(
 
 
 def _open_split(task: Any, requested: str | None) -> tuple[str, Any]:
-    """Opens the requested split or, if it is None, the first one whose data exists."""
+    """Opens the requested split. If it is None, opens the first split whose data exists."""
     if requested is not None:
         split = _choose_split(task.name, task.split_mapping, requested)
         return split, task.open(split)

@@ -1,6 +1,7 @@
-"""Prints the folder in which a Python has TensorFlow, and the packages to use from there.
+"""Prints the folder in which a Python installation has TensorFlow, and the packages to use.
 
-bin/setup runs this file as a script with `python -I`, which ignores packages installed per user:
+bin/setup runs this file as a script with `python -I`. With this option, Python ignores packages
+that were installed with `pip install --user`:
 
     $ python3.10 -I t0/cli/system_tensorflow.py
     /usr/local/lib/python3.10/dist-packages
@@ -11,7 +12,7 @@ import importlib.metadata
 import sys
 
 VERSION = "2.15.1"
-# Packages that were built or released with TensorFlow -> prefix of the version that matches.
+# Package that was built or released together with TensorFlow -> prefix of the version that fits.
 RELEASES = {
     "tensorflow": "2.15.",
     "tensorflow-text": "2.15.",
@@ -23,7 +24,7 @@ RELEASES = {
 
 
 def main() -> None:
-    """Prints the folder and the packages; exits with a message if TensorFlow does not fit."""
+    """Prints the folder and the packages. If TensorFlow does not fit, exits with a message."""
     distributions: dict[str, tuple[str, str]] = {}
     for distribution in importlib.metadata.distributions():
         name = (distribution.metadata["Name"] or "").lower().replace("_", "-")

@@ -5,7 +5,7 @@ t0 tasks t0++_train              # a mixture's tasks with their rates
 t0 tasks 'super_glue_rte_.*'     # tasks by regular expression (matched at the name's start)
 t0 tasks --cache_dirs=/data/cache --json sciq_.*
 
-Without --module_import, it reads T0's catalogue, for which it does not need TensorFlow.
+Without --module_import, it reads T0's catalogue. This does not need TensorFlow.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main(args: argparse.Namespace) -> int:
     """Lists the selected tasks or mixtures.
 
     Raises:
-      UserError: a name is unknown; the message suggests similar ones.
+      UserError: a name is unknown. The message suggests similar names.
     """
     from t0.cli.registered import read_listing
 
@@ -77,7 +77,7 @@ def _task(listing: Any, name: str, rate: float | None) -> dict[str, Any]:
 
 def _format_value(value: Any) -> str:
     if isinstance(value, dict):
-        # The size of a text source is unknown until it is read.
+        # The number of examples of a text source is unknown before it is read.
         sizes = {split: "?" if size is None else f"{size:,}" for split, size in value.items()}
         return ", ".join(f"{split} {size}" for split, size in sizes.items())
     if isinstance(value, int | float):

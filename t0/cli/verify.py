@@ -4,7 +4,7 @@ t0 verify /data/cache                       # all tasks below the directory
 t0 verify /data/cache/super_glue_rte_should_assume --json
 t0 verify /data/cache --module_import=my_tasks --data_dir=/data/mine
 
-A stale cache is one whose prompt, data, vocabulary or modules changed since it was written.
+A cache is stale if its prompt, data, vocabulary or modules have changed since it was written.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def _summary(
 def _compare(
     caches: Sequence[str], args: argparse.Namespace
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Returns cache -> its changes since it was written, and cache -> why these are unknown."""
+    """Returns cache -> changes since it was written, and cache -> the reason if unknown."""
     from t0.caching.cache_files import read_provenance
     from t0.caching.cache_plan import NO_RECORD
 

@@ -6,7 +6,7 @@
     spec = data_spec("t0_train", {"inputs": 1024, "targets": 256}, use_cached=True)  # needs SeqIO
     data = open_training_data(spec)              # needs only numpy, in this or another process
     batch, position = next(data.batches(16))     # {"inputs": int32 [16, 1024], ...}
-    next(data.batches(16, position))             # the batch after it
+    next(data.batches(16, position))             # the next batch
 
 opening         SeqIO's registries and gin -> a `DataSpec`; checks of a mixture before a run
 host_graphs     the input graph that a TPU's hosts run, and the operations that they do not support
@@ -22,13 +22,13 @@ mixing          draws examples from tasks by their rates
 packing         examples -> rows
 training_data   the whole pipeline: makes batches, each with a position that a checkpoint can hold
 shards          counts and identifies the records of a cache's files
-manifest        the data manifest, which with the number of a step determines a batch
+manifest        the data manifest, from which the batch of any step can be computed
 batch_examples  finds the examples of a step's batch, and the steps that saw a text
 batch_stream    writes a run's batches in training order, for a TPU's hosts
-stream_dataset  reads these batches with TensorFlow's operations
+stream_dataset  reads the batches of `batch_stream` with TensorFlow's operations
 
-`opening`, `host_graphs`, `objectives` and `live` need SeqIO and TensorFlow, and `stream_dataset`
-needs TensorFlow; the other modules import neither.
+`opening`, `host_graphs`, `objectives` and `live` need SeqIO and TensorFlow. `stream_dataset` only
+needs TensorFlow. All other modules import neither SeqIO nor TensorFlow.
 """
 
 from t0.feeding.random_access import CachedRecords

@@ -1,12 +1,13 @@
-"""Finds the examples of a run's batches: which records of which caches a step saw.
+"""Finds the examples in a run's batches, and the cached records from which they come.
 
-    run = open_run("/models/tiny")                 # from its data manifest
-    for example in run.examples(step=7):           # of the 7th step, after which step 7 is saved
+    run = open_run("/models/tiny")                 # reads the run's data manifest
+    for example in run.examples(step=7):           # the step that ends with model.ckpt-7
         example.task.name, example.record, example.ids["inputs"]
     run.count_uses(step=7)                         # task -> how often each record was used
-    run.find("Dana Reeve", last=7)                 # the steps whose batches have this text
+    run.find("Dana Reeve", last=7)                 # examples with this text in steps up to 7
 
-Nothing is stored for each step. The batches are computed again from the manifest.
+A run does not store which examples a step saw. This module computes the batches again from the
+manifest. A window is a group of examples that are packed together.
 """
 
 import dataclasses
@@ -32,13 +33,13 @@ _TAKES_AT_ONCE = 256
 
 @dataclasses.dataclass(frozen=True)
 class BatchExample:
-    """An example of a batch.
+    """An example in a batch.
 
     Attributes:
       step: the number of the step.
-      row: the number of the batch's row, from 0.
-      task: the task.
-      record: the number of the record in the task's cached split, from 0.
+      row: the number of the row in the batch, from 0.
+      task: the task to which the example belongs.
+      record: the number of the example's record in the task's cached split, from 0.
       ids: feature -> the token ids in the batch, int32.
     """
 
@@ -79,11 +80,11 @@ def open_run(model_dir: str) -> "RunData":
 
 
 class RunData:
-    """The batches of a run, by their steps.
+    """Finds the batch of each step of a run.
 
     Args:
       recorded: the run's manifest.
-      data: its opened data.
+      data: the run's opened data.
 
     Attributes:
       tasks: the tasks, in the order of the manifest.
@@ -94,7 +95,7 @@ class RunData:
         self.tasks = recorded.data.tasks
 
     def examples(self, step: int) -> Iterator[BatchExample]:
-        """Yields the examples of the batch of a step, which is counted from 1.
+        """Yields the examples in the batch of a step. The first step is 1.
 
         Raises:
           UserError: if the run has no such step.
@@ -110,7 +111,11 @@ class RunData:
             window, first, missing = window + 1, 0, missing - taken
 
     def _examples_in(self, window: int) -> Iterator[tuple[int, int, BatchExample]]:
-        """Yields (row in the window, number in the window, example), row by row."""
+        """Yields (row, index, example) for each example of a window, row by row.
+
+        `row` is the number of the row in the window. `index` is the number of the example in the
+        order in which the window's examples are drawn.
+        """
         examples = self._data.examples_in(window)
         tasks, records = self._records_in(window)
         lengths = self._manifest.data.lengths
@@ -131,7 +136,7 @@ class RunData:
         return self._data.mixture.records_of(window * self._data.draws, self._data.draws)
 
     def count_uses(self, step: int) -> dict[str, np.ndarray]:
-        """Returns task -> how often each record was used in the steps up to this one, int64."""
+        """Returns task -> the number of uses of each record up to and including a step, int64."""
         self._before(step)
         end = manifest.locate(self._manifest, self._data, step)
         start = self._manifest.start
@@ -143,7 +148,7 @@ class RunData:
         }
 
     def _uses_before(self, window: int, row: int) -> list[np.ndarray]:
-        """Returns for each task how often each record was used before a row of a window."""
+        """Returns, for each task, the number of uses of each record before a row of a window."""
         streams = self._data.mixture.streams
         uses = []
         for stream, served in zip(
@@ -167,9 +172,10 @@ class RunData:
         """Yields the examples that contain a text, from the batches of all steps up to `last`.
 
         Args:
-          text: the text, which may be a part of an example. Runs of spaces count as one.
+          text: the text, which may be a part of an example. Several spaces in a row count as one
+            space.
           last: the last step to search.
-          decode: decodes token ids.
+          decode: a function that decodes token ids.
         """
         self._before(last)
         text = _spaced(text)
@@ -190,7 +196,13 @@ class RunData:
                     yield dataclasses.replace(example, step=step, row=in_batch)
 
     def _draws_of(self, number: int, records: Sequence[int], takes: int) -> Iterator[int]:
-        """Yields the numbers of the draws that give records of a task, in the first takes."""
+        """Yields the numbers of the draws that return one of `records`, among the first takes.
+
+        Args:
+          number: the number of the task.
+          records: the numbers of the task's records to search for.
+          takes: the number of takes to search.
+        """
         if not records:
             return
         mixture, stream = self._data.mixture, self._data.mixture.streams[number]
@@ -206,12 +218,12 @@ class RunData:
 
 
 def _spaced(text: str) -> str:
-    """Returns a text with single spaces."""
+    """Replaces each run of whitespace in a text with one space."""
     return " ".join(text.split())
 
 
 def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], str]) -> list[int]:
-    """Returns the numbers of a task's records that have a text."""
+    """Returns the numbers of a task's records that contain a text."""
     records_with_text, number = [], 0
     for file in task.cache_files:
         for records in token_files.record_batches(file):
@@ -231,10 +243,10 @@ def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], s
 
 
 def find_origin(task: TaskSpec, record: int) -> dict[str, Any]:
-    """Returns the dataset, split, row and prompt of a record; {} if its cache does not have them.
+    """Returns the dataset, split, row and prompt of a record; {} if the cache does not store them.
 
     Raises:
-      UserError: if the cache's record of rows is damaged.
+      UserError: if the file in which the cache stores them is damaged.
     """
     folder, file = posixpath.split(task.cache_files[0])
     split = file.partition(".tfrecord-")[0]

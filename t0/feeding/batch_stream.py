@@ -1,16 +1,16 @@
-"""Writes the batches of a run in training order, for readers that have only TensorFlow.
+"""Writes the batches of a run to files in training order, for hosts that have only TensorFlow.
 
     manifest = build(data, rows=1024, start=Start(step=0))
     for line in write("gs://bucket/tuned/stream", manifest, data, first=1, last=12_200, workers=8):
         print(line)
     stream = open_stream("gs://bucket/tuned/stream")       # checks the size of each file
-    stream.check(manifest, last=12_200)                    # UserError if it is of another run
+    stream.check(manifest, last=12_200)                    # UserError if it belongs to another run
 
 A stream is a folder of TFRecord files, each with the batches of consecutive steps. A record is one
 packed row, a `tf.train.Example` with the features of a batch. `data_manifest.json` in the folder
-says which run the batches belong to. `stream.json`, which is written last, lists the files with
-their steps, sizes and checksums. If writing stops, the same call continues after the last complete
-file. `t0.feeding.stream_dataset` reads the stream with TensorFlow's operations.
+identifies the run to which the batches belong. `stream.json`, which is written last, lists the
+files with their steps, sizes and checksums. If writing stops, the same call continues after the
+last complete file. `t0.feeding.stream_dataset` reads the stream with TensorFlow's operations.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from t0.files.untrusted import parsed_json
 
 STREAM = "stream.json"
 _FILE_BYTES = 200 * 10**6
-_BYTES_OF_TOKEN = 4  # for the number of steps of a file, which must not depend on the data
+_BYTES_OF_TOKEN = 4  # fixed, so that the number of steps per file does not depend on the data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +45,11 @@ class StreamFile:
     """A file of a stream.
 
     Attributes:
-      name: its name.
-      first: the number of the first step whose batch it has, counted from 1.
-      last: the number of the last such step.
-      bytes: its size.
-      crc32c: its CRC-32C, in base 64.
+      name: the file's name.
+      first: the number of the first step whose batch is in the file, counted from 1.
+      last: the number of the last step whose batch is in the file.
+      bytes: the file's size.
+      crc32c: the file's CRC-32C, in base 64.
     """
 
     name: str
@@ -64,9 +64,9 @@ class Stream:
     """A finished stream.
 
     Attributes:
-      folder: its folder.
-      manifest: the manifest of its run.
-      files: its files, in the order of the steps.
+      folder: the folder that holds the stream.
+      manifest: the manifest of the run to which the stream belongs.
+      files: the stream's files, in the order of the steps.
     """
 
     folder: str
@@ -74,15 +74,16 @@ class Stream:
     files: tuple[StreamFile, ...]
 
     def check(self, current: Manifest | None, *, done: int, last: int) -> None:
-        """Checks that a run can read the steps that it still has to do.
+        """Checks that the stream has the batches of all remaining steps of a run.
 
         Args:
-          current: the manifest of the run, whatever its start; None for a user's own dataset.
+          current: the manifest of the run. Its start is ignored. None for a user's own dataset.
           done: the number of completed steps.
           last: the last step of the run.
 
         Raises:
-          UserError: if the stream is of other data, or misses one of the steps.
+          UserError: if the stream has other data than the run, or if the batch of a remaining step
+            is missing.
         """
         change = (
             manifests.find_difference(self.manifest, current)
@@ -104,7 +105,7 @@ def open_stream(folder: str) -> Stream | None:
     """Opens a finished stream, and checks the size and checksum of each file.
 
     Returns:
-      the stream; None if the folder has none.
+      the stream; None if the folder has no stream.
 
     Raises:
       UserError: if the stream is not finished, or if a file is missing or damaged.
@@ -163,7 +164,7 @@ def encode(batch: Batch) -> list[bytes]:
 
 
 def plan_files(recorded: Manifest, first: int, last: int) -> list[tuple[str, int, int]]:
-    """Returns (name, first step, last step) of the files of a stream."""
+    """Returns (name, first step, last step) of each file of a stream."""
     tokens = recorded.batch * sum(recorded.data.lengths.values())
     each = max(1, _FILE_BYTES // (tokens * _BYTES_OF_TOKEN))
     begin = recorded.start.step
@@ -178,15 +179,15 @@ def plan_files(recorded: Manifest, first: int, last: int) -> list[tuple[str, int
 def write(
     folder: str, recorded: Manifest, data: TrainingData, *, first: int, last: int, workers: int
 ) -> Iterator[str]:
-    """Writes the batches of steps, and yields lines for the user.
+    """Writes the batches of steps `first` to `last`, and yields lines that report the progress.
 
     Args:
       folder: the folder, local or `gs://`.
       recorded: the manifest of the run.
-      data: its opened data.
+      data: the run's opened data.
       first: the first step, counted from 1.
       last: the last step.
-      workers: the number of processes that pack.
+      workers: the number of processes that pack examples.
 
     Raises:
       UserError: if the folder has the stream of another run, or if a file cannot be written.
@@ -260,7 +261,7 @@ def _fill(frames: Iterator[bytes], path: str) -> None:
 def _rows_from(
     pool: Executor | None, workers: int, recorded: Manifest, data: TrainingData, step: int
 ) -> Iterator[bytes]:
-    """Yields the frames of all rows from the batch of a step on; the pool packs windows ahead."""
+    """Yields all rows as frames, starting with the batch of `step`; `pool` packs later windows."""
     position = manifests.locate(recorded, data, step - 1)
     row = position["row"]
     for number, frames in _encoded_windows(pool, workers, data, position["window"]):
@@ -281,7 +282,7 @@ def _encoded_windows(
         yield number, frames
 
 
-_opened: list[TrainingData] = []  # the data of a worker process
+_opened: list[TrainingData] = []  # the opened data, in a worker process
 
 
 def _open_in_worker(spec: DataSpec) -> None:
@@ -294,7 +295,7 @@ def _encode_window(number: int) -> list[bytes]:
 
 @contextlib.contextmanager
 def _workers(spec: DataSpec, count: int) -> Iterator[Executor | None]:
-    """Yields a pool of processes; None if this process does the work."""
+    """Yields a pool of `count` processes; None if `count` is below 2."""
     if count < 2:
         yield None
         return

@@ -4,11 +4,11 @@
     # data: 1 task(s) at inputs 512, targets 64: nothing is cut
     # WARNING: reviews_which: 12.0% of inputs are longer than 512 tokens and lose the end, ...
 
-A cache's statistics contain the length of its longest example. Many records of the cache are
-measured only if that length exceeds the limit. If a prompted task is not read from a cache, its
-first rows are rendered and tokenized.
+A cache's statistics contain the length of its longest example. If that length is within the limit,
+only a few records of the cache are measured; otherwise, many are. If a prompted task is not read
+from a cache, its first rows are rendered and tokenized.
 
-A warning also names the tasks whose sampled targets contain unknown tokens. If every target of a
+Another warning names the tasks whose sampled targets contain unknown tokens. If every target of a
 task is empty or `<NO LABEL>`, that is an error, because the model could not learn anything.
 """
 
@@ -28,8 +28,8 @@ from t0.files.untrusted import parsed_json
 from t0.prompts.render import NO_LABEL
 from t0.tasks.prompted_tasks import PromptedSource
 
-# The number of records to measure in a cache, of rows to render without a cache, and of records to
-# measure in a cache in which nothing is truncated.
+# Three numbers per task: the records to measure in a cache, the rows to render without a cache, and
+# the records to measure in a cache in which nothing is truncated.
 FROM_CACHE, RENDERED, LOOKED_AT = 1000, 100, 100
 # The number of rows to render before concluding that a task has no labels.
 _MOST_ROWS = 10_000
@@ -41,7 +41,8 @@ class _Measured:
     """The measured lengths of a task's first examples.
 
     Attributes:
-      sizes: feature -> the number of tokens of each measured example, or only of the longest one.
+      sizes: feature -> the number of tokens of each measured example. If nothing is truncated, the
+        array holds only the length of the longest example.
       unknown: the share of targets with unknown tokens.
     """
 
@@ -51,7 +52,7 @@ class _Measured:
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedShare:
-    """The share of a task's examples in which a feature is longer than its limit."""
+    """The share of a task's examples that are truncated, for one feature."""
 
     task: str
     feature: str
@@ -64,11 +65,11 @@ def cut_notes(
 ) -> list[str]:
     """Returns a summary line about truncation, and warnings about tasks.
 
-    There is a warning if more than 1% of a task's inputs or targets are truncated, or if targets
-    have unknown tokens.
+    There is a warning if more than 1% of a task's inputs or targets are truncated, or if its
+    targets contain unknown tokens.
 
     Args:
-      tasks: the tasks that have the split.
+      tasks: the tasks to check. All of them have the split.
       split: the split.
       lengths: feature -> maximum number of tokens, including EOS.
       use_cached: whether the tasks' caches are read.
@@ -111,7 +112,7 @@ def cut_notes(
 
 
 def _unknown_lines(shares: Mapping[str, float]) -> list[str]:
-    """Returns a warning for tasks with unknown tokens; `shares` is task -> share of targets."""
+    """Returns a warning about unknown tokens; `shares` is task -> share of targets with them."""
     if not shares:
         return []
     largest = sorted(shares.items(), key=lambda item: -item[1])
@@ -129,7 +130,8 @@ def _measure(
 ) -> _Measured | None:
     """Measures the lengths of a task's first examples.
 
-    Returns None if later steps choose the lengths, or if there is nothing to measure without SeqIO.
+    Returns None if preprocessing steps after the cache choose the lengths, or if only SeqIO could
+    read the examples.
     """
     # Steps after the cache, such as span corruption, produce examples of the right length.
     if not task.supports_caching or task.preprocessors[task._cache_step_idx + 1 :]:
@@ -151,13 +153,14 @@ def _measure_cache(
         count = parsed_json(paths.read_bytes(f"{folder}/info.{split}.json"))["num_shards"]
         longest = {name: stats.get(f"{name}_max_tokens") for name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return _Measured({})  # the code that reads the data reports the fault of its cache
+        return _Measured({})  # a damaged cache is reported later, when the data is read
     # Statistics may not include EOS.
     fits = all(
         isinstance(tokens, int) and tokens < lengths[name] for name, tokens in longest.items()
     )
     file = f"{folder}/{split}.tfrecord-00000-of-{count:05d}"
-    # If nothing is truncated, few records are enough. This saves time: T0++ has hundreds of tasks.
+    # If nothing is truncated, few records are enough. This saves time for mixtures like T0++, which
+    # has hundreds of tasks.
     read = token_files.first_ids(file, names, LOOKED_AT if fits else FROM_CACHE)
     if fits and _has_no_labels(task, read):
         read = token_files.first_ids(file, names, FROM_CACHE)
@@ -167,7 +170,7 @@ def _measure_cache(
     unknown = 0.0
     if "targets" in read:
         ids, feature = read["targets"], task.output_features["targets"]
-        empty = _no_label_ids(feature)  # `<NO LABEL>` itself may have unknown tokens
+        empty = _no_label_ids(feature)  # `<NO LABEL>` itself may become unknown tokens
         targets = [t for t in np.split(ids.values, ids.ends[1:-1]) if tuple(t) not in empty]
         unknown = _token_share(feature.vocabulary.unk_id, targets)
     if fits:
@@ -181,7 +184,7 @@ def _token_share(token: int | None, targets: Sequence[Any]) -> float:
 
 
 def _has_no_labels(task: seqio.Task, read: Mapping[str, Any]) -> bool:
-    """Returns whether there are targets, and all of them are empty or `<NO LABEL>`."""
+    """Returns whether every target is empty or `<NO LABEL>`; False if there are no targets."""
     targets = read.get("targets")
     if targets is None or not len(targets.lengths):
         return False
@@ -221,7 +224,7 @@ def _render_records(source: PromptedSource, split: str) -> Iterator[dict[str, An
     try:
         yield from source.records(split)
     finally:
-        source.reports.pop(split, None)  # drop the report, because it covers only these rows
+        source.reports.pop(split, None)  # drop the report, which covers only these rows
 
 
 def _no_labels_error(name: str, split: str, where: str) -> UserError:

@@ -1,9 +1,9 @@
-"""Builds the warning that a share of a task's inputs or targets is truncated, for all modes.
+"""Builds the warning about truncated inputs or targets of a task.
 
     if share > LOUD:
         print(cut_warning("reviews_which", "inputs", share, 512))
 
-Scoring and training use it, each with its own length limits.
+Scoring and training use this warning, each with its own length limits.
 """
 
 # The truncated share of inputs or targets above which users are warned.

@@ -1,4 +1,4 @@
-"""T5's pretraining objectives in numpy: operations on flat arrays of many sequences.
+"""Implements T5's pretraining objectives in numpy, on flat arrays of many sequences.
 
     tokens = split(join_documents(chunks(documents, rng)), 568)
     mask = span_mask(tokens.lengths, rng)
@@ -9,16 +9,16 @@
     inputs   We hold <X> to be <Y> that      targets   <X> these truths <Y> self evident <Z>
 
 For the same mask, each function returns the same result as the t5 0.9.4 preprocessor named in its
-docstring. Masks have the same distribution and exactly the same lengths as t5's, but come from
-other random numbers. Sequences are `Ragged`; a mask is bool [tokens of all sequences].
+docstring. Masks have the same distribution and exactly the same lengths as t5's masks, but are
+drawn from other random numbers. Sequences are `Ragged`. A mask is bool [tokens of all sequences].
 """
 
 import numpy as np
 
 from t0.feeding.token_files import Ragged, slices
 
-# t5's constants: the maximum length of a document (a longer document is reduced to one chunk of
-# this length), and the number of documents that are joined.
+# t5's constants: the maximum length of a document, and the number of documents that are joined. A
+# longer document is reduced to one chunk of the maximum length.
 LONGEST_DOCUMENT_TOKENS = 65_536
 JOINED_DOCUMENTS = 128
 
@@ -30,15 +30,15 @@ def chunks(
     order: np.ndarray | None = None,
     longest: int = LONGEST_DOCUMENT_TOKENS,
 ) -> Ragged:
-    """Orders documents, drops empty ones, and reduces long ones to a random chunk.
+    """Orders documents, drops empty documents, and reduces long documents to a random chunk.
 
     A chunk begins at a multiple of `longest`, as in t5's `select_random_chunk`.
 
     Args:
       documents: the documents' tokens.
-      rng: draws the chunks.
-      order: the numbers of the documents in the order in which to return them; None keeps their
-        order.
+      rng: the generator that draws the chunks.
+      order: the indices of the documents, in the order in which to return them; None keeps the
+        given order.
       longest: the maximum number of tokens of a chunk.
     """
     order = np.arange(len(documents.ends) - 1) if order is None else order
@@ -52,7 +52,7 @@ def chunks(
 
 
 def join_documents(documents: Ragged, count: int = JOINED_DOCUMENTS) -> Ragged:
-    """Joins groups of `count` documents, without padding ids (t5's `reduce_concat_tokens`)."""
+    """Joins every `count` documents, and drops padding ids (t5's `reduce_concat_tokens`)."""
     ends = np.append(documents.ends[:-1:count], documents.ends[-1])
     return select_masked(Ragged(documents.values, ends), documents.values != 0)
 
@@ -71,7 +71,8 @@ def split(sequences: Ragged, length: int) -> Ragged:
 def spans(length: np.ndarray, density: float, mean_span: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns the numbers of noise tokens and noise spans for sequences of `length`.
 
-    The arithmetic is that of t5's `random_spans_noise_mask`: float32, with halves rounded to even.
+    The arithmetic is the same as in t5's `random_spans_noise_mask`: float32, with halves rounded to
+    even.
     """
     length = np.maximum(length, 2)
     noise = np.rint(np.float32(length) * np.float32(density)).astype(np.int64)
@@ -83,14 +84,14 @@ def spans(length: np.ndarray, density: float, mean_span: float) -> tuple[np.ndar
 def span_mask(
     lengths: np.ndarray, rng: np.random.Generator, *, density: float = 0.15, mean_span: float = 3.0
 ) -> np.ndarray:
-    """Masks random spans in such a way that all possible masks are equally likely.
+    """Masks random spans. All possible masks are equally likely.
 
-    Unmasked and masked spans alternate, starting with an unmasked one (t5's
+    Unmasked and masked spans alternate. The first span is unmasked (t5's
     `random_spans_noise_mask`).
 
     Args:
       lengths: the sequences' lengths, int64 [sequences].
-      rng: draws the masks.
+      rng: the generator that draws the masks.
       density: the share of masked tokens.
       mean_span: the mean length of a masked span.
     """
@@ -98,8 +99,7 @@ def span_mask(
     mask = np.zeros(lengths.sum(), bool)
     if not density:
         return mask
-    # Nearly all sequences have the same length, so all sequences of equal length are masked in one
-    # matrix.
+    # Sequences of equal length are masked together in one matrix. Nearly all have the same length.
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         noise, number = (int(n) for n in spans(np.array(length), density, mean_span))
@@ -114,7 +114,7 @@ def span_mask(
 
 
 def _partition(rows: int, items: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws `count` positive numbers that add up to `items`, for each row; int64 [rows, count]."""
+    """Draws, for each row, `count` positive integers that sum to `items`: int64 [rows, count]."""
     begins = np.zeros((rows, items - 1), bool)
     begins[:, : count - 1] = True
     rng.permuted(begins, axis=1, out=begins)
@@ -137,8 +137,8 @@ def prefix_mask(
 def with_sentinels(sequences: Ragged, mask: np.ndarray, top: int) -> Ragged:
     """Replaces each masked span by a sentinel (t5's `noise_span_to_unique_sentinel`).
 
-    The sentinels' ids descend from `top` in each sequence. The targets are made with the inverted
-    mask.
+    In each sequence, the first sentinel has the id `top`, and each following one the next lower id.
+    To make the targets, call it with the inverted mask.
     """
     before = np.zeros_like(mask)
     before[1:] = mask[:-1]
@@ -162,7 +162,7 @@ def select_masked(sequences: Ragged, mask: np.ndarray) -> Ragged:
 def append_eos(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:
     """Truncates sequences to `limit` tokens, and ends them with `eos` if it is not None.
 
-    It does the same as SeqIO's `append_eos_after_trim`, including the truncation.
+    The result is the same as that of SeqIO's `append_eos_after_trim`.
     """
     has_eos = eos is not None
     sizes = sequences.lengths

@@ -1,11 +1,11 @@
-"""Builds the graph with which a TPU's hosts read data, and finds operations that they do not have.
+"""Builds the graph with which a TPU's hosts read data, and finds operations they do not support.
 
     foreign_operations(pipeline_graph(input_fn))        # {"PyFunc": "the task's generator"}
 
 With `--tpu=NAME` the input pipeline does not run in this process, but in the TensorFlow server of a
-host. That server has only TensorFlow's own operations. It has no Python functions, and no
-operations of other libraries (such as tensorflow_text's SentencePiece). If the graph is built here,
-problems are found without a TPU.
+host. That server has only TensorFlow's own operations. It cannot call Python functions, and has no
+operations of other libraries (such as tensorflow_text's SentencePiece). This module builds the same
+graph in this process, so problems are found without a TPU.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from t0.feeding import opening
 
 # TensorFlow operations that call a Python function of the process that built the graph.
 CALL_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
-# The length of features in a graph that is only inspected; its operations do not depend on it.
+# The length of features in a graph that is only inspected. Every length gives the same operations.
 _ANY_LENGTH = 512
 
 
@@ -26,7 +26,7 @@ def pipeline_graph(input_fn: Callable[[dict[str, Any]], Any]) -> tf.Graph:
     """Builds the graph that TPUEstimator builds for an input function on a host.
 
     Args:
-      input_fn: takes the estimator's parameters and returns a dataset.
+      input_fn: a function that takes the estimator's parameters and returns a dataset.
     """
     with tf.Graph().as_default() as graph:
         dataset = input_fn({})
@@ -36,13 +36,13 @@ def pipeline_graph(input_fn: Callable[[dict[str, Any]], Any]) -> tf.Graph:
 
 
 def foreign_operations(graph: tf.Graph) -> dict[str, str]:
-    """Finds the operations of a graph that a bare TensorFlow server does not know.
+    """Finds the operations of a graph that a TensorFlow server without other libraries cannot run.
 
     Args:
-      graph: the graph. The functions that its datasets call are also checked.
+      graph: the graph to check. The functions that its datasets call are also checked.
 
     Returns:
-      type of an unknown operation -> the name of one such operation.
+      type of an unsupported operation -> the name of one node of that type.
     """
     definition = graph.as_graph_def()
     operations: dict[str, str] = {}
@@ -59,7 +59,7 @@ def _nodes(definition: Any) -> Iterator[Any]:
 
 
 def _is_everywhere(kind: str) -> bool:
-    # `raw_ops` is generated when TensorFlow is built, so it does not have the operations of
+    # `raw_ops` is generated when TensorFlow is built. So it does not contain the operations of
     # libraries that are loaded later.
     if kind in CALL_PYTHON:
         return False
@@ -76,14 +76,14 @@ def explain(foreign: Mapping[str, str]) -> str:
 def require_no_live_tasks(
     name: str, split: str, *, function: str, settings: Mapping[str, Sequence[str]]
 ) -> None:
-    """Checks that a TPU's hosts can read the mixture `name` without a cache.
+    """Checks that a TPU's hosts can read the tasks of the mixture `name` without caches.
 
     Args:
       name: a mixture's or task's name.
       split: the split.
       function: gin's name of the dataset function that reads the mixture, such as
         "mesh_train_dataset_fn".
-      settings: flag -> values of this command that the caching command also needs.
+      settings: flag -> values, for the flags of this command that the caching command also needs.
 
     Raises:
       UserError: if the hosts cannot read a task. The message has the command that caches the

@@ -5,9 +5,9 @@
         block[0]        # {"inputs": int32 [n], "targets": int32 [m]}
 
 A cached record has an input with all of its demonstrations, the sizes of the input's parts, and all
-possible outputs. `t0.tasks.instruction_steps` defines the steps after the cache, and this module
-runs the same steps without TensorFlow. Demonstrations that do not fit are left out, and each epoch
-draws one of the outputs. The draws depend only on (seed, task, epoch, block).
+possible outputs. `t0.tasks.instruction_steps` defines the preprocessing steps that follow the
+cache. This module runs the same steps without TensorFlow. Demonstrations that do not fit are left
+out, and each epoch draws one of the outputs. The draws depend only on (seed, task, epoch, block).
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from t0.feeding.token_files import Ragged, slices
 
 # The features of a cached record.
 FEATURES = ("inputs", "part_tokens", "outputs", "output_tokens")
-_DRAWS = 2  # distinguishes the generator of a block's draws from the generator of its order
+_DRAWS = 2  # part of the seed of a block's draws; the seed of its order does not have it
 
 
 @dataclasses.dataclass(frozen=True)
 class InstructedSource:
-    """The examples of an instruction task, a `reading.ExampleSource`.
+    """The examples of an instruction task, as a `reading.ExampleSource`.
 
     Attributes:
       cached: the reader of the cache's `FEATURES`.
@@ -64,14 +64,15 @@ class InstructedSource:
         return self.cached.locate(served, seed)
 
     def records(self, epoch: int, seed: int | None, offsets: np.ndarray) -> np.ndarray:
-        """Returns the numbers of the records at some offsets; see `CachedSource.records`."""
+        """Returns the numbers of the records at these offsets; see `CachedSource.records`."""
         return self.cached.records(epoch, seed, offsets)
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None.
 
         Raises:
-          UserError: if a file cannot be read, or its records are not those of an instruction task.
+          UserError: if a file cannot be read, or if its records do not belong to an instruction
+            task.
         """
         blocks = self.cached.blocks(epoch=epoch, first=first, seed=seed)
         for number, block in enumerate(blocks, start=first):
@@ -93,17 +94,17 @@ class InstructedSource:
 
 
 def join_parts(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[Ragged, np.ndarray]:
-    """Joins the parts of each input that fit.
+    """Joins those parts of each input that fit into the maximum length.
 
     Args:
       features: "inputs" and "part_tokens" of R records.
       spec: the parameters that turn records into examples.
 
     Returns:
-      the ids of R inputs without EOS, and whether each part remains in its input, bool [R, parts].
+      the ids of R inputs without EOS; and bool [R, parts], which is True for parts that remain.
 
     Raises:
-      ValueError: if the records are not those of an instruction task.
+      ValueError: if the records do not belong to an instruction task.
     """
     inputs, sizes = features["inputs"], part_sizes(features["part_tokens"], spec)
     if not np.array_equal(sizes.sum(1), inputs.lengths):
@@ -113,14 +114,14 @@ def join_parts(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[R
 
 
 def draw_outputs(features: Mapping[str, Ragged], rng: np.random.Generator | None) -> Ragged:
-    """Draws one output of each record, and returns its ids without EOS.
+    """Draws one output for each record, and returns the outputs' ids without EOS.
 
     Args:
       features: "outputs" and "output_tokens" of R records.
-      rng: draws the outputs; None for the first of each record.
+      rng: the generator that draws the outputs; None to take the first output of each record.
 
     Raises:
-      ValueError: if the records are not those of an instruction task.
+      ValueError: if the records do not belong to an instruction task.
     """
     outputs, sizes = features["outputs"], features["output_tokens"]
     ends = np.append(0, np.cumsum(sizes.values, dtype=np.int64))
@@ -149,10 +150,10 @@ def part_sizes(parts: Ragged, spec: InstructionSpec) -> np.ndarray:
 
 
 def _select_parts(sizes: np.ndarray, spec: InstructionSpec) -> np.ndarray:
-    """Returns whether each part remains in its input, bool [R, parts].
+    """Returns bool [R, parts], which is True for the parts that remain in their input.
 
-    A demonstration remains if there is room for it in addition to the definition, the instance and
-    the demonstrations before it, and if all earlier demonstrations of its kind remain.
+    A demonstration remains if all earlier demonstrations of its kind remain, and if it fits
+    together with the definition, the instance and the demonstrations before it.
     """
     most = spec.longest_inputs - (spec.eos["inputs"] is not None)
     fits = np.ones(sizes.shape, bool)

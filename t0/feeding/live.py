@@ -1,12 +1,12 @@
-"""Reads data without a cache: examples from SeqIO, text, or a user's `tf.data.Dataset`.
+"""Reads data without a cache: examples from SeqIO, raw texts, or a user's `tf.data.Dataset`.
 
     source = live_source(task, spec, data)   # SeqIO's task, its TaskSpec and the run's DataSpec
     for block in source.blocks(epoch=0, first=0, seed=7): ...
 
-The text of a pretraining task comes from a `TextSource`, or from any SeqIO source with shards whose
-records have the field `text`, such as C4 in TensorFlow Datasets.
+The text of a pretraining task comes from a `TextSource`. It may also come from any SeqIO source
+that has shards, and whose records have the field `text`, such as C4 in TensorFlow Datasets.
 
-    data = DatasetBatches(make)              # make: builds the dataset of a user's own function
+    data = DatasetBatches(make)              # make: the user's function that builds the dataset
     batch, position = next(data.batches(16))
 """
 
@@ -29,7 +29,7 @@ from t0.tasks.recipe_tasks import TextSource
 
 
 def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> ExampleSource:
-    """Returns a source that makes a task's examples at the time of reading.
+    """Returns a source that makes a task's examples while they are read.
 
     Args:
       task: SeqIO's task.
@@ -54,8 +54,9 @@ class LiveSource:
       task: SeqIO's task.
       split: the split to read.
       features: the features to read.
-      use_cached: whether SeqIO reads the task's cache, and applies only the steps after it.
-      lengths: feature -> maximum number of tokens, for SeqIO's steps; None for no truncation.
+      use_cached: whether SeqIO reads the task's cache, and runs only the preprocessing steps that
+        follow it.
+      lengths: feature -> maximum number of tokens in SeqIO's preprocessing; None for no limit.
       examples: the number of the split's examples; None if it is unknown.
     """
 
@@ -68,7 +69,7 @@ class LiveSource:
     indexed: ClassVar[bool] = False
 
     def check_count(self) -> None:
-        """Does nothing: there is no cache."""
+        """Does nothing, because there is no cache."""
 
     @property
     def name(self) -> str:
@@ -114,10 +115,11 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
     """Yields a dataset's elements, without changing the default graph or session.
 
     Args:
-      make: builds the dataset, in the caller's default graph.
+      make: a function that builds the dataset in the default graph.
 
     Raises:
-      UserError: if records cannot be read, or if a generator of this project raises it.
+      UserError: if records cannot be read, or if one of this project's generators raises a
+        UserError.
     """
     # No graph or session may be active at a `yield`, because the generator may be closed in another
     # context.
@@ -145,7 +147,7 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
 
 
 def tokenises_text(task: seqio.Task) -> bool:
-    """Returns whether a task's steps before the cache do nothing but tokenise the column `text`."""
+    """Returns whether a task's steps before the cache only tokenise the column `text`."""
     steps = task.preprocessors[: task._cache_step_idx]
     if len(steps) != 2 or steps[1] is not seqio.preprocessors.tokenize:
         return False
@@ -160,7 +162,7 @@ def tokenises_text(task: seqio.Task) -> bool:
 def _open_texts(
     source: seqio.DataSource, split: str
 ) -> tuple[Sequence[Any], Callable[[Any], Iterable[str | bytes]]]:
-    """Returns the shards of a split, and a function that yields the texts of a shard."""
+    """Returns (the shards of a split, a function that yields the texts of a shard)."""
     if isinstance(source, TextSource):
         return source.texts.shards(split), source.texts.documents
     count = len(source.list_shards(split))
@@ -180,10 +182,10 @@ def _open_texts(
 class DatasetBatches:
     """The batches of a user's own dataset function, with the methods of `TrainingData`.
 
-    To continue from a position, the dataset is read again from its start.
+    To continue from a position, it reads the dataset again from the start.
 
     Args:
-      make: builds the dataset, in the caller's default graph.
+      make: a function that builds the dataset in the default graph.
     """
 
     packed = False
@@ -197,7 +199,7 @@ class DatasetBatches:
         self.features = tuple(name for name, kind in spec.items() if kind.is_integer)
 
     def shares(self) -> list[Any]:
-        """Returns an empty list, because the tasks are unknown."""
+        """Returns an empty list, because the tasks in a user's own dataset are unknown."""
         return []
 
     def read_position(self, position: Any) -> Mapping[str, int] | None:
@@ -207,7 +209,7 @@ class DatasetBatches:
           position: the position; None means the start of the data, and is returned as None.
 
         Raises:
-          ValueError: if it is not a position from `batches`.
+          ValueError: if `position` was not returned by `batches`.
         """
         if position is not None and "batches" not in position:
             raise ValueError(
@@ -218,7 +220,7 @@ class DatasetBatches:
     def batches(
         self, rows: int, position: Mapping[str, int] | None = None
     ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, int]]]:
-        """Yields (batch, position). The position holds the number of batches so far."""
+        """Yields (batch, position). The position holds the number of batches yielded so far."""
         before = position["batches"] if position else 0
 
         def make() -> tf.data.Dataset:

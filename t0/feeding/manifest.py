@@ -1,4 +1,4 @@
-"""Writes and reads a run's data manifest, which with the number of a step determines its batch.
+"""Writes and reads a run's data manifest, from which the batch of any step can be computed.
 
     manifest = build(data, rows=16, start=Start(step=0))
     publish("/models/tiny", manifest)               # /models/tiny/data_manifest.json
@@ -7,9 +7,10 @@
     position = locate(recorded, data, step=100)     # where the batch after step 100 begins
 
 The manifest has the specification of the data (mixture, rates, seed, lengths, packing), the batch,
-and a checksum of each file of the caches. It is written once, at the start of the run.
-`data_windows.json` next to it lists the number of rows of each window that the run has read. It
-only saves time: without it, `locate` packs the earlier windows again.
+and a checksum of each file of the caches. It is written once, at the start of the run. A window is
+a group of examples that are packed together. `data_windows.json` next to it lists the number of
+rows of each window that the run has read. This file only saves time. Without it, `locate` packs the
+earlier windows again.
 """
 
 import dataclasses
@@ -31,12 +32,12 @@ MANIFEST, WINDOWS = "data_manifest.json", "data_windows.json"
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The place in the data at which a run's first batch begins.
+    """The position in the data at which a run's first batch begins.
 
     Attributes:
       step: the number of completed steps before that batch.
-      window: the number of the window.
-      row: the number of the window's rows before it.
+      window: the number of the window in which it begins.
+      row: the number of rows before it in that window.
     """
 
     step: Count = 0
@@ -46,12 +47,12 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What determines the batches of a run.
+    """All facts that determine the batches of a run.
 
     Attributes:
       data: the specification of the data.
       batch: the number of sequences of a batch.
-      start: where the first batch begins.
+      start: the position at which the first batch begins.
       shards: path of a cache's file -> its CRC-32C, in base 64.
     """
 
@@ -62,7 +63,7 @@ class Manifest:
 
     @property
     def indexed(self) -> bool:
-        """Whether a step alone determines the batch: all tasks are cached as examples."""
+        """Whether the batch of any step can be computed: all tasks are cached as examples."""
         return all(task.cache_files and task.objective is None for task in self.data.tasks)
 
 
@@ -81,17 +82,17 @@ def build(data: Any, rows: int, start: Start) -> Manifest | None:
 
 
 def publish(folder: str, manifest: Manifest) -> None:
-    """Writes a manifest into a folder, which is made if there is none."""
+    """Writes a manifest into a folder. If the folder does not exist, it is created."""
     with writing(folder):
         paths.make_folder(folder)
     write_whole(posixpath.join(folder, MANIFEST), to_json(manifest) + "\n")
 
 
 def read(folder: str) -> Manifest | None:
-    """Reads the manifest in a folder; None if there is none.
+    """Returns the manifest in a folder; None if the folder has no manifest.
 
     Raises:
-      UserError: if it is damaged.
+      UserError: if the manifest is damaged.
     """
     path = posixpath.join(folder, MANIFEST)
     if not paths.exists(path):
@@ -106,7 +107,7 @@ def read(folder: str) -> Manifest | None:
 
 
 def find_difference(recorded: Manifest, current: Manifest) -> str | None:
-    """Describes the first difference between two manifests; None if their batches are equal.
+    """Describes the first difference between two manifests; None if they give equal batches.
 
     The folders of caches may differ.
     """
@@ -121,7 +122,7 @@ def find_difference(recorded: Manifest, current: Manifest) -> str | None:
 
 
 def _facts(manifest: Manifest) -> dict[str, Any]:
-    """Returns name -> value of everything that determines the batches."""
+    """Returns name -> value, for every fact that determines the batches."""
     data = parsed_json(to_json(manifest.data))
     tasks = data.pop("tasks")
     facts = {"the batch": manifest.batch, **data}
@@ -149,18 +150,19 @@ def follow(
 
     Args:
       folder: the model directory.
-      recorded: the manifest in that folder; None for a new run, or if there is none.
+      recorded: the manifest in that folder; None if the folder has no manifest, as in a new run.
       data: the opened data.
       rows: the number of sequences of a batch.
-      place: the number of completed steps, and the position that the checkpoint records, or None.
-      allow_change: whether the data may differ from the manifest's.
+      place: (the number of completed steps, the position in the checkpoint or None).
+      allow_change: whether the data may differ from the data in the manifest.
 
     Returns:
-      the manifest that is now valid, and the position; None for data without a manifest, and for
-      the position at the start of the data.
+      the manifest that is now valid, and the position. The manifest is None for data that cannot
+      have a manifest. The position is None at the start of the data.
 
     Raises:
-      UserError: if the data differs from the manifest's, or the position cannot be found.
+      UserError: if the data differs from the data in the manifest and this is not allowed, or if
+        the position cannot be found.
     """
     step, position = place
     window, row = (position["window"], position["row"]) if position and data.spec else (0, 0)
@@ -181,17 +183,17 @@ def follow(
     if not change:
         return recorded, position
     if current.indexed and find_difference(dataclasses.replace(recorded, batch=rows), current):
-        # The rows of this window are others now, so the new data begins with the next window.
+        # This window now consists of other rows. So the new data begins with the next window.
         position = data.locate(0, rows, window + 1)
     start = Start(step, *((position["window"], position["row"]) if position else (0, 0)))
     return dataclasses.replace(current, start=start), position
 
 
 def locate(manifest: Manifest, data: TrainingData, step: int) -> Position:
-    """Returns the position at which the batch after a step begins.
+    """Returns the position at which the batch that follows `step` begins.
 
     Raises:
-      UserError: if the step is before the manifest's first one, or a task is not cached.
+      UserError: if the step is before the manifest's first step, or if a task is not cached.
     """
     start = manifest.start
     if step < start.step:
@@ -203,7 +205,7 @@ def locate(manifest: Manifest, data: TrainingData, step: int) -> Position:
 
 
 def save_windows(folder: str, manifest: Manifest, data: TrainingData) -> None:
-    """Writes the sizes of the windows that are known without a gap."""
+    """Writes the sizes of windows 0, 1, ... up to the first window whose size is unknown."""
     sizes: list[int] = []
     while len(sizes) in data.window_sizes:
         sizes.append(data.window_sizes[len(sizes)])
@@ -212,7 +214,7 @@ def save_windows(folder: str, manifest: Manifest, data: TrainingData) -> None:
 
 
 def load_windows(folder: str, manifest: Manifest, data: TrainingData) -> None:
-    """Adds the sizes of windows to `data`, if a folder has them for this manifest."""
+    """Adds the windows' sizes to `data`, if the folder has a valid file for this manifest."""
     path = posixpath.join(folder, WINDOWS)
     try:
         content = parsed_json(paths.read_bytes(path)) if paths.exists(path) else {}
@@ -225,14 +227,14 @@ def load_windows(folder: str, manifest: Manifest, data: TrainingData) -> None:
 
 
 def copy_windows(source: str, target: str) -> None:
-    """Copies the sizes of windows from one folder to another."""
+    """Copies the file with the windows' sizes from one folder to another."""
     path = posixpath.join(source, WINDOWS)
     if paths.exists(path):
         write_whole(posixpath.join(target, WINDOWS), paths.read_bytes(path))
 
 
 def remove(folder: str) -> None:
-    """Removes the manifest in a folder, if there is one, because it is no longer valid."""
+    """Removes a manifest that is no longer valid from a folder, if the folder has one."""
     for name in (MANIFEST, WINDOWS):
         if paths.exists(posixpath.join(folder, name)):
             paths.remove(posixpath.join(folder, name))

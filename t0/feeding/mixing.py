@@ -1,12 +1,13 @@
-"""Draws examples endlessly from a mixture's tasks, by their rates, from any place in the stream.
+"""Draws an endless stream of examples from a mixture's tasks, in proportion to their rates.
 
     mixture = MixedStream(sources, rates, seed=7)
     examples = mixture.take()           # the next 256 examples
     mixture.seek(8, states={})          # continues after the first 8 * 256 examples
 
-The task of each draw depends only on the seed and on the number of the draw. So the number of
-examples that a task has given before a draw is counted without reading them. If the task is cached,
-this number determines its next example. Other tasks need the state that `states` returns.
+One take draws 256 examples. The stream can start at any take. The task of each draw depends only on
+the seed and on the number of the draw. So the number of a task's examples before a draw is counted
+without reading these examples. If the task is cached, this number determines its next example.
+Other tasks need the state that `states` returns.
 """
 
 import dataclasses
@@ -20,22 +21,22 @@ from t0.config.specification import Count
 from t0.errors import UserError
 from t0.feeding.reading import ExampleBlock, ExampleSource
 
-# The number of examples that are taken together.
+# The number of examples of one take.
 DRAWS = 256
-# The number of draws of one random generator. A multiple of `DRAWS`.
+# The number of examples that one random generator draws. It is a multiple of `DRAWS`.
 _DRAWS_OF_GENERATOR = 2**16
 _MIXING = zlib.crc32(b"mixing")
 
-# (epoch, block, offset, number of examples so far)
+# (epoch, block, offset in the block, number of examples returned so far)
 TaskState = tuple[Count, Count, Count, Count]
 
 
 class TaskStream:
-    """The examples of one task, epoch after epoch, in a different order in each epoch.
+    """The endless examples of one task. Each epoch has a different order.
 
     Args:
       source: the source of the examples.
-      seed: the seed of the orders; None for the dataset's own order.
+      seed: the seed of the epochs' orders; None for the dataset's own order.
     """
 
     def __init__(self, source: ExampleSource, seed: int | None) -> None:
@@ -51,13 +52,13 @@ class TaskStream:
         return self._served
 
     def state(self) -> TaskState | None:
-        """Returns the state for `restore`; None if `seek` needs no state."""
+        """Returns the state for `restore`; None if `seek` is enough to continue."""
         if self.source.indexed or not self._served:
             return None
         return self._epoch, self._number, self._offset, self._served
 
     def restore(self, state: TaskState) -> None:
-        """Continues from a result of `state`."""
+        """Continues from a state that the method `state` returned."""
         self._epoch, self._number, self._offset, self._served = state
         self._blocks = self._block = None
 
@@ -65,7 +66,7 @@ class TaskStream:
         """Continues after the first `served` examples.
 
         Raises:
-          UserError: if only reading them could tell where to continue.
+          UserError: if the place to continue could only be found by reading these examples.
         """
         if served == self._served:
             return
@@ -76,12 +77,12 @@ class TaskStream:
             )
         epoch, number, offset = self.source.locate(served, self._seed) if served else (0, 0, 0)
         if self._block is not None and (epoch, number) == (self._epoch, self._number):
-            self._offset, self._served = offset, served  # in the block that is already read
+            self._offset, self._served = offset, served  # the block is already in memory
         else:
             self.restore((epoch, number, offset, served))
 
     def records(self, served: np.ndarray) -> np.ndarray:
-        """Returns the numbers of the records of examples.
+        """Returns the record number of each example.
 
         Args:
           served: the number of the task's examples before each example, int64.
@@ -107,7 +108,7 @@ class TaskStream:
         return example
 
     def _next_block(self) -> None:
-        if self._block is not None:  # used up
+        if self._block is not None:  # all examples of the block have been returned
             self._number, self._offset = self._number + 1, 0
         if self._blocks is None:
             self._blocks = self._open_blocks()
@@ -135,13 +136,13 @@ class TaskStream:
 
 @dataclasses.dataclass(frozen=True)
 class TaskShare:
-    """The share of one task in a mixture.
+    """One task's share of a mixture.
 
     Attributes:
       name: the task's name.
       rate: the task's share of the drawn examples.
-      examples: the number of examples of its split; None if it is unknown.
-      served: the number of its examples that were drawn so far.
+      examples: the number of examples in the task's split; None if it is unknown.
+      served: the number of examples drawn from the task so far.
     """
 
     name: str
@@ -151,12 +152,12 @@ class TaskShare:
 
     @property
     def passes(self) -> float | None:
-        """The average number of times that an example was drawn; None if it is unknown."""
+        """The average number of times that each example of the task was drawn; None if unknown."""
         return self.served / self.examples if self.examples else None
 
 
 class MixedStream:
-    """An endless stream of examples of several tasks, drawn by rates.
+    """An endless stream of examples of several tasks, drawn in proportion to their rates.
 
     Args:
       sources: the tasks' sources.
@@ -179,9 +180,9 @@ class MixedStream:
         self._streams = [TaskStream(source, seed if shuffle else None) for source in sources]
         self._shares = np.array(rates, np.float64) / total
         self._seed = seed
-        self._drawn = 0  # in units of DRAWS
+        self._drawn = 0  # the number of takes so far
         self._choose = functools.lru_cache(maxsize=1)(self._draw_tasks)
-        # A number of generators, and how many examples each task gives in their draws.
+        # The number of generators counted so far, and how many of their draws chose each task.
         self._counted = 0, np.zeros(len(sources), np.int64)
 
     def take(self) -> list[dict[str, np.ndarray]]:
@@ -191,7 +192,7 @@ class MixedStream:
         return [self._streams[number].next_example() for number in chosen.tolist()]
 
     def tasks_of(self, first: int, count: int) -> np.ndarray:
-        """Returns the numbers of the tasks of examples, int64 [count * DRAWS].
+        """Returns the task number of each example of some takes, int64 [count * DRAWS].
 
         Args:
           first: the number of takes before these examples.
@@ -208,12 +209,12 @@ class MixedStream:
         return rng.permutation(np.repeat(np.arange(len(counts)), counts))
 
     def _draw_counts(self, generator: int) -> tuple[np.ndarray, np.random.Generator]:
-        """Returns how often a generator draws each task, which is faster than all its draws."""
+        """Returns how often a generator draws each task, without making all of its draws."""
         rng = np.random.default_rng([self._seed, _MIXING, generator])
         return rng.multinomial(_DRAWS_OF_GENERATOR, self._shares), rng
 
     def count_served(self, drawn: int) -> np.ndarray:
-        """Returns how many examples each task gives in the first takes, int64 [tasks].
+        """Returns the number of each task's examples in the first `drawn` takes, int64 [tasks].
 
         Args:
           drawn: the number of takes.
@@ -228,18 +229,18 @@ class MixedStream:
         return served + np.bincount(self._choose(generators)[:rest], minlength=len(served))
 
     def states(self) -> dict[str, TaskState]:
-        """Returns task -> its state, of the tasks that need one to continue."""
+        """Returns task -> its state, for the tasks that need a state to continue."""
         return {s.source.name: state for s in self._streams if (state := s.state())}
 
     def seek(self, drawn: int, states: Mapping[str, TaskState]) -> None:
-        """Continues after the first takes.
+        """Continues after the first `drawn` takes.
 
         Args:
           drawn: the number of takes.
           states: a result of `states` after these takes.
 
         Raises:
-          UserError: if the states belong to another mixture, or if one is missing.
+          UserError: if the states belong to another mixture, or if a state is missing.
         """
         unknown = sorted(set(states) - {stream.source.name for stream in self._streams})
         if unknown:
@@ -262,7 +263,7 @@ class MixedStream:
         return self._streams
 
     def records_of(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the number of the task, and that of the record, of the examples of some takes.
+        """Returns the task number and the record number of each example of some takes.
 
         Args:
           first: the number of takes before these examples.

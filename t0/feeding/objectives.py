@@ -5,11 +5,11 @@
     instructions_of(task, {"inputs": 1024, "targets": 128})
     # InstructionSpec(positives=2, longest_inputs=1024, eos={"inputs": 1, "targets": 1})
 
-An objective is recognized by the task's steps after its caching point. They must be one of the
-preprocessors in `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. All other
-tasks run their own preprocessors, and so do tasks for which gin changes a preprocessor's defaults.
-`t0.feeding.pretraining` makes the examples of an objective, and `t0.feeding.instructed` makes those
-of instructions.
+An objective is recognized by the task's preprocessing steps after its caching point. There must be
+one step from `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. For all other
+tasks, SeqIO runs the preprocessing steps. SeqIO also runs them if gin changes their defaults.
+`t0.feeding.pretraining` makes the examples of objectives, and `t0.feeding.instructed` makes the
+examples of instruction tasks.
 """
 
 import functools
@@ -26,7 +26,7 @@ from t0.errors import UserError
 from t0.feeding import denoising
 from t0.tasks import instruction_steps
 
-# Parameters of T5's preprocessors that gin can bind -> their defaults.
+# Parameter of T5's preprocessors that gin can bind -> its default.
 _GIN_DEFAULTS: dict[str, Any] = {
     "select_random_chunk.additional_feature_keys": None,
     "select_random_chunk.passthrough_feature_keys": None,
@@ -63,7 +63,7 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
         function, keywords = function.func, function.keywords
     make, defaults, feature_names = _OBJECTIVES.get(function, (None, {}, ()))
     features = task.output_features
-    # A task with other features or arguments is not built like T5's tasks.
+    # A task with other features or arguments is built differently from T5's tasks.
     if make is None or set(keywords) - set(defaults) or set(features) != set(feature_names):
         return None
     missing = [name for name in feature_names if name not in lengths]
@@ -87,7 +87,7 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
 
 
 def instructions_of(task: seqio.Task, lengths: Mapping[str, int]) -> InstructionSpec | None:
-    """Returns the parameters that join a task's instructions; None for other kinds of tasks.
+    """Returns the parameters of an instruction task; None for other kinds of tasks.
 
     Args:
       task: SeqIO's task.
@@ -167,7 +167,7 @@ def _full_lm(task: seqio.Task, lengths: Mapping[str, int]) -> dict[str, Any]:
 
 
 # T5's preprocessor -> (a function that computes the other fields of an `ObjectiveSpec`, the
-# preprocessor's possible arguments with their defaults, its features).
+# preprocessor's possible arguments with their defaults, the preprocessor's features).
 _OBJECTIVES: dict[Any, tuple[Callable[..., dict[str, Any]], dict[str, float], tuple[str, ...]]] = {
     t5_preprocessors.span_corruption: (
         _span_corruption,

@@ -3,11 +3,11 @@
     spec = data_spec("t0_train", {"inputs": 1024, "targets": 256}, use_cached=True, seed=7)
     data = open_data(spec)                           # a TrainingData
     data = open_dataset_function(mesh_train_dataset_fn, 7, sequence_length=lengths)
-    held_out = open_split(data, "validation")        # None if no task has it
+    held_out = open_split(data, "validation")        # None if no task has this split
 
-This module also checks a mixture before a run (it exists, has the split, and is cached if it must
-be), and makes notes for the user about its tasks. Reading the data needs SeqIO and TensorFlow only
-for tasks without a cache (`t0.feeding.live`).
+This module also checks before a run that a mixture exists, has the split, and is cached if the run
+needs a cache. It also makes notes for the user about the mixture's tasks. Reading the data needs
+SeqIO and TensorFlow only for tasks without a cache (`t0.feeding.live`).
 """
 
 import contextlib
@@ -43,16 +43,17 @@ from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.recipe_tasks import RecordSource
 from t0.tasks.vocabulary import check_vocabularies
 
-# The maximum number of records of a task whose targets are measured before a run. This takes about
-# a second.
+# The maximum number of records per task whose targets are measured before a run. Measuring them
+# takes about a second.
 MEASURED = 10_000
 _REQUESTS_AT_ONCE = 16
-# The subfolders of a data folder that become tasks. A task's name begins with its subfolder's name.
+# Subfolders of a data folder whose contents become tasks. A task's name begins with the name of its
+# subfolder.
 RECIPES = ("text", "sni", "qa", "mt")
 
 
 def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
-    """Returns the mixture or task called `name`.
+    """Returns the mixture or task with the name `name`.
 
     Raises:
       UserError: if there is no such mixture or task (the message has the closest names), or if its
@@ -86,7 +87,7 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
 
 
 def _catalogue_names() -> set[str]:
-    """Returns the names of the mixtures and tasks that importing t0.seqio_tasks registers."""
+    """Returns the names of the mixtures and tasks that t0.seqio_tasks registers when imported."""
     listing = read_listing()
     return {*listing.mixtures, *listing.tasks}
 
@@ -110,17 +111,17 @@ def data_spec(
 ) -> DataSpec:
     """Builds the specification of a mixture's data.
 
-    The arguments have the names that they have in T5's `mesh_train_dataset_fn`.
+    The arguments have the same names as in T5's `mesh_train_dataset_fn`.
 
     Args:
       mixture_or_task_name: a mixture or task that is registered with SeqIO.
       sequence_length: feature -> the number of tokens of a row.
       dataset_split: the split.
       shuffle: whether to shuffle examples.
-      seed: the seed of all randomness in the data; None for `default_seed`.
+      seed: the seed of all randomness in the data; None to use `default_seed`.
       use_cached: whether to read the tasks' caches.
-      pack: whether several examples share a row.
-      default_seed: the run's seed.
+      pack: whether to pack several examples into a row.
+      default_seed: the run's seed, which is used if `seed` is None.
 
     Raises:
       UserError: if the mixture is unknown, or a cache cannot be read.
@@ -186,9 +187,8 @@ def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) ->
     Args:
       task: SeqIO's task.
       split: the split.
-      use_cached: whether the run reads the cache. If it does, the result is the cache's number of
-        examples. If it does not, the result is the source's number of rows before preprocessing, if
-        that is known.
+      use_cached: whether the run reads the cache. If True, the result is the number of examples in
+        the cache. If False, the result is the number of rows in the source before preprocessing.
 
     Raises:
       UserError: if the cache is read and its stats file is malformed.
@@ -196,7 +196,7 @@ def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) ->
     cache = task.cache_dir
     if use_cached and cache:
         return _read_number(f"{cache}/stats.{split}.json", "examples")
-    with contextlib.suppress(KeyError):  # `num_input_examples` may have only other splits
+    with contextlib.suppress(KeyError):  # `num_input_examples` may not have this split
         count = task.num_input_examples(split)
         if count is not None and math.isfinite(
             count
@@ -220,8 +220,8 @@ def task_spec(
       rate: the task's mixing rate.
 
     Raises:
-      UserError: if the lengths or the vocabulary do not fit the task's objective, or if a cache is
-        to be read and there is none.
+      UserError: if the lengths or the vocabulary do not fit the task's objective, or if
+        `use_cached` is True and the task has no cache.
     """
     objective = objective_of(task, lengths)
     if not use_cached and objective is not None and not tokenises_text(task):
@@ -250,7 +250,7 @@ def task_spec(
 
 
 def is_all_cached(task: seqio.Task) -> bool:
-    """Returns whether a task's cache has final examples, so that no steps come after it."""
+    """Returns whether a task's cache holds final examples, which need no more preprocessing."""
     return task.supports_caching and not task.preprocessors[task._cache_step_idx + 1 :]
 
 
@@ -269,7 +269,8 @@ def cache_files(task: seqio.Task, split: str) -> tuple[tuple[str, ...], int]:
     return tuple(names), examples
 
 
-# Values must be below these limits. The names of cache files have five digits for the shard.
+# Values must be below these limits. The limit on shards is due to the names of cache files, which
+# have five digits for the shard.
 _MOST = {"num_shards": 10**5, "examples": 10**12}
 
 
@@ -290,7 +291,7 @@ def _read_number(path: str, name: str) -> int:
 
 
 def open_data(data: DataSpec) -> TrainingData:
-    """Opens the data of a specification; tasks without a cache are read through SeqIO."""
+    """Opens the data of a specification. SeqIO reads tasks without a cache."""
 
     def live(task: TaskSpec, data: DataSpec) -> ExampleSource:
         return live_source(seqio.TaskRegistry.get(task.name), task, data)
@@ -299,7 +300,7 @@ def open_data(data: DataSpec) -> TrainingData:
 
 
 def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData | None:
-    """Opens another split of a run's mixture, unshuffled; returns None if no task has it.
+    """Opens another split of a run's mixture, unshuffled; returns None if no task has the split.
 
     Args:
       data: the run's data. Data from a user's own dataset function has no other splits.
@@ -311,7 +312,7 @@ def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData 
 
 
 def split_spec(spec: DataSpec, split: str) -> DataSpec | None:
-    """Returns the specification of another split, unshuffled, or None if no task has it."""
+    """Returns the specification of another split, unshuffled; None if no task has the split."""
     tasks = seqio.get_subtasks(known_mixture(spec.mixture))
     if not any(split in task.splits for task in tasks):
         return None
@@ -337,7 +338,7 @@ def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **argument
 
 
 class _RecordingMixture:
-    """Stands in for a mixture and its dataset in T5's dataset function; records the arguments."""
+    """Replaces a mixture and its dataset in T5's dataset function, and records the arguments."""
 
     output_features: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -358,15 +359,15 @@ class _RecordingMixture:
 def open_dataset_function(
     train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any
 ) -> TrainingData | DatasetBatches:
-    """Opens the data of a run's dataset function.
+    """Opens the data that a run's dataset function describes or returns.
 
-    For T5's function, and for functions that return its result, this package reads the data
-    itself. A function may also return a `tf.data.Dataset`, or a `TrainingData`, which is returned
-    unchanged.
+    If the function is T5's function, or returns the result of T5's function, this package reads the
+    data itself. A function may also return a `tf.data.Dataset`, or a `TrainingData`. A
+    `TrainingData` is returned unchanged.
 
     Args:
       train_dataset_fn: the dataset function that gin binds.
-      default_seed: the data's seed if gin binds none.
+      default_seed: the data's seed if gin does not bind a seed.
       **arguments: the arguments with which Mesh TensorFlow calls the function.
     """
 
@@ -383,7 +384,7 @@ def open_dataset_function(
 def _call_dataset_function(
     train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any
 ) -> Any:
-    """Calls a dataset function, and returns its result. T5's function gives a `DataSpec`.
+    """Calls a dataset function, and returns its result, which is a `DataSpec` for T5's function.
 
     T5's `mesh_train_dataset_fn` itself is called, so that gin binds its arguments and lists them in
     the operative config. The mixture that it reads is replaced by an object that only records the
@@ -424,13 +425,13 @@ def _replace_names(module: types.ModuleType, **other: Any) -> types.SimpleNamesp
 
 
 def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[str]]) -> None:
-    """Checks that every task of the mixture `name` is in one of the cache folders.
+    """Checks that every task of the mixture `name` has a cache in one of the cache folders.
 
     Args:
       name: a mixture's or task's name.
       function: gin's name of the dataset function that reads the mixture, such as
         "mesh_train_dataset_fn".
-      settings: flag -> values of this command that the caching command also needs.
+      settings: flag -> values, for the flags of this command that the caching command also needs.
 
     Raises:
       UserError: if a task is not cached. The message has the command that caches the mixture.
@@ -458,11 +459,11 @@ def unread_caches(name: str, *, function: str) -> str | None:
       function: gin's name of the dataset function, whose `use_cached` is False.
 
     Returns:
-      the line; None if not all tasks are cached.
+      the line; None if a task is not cached.
     """
     tasks = seqio.get_subtasks(known_mixture(name))
-    # `all` stops at the first task without a cache. This matters because each lookup in a bucket
-    # takes a request.
+    # `all` stops at the first task without a cache. This saves requests, because each lookup in a
+    # bucket is a request.
     if not tasks or not all(task.supports_caching and task.cache_dir for task in tasks):
         return None
     return (
@@ -477,7 +478,7 @@ def require_whole(name: str, split: str, *, contents: bool = False) -> None:
     Args:
       name: a mixture's or task's name.
       split: the split.
-      contents: whether to read all files and compare their checksums. Otherwise only the names and
+      contents: whether to read all files and compare their checksums. If False, only the names and
         sizes of local files are checked.
 
     Raises:
@@ -502,11 +503,11 @@ def require_current(
 
     Args:
       names: the names of mixtures or tasks.
-      settings: flag -> values of this command that the caching command also needs.
+      settings: flag -> values, for the flags of this command that the caching command also needs.
       allow_stale: whether a stale cache leads to a note instead of an error.
 
     Returns:
-      notes about caches that are stale, and about caches that do not record how they were made.
+      notes about stale caches, and about caches that do not record how they were made.
 
     Raises:
       UserError: if a cache is stale. The message has the command that refreshes it.
@@ -548,14 +549,14 @@ def caching_command(name: str, into: str, settings: Mapping[str, Sequence[str]])
 
 
 def _bound_of_instructions() -> dict[str, Any]:
-    """Returns gin's bindings that select the instances in a cache of instructions."""
+    """Returns the gin bindings that select which instances a cache of instructions contains."""
     names = [f"sni.{field.name}" for field in dataclasses.fields(InstructionSettings)]
     unset = object()
     return {name: value for name in names if (value := bound(name, unset)) is not unset}
 
 
 def require_split(name: str, split: str, *, setting: str = "run.dataset_split") -> None:
-    """Checks that a task of the mixture `name` has the split.
+    """Checks that at least one task of the mixture `name` has the split.
 
     Args:
       name: a mixture's or task's name.
@@ -577,7 +578,7 @@ def notes(name: str, split: str, lengths: Mapping[str, int] | None) -> Iterator[
     """Yields notes for the user about the recipe tasks in the mixture `name`.
 
     The notes report the rows that a source left out, and the number of targets that are longer than
-    the limit (in tokens, including EOS). Training sees only the beginnings of such targets.
+    the limit (in tokens, including EOS). Training truncates such targets.
 
     Args:
       name: a mixture's or task's name.
@@ -599,7 +600,7 @@ def _long_targets(task: seqio.Task, split: str, most: int) -> Iterator[str]:
     feature = task.output_features["targets"]
     measured = long = 0
     for record in itertools.islice(task.source.records(split), MEASURED):
-        # Training may draw any of an example's outputs, so all of them are measured.
+        # All outputs of an example are measured, because training may draw any of them.
         texts = record["outputs"] if "outputs" in record else [record["targets"]]
         room = most - int(feature.add_eos)
         measured += 1

@@ -1,8 +1,8 @@
 """Packs examples into rows of fixed length, by best fit over a window of examples.
 
-The examples of a window are sorted by length. Each one is put into the fullest row that has room
-for all of its features. The segmentation numbers the examples of a row from 1, and the position
-counts from 0 within an example:
+The examples of a window are sorted by length. Each example is put into the fullest row that has
+room for all of its features. The segmentation array numbers the examples of a row from 1. The
+position array numbers the tokens of each example from 0:
 
     inputs               7 8 9 5 5 0      inputs_segmentation  1 1 1 2 2 0
     targets              3 1 4 1 0 0      inputs_position      0 1 2 0 1 0
@@ -10,8 +10,8 @@ counts from 0 within an example:
     rows = pack(examples, {"inputs": 1024, "targets": 256})
     filled_share(rows, "inputs")        # 0.99
 
-Attention is masked by segment in the encoder, in the decoder and between them, so packing does not
-change an example's loss.
+Tokens only attend to tokens of the same example. This mask applies in the encoder, in the decoder
+and between them. So packing does not change an example's loss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ import numpy as np
 Example = Mapping[str, np.ndarray]
 Rows = dict[str, np.ndarray]
 
-# Of the rows with the same amount of free room, only this many are tried. Then rows with more room
-# are tried.
+# At most this many rows with the same amount of free room are tried. Then rows with more room are
+# tried.
 _TRIES = 4
 
 
@@ -30,10 +30,10 @@ def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
     """Assigns examples to rows, each to the fullest row that has room for it.
 
     Args:
-      lengths: the number of tokens of each feature of each example, int [examples, features]. None
-        exceeds its limit.
-      limits: the tokens that a row holds of each feature. The fullest row is the one with the
-        least room for the first feature.
+      lengths: the number of tokens of each feature of each example, int [examples, features]. Every
+        number must be within its limit.
+      limits: for each feature, the number of tokens that a row holds. The fullest row is the row
+        with the least room for the first feature.
 
     Returns:
       the indices of the examples in each row.
@@ -42,7 +42,7 @@ def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
     room: list[list[int]] = []
     by_room: list[list[int]] = [
         [] for _ in range(limits[0] + 1)
-    ]  # the rows with this much room left
+    ]  # index: the room that is left in these rows
     nonempty = 0  # bit n: by_room[n] is not empty
     order = np.lexsort(tuple(-lengths[:, k] for k in reversed(range(lengths.shape[1]))))
     for number in order.tolist():
@@ -74,7 +74,7 @@ def _find_best_row(
     """Finds the fullest row with room for an example.
 
     Returns:
-      the row, and its index in its list in `by_room`; (None, 0) if no row was found.
+      the row, and the row's index in its list in `by_room`; (None, 0) if no row has room.
     """
     others = needed[1:]
     candidates = nonempty >> needed[0] << needed[0]
@@ -96,14 +96,15 @@ def pack(
     ends_in_eos: Sequence[str] = (),
     order: np.random.Generator | None = None,
 ) -> Rows:
-    """Packs examples, truncated to `lengths`, into rows by best fit.
+    """Truncates examples to `lengths`, and packs them into rows by best fit.
 
     Args:
       examples: the examples, each a mapping feature -> ids.
-      lengths: feature -> the number of tokens of a row. The fullest row is the one with the least
+      lengths: feature -> the number of tokens of a row. The fullest row is the row with the least
         room for the first feature.
-      ends_in_eos: features of which a full row must end in EOS (1), as in Mesh TensorFlow.
-      order: the generator that shuffles the rows; None to keep their order.
+      ends_in_eos: the features whose rows must end in EOS (1) if they are full, as in Mesh
+        TensorFlow.
+      order: the generator that shuffles the rows; None for no shuffling.
 
     Returns:
       feature, feature_segmentation and feature_position -> int32 [rows, length].
@@ -121,7 +122,7 @@ def pack(
 def assign_shuffled(
     examples: Sequence[Example], lengths: Mapping[str, int], order: np.random.Generator | None
 ) -> list[list[int]]:
-    """Returns the numbers of the examples in each row that `pack` makes; see there."""
+    """Returns the indices of the examples in each row that `pack` makes with the same arguments."""
     rows = assign(_sizes(examples, lengths), list(lengths.values()))
     if order is None:
         return rows

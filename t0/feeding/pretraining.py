@@ -6,12 +6,12 @@
 
 A block of examples is made from a block of documents (about 8 MB of text, or some files of a
 cache). The task's objective shuffles, joins, splits and corrupts the documents. Random numbers
-depend only on (seed, task, epoch, block), so a stream can resume from (epoch, block, offset)
-without repeating earlier blocks. In each epoch, the shards have a different order. A thread
+depend only on (seed, task, epoch, block). So a stream can resume from (epoch, block, offset)
+without making earlier blocks again. In each epoch, the shards have a different order. A thread
 prefetches one block.
 
-The documents of a task's cache are already tokenized (`CachedDocuments`). Other documents are texts
-that are tokenized while they are read (`Documents`); `t0.feeding.live` opens them.
+The documents of a task's cache are already tokenized (`CachedDocuments`). Other documents are
+texts, which `t0.feeding.live` opens. They are tokenized while they are read (`Documents`).
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class Documents:
     block_characters: int = BLOCK_CHARACTERS
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[tuple[int, Ragged]]:
-        """Yields (number, block) from number `first` on. Some numbers are not used."""
+        """Yields (number, block) from number `first` on. There may be gaps between numbers."""
         order = np.arange(len(self.shards))
         if seed is not None:
             order = np.random.default_rng([seed, key_of(self.name), epoch]).permutation(order)
@@ -104,12 +104,12 @@ class CachedDocuments:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSource:
-    """The examples of a pretraining task, a `reading.ExampleSource`.
+    """The examples of a pretraining task, as a `reading.ExampleSource`.
 
     Attributes:
       name: the task's name.
-      documents: the documents.
-      objective: the objective.
+      documents: the source of the task's documents.
+      objective: the task's pretraining objective.
       lengths: feature -> maximum number of tokens.
     """
 
@@ -117,11 +117,11 @@ class PretrainingSource:
     documents: Documents | CachedDocuments
     objective: ObjectiveSpec
     lengths: Mapping[str, int]
-    examples: None = None  # unknown before all documents are read
+    examples: None = None  # the number is unknown before all documents are read
     indexed: ClassVar[bool] = False
 
     def check_count(self) -> None:
-        """Does nothing: the number of examples is unknown."""
+        """Does nothing, because the number of examples is unknown."""
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields blocks of examples from number `first` on, unshuffled if `seed` is None."""
@@ -155,11 +155,12 @@ def examples(
     """Makes examples from documents.
 
     Args:
-      objective: the objective.
+      objective: the pretraining objective.
       lengths: feature -> maximum number of tokens, including EOS.
       documents: the documents' tokens.
       rng: the generator of all random numbers.
-      order: the order in which documents are used; None for the given order.
+      order: the indices of the documents, in the order in which to use them; None keeps the given
+        order.
 
     Returns:
       feature -> the examples' sequences.
@@ -211,7 +212,7 @@ def _full_lm(
     return {"targets": pieces}
 
 
-# T5's preprocessor -> (a function that makes features from pieces of documents, whether documents
+# T5's preprocessor -> (a function that makes features from pieces of documents, True if documents
 # are joined before they are split into pieces).
 _OBJECTIVES: dict[str, tuple[Callable[..., dict[str, Ragged]], bool]] = {
     "t5.data.preprocessors.span_corruption": (_span_corruption, True),

@@ -7,8 +7,8 @@
 
 `CachedRecords` has the interface of a PyTorch dataset (`len` and integer indices), and can be
 pickled into the processes of a data loader. The records of all files of the split are numbered in
-order. The first access to a file finds the offsets of its records, by reading only their lengths.
-After that, each record takes one read.
+order. The first access to a file reads the lengths of all its records, to find the records'
+offsets. After that, each record takes one read.
 """
 
 import bisect
@@ -44,7 +44,7 @@ class CachedRecords(Sequence[dict[str, Value]]):
       split: the split's name.
 
     Raises:
-      UserError: if the folder has no such split, or one of its files is missing.
+      UserError: if the folder does not have the split, or if a file of the split is missing.
     """
 
     def __init__(self, folder: str, split: str = "train") -> None:
@@ -56,19 +56,19 @@ class CachedRecords(Sequence[dict[str, Value]]):
 
     @functools.cached_property
     def _ends(self) -> list[int]:
-        """For each file, the number of the first record after it."""
+        """For each file, its last record's number plus 1."""
         return [*itertools.accumulate(len(self._begin(n)) for n in range(len(self._files)))]
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def __getitem__(self, number: Any) -> Any:
-        """Returns one record as name -> value; for a slice, a list of records.
+        """Returns a record as name -> value. If `number` is a slice, returns a list of records.
 
         Integers are int64, floats are float32, and texts are a list of bytes.
 
         Raises:
-          IndexError: if there is no such record.
+          IndexError: if there is no record with this number.
           UserError: if a file cannot be read, or the record is damaged.
         """
         if isinstance(number, slice):
@@ -111,7 +111,7 @@ def _files(folder: str, split: str) -> tuple[str, ...]:
 
 
 def _value(feature: bytes) -> Value:
-    """Returns the value of a `tf.train.Feature`; an empty int64 array if it has no list."""
+    """Returns the value of a `tf.train.Feature`; an empty int64 array if it has no value."""
     for kind, content in token_files.nested(feature, _BYTES, _FLOATS, _INTEGERS):
         if kind == _BYTES:
             return [text for _, text in token_files.nested(content, 1)]
@@ -123,7 +123,7 @@ def _value(feature: bytes) -> Value:
 
 def _floats(content: bytes) -> Iterator[np.ndarray]:
     for _, packed in protobuf_wire.fields(content):
-        if isinstance(packed, int):  # an unpacked number
+        if isinstance(packed, int):  # a number that is not packed
             packed = struct.pack("<I", packed % 2**32)
         yield np.frombuffer(packed, "<f4")
 

@@ -1,8 +1,8 @@
 """Reads a task's examples in blocks from its cache.
 
 A block is a few thousand examples that are read and shuffled together. Each epoch shuffles the
-order of the cache's files, and the examples within each block. So the position in a stream consists
-of three numbers: (epoch, block, offset).
+order of the cache's files, and the examples within each block. So a position in the stream of
+examples consists of three numbers: (epoch, block, offset).
 
     source = CachedSource("toy", files, examples=60, features=("inputs", "targets"))
     for block in source.blocks(epoch=0, first=0, seed=7):
@@ -26,8 +26,8 @@ from t0.feeding.shards import count_records
 from t0.feeding.token_files import Ragged, read_ids, reading_order
 from t0.files import paths
 
-# The number of examples of a block. With larger blocks, examples are shuffled better, but memory
-# holds a block of each task of a mixture.
+# The number of examples of a block. With larger blocks, examples are shuffled better, but more
+# memory is needed: it holds one block for each task of a mixture.
 BLOCK_EXAMPLES = 4096
 # The last file that SeqIO and our own commands write to a finished cache.
 _COMPLETED = "COMPLETED"
@@ -55,9 +55,9 @@ class ExampleBlock:
     """A block of a task's examples, in shuffled order.
 
     Attributes:
-      features: feature -> the ids of each example, as they are stored.
+      features: feature -> the ids of each example, in the order in which they are stored.
       order: the indices of the stored examples, in the order in which the block returns them.
-      number: the block's number, if a source does not use all numbers; otherwise None.
+      number: the block's number. None if the source numbers its blocks without gaps.
     """
 
     features: Mapping[str, Ragged]
@@ -91,15 +91,15 @@ class ExampleSource(Protocol):
 
     @property
     def indexed(self) -> bool:
-        """Whether `locate` finds an example by its number, as in a cache of examples."""
+        """Whether the source has the method `locate`, like a cache of examples."""
 
     def check_count(self) -> None:
-        """Raises a UserError if a cache has another number of records than its stats file says."""
+        """Raises a UserError if a cache has more or fewer records than its stats file says."""
 
     def locate(self, served: int, seed: int | None) -> tuple[int, int, int]:
         """Returns (epoch, block, offset) of the example that follows the first `served` examples.
 
-        Only sources that are `indexed` have this method.
+        Only sources whose `indexed` is True have this method.
         """
 
 
@@ -119,7 +119,7 @@ class CachedSource:
     examples: int
     features: tuple[str, ...]
     indexed: ClassVar[bool] = True
-    # The block of a task that has only one. It is read once, and later epochs only reorder it.
+    # If the task has only one block: that block. It is read once, and later epochs only reorder it.
     _whole: list[dict[str, Ragged]] = dataclasses.field(default_factory=list, compare=False)
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
@@ -140,7 +140,7 @@ class CachedSource:
             yield self._block(features, epoch, number, seed)
 
     def _files_of_blocks(self, epoch: int, seed: int | None) -> list[list[int]]:
-        """Returns the indices of the files of each block of an epoch."""
+        """Returns, for each block of an epoch, the indices of its files."""
         count = len(self.files)
         at_once = max(1, round(BLOCK_EXAMPLES / max(1.0, self.examples / count)))
         order = np.arange(count)
@@ -157,7 +157,7 @@ class CachedSource:
         """Checks that the files have as many records as the stats file says.
 
         Raises:
-          UserError: if they do not.
+          UserError: if the numbers differ.
         """
         if self.counts.sum() != self.examples:
             raise UserError(
@@ -181,7 +181,7 @@ class CachedSource:
         return epoch, number, int(offset - (ends[number - 1] if number else 0))
 
     def records(self, epoch: int, seed: int | None, offsets: np.ndarray) -> np.ndarray:
-        """Returns the numbers of the records that an epoch uses at these offsets, both int64."""
+        """Returns the record number, int64, of the example at each offset (int64) in an epoch."""
         starts = np.cumsum(self.counts) - self.counts
         numbers = np.empty_like(offsets)
         begin = 0
@@ -222,7 +222,7 @@ def shuffled(name: str, epoch: int, number: int, seed: int | None, count: int) -
 
 def key_of(name: str) -> int:
     """Returns a number for a task's name, used as part of random seeds."""
-    # Python's own `hash` differs between processes, so it cannot be used.
+    # Python's own `hash` cannot be used, because its results differ between processes.
     return zlib.crc32(name.encode())
 
 
@@ -233,7 +233,7 @@ class ReadAhead:
             batch, position = next(batches)
 
     Args:
-      elements: the iterator, which nothing else may use.
+      elements: the iterator. No other code may use it.
       count: the number of elements to prefetch.
     """
 

@@ -3,9 +3,9 @@
     count_records(files)        # [830, 830, 830]
     find_checksums(files)       # ["yZRlqg==", ...]: the CRC-32C of each file, in base 64
 
-The caches of this project list both in the file `COMPLETED`. For other caches, the records are
-counted by reading their lengths. Their checksums are those of the bucket, or are computed from the
-files.
+The caches of this project list the numbers of records and the checksums in the file `COMPLETED`.
+For other caches, the records are counted by reading their lengths. For other caches in a bucket,
+the bucket reports the checksums. For local files, they are computed.
 """
 
 import posixpath
@@ -72,7 +72,7 @@ def _compute_checksum(file: str) -> str:
 
 
 def _recorded(files: Sequence[str], name: str) -> Iterator[Any]:
-    """Yields the value that `COMPLETED` records for each file under a name, or None."""
+    """Yields, for each file, the value of the field `name` in `COMPLETED`, or None."""
     from t0.caching import cache_files
 
     folders = dict.fromkeys(posixpath.dirname(file) for file in files)

@@ -1,11 +1,11 @@
-"""Reads the batches of a stream with TensorFlow's own operations, as a TPU's hosts can.
+"""Reads the batches of a stream with TensorFlow's own operations, which a TPU's hosts support.
 
     stream = open_stream("gs://bucket/tuned/stream")
     dataset = stream_dataset(stream, step=100)       # the batches of steps 101, 102, ...
 
 The step may be a tensor, such as the global step. Then the dataset begins at the value that the
-tensor has when the iterator is initialized. So the batches also
-continue at the restored checkpoint if the session is restarted.
+tensor has when the iterator is initialized. So if the session is restarted, the batches continue at
+the restored checkpoint.
 """
 
 import posixpath
@@ -26,7 +26,7 @@ def stream_dataset(stream: Stream, step: Any) -> tf.data.Dataset:
     """Returns the batches that follow a step: feature -> int32 [sequences, length].
 
     Args:
-      stream: a stream that has these steps.
+      stream: a stream that has the batches of the following steps.
       step: the number of completed steps, a number or a scalar tensor.
     """
     batch, lengths = stream.manifest.batch, stream.manifest.data.lengths
@@ -35,7 +35,7 @@ def stream_dataset(stream: Stream, step: Any) -> tf.data.Dataset:
     lasts = tf.constant(np.array([file.last for file in stream.files], np.int64))
     befores = tf.constant(np.array([file.first - 1 for file in stream.files], np.int64))
     index = tf.searchsorted(lasts, step[None], side="right")[0]
-    # At the end of the stream, no file is left.
+    # At the end of the stream, there are no more files.
     before = tf.gather(befores, tf.minimum(index, len(files) - 1))
     features = {
         name: tf.io.FixedLenFeature([lengths[_FIELD.sub("", name)]], tf.int64)

@@ -1,4 +1,4 @@
-"""Reads the token ids of TFRecord files, many records together, without TensorFlow.
+"""Reads the token ids of TFRecord files without TensorFlow, thousands of records together.
 
     read = read_ids(["/cache/toy/train.tfrecord-00000-of-00001"], ("inputs", "targets"))
     read["inputs"]                 # Ragged(values=int32 [tokens], ends=int64 [records + 1])
@@ -6,8 +6,8 @@
 
 A record is a `tf.train.Example`. All common writers use the same layout, so numpy can find and
 decode the entries of thousands of records together. This is several times faster than
-`tf.io.parse_example`. Protocol buffers also allow other layouts. A record with another layout is
-first rewritten in the common layout.
+`tf.io.parse_example`. Protocol buffers also allow other layouts. If a record has another layout, it
+is first rewritten in the common layout.
 """
 
 import itertools
@@ -21,12 +21,13 @@ from t0.errors import UserError
 from t0.files import paths, tf_examples, tfrecord
 from t0.files.protobuf_wire import fields, varint
 
-# The number of records that are decoded together. They are a few MB, including their texts.
+# The number of records that are decoded together. They take a few MB, including their texts.
 _RECORDS_AT_ONCE = 4096
-# The number of files that are read in turns, one record of each. The order of a cache's examples
-# depends on this number, and so do the data positions in checkpoints.
+# The number of files whose records are interleaved. The order of a cache's examples depends on this
+# number. So the data positions in checkpoints also depend on it.
 _FILES_IN_TURNS = 8
-# A record with more entries than this is treated like a record with another layout.
+# The maximum number of entries of a record with the common layout. A record with more entries
+# counts as a record with another layout.
 _MOST_ENTRIES = 256
 _FIELD_1, _FIELD_2, _FIELD_3 = 0x0A, 0x12, 0x1A
 _BYTES_LIST, _INT64_LIST = _FIELD_1, _FIELD_3
@@ -39,7 +40,8 @@ class Ragged(NamedTuple):
 
     Attributes:
       values: the tokens of all sequences, one sequence after another, int32.
-      ends: a 0, and then the index in `values` at which each sequence ends, int64 [sequences + 1].
+      ends: int64 [sequences + 1]. First a 0, then the index in `values` at which each sequence
+        ends.
     """
 
     values: np.ndarray
@@ -52,7 +54,7 @@ class Ragged(NamedTuple):
 
 
 def slices(values: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
-    """Returns slices of `values` as sequences: `sizes[i]` tokens from `starts[i]` on."""
+    """Returns slices of `values`. Slice i has `sizes[i]` tokens and begins at `starts[i]`."""
     ends = np.append(0, np.cumsum(sizes))
     indices = np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])
     return Ragged(values[indices], ends)
@@ -64,13 +66,14 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
     Args:
       files: TFRecord files. The records of several files are interleaved, as `tf.data` does with
         eight files at a time.
-      names: the features' names. A record without a feature has no ids for it.
+      names: the features' names. If a record does not have a feature, its sequence of ids is empty.
 
     Returns:
       feature -> the ids of each record.
 
     Raises:
-      UserError: if a file cannot be read, is damaged or holds other data. The message has its name.
+      UserError: if a file cannot be read, is damaged or holds other data. The message names the
+        file.
     """
     chunks: dict[str, list[Ragged]] = {name: [] for name in names}
     counts = []
@@ -89,7 +92,7 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
 
 
 def reading_order(counts: Sequence[int]) -> np.ndarray:
-    """Returns the order in which `read_ids` returns the records of files with these counts."""
+    """Returns the order of the records in `read_ids`, from each file's number of records."""
     return in_turns(counts, _FILES_IN_TURNS) if len(counts) > 1 else np.arange(sum(counts))
 
 
@@ -106,7 +109,7 @@ def record_batches(file: str, at_once: int = _RECORDS_AT_ONCE) -> Iterator[list[
     """Yields the records of a file, `at_once` at a time.
 
     Raises:
-      UserError: if the file cannot be read, or is damaged. The message has its name.
+      UserError: if the file cannot be read or is damaged. The message names the file.
     """
     try:
         with paths.opened(file) as stream:
@@ -135,9 +138,10 @@ def in_turns(counts: Sequence[int], files: int) -> np.ndarray:
     """Returns the order in which `tf.data.Dataset.interleave` yields the records of files.
 
     Args:
-      counts: the number of records of each file. Records are numbered over all files.
-      files: the number of files that are open together (`cycle_length`). The file that replaces a
-        finished one begins in the next round.
+      counts: the number of records of each file. The numbers in the result count the records of all
+        files in order.
+      files: the number of files that are open together (`cycle_length`). If a file ends, the first
+        record of the next file comes one round later.
 
     >>> in_turns([3, 1, 2], 2).tolist()
     [0, 3, 1, 2, 4, 5]
@@ -164,7 +168,8 @@ def ids_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, Ragged]:
     """Decodes integer features of `tf.train.Example` messages.
 
     Raises:
-      ValueError: if a record is not such a message, or if a feature holds values of another type.
+      ValueError: if a record is not a `tf.train.Example`, or if a feature has values of another
+        type.
     """
     buffer, spans, unusual = _find_features(records, names)
     if unusual.size:
@@ -184,10 +189,11 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
     """Finds text features in `tf.train.Example` messages.
 
     Returns:
-      feature -> the bytes of each record's first value; None for a record without the feature.
+      feature -> a list with the bytes of each record's first value, or None for a record that does
+      not have the feature.
 
     Raises:
-      ValueError: if a record is not such a message.
+      ValueError: if a record is not a `tf.train.Example`.
     """
     buffer, spans, unusual = _find_features(records, names, _BYTES_LIST)
     columns: dict[str, list[bytes | None]] = {
@@ -203,8 +209,8 @@ def texts_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, list[b
     return columns
 
 
-# Feature -> (begin, end) in a buffer of the feature's packed integers or of its text. Both are
-# int64 [records].
+# Feature -> (begin, end), both int64 [records]: where the feature's packed integers or its text
+# begin and end in a buffer.
 Spans = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -214,10 +220,10 @@ def _find_features(
     """Finds features of one kind in records.
 
     Returns:
-      the joined records; the features' spans in them; and the numbers of the records with another
-      than the common layout. The spans of these records are invalid.
+      the joined records; the features' spans in them; and the numbers of the records that do not
+      have the common layout. The spans of these records are invalid.
     """
-    buffer = b"".join([*records, b"\0"])  # so that it is not empty if all records are empty
+    buffer = b"".join([*records, b"\0"])  # the extra byte keeps it from being empty
     data = np.frombuffer(buffer, np.uint8)
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
     starts = np.append(0, ends[:-1])
@@ -248,10 +254,10 @@ def _read_entries(
       stops: the offsets at which the records end.
       rows: the records' numbers.
       spans: the features' spans, which are changed.
-      kind: the tag of the features' list.
+      kind: the protocol buffer tag of the features' list type.
 
     Returns:
-      whether each entry has the common layout, and the offset at which it ends.
+      (for each entry, whether it has the common layout; the offset at which it ends).
     """
     size, inside = _varints(data, at + 1)
     end = inside + size
@@ -279,7 +285,7 @@ def _locate_packed(
     """Finds the packed integer or text of each entry.
 
     Returns:
-      the begin and end of each one, and whether its entry has the common layout.
+      the begin and end of each packed integer or text, and whether its entry has the common layout.
     """
     list_size, inside = _varints(data, at + 1)
     packed_size, packed = _varints(data, inside + 1)
@@ -287,7 +293,7 @@ def _locate_packed(
     usual = (_bytes(data, at) == kind) & (inside + list_size == end)
     full = usual & (_bytes(data, inside) == _FIELD_1) & (packed + packed_size == end)
     if kind == _INT64_LIST:
-        full &= _bytes(data, end - 1) < 128  # the last integer is complete
+        full &= _bytes(data, end - 1) < 128  # only then, the last integer is complete
     empty &= usual | (at == end)
     return np.where(empty, end, packed), end, empty | full
 
@@ -295,7 +301,8 @@ def _locate_packed(
 def _bytes(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Returns the bytes of `data` at `offsets`.
 
-    Uncommon layouts can lead to offsets after the end. The bytes for these are arbitrary.
+    Other layouts than the common one can lead to offsets after the end of `data`. The bytes that
+    are returned for such offsets are arbitrary.
     """
     return data.take(offsets, mode="clip")
 
@@ -321,7 +328,7 @@ def _decode_varints(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
 
     Args:
       packed: the bytes of all sequences, one sequence after another.
-      packed_ends: a 0, and then the index in `packed` at which each sequence ends.
+      packed_ends: first a 0, then the index in `packed` at which each sequence ends.
     """
     stops = np.flatnonzero(packed < 128)
     starts = np.append(0, stops[:-1] + 1)[: stops.size]
@@ -340,7 +347,7 @@ def _decode_varints(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
 
 
 def _rewrite_usual(record: bytes, names: Sequence[str]) -> bytes:
-    """Rewrites a `tf.train.Example` with the integers of `names` in the common layout."""
+    """Returns a `tf.train.Example` with only the integer features `names`, in the common layout."""
     features = features_of(record)
     try:
         packed = {name: _packed_integers(name, features.get(name, b"")) for name in names}
@@ -352,7 +359,7 @@ def _rewrite_usual(record: bytes, names: Sequence[str]) -> bytes:
 
 
 def features_of(record: bytes) -> dict[str, bytes]:
-    """Returns the features of a record of any layout, as name -> encoded `tf.train.Feature`.
+    """Returns name -> encoded `tf.train.Feature`, for a record of any layout.
 
     Raises:
       ValueError: if the record is not a `tf.train.Example`.
@@ -381,10 +388,10 @@ def _packed_integers(name: str, feature: bytes) -> bytes:
 
 
 def nested(message: bytes, *numbers: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (field number, content) of the given length-delimited fields of a message.
+    """Yields (field number, content) of the length-delimited fields `numbers` of a message.
 
     Raises:
-      ValueError: if the bytes are not a complete message, or if one of these fields is a number.
+      ValueError: if the message is incomplete, or if one of these fields is not length-delimited.
     """
     for number, content in fields(message):
         if number in numbers:

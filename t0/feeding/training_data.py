@@ -1,6 +1,6 @@
 """Makes the packed batches of a training run, each with a position that a checkpoint can hold.
 
-    data = open_training_data(spec)              # spec: a DataSpec whose tasks are all cached
+    data = open_training_data(spec)              # spec: a DataSpec; all of its tasks are cached
     for batch, position in data.batches(16):
         ...                                      # position: the position of the next batch
     for batch, _ in data.batches(16, position):
@@ -8,9 +8,9 @@
 
 Examples are drawn in windows. All windows of the data draw the same number of examples, so a window
 depends only on the specification and on its number. A window is packed, and its rows are shuffled.
-The batches are consecutive rows of the windows. So a position is the number of a window and the
-number of its rows that were used; `locate` finds the position of any batch. Tasks without a cache
-of examples also need their state at the start of the window.
+The batches are consecutive rows of the windows. So a position consists of the number of a window,
+and the number of that window's rows that were used. `locate` finds the position of any batch. For
+tasks without a cache of examples, a position also holds their state at the start of the window.
 
 A batch maps each feature to int32 [sequences, length].
 """
@@ -32,7 +32,7 @@ from t0.feeding.reading import CachedSource, ExampleSource
 Batch = dict[str, np.ndarray]
 Position = dict[str, Any]
 _UNKNOWN = 2  # T5's id of an unknown token
-_ROWS = 0x726F7773  # distinguishes the generator of the rows' order from the other generators
+_ROWS = 0x726F7773  # part of the seed of the rows' order; other seeds do not have it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Position:
       window: the number of the window.
       row: the number of the window's rows that were used.
       examples: the number of examples that were used so far.
-      tasks: task -> its state at the start of the window, for tasks that need one to continue.
+      tasks: task -> its state at the start of the window, for tasks that need a state to continue.
     """
 
     window: Annotated[int, Range(0, 2**24)]
@@ -57,9 +57,9 @@ class Filling:
     """Statistics about the packing of a window.
 
     Attributes:
-      rows: the number of the window's rows.
+      rows: the number of rows in the window.
       examples: the number of examples in these rows.
-      filled: feature -> the share of its positions that hold a token.
+      filled: feature -> the share of the feature's positions that hold a token.
       unknown: the share of targets in the first window that contain an unknown token.
     """
 
@@ -70,19 +70,19 @@ class Filling:
 
 
 class TrainingData:
-    """Endless batches of a mixture.
+    """Makes endless batches of a mixture's examples.
 
     Args:
       mixture: an endless stream of examples.
       lengths: feature -> the number of tokens of a row, inputs first.
       seed: the seed of the order of rows.
       pack: whether several examples share a row.
-      ends_in_eos: the features of which a full row must end in EOS.
-      window_rows: the number of rows whose examples are packed together.
-      spec: the specification of the data; None for data without one, such as in tests.
+      ends_in_eos: the features whose rows must end in EOS if they are full.
+      window_rows: the number of rows that the examples of a window fill.
+      spec: the specification of the data; None if there is no specification, such as in tests.
 
     Attributes:
-      window_sizes: number of a window -> the number of its rows, for the windows that are known.
+      window_sizes: number of a window -> number of rows in it, for the windows whose size is known.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class TrainingData:
           position: the position; None means the start of the data, and is returned as None.
 
         Raises:
-          ValueError: if it is not a position from `batches`.
+          ValueError: if `position` was not returned by `batches`.
         """
         if isinstance(position, Mapping) and "mixture" in position:
             raise ValueError(
@@ -186,16 +186,16 @@ class TrainingData:
             yield batch, dataclasses.asdict(_Position(window, used, examples, states))
 
     def locate(self, batches: int, rows: int, window: int = 0, row: int = 0) -> Position:
-        """Returns the position after a number of batches, for the method `batches`.
+        """Returns the position after a number of batches, for use with the method `batches`.
 
-        The sizes of earlier windows that are not in `window_sizes` are computed, which takes about
-        as long as reading the data.
+        If `window_sizes` does not have the size of an earlier window, this method computes it,
+        which takes about as long as reading the data.
 
         Args:
           batches: the number of batches.
           rows: the number of sequences of a batch.
           window: the number of the window in which the first batch begins.
-          row: the number of that window's rows before the first batch.
+          row: the number of rows in that window before the first batch.
 
         Raises:
           UserError: if a task is not cached, or if the data cannot be read.
@@ -215,7 +215,7 @@ class TrainingData:
 
     @property
     def draws(self) -> int:
-        """The number of takes of `MixedStream` of each window."""
+        """The number of takes from the `MixedStream` that make a window."""
         if self._draws is None:
             self._draw_window(0, {})
         return self._draws
@@ -226,11 +226,11 @@ class TrainingData:
         return [example for _ in range(self.draws) for example in self._mixture.take()]
 
     def window(self, number: int) -> Batch:
-        """Returns the packed rows of a window; all tasks must be cached as examples."""
+        """Returns the packed rows of a window. All tasks must be cached as examples."""
         return self._draw_window(number, {})
 
     def rows_in(self, examples: Sequence[Mapping[str, np.ndarray]], window: int) -> list[list[int]]:
-        """Returns the numbers of the examples in each row of a window."""
+        """Returns the indices of the examples in each row of a window."""
         if not self._pack:
             return [[number] for number in range(len(examples))]
         return packing.assign_shuffled(examples, self._lengths, self._row_order(window))
@@ -254,7 +254,7 @@ class TrainingData:
         return packed_rows
 
     def _draw_first_window(self) -> tuple[list[dict[str, np.ndarray]], int]:
-        """Draws until the examples fill the rows of a window; returns them and the takes."""
+        """Draws examples until they fill a window; returns the examples and the number of takes."""
         examples: list[dict[str, np.ndarray]] = []
         tokens = dict.fromkeys(self._lengths, 0)
         takes, full = 0, 0.0
@@ -279,7 +279,7 @@ class TrainingData:
 
 
 def _share_of_unknown(examples: Sequence[Mapping[str, np.ndarray]]) -> float:
-    """Returns the share of examples whose targets have an unknown token."""
+    """Returns the share of examples whose targets contain an unknown token."""
     return sum(_UNKNOWN in example.get("targets", ()) for example in examples) / max(
         1, len(examples)
     )
@@ -291,9 +291,9 @@ def open_training_data(
     """Opens the data of a specification.
 
     Args:
-      data: the specification: the mixture and its packing.
-      live: a function that opens a task without cache files, through SeqIO. If it is None, such a
-        task is an error.
+      data: the specification of the mixture and its packing.
+      live: a function that opens a task without cache files through SeqIO. If it is None and there
+        is such a task, an error is raised.
 
     Raises:
       UserError: if a task needs SeqIO and `live` is None, or if the rates sum to zero.
@@ -322,7 +322,7 @@ def open_source(
 
     Args:
       task: a task of `data`.
-      data: the specification.
+      data: the specification of the data.
       live: a function that opens a task without cache files, as in `open_training_data`.
 
     Raises:

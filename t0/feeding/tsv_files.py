@@ -1,11 +1,11 @@
-r"""Checks the TSV files of T5's `tsv_dataset_fn` before training, and unpacks compressed ones.
+r"""Checks the TSV files of T5's `tsv_dataset_fn` before training, and unpacks compressed files.
 
     with checked_tsv_files():
         dataset = tsv_dataset_fn(filename="pairs.tsv.gz", ...)
     check_tsv_file("pairs.tsv")      # TsvFile(examples=200, has_mark=False)
 
-Each line is an input, a tab and a target, in UTF-8. Quotes have no special meaning. Without these
-checks, T5's function does not unpack `.gz` files, keeps a byte order mark as text, and fails in the
+Each line is an input, a tab and a target, in UTF-8. Quotes have no special meaning. T5's function
+alone would not unpack `.gz` files, would keep a byte order mark as text, and would fail in the
 middle of training at a line without a tab.
 """
 
@@ -27,7 +27,7 @@ _MARK = "\ufeff"
 
 
 class TsvFile(NamedTuple):
-    """The number of lines of a file, and whether it begins with a byte order mark."""
+    """The number of examples in a TSV file, and whether it begins with a byte order mark."""
 
     examples: int
     has_mark: bool
@@ -35,14 +35,14 @@ class TsvFile(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)  # a run opens its data several times
 def check_tsv_file(path: str) -> TsvFile:
-    """Reads a file once, and prints its number of examples.
+    """Checks a TSV file, and prints its number of examples. Each file is only read once.
 
     Args:
       path: the file. If its name ends in .gz, it is unpacked.
 
     Raises:
-      UserError: if a line has no tab, several tabs, or no text, or is not UTF-8. The message has
-        the number of the line.
+      UserError: if a line has no text, does not have exactly one tab, or is not UTF-8. The message
+        has the number of the line.
     """
     count, has_mark = 0, False
     with reading(path), unpacked(any_path(path)) as file:
@@ -100,7 +100,7 @@ def _checked_lines(filename: Any, *args: Any, **kwargs: Any) -> tf.data.Dataset:
 
 
 class _Overlay:
-    """A module in which some names have other values."""
+    """Wraps a module, and replaces the values of some of its names."""
 
     def __init__(self, module: Any, **other: Any) -> None:
         self.__dict__.update(other, _module=module)
@@ -111,7 +111,7 @@ class _Overlay:
 
 @contextlib.contextmanager
 def checked_tsv_files() -> Iterator[None]:
-    """Makes T5's `tsv_dataset_fn` read checked files within the context."""
+    """Makes T5's `tsv_dataset_fn` check its files while the context is open."""
     data = _Overlay(tf.data, TextLineDataset=_checked_lines)
     with compat.replaced("t5_mesh.tf", _Overlay(tf, data=data)):
         yield

@@ -1,20 +1,21 @@
 """Compares training on a pod's virtual cores with training in our own loop on one device.
 
-    comparison = compare_training(run, batches, steps=5)      # after gin has been parsed
-    comparison.disagreements()           # one sentence for each difference; [] if they agree
+    comparison = compare_training(run, batches, steps=5)      # parse gin first
+    comparison.disagreements()           # a clause for each difference; [] if both agree
 
 The comparison covers losses, gradients, weights and a checkpoint. Its two sides are the pod's
-virtual cores and our loop. Both sides start from the same weights, drawn by the pod's initializers,
-and take the same batches. After the steps, the pod's hosts gather the slices of each variable into
-its master variable, and Mesh TensorFlow's saver writes the masters. Both sides restore that
-checkpoint, take one more step, score choices and measure perplexity.
+virtual cores and our loop on one device. Both sides start from the same weights, which the pod's
+initializers draw, and train on the same batches. After the steps, the pod's hosts gather the slices
+of each variable into its master variable, and Mesh TensorFlow's saver writes the masters to a
+checkpoint. Both sides restore this checkpoint, take one more step, score choices and measure
+perplexity.
 
-The numbers of both sides differ by rounding, because sums over cores and fused operations add in
-another order. The tolerances depend on the type of activations (`BANDS`). Some weights have no
-tolerance: Adafactor and Adam divide a gradient by its own size. So if a gradient is zero except for
-rounding, its sign is arbitrary, and its weight may move a whole step up in one program and a whole
-step down in the other. Only such weights are excluded, and only if the gradients of both programs
-are as small as rounding errors.
+The numbers of both sides differ by rounding, because sums over cores and fused operations add
+numbers in a different order. The tolerances depend on the type of activations (`BANDS`). Some
+weights cannot be compared. Adafactor and Adam divide a gradient by its own size. So if a gradient
+is zero except for rounding, its sign is arbitrary. Then its weight may move a whole step up in one
+program and a whole step down in the other. A weight is excluded only for this reason, and only if
+its gradients in both programs are as small as rounding errors.
 """
 
 import dataclasses
@@ -46,22 +47,23 @@ _ROUNDING = 2.0**-21
 
 @dataclasses.dataclass(frozen=True)
 class Bands:
-    """Relative tolerances for two computations that differ only by rounding.
+    """Relative tolerances for comparing two computations that differ only by rounding.
 
-    Norms are the root of the sum of squares.
+    A norm is the square root of the sum of squares.
 
     Attributes:
       loss: the tolerance for the loss of the first step.
       later_loss: the tolerance for the losses of later steps.
       gradient_norm: the tolerance for the norm of all gradients in the first step.
-      gradient: the tolerance for the first step's gradient of each variable: the norm of the
-        difference, relative to the norm of the gradient.
-      sign: the tolerance for one number of a gradient, relative to the gradient's root mean square.
-        Rounding may flip the sign of numbers that are smaller than this.
-      weights: the tolerance for a variable after the steps: the norm of the difference, relative to
-        the norm of the variable's change in the steps. Weights are excluded if rounding decides the
-        sign of their gradient.
-      scores: the tolerance for a choice's log-likelihood, relative to the largest one.
+      gradient: the tolerance for each variable's gradient in the first step. It applies to the norm
+        of the difference, relative to the norm of the gradient.
+      sign: the tolerance for a single number in a gradient, relative to the gradient's root mean
+        square. Rounding may flip the sign of smaller numbers.
+      weights: the tolerance for a variable after the steps. It applies to the norm of the
+        difference, relative to the norm of the variable's change in the steps. Weights are excluded
+        if rounding may decide the sign of their gradient.
+      scores: the tolerance for the log-likelihood of a choice, relative to the largest
+        log-likelihood of all choices.
     """
 
     loss: float
@@ -74,9 +76,9 @@ class Bands:
 
 
 # Type of activations -> tolerances. bfloat16 has 8 bits of precision, so one rounding changes a
-# number by up to 0.4%. The largest differences that we measured on one-layer models are, for a
-# gradient, 7e-7 in float32 and 2e-2 in bfloat16, and for a single number of a gradient, 7e-6 in
-# float32 and 0.2 in bfloat16.
+# number by up to 0.4%. We measured these largest differences on one-layer models. For a whole
+# gradient: 7e-7 in float32 and 2e-2 in bfloat16. For a single number in a gradient: 7e-6 in float32
+# and 0.2 in bfloat16.
 BANDS = {
     "float32": Bands(
         loss=1e-6,
@@ -110,7 +112,7 @@ class StepPair:
       pod_gradient_norm: the norm of all gradients on the pod.
       device_gradient_norm: the norm of all gradients in our loop.
       gradients: trained variable -> the relative difference between the gradients of both sides.
-      faults: errors of the cores that must not occur on a pod, one clause each.
+      faults: errors of the cores in this step, one clause each.
     """
 
     step: int
@@ -124,13 +126,13 @@ class StepPair:
 
 @dataclasses.dataclass(frozen=True)
 class VariablePair:
-    """The difference between both sides in one variable, after the steps.
+    """The difference between both sides in one variable after the steps.
 
-    Optimizer slots are also variables.
+    A variable may also be a slot of the optimizer.
 
     Attributes:
       name: the name of the variable in checkpoints.
-      greatest: the largest absolute difference of one of its numbers.
+      greatest: the largest absolute difference between two corresponding numbers.
       relative: the norm of the difference, relative to the norm of the variable's change in the
         steps.
     """
@@ -142,15 +144,15 @@ class VariablePair:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointPair:
-    """The results of both sides after they have restored a checkpoint of the pod.
+    """The results of both sides after they have restored the pod's checkpoint.
 
     Attributes:
       pod_loss: the cores' loss in the step after restoring.
       device_loss: our loop's loss in the step after restoring.
       faults: variables that are missing in the checkpoint or differ after restoring, one clause
         each.
-      ranked: the scores of choices on both sides; None if no scoring program was built.
-      measured: the perplexity on both sides; None if no perplexity program was built.
+      ranked: the scores of choices on both sides; None if choices were not scored.
+      measured: the perplexity on both sides; None if perplexity was not measured.
     """
 
     pod_loss: float
@@ -166,8 +168,8 @@ class Comparison:
 
     Attributes:
       steps: the training steps on both sides.
-      variables: the variables that both sides have, after the steps.
-      saved: the results with the checkpoint that the pod wrote after the steps.
+      variables: the differences after the steps, for the variables that both sides have.
+      saved: the results of both sides with the checkpoint that the pod wrote after the steps.
       faults: differences that are not numbers, such as missing variables, one clause each.
       bands: the tolerances for numbers.
     """
@@ -180,11 +182,11 @@ class Comparison:
 
     @property
     def greatest(self) -> VariablePair:
-        """The variable with the largest absolute difference of one of its numbers."""
+        """The variable with the largest absolute difference between two corresponding numbers."""
         return max(self.variables, key=lambda pair: pair.greatest)
 
     def disagreements(self) -> list[str]:
-        """Returns a clause for each number that exceeds its tolerance, and all faults."""
+        """Returns a clause for each difference that exceeds its tolerance, and all faults."""
         first, worst = self.steps[0], max(self.variables, key=lambda pair: pair.relative)
         gradient = max(first.gradients, key=first.gradients.__getitem__)
         bands = self.bands
@@ -202,7 +204,7 @@ class Comparison:
         differences = [
             f"{quantity} differs by {value:.1e}, more than {band:.0e}"
             for quantity, value, band in checks
-            if not value <= band  # this form is also true for nan
+            if not value <= band  # this form also reports a nan
         ]
         ranked = self.saved.ranked
         if ranked and not ranked.difference <= bands.scores:
@@ -227,10 +229,10 @@ def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: 
 
     Args:
       run: the run on a slice, small enough for this machine.
-      batches: one entry for each step, and one for the step after restoring the checkpoint. An
-        entry has the batch of each core: feature -> int32 [sequences, length]. Our loop takes the
-        batch of the first core.
-      steps: the number of steps, without the step after restoring.
+      batches: an entry for each step, and a last entry for the step after restoring the checkpoint.
+        An entry has the batch of each core: feature -> int32 [sequences, length]. Our loop trains
+        on the batch of the first core.
+      steps: the number of steps, not counting the step after restoring.
 
     Raises:
       UserError: if the program of the run cannot run on virtual cores.
@@ -241,8 +243,8 @@ def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: 
                 f"the program draws random numbers ({pod.draws[0]}), which differ between "
                 "programs; a rehearsal replaces only the draws of dropout"
             )
-        # Our loop is built last, because it binds a gather for embedding lookups in gin, and the
-        # cores' programs must not use that gather.
+        # Our loop is built last. It binds a gather for embedding lookups in gin, which the cores'
+        # programs must not use.
         with (
             ReadingCores.open(run, "score_eval") as scoring,
             ReadingCores.open(run, "perplexity_eval") as measuring,
@@ -269,7 +271,7 @@ def compare_steps(
     """Fills the variables of both sides with equal values, takes the steps, and compares the sides.
 
     The function `evaluate` scores choices and measures perplexity with a checkpoint. If it is None,
-    both are omitted.
+    both evaluations are omitted.
     """
     pod.initialise()
     initial = pod.variables().values
@@ -292,7 +294,7 @@ def compare_steps(
         saved=save_and_restore(pod, device, next(batches), evaluate),
         faults=(
             *(f"only the cores have {name}" for name in sorted(names - ours.keys())),
-            # The cores have no global step, because on a pod hosts provide it to each core.
+            # The cores have no global step. On a pod, the hosts send it to each core.
             *(f"only our loop has {name}" for name in sorted(ours.keys() - names - {_STEP})),
             *(f"the cores' replicas of {name} are not equal" for name in theirs.unequal),
         ),
@@ -341,14 +343,15 @@ def variable_pairs(
 ) -> tuple[VariablePair, ...]:
     """Compares the variables that both sides have after the steps.
 
-    If a difference is nan, it is reported as infinite.
+    If a difference is nan, infinity is reported instead.
 
     Args:
       initial: name -> the variable before the steps.
-      theirs: name -> the variable of one side after the steps.
-      ours: name -> the variable of the other side after the steps.
-      no_sign: name -> bool, in the shape of the variable: True for numbers that the relative
-        difference excludes (see `sign_is_rounding`). If a name is missing, no number is excluded.
+      theirs: name -> the variable after the steps on one side.
+      ours: name -> the variable after the steps on the other side.
+      no_sign: name -> bool array in the shape of the variable. True means that the relative
+        difference excludes the number (see `sign_is_rounding`). If a name is missing, no number is
+        excluded.
     """
     pairs = []
     for name in sorted(theirs.keys() & ours.keys()):
@@ -364,14 +367,14 @@ def variable_pairs(
 
 
 def sign_is_rounding(theirs: np.ndarray, ours: np.ndarray, share: float) -> np.ndarray:
-    """Returns a bool for each number of a gradient: whether rounding may decide its sign.
+    """Returns, for each number in a gradient, whether rounding may decide its sign.
 
-    This is so if the number is very small on both sides.
+    Rounding may decide the sign if the number is very small on both sides.
 
     Args:
       theirs: one side's gradient of the variable.
       ours: the other side's gradient.
-      share: how much rounding can change a single number, relative to the gradient's root mean
+      share: the maximum change of a single number by rounding, relative to the gradient's root mean
         square.
     """
     a, b = (np.abs(x.astype(np.float64)) for x in (theirs, ours))
@@ -380,7 +383,7 @@ def sign_is_rounding(theirs: np.ndarray, ours: np.ndarray, share: float) -> np.n
 
 
 def relative_difference(theirs: np.ndarray, ours: np.ndarray) -> float:
-    """Returns the norm of the difference divided by the norm of `ours`; inf if that is nan."""
+    """Returns the norm of the difference, divided by the norm of `ours`; inf instead of nan."""
     a, b = theirs.astype(np.float64), ours.astype(np.float64)
     distance = np.linalg.norm(a - b)
     if distance == 0:
@@ -395,20 +398,21 @@ def save_and_restore(
     batches: Sequence[Mapping[str, np.ndarray]],
     evaluate: Callable[[str], tuple[ChoiceScores, Perplexities]] | None = None,
 ) -> CheckpointPair:
-    """Saves a checkpoint on the pod's hosts, restores it on both sides, and takes one more step.
+    """Saves the pod's checkpoint, restores it on both sides, and takes one more step.
 
     Args:
       pod: the cores, after training.
       device: our loop.
       batches: the batch of each core: feature -> int32 [sequences, length].
-      evaluate: scores choices and measures perplexity with a checkpoint; None to omit both.
+      evaluate: a function that scores choices and measures perplexity with a checkpoint; None to
+        omit both evaluations.
     """
     with tempfile.TemporaryDirectory() as folder:
         prefix = str(Path(folder) / "model.ckpt-1")
         saved = pod.variables().values
         pod.save(prefix)
         faults = list(_differences(saved, _read(prefix), "the checkpoint does not hold"))
-        pod.initialise()  # sets other weights, so that a restore without effect is noticed
+        pod.initialise()  # other weights, so that a restore without effect is noticed
         pod.restore(prefix)
         restored = pod.variables().values
         faults += _differences(restored, _read(prefix), "the cores did not restore")
@@ -427,6 +431,7 @@ def _differences(
     values: Mapping[str, np.ndarray], saved: Mapping[str, np.ndarray], problem: str
 ) -> Iterator[str]:
     for name, value in sorted(values.items()):
-        # A checkpoint may have a narrower type than the slices, so the comparison uses its type.
+        # A checkpoint may have a narrower type than the slices. So values are compared in the
+        # checkpoint's type.
         if name not in saved or not np.array_equal(value.astype(saved[name].dtype), saved[name]):
             yield f"{problem} {name}"

@@ -1,18 +1,20 @@
-"""Reads the batches that each core of a slice would get, from random tokens or from a mixture.
+"""Reads the batches that each core of a TPU slice would get, from random tokens or a mixture.
 
     with open_batches(run, random_input(run)) as batches:
         cores = next(batches)          # a batch for each physical core
         cores[0]["inputs"]             # int32 [sequences, length]
 
-Mesh TensorFlow feeds a pod in mode `BROADCAST`: the first host reads the input function and sends
-the global batch to every core, and each core selects its rows by the layout. TPUEstimator creates
-one operation per core that enqueues the batch. This module reads the inputs of these operations
-instead of running them. So a core gets exactly the batch that its host would enqueue for it.
+Mesh TensorFlow feeds a pod in mode `BROADCAST`. The first host calls the input function, and sends
+the global batch to every core. Each core selects its rows according to the layout. TPUEstimator
+creates one operation per core that enqueues the batch. This module reads the inputs of these
+operations instead of running them. So a core gets exactly the batch that its host would enqueue for
+it.
 
 For a run's own mixture, the batches are written as a stream, and read with the operations that a
-TPU's hosts run (`t0.feeding.stream_dataset`). If its tasks are not cached, the input function is
-that of Mesh TensorFlow's `run`. It uses T5's dataset function and packing, and repeats and batches
-the data as in `t0/training/estimator.py`. No model directory is read.
+TPU's hosts run (`t0.feeding.stream_dataset`). If the mixture's tasks are not cached, the input
+function of Mesh TensorFlow's `run` reads the mixture. It uses T5's dataset function and packing,
+and repeats and batches the data as in `t0/training/estimator.py`. Nothing is read from the model
+directory.
 """
 
 import contextlib
@@ -38,15 +40,15 @@ Batch = Mapping[str, np.ndarray]
 InputFunction = Callable[[Any], Any]
 _ENQUEUE = "InfeedEnqueueTuple"
 _EOS = 1
-_FIRST_PIECE = 2  # the ids below this one are padding and EOS
+_FIRST_PIECE = 2  # the lowest id that is a token; ids 0 and 1 are padding and EOS
 _EXAMPLES = 2
-# Any name works, because Mesh TensorFlow's `run` does not look up the TPU before training.
+# Any name is accepted, because Mesh TensorFlow's `run` does not look up the TPU before training.
 _TPU = "rehearsed"
 _PLACES = dict.fromkeys(("tpu_job_name", "gcp_project", "tpu_zone"))
 
 
 def random_input(run: PodRun) -> InputFunction:
-    """Returns an input function of random tokens, for a rehearsal without data."""
+    """Returns an input function that yields random tokens, for a rehearsal without data."""
     shapes = {name: value.shape for name, value in next(random_batches(run)).items()}
 
     def input_fn(params: Any) -> tf.data.Dataset:
@@ -60,7 +62,7 @@ def random_input(run: PodRun) -> InputFunction:
 
 @contextlib.contextmanager
 def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tuple[Batch, ...]]]:
-    """Opens the data of a run as the hosts of its slice would.
+    """Opens the data of a run in the same way as the hosts of its slice.
 
     Args:
       run: the run on a slice.
@@ -70,13 +72,13 @@ def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tupl
       an iterator that returns, for each step, one batch per core, in the order of physical cores.
 
     Raises:
-      UserError: if the data ends, or cannot be read.
+      UserError: if the data ends, or if it cannot be read.
     """
     graph = tf.Graph()
     with graph.as_default():
         initializer, features = _enqueue_features(run, input_fn)
-    # This machine plays the role of all hosts. The first graph must not be deleted, because it owns
-    # the functions of the generators.
+    # This machine does the work of all hosts. The first graph must not be deleted, because it owns
+    # the generators' functions.
     local_graph = tf.Graph()
     with local_graph.as_default():
         tf.import_graph_def(_remove_core_operations(graph.as_graph_def()), name="")
@@ -103,7 +105,7 @@ def _read(session: tf.Session, names: Sequence[Mapping[str, str]]) -> Iterator[t
 def _enqueue_features(
     run: PodRun, input_fn: InputFunction
 ) -> tuple[Any, list[dict[str, tf.Tensor]]]:
-    """Returns the operation that opens the data, and the features that each core would be sent."""
+    """Returns the operation that opens the data, and the features that each core would receive."""
     recorder = tpu_estimator._InputPipeline.InputsStructureRecorder()
     context = _context(run.slice_)
     enqueue, _, initializer = tpu_estimator.generate_broadcast_enqueue_ops_fn(
@@ -144,7 +146,7 @@ def _context(slice_: Topology) -> Any:
 
 
 def _remove_core_operations(graph_def: Any) -> Any:
-    """Returns a graph that runs on this machine: without devices, and without sending to cores."""
+    """Returns the graph without devices and without the operations that feed the cores."""
     local_nodes = [node for node in graph_def.node if node.op != _ENQUEUE]
     stripped = tf.GraphDef(node=local_nodes, library=graph_def.library, versions=graph_def.versions)
     for nodes in (stripped.node, *(function.node_def for function in stripped.library.function)):
@@ -154,7 +156,7 @@ def _remove_core_operations(graph_def: Any) -> Any:
 
 
 def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
-    """Returns each (core, feature) whose batch differs from the first core's batch."""
+    """Returns each (core, feature) for which a core's batch differs from the first core's batch."""
     first = cores[0]
     return [
         (number, name)
@@ -168,7 +170,8 @@ def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[dict[str, np.ndarr
     """Yields random batches without end: feature -> int32 [sequences, length].
 
     Args:
-      run: the run; if its examples are not packed, batches have no segment ids and positions.
+      run: the run on a slice. If its examples are packed, batches also have segment ids and
+        positions.
       seed: the seed of the tokens.
     """
     rng = np.random.default_rng(seed)
@@ -189,9 +192,10 @@ def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[dict[str, np.ndarr
 
 
 def random_choices(run: PodRun, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns random inputs [inputs, length] and choices [inputs, choices, length] for one batch.
+    """Returns random inputs [inputs, length] and their choices [inputs, choices, length].
 
-    The choices have different lengths. Each ends with EOS, followed by padding.
+    They make up one batch. The choices have different lengths. Each choice ends with EOS, and then
+    has padding.
     """
     rng = np.random.default_rng(seed)
     choices = 2 if run.batch_sequences % 2 == 0 else 1
@@ -207,7 +211,7 @@ def random_choices(run: PodRun, *, seed: int = 0) -> tuple[np.ndarray, np.ndarra
 
 
 def check_mixture(flags: Any) -> Any:
-    """Checks that the mixture exists and is cached if necessary; returns its vocabulary.
+    """Checks that the mixture exists, and is cached if necessary; returns its vocabulary.
 
     Args:
       flags: the parsed flags of the command, see `t0.config.flags`.
@@ -222,7 +226,7 @@ def check_mixture(flags: Any) -> Any:
 
 
 def vocabulary_size(vocabulary: Any) -> int:
-    """Returns the number of ids of the vocabulary that inputs and targets share.
+    """Returns the number of ids in the vocabulary. Inputs and targets must have the same number.
 
     Raises:
       UserError: if the vocabularies of inputs and targets have different sizes.
@@ -240,15 +244,15 @@ def vocabulary_size(vocabulary: Any) -> int:
 
 
 def write_stream(run: PodRun, folder: str, *, steps: int) -> Stream | None:
-    """Writes the batches of the configured run for a rehearsal, and opens them as a stream.
+    """Writes the batches of the configured run as a stream for a rehearsal, and opens the stream.
 
     Args:
       run: the run on a slice.
       folder: the folder of the stream.
-      steps: the number of steps.
+      steps: the number of steps whose batches are written.
 
     Returns:
-      the stream; None if the tasks are not cached as examples, so that there can be none.
+      the stream; None if the tasks are not cached as examples, because then there is no stream.
     """
     data = opening.open_dataset_function(
         bound("run.train_dataset_fn"),

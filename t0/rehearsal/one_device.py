@@ -1,12 +1,12 @@
-"""Runs training steps with our own loop on one device, to compare them with those of a pod's cores.
+"""Runs training steps in our own loop on one device, for a comparison with a pod's cores.
 
-    with OneDevice.open(run, pod.features) as device:    # after gin has been parsed
+    with OneDevice.open(run, pod.features) as device:    # parse gin first
         device.load(pod.variables().values)
         device.step(batch).loss
 
 Model, loss, optimizer, schedule and types are the same as when `t5_mesh_transformer` trains without
-`--tpu`; mesh and layout are those of one device. With a checkpoint, `score_choices` scores choices
-with our scorer, and `measure_perplexity` measures the perplexity with our held-out loss.
+`--tpu`. Mesh and layout are for one device. `score_choices` scores choices with a checkpoint and
+our scorer. `measure_perplexity` measures the perplexity with a checkpoint and our held-out loss.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from t0.training.losses import PARTS
 
 @dataclasses.dataclass(frozen=True)
 class DeviceStep:
-    """The results of one step; the gradients and their norm are those before clipping."""
+    """The results of one step. The gradients and their norm are measured before clipping."""
 
     loss: float
     gradient_norm: float
@@ -39,7 +39,7 @@ class DeviceStep:
 
 
 class OneDevice:
-    """Our training step in its own TensorFlow session.
+    """Runs our training step in its own TensorFlow session.
 
     Args:
       run: the run on a slice.
@@ -69,13 +69,13 @@ class OneDevice:
     @classmethod
     @contextlib.contextmanager
     def open(cls, run: PodRun, features: tuple[str, ...]) -> Iterator["OneDevice"]:
-        """Builds the step in a session, which is closed when the context ends."""
+        """Builds the training step in a session, which is closed when the context ends."""
         device = cls(run, features)
         with device.session:
             yield device
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Fills variables by name. If a variable is not in `values`, it gets its initial value."""
+        """Sets each variable to its value in `values`; if that is missing, to its initial value."""
         self.session.run(self._initialise)
         pairs = [(self._fill[name], x) for name, x in values.items() if name in self._fill]
         self.session.run([op for (op, _), _ in pairs], {tensor: x for (_, tensor), x in pairs})
@@ -86,22 +86,22 @@ class OneDevice:
         feed = {tensor: batch[name] for name, tensor in self._graph.features.items()}
         gradients = self.session.run(
             self._gradients, feed
-        )  # computed first, because the step changes the weights
+        )  # gradients come first, because the step changes the weights
         values = one_step(self.session, self._graph, batch)
         return DeviceStep(values["loss"], values["gradient_square"] ** 0.5, gradients)
 
     def restore(self, checkpoint: str) -> None:
-        """Restores a checkpoint in the same way as a resumed run."""
+        """Restores a checkpoint in the same way as a resumed run does."""
         Checkpoints("", self._graph, self.session, Keep()).restore(checkpoint)
 
     def variables(self) -> dict[str, np.ndarray]:
-        """Returns all variables by name, including optimizer slots, in the type of the slices."""
+        """Returns name -> value of all variables and optimizer slots, in the type of the slices."""
         self.session.run(self._graph.to_masters)
         return self.session.run(self._read)
 
 
 def training_spec(run: PodRun) -> TrainingSpec:
-    """Returns the training spec with which our loop computes a slice's run on one device."""
+    """Returns the spec with which our loop trains on one device as `run` does on a slice."""
     return TrainingSpec.from_estimator_arguments(
         model_type=run.model_type,
         vocabulary=types.SimpleNamespace(vocab_size=run.vocabulary_size),
@@ -124,7 +124,7 @@ class ChoiceScores:
     Attributes:
       pod: the values of the first core's program.
       device: the values of our scorer.
-      equal_on_cores: whether all cores computed the same values.
+      equal_on_cores: whether all cores have computed equal values.
     """
 
     pod: np.ndarray
@@ -165,7 +165,7 @@ def score_choices(
 
 
 def rows_of(examples: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a row for each pair of input and choice: feature -> int32 [pairs, length]."""
+    """Returns feature -> int32 [pairs, length]. A pair consists of an input and a choice."""
     inputs, targets = examples
     return {
         "inputs": np.repeat(inputs, targets.shape[1], axis=0),
@@ -178,7 +178,8 @@ class Perplexity:
     """The perplexity and the token accuracy of a model on a batch.
 
     Attributes:
-      nats_per_token: the mean cross entropy of a target token. The perplexity is its exponential.
+      nats_per_token: the mean cross entropy of the target tokens, in nats. The perplexity is the
+        exponential of this number.
       correct: the number of correctly predicted target tokens.
       tokens: the number of target tokens, including EOS.
     """
@@ -190,7 +191,7 @@ class Perplexity:
 
 @dataclasses.dataclass(frozen=True)
 class Perplexities:
-    """The perplexity on both sides, and whether it is the same on all cores."""
+    """The perplexity on both sides, and whether all cores have computed equal values."""
 
     pod: Perplexity
     device: Perplexity
@@ -198,7 +199,7 @@ class Perplexities:
 
     @property
     def difference(self) -> float:
-        """The relative difference of nats per token; infinite if the token counts differ."""
+        """The relative difference in nats per token; infinite if the token counts differ."""
         if self.pod.tokens != self.device.tokens:
             return float("inf")
         absolute = abs(self.pod.nats_per_token - self.device.nats_per_token)

@@ -1,14 +1,14 @@
-"""Runs `t0 rehearse`, which trains a smaller form of a run on virtual cores and on one device.
+"""Runs `t0 rehearse`, which trains a small version of a run on virtual cores and on one device.
 
-    status = rehearse(steps=5, small=True)               # after gin has been parsed
+    status = rehearse(steps=5, small=True)               # parse gin first
 
 The command prints the changes that make the run small, the losses and gradient norms of both sides,
 and a verdict in the last line.
 
-`shrink` makes the run small but preserves the pod's mesh and layout. Dimensions that the layout
-splits stay divisible by the mesh, so each core still has some heads and some columns of d_ff.
-Types, optimizer, schedule, packing, dropout and vocabulary do not change. The sizes must be gin
-macros, as in T5's model files and Mesh TensorFlow's operative configs.
+`shrink` makes the run small but preserves the pod's mesh and layout. The dimensions that the layout
+splits stay divisible by the mesh. So each core still has some of the heads and some of the columns
+of d_ff. Types, optimizer, schedule, packing, dropout and vocabulary do not change. The sizes must
+be gin macros, as in T5's model files and Mesh TensorFlow's operative configs.
 """
 
 import dataclasses
@@ -49,9 +49,9 @@ from t0.rehearsal.restarting import rehearse_restart
 MOST_CORES = 64
 _MODEL_TYPE = "bitransformer"
 _ENSEMBLES = ("run.ensemble_inputs", "Unitransformer.ensemble")
-# Gin macro -> its small size, which is then rounded up to a multiple of the mesh.
+# Gin macro -> its small size, which `shrink` rounds up to a multiple of the mesh.
 _SIZES = {"num_layers": 1, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 2}
-# Gin macro -> the name of its dimension in layout rules.
+# Gin macro -> the dimension that it sets, with its name in layout rules.
 _DIMENSIONS = {"d_model": "d_model", "d_ff": "d_ff", "d_kv": "d_kv", "num_heads": "heads"}
 _LENGTHS = {"inputs": 32, "targets": 16}
 _TOKENS = "serialize_num_microbatches.tokens_per_microbatch_per_replica"
@@ -59,9 +59,11 @@ _MICROBATCHES = 2
 _GIB = 2**30
 # The memory of Python with TensorFlow and Mesh TensorFlow, and of the programs of one device.
 _PROCESS_BYTES = int(1.1 * _GIB)
-# The memory of a core's training, scoring and perplexity programs: without layers, and per layer.
+# The memory of a core's training, scoring and perplexity programs: a constant part, and a part for
+# each layer.
 _GRAPH_BYTES, _LAYER_BYTES = 14 << 20, 10 << 20
-# The number of copies of a core's weights: for training, scoring and perplexity, and while copying.
+# The number of copies of a core's weights. Training, scoring and perplexity have a copy each, and
+# there is another copy while weights are copied.
 _COPIES = 4
 
 
@@ -77,11 +79,13 @@ def rehearse(
 
     Args:
       steps: the number of training steps on each side.
-      small: whether to shrink the model and the batch first.
-      data: the parsed flags of the command, which say where the data of the run's own mixture is;
-        None to train on random tokens.
-      kill_at: the step after which the pod is stopped and restarted, instead of the comparison.
-      batch_hashes: the file for a hash of each step's batch on each core; also instead of it.
+      small: whether to make the model and the batch small first.
+      data: the parsed flags of the command, which set the location of the mixture's data. If None,
+        training uses random tokens.
+      kill_at: the step after which the pod is stopped and restarted. If it is set, nothing is
+        compared.
+      batch_hashes: the file for a hash of the batch of each step on each core. If it is set,
+        nothing is compared.
 
     Returns:
       0 if the cores' program and our loop agree, else 1.
@@ -157,7 +161,7 @@ def _check_covered(run: PodRun) -> None:
 
 
 def text(comparison: Comparison, run: PodRun) -> list[str]:
-    """Returns lines that describe a comparison: the steps, then the weights and the verdict."""
+    """Returns lines that describe a comparison: first steps, then weights, then the verdict."""
     lines = [f"{'step':>4}  {'loss: cores':>13} {'one device':>13}  {'gradient norm: cores':>20}"]
     lines[0] += f" {'one device':>13}"
     lines += [
@@ -207,7 +211,7 @@ class ShrunkRun:
 
     Attributes:
       run: the small run.
-      changes: the differences from the original run, one clause each.
+      changes: the differences between the small run and the configured run, one clause each.
     """
 
     run: PodRun
@@ -215,11 +219,11 @@ class ShrunkRun:
 
 
 def shrink(run: PodRun, dimensions: Mapping[str, int]) -> ShrunkRun:
-    """Binds smaller sizes in gin, and reads the run again.
+    """Binds smaller sizes in gin, and reads the run from gin again.
 
     Args:
-      run: the run as configured.
-      dimensions: name -> size of the model's dimensions, such as {"d_model": 1024, "heads": 16}.
+      run: the configured run, before it is made small.
+      dimensions: the model's dimensions, name -> size, such as {"d_model": 1024, "heads": 16}.
 
     Raises:
       UserError: if a size cannot be reduced, because no gin macro sets it.
@@ -264,7 +268,7 @@ def _round_up_size(run: PodRun, macro: str) -> int:
 def _check_smaller(
     smaller: Mapping[str, int], before: Mapping[str, int], after: Mapping[str, int]
 ) -> None:
-    """Checks that the model now has the smaller sizes, and that gin macros set all large sizes."""
+    """Raises a UserError if the model still has a large size, which no gin macro sets."""
     sizes = {_DIMENSIONS[name]: (name, _SIZES[name]) for name in _DIMENSIONS}
     for dimension, (macro, target) in sizes.items():
         size = after.get(dimension)
@@ -282,7 +286,7 @@ def needed_bytes(run: PodRun, shape: ModelShape) -> int:
 
     Args:
       run: the rehearsed run.
-      shape: the shape of its model.
+      shape: the shape of the run's model.
     """
     return (
         _PROCESS_BYTES + _whole_model_bytes(run, shape) + run.slice_.cores * _core_bytes(run, shape)
@@ -296,8 +300,8 @@ def check_memory(
 
     Args:
       run: the rehearsed run.
-      model: its model. If it is not a plain T5, nothing is checked.
-      available: function that returns the bytes of free memory.
+      model: the run's model. If it is not a plain T5, nothing is checked.
+      available: a function that returns the bytes of free memory.
 
     Raises:
       UserError: if the memory is too small; the message says how many cores fit.
@@ -328,7 +332,7 @@ def _core_bytes(run: PodRun, shape: ModelShape) -> int:
 
 
 def _whole_model_bytes(run: PodRun, shape: ModelShape) -> int:
-    """Returns the bytes of whole weights: the hosts', the single device's and the compared ones."""
+    """Returns the bytes of whole weights: of the hosts, the single device and the comparison."""
     costs = costs_by_formulas(run, shape)
     optimizer = costs.optimizer_bytes * max(run.split("heads"), run.split("d_ff"))
     return 4 * (4 * costs.parameters + optimizer)

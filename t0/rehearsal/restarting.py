@@ -1,11 +1,11 @@
-"""Rehearses a restart: the batches of a pod that is stopped equal those of an unbroken run.
+"""Rehearses a restart, and checks that the pod gets the same batches as in an unbroken run.
 
     programs = PodPrograms(run, "/tmp/checkpoints")
     hashes = feed_with_restart(programs, batches_from, steps=30, kill_at=12)
     hashes[30][0]                       # the hash of the batch of step 30 on core 0
 
-The pod saves a checkpoint every few steps, as a run does. After it is stopped, the steps after the
-last checkpoint are taken again. Each step must get the batch that it had before.
+The pod saves a checkpoint every few steps. After it is stopped and restarted, it takes the steps
+after the last checkpoint again. Each of these steps must get the same batch as before.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ from t0.rehearsal.feeding import Batch
 from t0.rehearsal.virtual_pod import VirtualPod
 
 SAVE_EVERY = 5
-# Takes the number of completed steps, and opens the batches that follow, one for each core.
+# A function that takes the number of completed steps, and opens the batches of the following steps.
+# The resulting iterator returns, for each step, one batch per core.
 BatchesFrom = Callable[[int], AbstractContextManager[Iterator[Sequence[Batch]]]]
 
 
@@ -31,7 +32,7 @@ class Program(Protocol):
     """A program that takes steps, and can be stopped and started again."""
 
     def start(self, step: int) -> AbstractContextManager[Callable[[Sequence[Batch]], None]]:
-        """Starts at the checkpoint of a step (0: at new weights); yields a function for a step."""
+        """Restores a step's checkpoint (0: new weights); yields a function that takes a step."""
 
     def save(self, step: int) -> None:
         """Writes the checkpoint of a step."""
@@ -42,7 +43,7 @@ class PodPrograms:
 
     Args:
       run: the run on a slice.
-      folder: the folder of its checkpoints.
+      folder: the folder for the run's checkpoints.
     """
 
     def __init__(self, run: PodRun, folder: str) -> None:
@@ -51,7 +52,7 @@ class PodPrograms:
 
     @contextlib.contextmanager
     def start(self, step: int) -> Iterator[Callable[[Sequence[Batch]], object]]:
-        """Builds the programs, and restores the checkpoint of a step if it is above 0."""
+        """Builds the programs; restores the checkpoint of `step` if it is above 0."""
         with VirtualPod.open(self._run) as self._pod:
             self._pod.initialise()
             if step:
@@ -69,11 +70,11 @@ class PodPrograms:
 def feed_with_restart(
     program: Program, batches_from: BatchesFrom, *, steps: int, kill_at: int | None
 ) -> dict[int, list[str]]:
-    """Takes steps, with at most one stop, and returns the hashes of the batches of each step.
+    """Takes steps, with at most one restart, and returns the hashes of each step's batches.
 
     Args:
       program: the program that takes the steps.
-      batches_from: opens the batches after a step.
+      batches_from: a function that opens the batches that follow a step.
       steps: the last step.
       kill_at: the step after which the program is stopped and restarted; None for an unbroken run.
 
@@ -81,7 +82,7 @@ def feed_with_restart(
       step -> the hash of the batch of each core.
 
     Raises:
-      UserError: if a step that is taken again gets another batch.
+      UserError: if a repeated step gets another batch than before.
     """
     hashes: dict[int, list[str]] = {}
     saved = 0
@@ -106,7 +107,7 @@ def feed_with_restart(
 
 
 def hash_batch(batch: Mapping[str, object]) -> str:
-    """Returns the SHA-256 of a batch: of its features in alphabetical order."""
+    """Returns the SHA-256 of a batch's features, in alphabetical order."""
     digest = hashlib.sha256()
     for name in sorted(batch):
         digest.update(name.encode() + batch[name].tobytes())
@@ -121,14 +122,14 @@ def rehearse_restart(
     kill_at: int | None,
     hashes_file: str | None,
 ) -> None:
-    """Rehearses a run with a stop, prints what happened, and writes the hashes.
+    """Rehearses a run with a restart, reports the result, and writes the hashes of the batches.
 
     Args:
       run: the run on a slice, small enough for this machine.
-      batches_from: opens the batches after a step.
+      batches_from: a function that opens the batches that follow a step.
       steps: the last step.
-      kill_at: the step after which the pod is stopped; None for an unbroken run.
-      hashes_file: the file of the hashes, a line for each step and core; None for no file.
+      kill_at: the step after which the pod is stopped and restarted; None for an unbroken run.
+      hashes_file: the file for the hashes, with a line for each step and core; None for no file.
     """
     with tempfile.TemporaryDirectory() as folder:
         programs = PodPrograms(run, folder)

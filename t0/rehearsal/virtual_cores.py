@@ -1,4 +1,4 @@
-"""Copies the program of a core for each core of a slice, into one graph for this machine.
+"""Makes a graph for this machine with a copy of a TPU core's program for each core of a slice.
 
     lowered = lower(run)
     copied = copy_program(lowered, program=lowered.fetches, host=[to_slices])
@@ -7,21 +7,22 @@
 
 The program is the one that Mesh TensorFlow lowers for a TPU, with these changes:
 
-- A node is copied for each core if its value depends on the core. This is so if the node takes the
-  core's batch, reads the core's number or its slices of variables, draws random numbers, or reads a
-  value of another such node. All other nodes are the same on every core, and exist only once.
-- The handle of a variable's slice is replaced by the handle of the core's own slice. The number of
-  the core (`TPUReplicatedInput`) is replaced by the number of the copy.
-- A collective is replaced by operations over the copies, in the order of the group assignment: a
-  sum by `AddN` over the members' nodes, and an exchange by splits and concatenations. A sum has the
-  type that the program gives it. (For groups of more than eight members, Mesh TensorFlow casts
-  bfloat16 to float32 before the collective.)
-- All reads of variables come before all writes, as when XLA compiles a step. TensorFlow 1 does not
-  define their order.
-- All copies of a loop (over microbatches or decoded tokens) share the loop's frame and condition,
-  so that a collective within the loop combines copies of the same iteration. If the condition
-  depends on the core, all copies use the condition of the first core. The condition is the same on
-  all cores, because the program computes it from a sum over all cores.
+- A node is copied for each core if its value depends on the core. This is the case if the node
+  takes the core's batch, reads the core's number, reads the core's slices of variables, draws
+  random numbers, or reads a value of another copied node. All other nodes have the same value on
+  every core, and exist only once.
+- The handle of a variable's slice is replaced by the handle of the slice on the copy's core. The
+  number of the core (`TPUReplicatedInput`) is replaced by the number of the copy.
+- A collective is replaced by operations on the copies, in the order of the group assignment. A sum
+  becomes `AddN` over the members' nodes. An exchange becomes splits and concatenations. The type of
+  a sum does not change. (For groups of more than eight members, Mesh TensorFlow casts bfloat16 to
+  float32 before the collective.)
+- All reads of variables come before all writes, as in a step compiled by XLA. TensorFlow 1 itself
+  does not define this order.
+- All copies of a loop (over microbatches or decoded tokens) share the loop's frame and condition.
+  So a collective within the loop combines copies of the same iteration. If the condition depends on
+  the core, all copies use the condition of the first core. The condition is the same on all cores,
+  because the program computes it from a sum over all cores.
 """
 
 import collections
@@ -47,7 +48,8 @@ class CopiedProgram:
       graph_def: the graph, with all copies and the operations of the hosts.
       cores: the number of cores.
       of_each_core: the names of the nodes that are copied for each core.
-      draws: the names of those copied nodes that draw random numbers. Each core draws its own.
+      draws: the names of the copied nodes that draw random numbers. Each core draws its own
+        numbers.
     """
 
     graph_def: Any
@@ -56,7 +58,7 @@ class CopiedProgram:
     draws: tuple[str, ...]
 
     def name(self, name: str, core: int) -> str:
-        """Returns the name in `graph_def` of a core's copy of a node or tensor."""
+        """Returns the name that a core's copy of a node or tensor has in `graph_def`."""
         node = name.lstrip("^").partition(":")[0]
         return f"{_prefix(core)}{name}" if node in self.of_each_core else name
 
@@ -69,7 +71,7 @@ def copy_program(
     Args:
       lowered: the lowered run, with the slices of every core.
       program: the operations and tensors that a core computes in a step.
-      host: the operations and tensors that hosts compute; these are not copied for each core.
+      host: the operations and tensors that hosts compute. They are not copied for each core.
     """
     return _ProgramCopy(lowered, program, host).build()
 
@@ -132,11 +134,11 @@ class _ProgramCopy:
         )
 
     def _is_shared(self, node: Any) -> bool:
-        """Returns whether a node exists only once, although its inputs exist for each core.
+        """Returns whether a node exists only once, although its inputs are copied for each core.
 
-        Such a node reads the inputs of the first core. There are two kinds: nodes that write a
-        variable that all cores share, such as the global step, and conditions of loops, which are
-        the same on all cores.
+        Such a node reads the first core's copies of its inputs. There are two kinds. The first kind
+        writes a variable that all cores share, such as the global step. The second kind is the
+        condition of a loop, which is the same on all cores.
         """
         if node.op == "LoopCond":
             return True
@@ -175,7 +177,7 @@ class _ProgramCopy:
         return copy_collective(node, assignment, copy)
 
     def _enter_with_value(self, node: Any, core: int, name: str) -> list[Any]:
-        """Returns nodes that pass the value of a slice into a loop, instead of its handle.
+        """Returns nodes that pass the value of a slice, instead of the slice's handle, into a loop.
 
         With the handle, the loop could read the slice after the step has written it.
         """
@@ -194,7 +196,7 @@ class _ProgramCopy:
         return [read, entry]
 
     def _input(self, input_name: str, core: int) -> str:
-        """Returns the name that an input of a node has in a core's copy."""
+        """Returns the name that replaces an input's name in a core's copy of a node."""
         node = _node_name(input_name)
         if node in self._slices:
             return input_name.replace(node, self._slices[node][core], 1)
@@ -218,7 +220,7 @@ def _order_reads_and_writes(step: list[Any]) -> None:
 
 
 def _slices(lowered: LoweredRun) -> dict[str, list[str]]:
-    """Returns handle of the first core's slice of a variable -> handles of all cores' slices."""
+    """Returns the first core's handle -> all cores' handles, for each variable's slices."""
     rows = {}
     for laid_out in lowered.lowering.variables.values():
         names = [piece.handle.op.name for piece in laid_out.laid_out_tensor.one_slice._vars]
@@ -252,7 +254,7 @@ def _is_random(op: str) -> bool:
 def _copy_without_device(node: Any) -> Any:
     copied = tf.NodeDef()
     copied.CopyFrom(node)
-    copied.device = ""  # the original names a core of a TPU
+    copied.device = ""  # the original node names a TPU core as its device
     if "_class" in copied.attr:
         del copied.attr["_class"]
     return copied
@@ -269,9 +271,10 @@ class CoreCopy:
     """A core's copy of a collective.
 
     Attributes:
-      number: the core's physical number, from 0.
+      number: the physical number of the core, from 0.
       name: the name of the copy.
-      value: function from a core's number to the name of the tensor that this core contributes.
+      value: a function that takes a core's number, and returns the name of the tensor that this
+        core contributes.
     """
 
     number: int
@@ -285,7 +288,7 @@ def _sum(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
 
 
 def _all_to_all(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
-    """Returns nodes that concatenate the parts that the group's members send to this core."""
+    """Returns nodes that concatenate the tensors that the group's members send to this core."""
     members = _group_of(core.number, groups)
     own_index = members.index(core.number)
     group_size = len(members)
@@ -309,14 +312,14 @@ def _all_to_all(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
 
 
 def _permute(node: Any, pairs: np.ndarray, core: CoreCopy) -> list[Any]:
-    """Returns nodes with the value of the core that sends to this one; zeros if none does."""
+    """Returns nodes with the value that another core sends to this core; zeros if no core does."""
     sources = [int(source) for source, target in pairs if target == core.number]
     kind, source = ("Identity", sources[0]) if sources else ("ZerosLike", core.number)
     return [_node(kind, core.name, [core.value(source)], node)]
 
 
-# Operation type of a collective -> the function that returns the nodes of one core's copy. The last
-# of these nodes has the name of the copy.
+# Operation type of a collective -> a function that returns the nodes of one core's copy. The last
+# node has the name of the copy.
 COPY_FUNCTIONS: dict[str, Callable[[Any, np.ndarray, CoreCopy], list[Any]]] = {
     "CrossReplicaSum": _sum,
     "AllToAll": _all_to_all,
@@ -329,9 +332,9 @@ def copy_collective(node: Any, assignment: Any, core: CoreCopy) -> list[Any]:
 
     Args:
       node: the collective's `NodeDef`.
-      assignment: the `NodeDef` of a constant: the collective's groups of cores, or its pairs of
-        source and target.
-      core: the core of the copy, and the values that all cores contribute.
+      assignment: the `NodeDef` of a constant, which holds the collective's groups of cores, or its
+        pairs of a source and a target core.
+      core: the core to which the copy belongs, and the values that all cores contribute.
     """
     groups = np.asarray(tensor_util.MakeNdarray(assignment.attr["value"].tensor))
     return COPY_FUNCTIONS[node.op](node, groups, core)

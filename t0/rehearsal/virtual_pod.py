@@ -1,25 +1,26 @@
 """Runs a TPU slice on this machine: the programs of all cores, and the variables of the hosts.
 
-    with VirtualPod.open(run) as pod:                    # after gin has been parsed
+    with VirtualPod.open(run) as pod:                    # parse gin first
         pod.initialise()
-        pod.step([batch] * cores).losses                   # one for each core
+        pod.step([batch] * cores).losses                   # the loss on each core
         pod.variables().values["shared/embedding"]        # joined from the cores' slices
 
     with ReadingCores.open(run, "score_eval") as cores:
         cores.restore("/models/tiny/model.ckpt-5")
         cores.values({"inputs": ..., "targets": ...})[0]   # the first core's values
 
-The hosts have a master of each variable, which is the value in checkpoints. Each core has a slice
+The hosts have a master of each variable, whose value is saved in checkpoints. Each core has a slice
 of the variable, according to the layout. If several cores have the same slice, these replicas must
 stay equal.
 
 For a comparison, dropout must be the same in all programs. But two programs never draw the same
-random numbers: each core of a TPU has a generator without a seed, and our loop's generator depends
-on seed and step. So within `deterministic_uniform`, dropout's uniform numbers depend only on their
-position in the tensor and on the index of the draw. They form a Weyl sequence: the fractional part
-of a sum, which grows by an irrational step along each dimension, and by another step with each draw
-of the program. The numbers are spread evenly over 0 to 1. They are equal for all rows of a batch,
-because the microbatches of two programs may have different rows.
+random numbers, because each core of a TPU has a generator without a seed, and our loop's generator
+depends on seed and step. So within `deterministic_uniform`, the uniform numbers for dropout depend
+only on their position in the tensor and on the index of the draw. They form a Weyl sequence. Each
+number is the fractional part of a sum. This sum grows by an irrational step along each dimension,
+and by another step with each draw of the program. The numbers are spread evenly between 0 and 1.
+All rows of a batch get equal numbers, because the microbatches of two programs may have different
+rows.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ from t0.mesh.lowering import LoweredRun, lower
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.virtual_cores import CopiedProgram, copy_program
 
-# Type -> the tolerance for sums in another order, relative to the largest value.
+# Type -> the tolerance for sums in a different order, relative to the largest value.
 ROUNDING = {"float32": 1e-5, "bfloat16": 2**-6}
 _ROWS = ("batch", "outer_batch")
 _GOLDEN_RATIO = 0.6180339887
@@ -50,7 +51,7 @@ class WholeTensors:
 
     Attributes:
       values: name -> the whole tensor.
-      unequal: the names of the tensors whose replicas differ between two cores.
+      unequal: the names of the tensors whose replicas on two cores differ.
     """
 
     values: Mapping[str, np.ndarray]
@@ -64,7 +65,7 @@ class PodStep:
     Attributes:
       losses: the loss of each core, float32 [cores].
       gradients: the gradient of each trained variable.
-      features: the batch, joined from the parts that the cores have read.
+      features: the global batch, joined from the parts that the cores have read.
     """
 
     losses: np.ndarray
@@ -154,8 +155,8 @@ class VirtualPod:
         """Runs one training step.
 
         Args:
-          batches: the batch that each core is sent: feature -> int32 [sequences, length]. Each core
-            is sent the whole global batch.
+          batches: for each core, the batch that the host sends to it: feature -> int32 [sequences,
+            length]. The host sends the whole global batch.
         """
         feed = make_feed(self._copied, self.features, batches)
         losses, gradients, read_features, _ = self.session.run(
@@ -168,7 +169,7 @@ class VirtualPod:
         )
 
     def variables(self) -> WholeTensors:
-        """Returns all variables by name, including optimizer slots, in the type of the slices."""
+        """Returns all variables and optimizer slots as whole tensors, in the type of the slices."""
         joined = self._variables.join_slices(self.session.run(self._variables.names))
         return WholeTensors(self._variables.split_stacked(joined.values), joined.unequal)
 
@@ -178,7 +179,7 @@ class VirtualPod:
         self._run_on_host("save", {self._file_name: prefix})
 
     def restore(self, prefix: str) -> None:
-        """Restores a checkpoint as hosts do: runs the saver, then copies the masters to slices."""
+        """Restores a checkpoint as hosts do: runs the saver, then copies masters to slices."""
         self._run_on_host("restore", {self._file_name: prefix})
         self._run_on_host("to_slices")
 
@@ -187,7 +188,7 @@ class VirtualPod:
 
 
 class _SlicedTensors:
-    """Tensors of the mesh, each with the names of its slices, in the order of physical cores."""
+    """Tensors of the mesh, and the names of their slices in the order of physical cores."""
 
     def __init__(
         self, lowered: LoweredRun, names: Mapping[str, list[str]], tensors: Mapping[str, Any]
@@ -205,7 +206,7 @@ class _SlicedTensors:
         )
 
     def split_stacked(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns each variable by name, and splits those that Mesh TensorFlow stacked into one."""
+        """Returns name -> value, and splits each value that stacks several variables into one."""
         single: dict[str, np.ndarray] = {}
         for name, value in values.items():
             stacked = self._stacked[name]
@@ -229,10 +230,10 @@ class _SlicedTensors:
 
 
 def replicas_equal(first: np.ndarray, second: np.ndarray) -> bool:
-    """Returns whether two cores have the same value of a tensor.
+    """Returns whether a tensor has the same value on two cores.
 
-    Integers must be equal bit for bit. Floats may differ by rounding, because this machine's
-    threads divide each sum in a different way every time. (The cores of a TPU all add in the same
+    Integers must be equal bit for bit. Floats may differ by rounding, because the threads of this
+    machine split each sum in a different way every time. (On a TPU, all cores add in the same
     order.)
     """
     if first.tobytes() == second.tobytes():
@@ -241,7 +242,7 @@ def replicas_equal(first: np.ndarray, second: np.ndarray) -> bool:
     if rounding is None:
         return False
     a, b = first.astype(np.float64), second.astype(np.float64)
-    return bool(np.max(np.abs(a - b)) <= rounding * np.max(np.abs(a)))  # False if nan
+    return bool(np.max(np.abs(a - b)) <= rounding * np.max(np.abs(a)))  # False if a value is nan
 
 
 def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
@@ -259,7 +260,7 @@ def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
 
 
 def _find_read_features(lowered: LoweredRun, names: Sequence[str]) -> dict[str, mtf.Tensor]:
-    """Returns name of a feature -> the mesh tensor whose slices the cores read."""
+    """Returns feature -> the mesh tensor whose slices the cores read."""
     read_features: dict[str, mtf.Tensor] = {}
     for op in lowered.lowering.graph.operations:
         name = op.inputs[0].operation.name if op.inputs else ""
@@ -288,7 +289,7 @@ def feature_names(lowered: LoweredRun) -> tuple[str, ...]:
 def make_feed(
     copied: CopiedProgram, features: Sequence[str], batches: Sequence[Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Returns the `feed_dict` of a session that gives each core its batch."""
+    """Returns a `feed_dict` that gives each core its batch."""
     return {
         copied.name(f"{name}:0", core): batch[name]
         for core, batch in enumerate(batches)
@@ -302,7 +303,7 @@ def _names_on_cores(copied: CopiedProgram, name: str) -> list[str]:
 
 
 def disable_graph_rewrites(config: Any = None) -> Any:
-    """Returns a session configuration with which TensorFlow does not rewrite the graph.
+    """Returns a session configuration that stops TensorFlow from rewriting the graph.
 
     Args:
       config: the `tf.ConfigProto` to change; None to make a new one.
@@ -325,7 +326,8 @@ class ReadingCores:
         with lowered.graph.as_default():
             to_slices = lowered.lowering.copy_masters_to_slices()
             slices = tf.group(*(v.initializer for v in tf.get_collection("TPU_VAR")))
-            # TensorFlow's estimator makes the same saver if the model function provides none.
+            # This is the saver that TensorFlow's estimator makes if the model function provides no
+            # saver.
             saver = tf.train.Saver(sharded=True, allow_empty=True).as_saver_def()
         restore = lowered.graph.get_operation_by_name(saver.restore_op_name)
         self._copied = copy_program(
@@ -357,22 +359,22 @@ class ReadingCores:
             yield cores
 
     def restore(self, prefix: str) -> None:
-        """Restores a checkpoint as hosts do: runs the saver, then copies the masters to slices.
+        """Restores a checkpoint as hosts do: runs the saver, then copies masters to slices.
 
-        The saver fills the masters, which are the values in checkpoints.
+        The saver fills the masters, whose values are in checkpoints.
         """
         for name in self._restore:
             operation = self.graph.get_operation_by_name(name)
             self.session.run(operation, {self._file_name: prefix})
 
     def values(self, batch: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
-        """Returns each core's values for a batch, in the order of the program's fetches."""
+        """Returns, for each core, the values of the program's fetches for a batch."""
         feed = make_feed(self._copied, self._features, [batch] * self._copied.cores)
         return self.session.run(self._values, feed)
 
 
 def equal_on_cores(values: list[list[np.ndarray]]) -> bool:
-    """Returns whether all cores have the same values."""
+    """Returns whether the values are the same on all cores."""
     return all(
         np.array_equal(mine, first)
         for core in values
@@ -382,15 +384,15 @@ def equal_on_cores(values: list[list[np.ndarray]]) -> bool:
 
 @contextlib.contextmanager
 def deterministic_uniform() -> Iterator[None]:
-    """Makes uniform random draws deterministic in the program that is built within the context.
+    """Makes uniform random draws deterministic in a program built while the context is open.
 
-    The n-th draw of one context equals the n-th draw of another. To compare two programs, build
-    each in its own context.
+    The n-th draw in one context equals the n-th draw in every other context. To compare two
+    programs, build each program in its own context.
     """
     numbers = itertools.count()
 
     def draw(mesh: mtf.Mesh, shape: Any, **keywords: Any) -> mtf.Tensor:
-        del keywords  # ignores the requested type, because comparing with the rate needs float32
+        del keywords  # such as the requested type: the comparison with the rate needs float32
         return uniform(mesh, mtf.convert_to_shape(shape), next(numbers))
 
     with compat.replaced("mtf_ops.random_uniform", draw):
@@ -398,12 +400,12 @@ def deterministic_uniform() -> Iterator[None]:
 
 
 def uniform(mesh: mtf.Mesh, shape: mtf.Shape, number: int) -> mtf.Tensor:
-    """Returns a tensor of float32 numbers from 0 to 1, which depend only on position and draw.
+    """Returns float32 numbers from 0 to 1 that depend only on their position and on `number`.
 
     Args:
       mesh: the mesh of the tensor.
-      shape: the shape of the tensor. A number depends neither on the order of the dimensions nor on
-        how a layout splits them.
+      shape: the shape of the tensor. The order of the dimensions, and the way in which a layout
+        splits them, do not change a number.
       number: the index of the draw within the program.
     """
     total = mtf.constant(mesh, number * _GOLDEN_RATIO % 1, mtf.Shape([]), tf.float32)

@@ -1,10 +1,11 @@
-"""Reads the arguments of a run, which are those of Mesh TensorFlow's `run`.
+"""Reads the arguments of a run: the values of the parameters of Mesh TensorFlow's `run`.
 
     arguments = read({"model_dir": "/models/tiny", "mesh_shape": "", "mesh_devices": [""]})
-    arguments["batch_size"]                     # sequences of the global batch
+    arguments["batch_size"]                     # the number of sequences in the global batch
 
 `run` is Mesh TensorFlow's entry point, and gin files bind its parameters. This module reads the
-arguments through gin as if `run` were called, so the operative config is the same as after a call.
+arguments through gin, as a call of `run` would. So the operative config is the same as after such a
+call.
 """
 
 import functools
@@ -16,15 +17,15 @@ from t0.compat import learning_rate_schedules, mesh_utils, mtf
 
 
 def read(passed_arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of the configured run, processed as `run` itself does.
+    """Returns the arguments of the configured run, converted in the same way as in `run` itself.
 
     Args:
-      passed_arguments: the arguments that the command passes to `run` by name; gin has the rest.
+      passed_arguments: the arguments that the command passes to `run` by name. gin has all others.
 
     Returns:
-      parameter of `run` -> value. Lengths are a mapping or None, and the batch is a number of
+      parameter of `run` -> value. Lengths are a mapping or None. The batch is a number of
       sequences. `train_steps` is a number. Mesh and layout are Mesh TensorFlow's objects. A
-      schedule is a number or a function that only takes `step`.
+      schedule is a number, or a function whose only parameter is `step`.
     """
     arguments = compat.bound_arguments(mesh_utils.run, **passed_arguments)
     lengths = arguments["sequence_length"]
@@ -51,14 +52,14 @@ def read(passed_arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def schedule(bound: Any, total_steps: int) -> Any:
-    """Returns a learning rate schedule, processed as `run` does.
+    """Returns a learning rate schedule, converted in the same way as in `run`.
 
     Args:
       bound: a number, None, a function of `step` and `total_train_steps`, or a list of factors.
       total_steps: the number of steps of the run.
 
     Returns:
-      a function of `step` if `bound` is a function or a list, else `bound`.
+      a function of `step` if `bound` is a function or a list; otherwise `bound` itself.
     """
     if isinstance(bound, list):
         bound = functools.partial(learning_rate_schedules.product_learning_rate, factors=bound)

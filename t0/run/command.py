@@ -2,8 +2,8 @@
 
     run(config.flags.parse(argv), argv)
 
-It configures the process and gin. With `--dry_run` it then lists the configuration and stops.
-Otherwise it does the preflight checks, and `modes` or `model_api` performs the run.
+`run` configures the process and gin. With `--dry_run`, it then lists the configuration and stops.
+Without `--dry_run`, it does the preflight checks, and then `modes` or `model_api` performs the run.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from t0.config.masking import mask_secrets, save_command
 from t0.errors import UserError, original, say
 from t0.run import configure, tpu_checks
 
-# Flags that must have the same values when the tasks are cached.
+# Flags that must have the same values in the caching command.
 _TASK_FLAGS = ("module_import", "data_dir", "vocab")
 
 
@@ -28,7 +28,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
       argv: the command line, which is saved in the model directory.
 
     Raises:
-      UserError: a setting is wrong; if possible, before any slow work starts.
+      UserError: a setting is wrong. Most errors are raised before any slow work starts.
     """
     if flags.mode and not flags.use_model_api:
         raise UserError("--mode is for --use_model_api; with gin, set run.mode = '...'")
@@ -68,7 +68,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
         if flags.tpu and not flags.use_model_api:
             _print_notes([host_pipeline.dry_run_line(flags)])
         return
-    # Cache folders are set after gin is parsed, because a configuration may also set them.
+    # Cache folders are set after gin is parsed, because gin files may also set them.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     if tpu:
         tpu_checks.check_run(tpu, model_dir=model_dir, **_describe_mesh(flags))
@@ -81,7 +81,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
 
 
 def _check_specification(flags: Any) -> None:
-    """Raises a UserError for flags that the specification of a PyTorch run cannot contain."""
+    """Raises a UserError for flags that a specification for the PyTorch engine cannot contain."""
     if not (flags.save_spec or flags.engine == "torch") or flags.dry_run:
         if flags.dry_run and flags.save_spec:
             raise UserError(
@@ -97,16 +97,16 @@ def _check_specification(flags: Any) -> None:
         say(f"--export_hf is not saved: add it to python -m t0.torch {flags.save_spec}")
 
 
-# The function whose parameters are the types of a run with --tpu. Without --tpu, these parameters
-# are set to float32.
+# The gin parameters of this function are the types of weights and activations in a run with --tpu.
+# Without --tpu, they are set to float32.
 _TYPE_FUNCTION = "mesh_tensorflow.transformer.utils.get_variable_dtype"
 
 
 def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
-    """Applies or rejects the types that the command line binds, and checks flags and bindings.
+    """Checks flags and bindings, and applies or rejects types that the command line binds.
 
-    Without --tpu, `get_variable_dtype.activation_dtype` in a gin file is ignored, because the
-    published gin files are for TPUs. On the command line it has the same meaning as
+    Without --tpu, `get_variable_dtype.activation_dtype` is ignored if a gin file binds it, because
+    the published gin files are for TPUs. If the command line binds it, it has the same meaning as
     --activation_dtype.
 
     Returns:
@@ -142,7 +142,7 @@ def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
 
 
 def _describe_mesh(flags: Any) -> dict[str, Any]:
-    """Returns the arguments for `tpu_checks.check_run`: the mesh's cores and the checkpoint."""
+    """Returns arguments for `tpu_checks.check_run`: the mesh's core count and the checkpoint."""
     from t0.config.bindings import bound
     from t0.mesh.topology import SLICES, topology
 
@@ -181,9 +181,9 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
     arguments, checkpoint = weights.find(flags, vocabulary)
     arguments["vocabulary"] = vocabulary
     arguments |= modes.engine_arguments(tpu=flags.tpu)
-    # The arguments are bound, so that gin does not evaluate the values that they replace. They are
-    # also passed to the function, so that the saved operative config does not describe this
-    # machine.
+    # The arguments are bound in gin, so that gin does not evaluate the values that they replace.
+    # They are also passed to the function, so that the saved operative config does not contain
+    # facts about this machine.
     for name, value in arguments.items():
         gin.bind_parameter(f"run.{name}", value)
     _bind_flags(flags, mode)
@@ -226,7 +226,7 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
 
 
 def _bind_flags(flags: Any, mode: str) -> None:
-    """Binds the gin parameters that the flags set in this mode."""
+    """Binds the gin parameters that correspond to flags in this mode."""
     from t0.compat import gin
     from t0.inference.jobs import InferenceSettings
     from t0.mesh import devices
@@ -240,7 +240,7 @@ def _bind_flags(flags: Any, mode: str) -> None:
         if name.startswith("get_variable_dtype.") or name == "t0.score_eval.dtype":
             value = devices.activation_dtype(value).name
         gin.bind_parameter(name, value)
-        if mode == "eval" and name.startswith("get_variable_dtype."):  # this mode may also rank
+        if mode == "eval" and name.startswith("get_variable_dtype."):  # also for ranked tasks
             gin.bind_parameter("t0.score_eval.dtype", value)
     if flags.finetune_steps is not None or flags.epochs is not None:
         plan = train_steps.plan_steps(
@@ -285,7 +285,7 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _ComputedLater:
-    """A value that only the run itself can compute; the text describes it."""
+    """Stands for a value that only the run itself can compute. Its text describes the value."""
 
     text: str
 

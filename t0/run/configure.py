@@ -1,11 +1,12 @@
 """Configures the process for a command: modules, data folders, vocabulary, gin.
 
     prepare(flags)                  # the result of `config.flags.parse`
-    parsed = parse_gin(flags)       # gin now has the configuration
+    parsed = parse_gin(flags)       # now gin has the configuration
     reset()                         # restores the state of gin and the process
 
-gin only knows names whose modules have been imported, so `register` imports them before gin parses
-files. `register` also registers the learning rate schedules, because their module does not use gin.
+gin only knows a name if the module that registers the name has been imported. So `register` imports
+these modules before gin parses files. It also registers the learning rate schedules, because their
+own module does not use gin.
 """
 
 import importlib
@@ -37,19 +38,20 @@ _WITH_GIN_NAMES = (
     "t0.run.row_prediction",
     "t0.run.run_files",
 )
-# Old module that gin files and operative configs may import -> the module that has its names now.
+# Module of older versions, which gin files and operative configs may import -> the module that has
+# its names now.
 MOVED = {"t0.training.run_files": "t0.run.run_files"}
 _KNOWN_MODULES = ("t0.seqio_tasks", "t0.recipes", "t5.data.mixtures")
-# Mesh TensorFlow's own modes write their results to event files, and to these log messages.
+# Mesh TensorFlow's own modes report their results only in event files and in these log messages.
 _RESULTS = ("Saving dict for global step", "%s at step %d: %.3f")
 
 
 def register() -> None:
-    """Registers this project's names with gin, and makes moved modules importable as before."""
+    """Registers this project's names with gin, and keeps the old names of modules importable."""
     from t0.compat import gin
 
     for name, schedule in schedules.SCHEDULES.items():
-        # The caller passes the current step and the number of steps, so gin must not set them.
+        # gin must not set the current step and the number of steps, because the caller passes them.
         gin.external_configurable(
             schedule, name, module="t0", denylist=["step", "total_train_steps"]
         )
@@ -86,16 +88,16 @@ def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
 
 
 def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
-    """Registers this project's gin names, and parses the gin files and bindings of the flags.
+    """Registers this project's names with gin, and parses the gin files and bindings in the flags.
 
-    Bindings that are skipped are printed.
+    If bindings are skipped, a line lists them.
 
     Args:
       flags: the parsed flags, see `t0.config.flags`.
-      more_files: gin files to read after those of the flags.
+      more_files: gin files to read after the gin files in the flags.
 
     Returns:
-      a `config.parse.Config`. gin stores the bindings, and more can be added.
+      a `config.parse.Config`. The bindings are in gin, and more bindings can be added.
 
     Raises:
       UserError: a gin file or binding is invalid.
@@ -120,7 +122,7 @@ def import_modules(modules: Sequence[str]) -> None:
 
     Raises:
       UserError: a module does not exist.
-      ModuleNotFoundError: one of the modules exists, but imports a missing module.
+      ModuleNotFoundError: a module exists, but it imports a missing module.
     """
     for module in modules:
         try:
@@ -133,7 +135,7 @@ def import_modules(modules: Sequence[str]) -> None:
 
 
 def quieten(*, verbose: bool) -> None:
-    """Hides TensorFlow's, Mesh's and T5's log messages, unless `verbose` (--verbosity=0)."""
+    """Hides log messages of TensorFlow, Mesh TensorFlow and T5, unless `verbose` is True."""
     from t0.compat import tf1 as tf
 
     logger = python_logging.getLogger("tensorflow")
@@ -146,7 +148,7 @@ def quieten(*, verbose: bool) -> None:
 
 
 def _is_worth_showing(record: python_logging.LogRecord) -> bool:
-    """Returns whether a log message is an error or a result. A run logs hundreds of others."""
+    """Returns whether a log message is an error or a result. All other messages are hidden."""
     message = str(record.msg)
     if message.startswith(_RESULTS):
         return True
@@ -154,15 +156,15 @@ def _is_worth_showing(record: python_logging.LogRecord) -> bool:
 
 
 def reset() -> None:
-    """Undoes the changes that `configure` and a run made to the process, before another run.
+    """Undoes the changes that this module and a run made to the process, before another run.
 
-    Tasks remain registered, because importing their modules again would not register them again.
+    Tasks remain registered, because a second import of their modules would not register them.
     `T0_DATA_DIR`, `T0_SKIP_BAD_ROWS` and `T0_VOCAB` are removed, even if the caller has set them.
     """
     from t0.compat import gin, gin_config, seqio, tf
     from t0.tasks import set_vocabulary
 
-    tf.random.set_seed(None)  # Mesh TensorFlow's perplexity evaluation sets it
+    tf.random.set_seed(None)  # Mesh TensorFlow's perplexity evaluation sets the seed
     gin.clear_config()
     gin_config._LOCATION_PREFIXES[:] = [""]
     seqio.set_global_cache_dirs([])

@@ -1,8 +1,8 @@
-"""Mode `eval` on this machine ranks, decodes or measures each task, depending on its metrics.
+"""In mode `eval` without a TPU, ranks, decodes or measures each task, depending on its metrics.
 
     tasks = configured_tasks()
     kinds_of(tasks)                  # {"rank": [...], "decode": [...], "perplexity": [...]}
-    check(tasks, lengths, on_tpu=False)          # UserError if a task can be evaluated in none of these ways
+    check(tasks, lengths, on_tpu=False)          # UserError if a task is of another kind
 
 | a task with | is | result |
 |---|---|---|
@@ -10,7 +10,7 @@
 | metrics of texts | decoded | `decoded_<step>.json` |
 | targets and no metrics (span corruption, language models) | measured: nats per target token | `perplexity_<step>.json` |
 
-In gin the settings are called `t0.evaluation`; `t0 eval` binds them.
+The settings have the name `t0.evaluation` in gin. `t0 eval` binds them.
 """  # noqa: E501 (a table)
 
 import collections
@@ -41,13 +41,15 @@ class EvaluationSettings:
     """Settings of every kind of evaluation in modes `eval` and `score_eval`.
 
     Attributes:
-      examples: the maximum number of examples per task, a random sample that has the same rows for
-        all prompts of a dataset; None for all. Perplexity is measured on the first examples.
-      tasks: the tasks to evaluate, instead of the mixture's.
-      source: the checkpoint's origin for the results file, such as a hub name with its revision.
+      examples: the maximum number of examples per task. They are a random sample, with the same
+        rows for all prompts of a dataset. For perplexity, they are the first examples. None for
+        all.
+      tasks: the tasks to evaluate instead of the mixture's tasks.
+      source: the checkpoint's origin, such as a hub name with its revision. It is recorded in
+        results files.
       name: the checkpoint's name as the user typed it, for results and reports.
-      decoded: a folder with the texts that another engine has decoded, `<task>_<step>.jsonl`. The
-        run then only computes their metrics.
+      decoded: a folder with files `<task>_<step>.jsonl` of texts that another engine has decoded.
+        If it is set, the run only computes the metrics of these texts.
       engine: the engine that computes scores, texts and losses: "tensorflow" or "torch".
       device: the device of the engine "torch": "cuda", "cpu", or "auto" for CUDA if there is a GPU.
     """
@@ -75,7 +77,7 @@ class EvaluationSettings:
 
 
 def configured_tasks() -> list[seqio.Task] | None:
-    """Returns the tasks that mode `eval` reads; None if the user's own function reads the data."""
+    """Returns the tasks that mode `eval` reads; None if a user's own function reads the data."""
     ours = bound("run.eval_dataset_fn") is t5_mesh.mesh_eval_dataset_fn
     name = bound("mesh_eval_dataset_fn.mixture_or_task_name")
     if not ours or not name:
@@ -89,7 +91,7 @@ def configured_tasks() -> list[seqio.Task] | None:
 
 
 def kinds_of(tasks: Sequence[seqio.Task]) -> dict[str, list[seqio.Task]]:
-    """Returns the tasks by kind; the kind "" has the tasks that cannot be evaluated."""
+    """Returns kind -> tasks. The kind "" has the tasks that cannot be evaluated."""
     tasks_by_kind: dict[str, list[seqio.Task]] = collections.defaultdict(list)
     for task in tasks:
         tasks_by_kind[_find_kind(task)].append(task)
@@ -106,7 +108,7 @@ def _find_kind(task: seqio.Task) -> str:
         return DECODE
     if task.score_metric_fns:
         return RANK
-    if task.metric_fns:  # metrics of a kind that only SeqIO's own evaluator computes
+    if task.metric_fns:  # only SeqIO's own evaluator computes metrics of this kind
         return ""
     return PERPLEXITY if "targets" in task.output_features else ""
 
@@ -114,18 +116,19 @@ def _find_kind(task: seqio.Task) -> str:
 def check(
     tasks: Sequence[seqio.Task], lengths: Mapping[str, int] | None, *, on_tpu: bool
 ) -> list[str]:
-    """Checks that every task can be evaluated, and describes how.
+    """Checks that every task can be evaluated, and describes the kinds of evaluation.
 
     Args:
-      tasks: the tasks of the mixture that have the split.
+      tasks: the mixture's tasks. All of them have the split.
       lengths: feature -> maximum number of tokens, or None.
-      on_tpu: whether the run is on a TPU, where Mesh TensorFlow's mode `eval` only decodes.
+      on_tpu: whether the run is on a TPU. There, Mesh TensorFlow performs mode `eval`, which only
+        decodes.
 
     Returns:
       lines to print.
 
     Raises:
-      UserError: a task cannot be evaluated; the message includes the fix.
+      UserError: a task cannot be evaluated. The message suggests a fix.
     """
     kinds = kinds_of(tasks)
     model_type = bound("run.model_type", "bitransformer")
@@ -150,7 +153,7 @@ def check(
 
 
 def check_kinds(kinds: Mapping[str, Sequence[seqio.Task]]) -> None:
-    """Raises a UserError if some task can be neither ranked, nor decoded, nor measured."""
+    """Raises a UserError if there is a task that cannot be ranked, decoded or measured."""
     if "" in kinds:
         raise UserError(
             f"task {kinds[''][0].name} cannot be evaluated in mode 'eval'. Expected a "
@@ -159,7 +162,7 @@ def check_kinds(kinds: Mapping[str, Sequence[seqio.Task]]) -> None:
 
 
 def check_shards(kinds: Mapping[str, Sequence[seqio.Task]], shards: int) -> None:
-    """Raises a UserError if the run is one of several shards and some task is not ranked."""
+    """Raises a UserError if the run is divided into shards and a task is not ranked."""
     others = [task for kind, members in kinds.items() if kind != RANK for task in members]
     if shards != 1 and others:
         raise UserError(
@@ -189,7 +192,7 @@ def refuse_settings(reason: str) -> None:
     """Raises a UserError if `t0.evaluation` is set in a run that Mesh TensorFlow evaluates.
 
     Args:
-      reason: a clause for the message, which says why Mesh TensorFlow evaluates.
+      reason: a clause for the message that explains why Mesh TensorFlow evaluates.
     """
     settings = dataclasses.asdict(EvaluationSettings())
     defaults = {field.name: field.default for field in dataclasses.fields(EvaluationSettings)}
@@ -204,11 +207,11 @@ def refuse_settings(reason: str) -> None:
 def select_examples(
     dataset_fn: Callable[..., Sequence[Any]], names: Collection[str] | None = None
 ) -> Callable[..., list[Any]]:
-    """Returns a dataset function that only has some tasks and the configured number of examples.
+    """Returns a dataset function limited to some tasks and the configured number of examples.
 
     Args:
       dataset_fn: T5's dataset function of an evaluation.
-      names: the tasks; None for all.
+      names: the names of the tasks; None for all tasks.
     """
     settings = EvaluationSettings()
     max_examples = settings.examples
@@ -229,10 +232,10 @@ def select_examples(
 
 
 def limit_examples(dataset: Any, max_examples: int) -> Any:
-    """Returns a task's dataset with a random sample of its examples, as `draw_sample` draws it.
+    """Returns a task's dataset with a random sample of its examples, drawn by `draw_sample`.
 
-    The rank evaluation samples its records itself. Perplexity is measured on the first examples,
-    because a stream of text may be too long to be counted.
+    This is for decoded tasks. Rank evaluation samples its records itself. Perplexity is measured on
+    the first examples, because counting the examples of a long text could take too much time.
     """
 
     def records(**keyword_arguments: Any) -> Any:
@@ -259,8 +262,8 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     """Ranks answer choices with our own rank evaluation.
 
     Args:
-      arguments: the arguments of the run, as `arguments.read` returns them.
-      checkpoint: the checkpoint to score; None for those in the model directory.
+      arguments: the arguments of the run, as returned by `arguments.read`.
+      checkpoint: the checkpoint to score; None for the checkpoints in the model directory.
     """
     vocabulary, split = arguments["vocabulary"], arguments["dataset_split"]
     torch_engine = torch_evaluation(arguments)
@@ -316,21 +319,21 @@ def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
 
 
 def torch_evaluation(arguments: Mapping[str, Any]) -> Any:
-    """Returns the configured model on PyTorch, or None if TensorFlow evaluates.
+    """Returns the configured model for PyTorch; None if TensorFlow evaluates.
 
     Args:
-      arguments: the arguments of the run, as `arguments.read` returns them.
+      arguments: the arguments of the run, as returned by `arguments.read`.
     """
     settings = EvaluationSettings()
     if settings.engine != "torch":
         return None
-    from t0.run.torch_evaluation import TorchEvaluation  # that module imports this one
+    from t0.run.torch_evaluation import TorchEvaluation  # a circular import
 
     return TorchEvaluation(arguments, settings.device)
 
 
 def given_facts() -> dict[str, Any]:
-    """Returns the settings that differ from the defaults, for the facts in the results file."""
+    """Returns the settings that differ from their defaults, which results files record as facts."""
     settings = EvaluationSettings()
     engine = settings.engine if settings.engine != "tensorflow" else None
     facts = {"name": settings.name, "source": settings.source, "engine": engine}

@@ -1,12 +1,12 @@
 """Plans a training run on GPUs with PyTorch: memory, options and step time.
 
-    plan = gpu_plan("a100-80", gpus=8, utilisation=0.4)      # after gin has been parsed
+    plan = gpu_plan("a100-80", gpus=8, utilisation=0.4)      # parse gin first
     plan["verdict"]["word"]                                  # "fits"
     print(plan_text(plan))
 
-The plan uses the formulas with which the engine itself chooses its options (`t0.torch.memory`), and
-does not import PyTorch. It ignores communication between GPUs: NVLink hides most of it, but other
-links may not.
+The plan uses the formulas in `t0.torch.memory`, with which the PyTorch engine chooses its options.
+It does not import PyTorch. It ignores communication between GPUs. With NVLink, most communication
+overlaps with computation. With other links, it may not.
 """
 
 import dataclasses
@@ -43,11 +43,11 @@ _MICROBATCH = "serialize_num_microbatches.tokens_per_microbatch_per_replica"
 
 
 def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
-    """Returns the plan of the configured run as one JSON-ready object.
+    """Returns the plan of the configured run as a dict that can be written as JSON.
 
     Args:
-      gpu: a name in `t0.torch.gpus`.
-      gpus: the number of GPUs on all machines.
+      gpu: the GPU's name in `t0.torch.gpus`.
+      gpus: the number of GPUs, summed over all machines.
       utilisation: the share of the peak FLOP/s that matrix products reach.
 
     Raises:
@@ -59,7 +59,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
     if not 0 < utilisation <= 1:
         raise UserError(f"--utilisation {utilisation}: expected a share above 0 and up to 1")
     replaced = dict.fromkeys(_UNREAD) | {"model_dir": "", "mesh_shape": "", "mesh_devices": [""]}
-    for name, value in replaced.items():  # so that gin does not evaluate the values they replace
+    for name, value in replaced.items():  # so that gin does not evaluate the replaced values
         gin.bind_parameter(f"run.{name}", value)
     read = run_arguments.read(replaced)
     if read["mode"] != "train":
@@ -99,7 +99,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "recompute": switches.recompute,
             "keep_gathered": switches.keep,
             "microbatches": microbatches,
-            "tf32": card.teraflops is not None,  # Ampere and later have bfloat16 and TF32
+            "tf32": card.teraflops is not None,  # Ampere and later GPUs have bfloat16 and TF32
         },
         "per_gpu_bytes": {
             **dataclasses.asdict(required),
@@ -149,7 +149,7 @@ class _Case:
 def _make_verdict(
     case: _Case, microbatches: int, required: memory.Needed, usable: int, name: str
 ) -> dict[str, str]:
-    """Returns whether the run fits: a word and a reason. The reason may suggest a change."""
+    """Returns a word that says whether the run fits, and a reason, which may suggest a change."""
     numbers = f"{gib(required.total)} of {gib(usable)} usable on {name}"
     if required.total <= usable:
         return {"word": FITS, "reason": f"{numbers}, {gib(usable - required.total)} to spare"}
@@ -173,10 +173,10 @@ def _make_verdict(
 def _estimate_time(
     card: gpu_table.Gpu, flops: int, utilisation: float, gpus: int, steps: int, recompute: bool
 ) -> dict[str, Any]:
-    """Returns the step time at a share of the GPU's peak FLOP/s; empty if the peak is unknown."""
+    """Returns the step time at `utilisation` of the peak FLOP/s; empty if the peak is unknown."""
     if card.teraflops is None:
         return {}
-    # Recomputing repeats the forward pass, which is a third of a step. MFU does not count it.
+    # Recomputation repeats the forward pass, which is a third of a step. MFU does not count this.
     seconds = flops * (4 / 3 if recompute else 1) / (gpus * utilisation * card.teraflops * 1e12)
     return {
         "step_seconds": seconds,

@@ -1,12 +1,12 @@
 """Finds the input function of a configured run, which Mesh TensorFlow passes to TPUEstimator.
 
-    input_fn = input_function("train", arguments)       # the argument of estimator.train
+    input_fn = input_function("train", arguments)       # the argument of `estimator.train`
     host_graphs.foreign_operations(host_graphs.pipeline_graph(input_fn))    # {}
-    check("train", arguments)                           # UserError if there are any
+    check("train", arguments)                           # UserError if there are such operations
 
-Mesh TensorFlow's own `run` creates the input function. Our estimator captures it instead of
-training, evaluating or predicting. Nothing is written, and data is read only if creating the
-function needs it.
+Mesh TensorFlow's own `run` creates the input function. In this module, `run` gets an estimator that
+captures the input function, instead of training, evaluating or predicting. Nothing is written. Data
+is only read if this is necessary to create the function.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from t0.feeding import host_graphs
 from t0.mesh.cloud import LOCAL, Machine
 
 InputFunction = Callable[[dict[str, Any]], Any]
-# The modes that read data with an input function. The other modes export.
+# The modes that read data with an input function. All other modes export.
 MODES = (
     "train",
     "eval",
@@ -41,7 +41,7 @@ class _InputFunctionFound(BaseException):  # noqa: N818 (not an error, so that n
 
 
 class _CapturingEstimator:
-    """Replaces TPUEstimator: raises `_InputFunctionFound` with the first input function it gets."""
+    """Replaces TPUEstimator, and raises `_InputFunctionFound` with the first input function."""
 
     def __init__(self, *args: Any, model_dir: str = "", **kwargs: Any) -> None:
         del args, kwargs
@@ -66,7 +66,7 @@ def _capture_evaluation(  # noqa: PLR0913 (the signature of Mesh TensorFlow's ev
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Replaces Mesh TensorFlow's `eval_model`, which would read all data and write files first."""
+    """Replaces Mesh TensorFlow's `eval_model`, which first would read all data and write files."""
     del estimator, model_dir, args, kwargs
     datasets = eval_dataset_fn(
         sequence_length=sequence_length, vocabulary=vocabulary, dataset_split=dataset_split
@@ -80,19 +80,20 @@ def _capture_evaluation(  # noqa: PLR0913 (the signature of Mesh TensorFlow's ev
 
 
 def input_function(mode: str, arguments: Mapping[str, Any]) -> InputFunction | None:
-    """Returns the first input function of a run; None if it has none or the run is finished.
+    """Returns a run's first input function; None if the run has none or is already finished.
 
     Args:
       mode: the value of `run.mode`.
-      arguments: the arguments that the command passes to Mesh TensorFlow's `run`; gin has the rest.
+      arguments: the arguments that the command passes to Mesh TensorFlow's `run`. gin has all
+        others.
     """
     if mode not in MODES:
         return None
     replacements = {
         "mesh_utils.get_estimator": _CapturingEstimator,
         "mesh_utils.eval_model": _capture_evaluation,
-        # The replaced function looks for checkpoints. None is needed here, because a run opens
-        # its data before it reads a checkpoint.
+        # The replaced function looks for checkpoints. No checkpoint is needed here, because a run
+        # opens its data before it reads a checkpoint.
         "mesh_utils.get_checkpoint_iterator": lambda *args, **kwargs: ["model.ckpt-0"],
     }
     with contextlib.ExitStack() as replaced:
@@ -106,14 +107,14 @@ def input_function(mode: str, arguments: Mapping[str, Any]) -> InputFunction | N
 
 
 def check(mode: str, arguments: Mapping[str, Any]) -> None:
-    """Checks that the TensorFlow servers of a TPU have all operations that the run's data needs.
+    """Checks that a TPU's TensorFlow servers can run all operations of the run's input function.
 
     Args:
       mode: the value of `run.mode`.
       arguments: the arguments that the command passes to Mesh TensorFlow's `run`.
 
     Raises:
-      UserError: operations are missing; the message lists them.
+      UserError: the servers do not support some operations. The message lists them.
     """
     input_fn = input_function(mode, arguments)
     foreign = (
@@ -132,11 +133,11 @@ def dry_run_line(flags: Any) -> str:
     """Returns a line about the data of a run with --tpu, for `--dry_run`.
 
     Args:
-      flags: the parsed flags of the command; gin has been parsed.
+      flags: the parsed flags of the command. gin must have been parsed.
 
     Returns:
-      a description of the result. Errors are described instead of raised, for example that the
-      TPU's hosts cannot read the data, or that a task does not exist or is not cached.
+      a description of the data. If there is an error, it is described instead of raised. Examples
+      are data that the TPU's hosts cannot read, and a task that does not exist or is not cached.
     """
     try:
         return _check_dry_run(flags)

@@ -1,6 +1,6 @@
 """Runs the modes of T5's Model API, for `t5_mesh_transformer --use_model_api`.
 
-Without a TPU, our own loop trains. Everything else is Mesh TensorFlow's code.
+Without a TPU, our own loop trains. For all other modes, Mesh TensorFlow's code runs.
 """
 
 import os
@@ -29,11 +29,12 @@ _TRAINING = ("train", "finetune")
 
 
 def operative_config(flags: Any) -> list[str]:
-    """Returns a list with the path of the model's operative config; an empty list for a new model.
+    """Returns a list with the path of the model's operative config; [] for a new model.
 
     Raises:
-      UserError: there is no operative config next to the checkpoints; or the operative config is
-        not in --gin_file, and imports an unknown module that is not in --module_import.
+      UserError: there is no operative config next to the checkpoints. It is also an error if the
+        operative config imports an unknown module, except if --gin_file names the config or
+        --module_import names the module.
     """
     if flags.mode in (None, "train"):
         return []
@@ -84,8 +85,8 @@ def run(flags: Any) -> None:
         with compat.replaced("mesh_utils.train_model", estimator.train_model):
             types = _flag_parameters(flags)
             types = {name: devices.activation_dtype(value).name for name, value in types.items()}
-            # Without a TPU, the model first binds float32, and then parses these bindings, which
-            # therefore replace float32.
+            # Without a TPU, the model first binds float32, and then parses these bindings. So they
+            # replace float32.
             bindings = [f"{name} = '{value}'" for name, value in types.items()]
             model = _model(flags, total_steps, extra_gin_bindings=bindings)
             _carry_out(model, flags, steps)
@@ -94,7 +95,7 @@ def run(flags: Any) -> None:
 
 
 def _check_local_training(flags: Any) -> dict[str, Any]:
-    """Checks the batch, binds the flags' gin parameters, and returns this machine's mesh."""
+    """Checks the batch, binds the gin parameters in the flags, and returns this machine's mesh."""
     for name, value in _flag_parameters(flags).items():
         gin.bind_parameter(name, value)
     mesh = devices.local_mesh(devices.visible_gpus())
@@ -123,7 +124,7 @@ def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
     *,
     dataset_split: str,
 ) -> None:
-    """Trains with our own loop. The ignored arguments are already in its settings."""
+    """Trains with our own loop. Ignores arguments that the loop's settings already contain."""
     del vocabulary, sequence_length, batch_size, ensemble_inputs
     modes.train_here(spec, dataset_fn, train_steps=steps, dataset_split=dataset_split)
 

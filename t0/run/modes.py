@@ -2,9 +2,9 @@
 
     carry_out(ConfiguredRun("train", arguments))
 
-On a TPU, that function is Mesh TensorFlow's `run`, which uses TensorFlow's estimator. On this
-machine it is our own code, if that supports the run. Otherwise it is also Mesh TensorFlow's `run`,
-in which functions that do not work on this machine are replaced during the call.
+On a TPU, this function is Mesh TensorFlow's `run`, which uses TensorFlow's estimator. Without a
+TPU, our own code performs the run if it supports the run. If it does not, Mesh TensorFlow's `run`
+is called here as well. During this call, functions that do not work on this machine are replaced.
 """
 
 import contextlib
@@ -42,8 +42,10 @@ class ConfiguredRun:
 
     Attributes:
       mode: one of `MODES`.
-      arguments: the arguments that the command passes to Mesh TensorFlow's `run`; gin has the rest.
-      checkpoint: the checkpoint that the mode reads; None for those in the model directory.
+      arguments: the arguments that the command passes to Mesh TensorFlow's `run`. gin has all
+        others.
+      checkpoint: the checkpoint that the mode reads; None for the checkpoints in the model
+        directory.
     """
 
     mode: str
@@ -51,15 +53,15 @@ class ConfiguredRun:
     checkpoint: str | None = None
 
     def read(self) -> dict[str, Any]:
-        """Returns all arguments of `run`, as `arguments.read` does."""
+        """Returns all arguments of `run`; see `arguments.read`."""
         return run_arguments.read(self.arguments)
 
 
 def engine_arguments(*, tpu: str | None) -> dict[str, Any]:
-    """Returns the arguments of `run` that depend on the engine, and prints a note about it.
+    """Returns the arguments of `run` that depend on the engine, and prints a note about the engine.
 
-    Without a TPU, they describe this machine's mesh, unless the configuration sets a mesh shape.
-    This function then also binds the types of variables.
+    Without a TPU, these arguments describe this machine's mesh, unless the configuration sets a
+    mesh shape. Without a TPU, this function also binds the types of variables.
     """
     ours = bound("run.train_model_fn") in (None, estimator.train_model)
     arguments = {"train_model_fn": estimator.train_model} if ours else {}
@@ -73,14 +75,14 @@ def engine_arguments(*, tpu: str | None) -> dict[str, Any]:
 
 
 def local_parameters() -> dict[str, tuple[Any, str]]:
-    """Returns name -> (value, reason) for the gin parameters that a run without a TPU sets."""
+    """Returns name -> (value, reason), for the gin parameters that a run without a TPU sets."""
     mesh, _ = devices.local_arguments()
     values = devices.LOCAL_TYPES | {f"run.{name}": value for name, value in mesh.items()}
     return {name: (value, "this machine, without --tpu") for name, value in values.items()}
 
 
 def carry_out(run: ConfiguredRun) -> None:
-    """Performs a run."""
+    """Performs a configured run."""
     with (
         contextlib.ExitStack() as replaced,
         interruptible(_SAVED_RESULTS.get(run.mode, _NOTHING_SAVED)),
@@ -92,8 +94,8 @@ def carry_out(run: ConfiguredRun) -> None:
         carry(run)
 
 
-# Mode -> the message after Ctrl-C about saved results and how to resume. Training prints its own
-# message.
+# Mode -> the message after Ctrl-C, which reports the saved results and explains how to resume.
+# Training prints its own message.
 _SAVED_RANKS = "ranked tasks are saved, and the same command resumes with the next one"
 _SAVED_RESULTS = {
     "train": "the last checkpoint, if any, is saved, and the same command resumes from it",
@@ -105,7 +107,7 @@ _NOTHING_SAVED = "nothing is saved, and the same command starts again"
 
 
 def reading_only(checkpoint: str) -> dict[str, Callable[..., Any]]:
-    """Returns functions that make Mesh TensorFlow's modes read only `checkpoint`.
+    """Returns functions with which Mesh TensorFlow's modes read `checkpoint` and no other one.
 
     Returns:
       key of `compat.REPLACEABLE` -> the function that replaces it.
@@ -142,8 +144,8 @@ def _tpu_run(run: ConfiguredRun) -> None:
     try:
         _mesh_run(run)
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-        # The exit status says that the run can be resumed. On this status, bin/tpu_train starts it
-        # again.
+        # The exit status tells bin/tpu_train that the run can be resumed. bin/tpu_train then starts
+        # it again.
         message = (str(error).strip().splitlines() or [""])[0][:300]
         print(f"the TPU was lost; the last checkpoint is saved ({message})", file=sys.stderr)
         raise SystemExit(PREEMPTED) from None
@@ -181,11 +183,11 @@ def train_here(
     train_steps: int,
     dataset_split: str = "train",
 ) -> None:
-    """Opens the data and trains on this machine, unless training is already finished.
+    """Opens the data and trains on this machine. If training is already finished, does nothing.
 
     Args:
       spec: the model, batch and optimizer.
-      train_dataset_fn: the dataset function that gin binds: T5's, or the user's own.
+      train_dataset_fn: the dataset function that gin binds: T5's function or a user's own function.
       train_steps: the step to stop at, counted from the start of pretraining.
       dataset_split: the split to read.
     """
@@ -212,7 +214,7 @@ def _train_in_directory(
 
 
 def _rank(run: ConfiguredRun) -> None:
-    """Scores every answer choice; uses Mesh TensorFlow's code for language models, else ours."""
+    """Scores every answer choice, with Mesh TensorFlow's code for language models, else our own."""
     if bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
         if bound("score_eval.num_shards", 1) != 1:
             raise UserError(
@@ -257,14 +259,14 @@ def _evaluate(run: ConfiguredRun) -> None:
 
 
 def _select_tasks(run: ConfiguredRun, names: Collection[str]) -> ConfiguredRun:
-    """Returns the same run for only some of the mixture's tasks."""
+    """Returns the run, limited to some of the mixture's tasks."""
     dataset_fn = run.read()["eval_dataset_fn"]
     selected = {"eval_dataset_fn": evaluation_dispatch.select_examples(dataset_fn, names)}
     return dataclasses.replace(run, arguments={**run.arguments, **selected})
 
 
 def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
-    """Returns the function that decodes with our generator; None if only Mesh TensorFlow can."""
+    """Returns a function that decodes with our generator; None if it does not support the model."""
     if not jobs.has_generator(bound("run.model_type", ENCODER_DECODER)):
         return None
     arguments = run.read()
@@ -279,7 +281,7 @@ def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
 
 
 def _decode(run: ConfiguredRun, decode: decoded.Decode | None) -> None:
-    """Computes the metrics of decoded texts, and writes them to a results file."""
+    """Decodes texts, computes their metrics, and writes the metrics to a results file."""
     facts = evaluation_dispatch.given_facts()
     eval_model = decoded.with_results(mesh_utils.eval_model, decode, facts)
     with compat.replaced("mesh_utils.eval_model", eval_model):
@@ -297,7 +299,7 @@ def _perplexity(run: ConfiguredRun) -> None:
 
 
 def _infer(run: ConfiguredRun) -> None:
-    """Predicts with our inference; uses Mesh TensorFlow's if ours does not support the run."""
+    """Predicts with our own code, or with Mesh TensorFlow's if ours does not support the run."""
     if row_prediction.RowPredictionSettings().rows:
         row_prediction.predict(run.read(), run.checkpoint)
         return
@@ -326,7 +328,7 @@ def _infer(run: ConfiguredRun) -> None:
 
 
 def _with_latest_step(infer_model: Callable[..., None]) -> Callable[..., None]:
-    """Returns Mesh's `infer_model`, changed to read the latest checkpoint and not wait for more."""
+    """Changes Mesh's `infer_model`: it reads the latest checkpoint, and does not wait for more."""
 
     def infer(*args: Any) -> None:
         *others, step = args

@@ -1,11 +1,11 @@
-"""Preflight checks: checks a run's mode, data, batch and checkpoints before it builds the model.
+"""Checks a run's mode, data, batch and checkpoints before the model is built.
 
     run_mode()                                                        # "train"
     check_mixtures({"vocab": ["/v/spiece.model"]})                    # UserError, or notes
     check_run("/models/tiny", vocabulary=vocabulary, mesh_shape="")   # UserError, or notes
 
-The values are those bound in gin. Without these checks, Mesh TensorFlow would fail minutes later
-with a traceback, or would not notice the error.
+These checks read the values that are bound in gin. Without them, Mesh TensorFlow would fail minutes
+later with a traceback, or would not notice the error.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from t0.mesh.batch import check_batch
 from t0.run import evaluation_dispatch
 from t0.training.estimator import train_model
 
-# run.mode -> the dataset function whose mixture is read in this mode.
+# run.mode -> the dataset function whose mixture this mode reads.
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
 DATASET_FUNCTIONS = {"train": "mesh_train_dataset_fn"}
 DATASET_FUNCTIONS |= dict.fromkeys(_EVALUATES, "mesh_eval_dataset_fn")
-# run.mode -> the parameter of `run` that holds the function which reads the data.
+# run.mode -> the parameter of `run` to which gin binds the function that reads the data.
 _READS = {"train": "run.train_dataset_fn"} | dict.fromkeys(_EVALUATES, "run.eval_dataset_fn")
 _READS["score_from_dataset"] = "score_from_dataset.score_dataset_fn"
 # Modes in which Mesh TensorFlow waits for new checkpoints if eval_checkpoint_step is None.
@@ -41,7 +41,7 @@ def run_mode() -> str:
     """Returns the configured mode.
 
     Raises:
-      UserError: the mode is unknown; the message suggests similar ones.
+      UserError: the mode is unknown. The message suggests similar modes.
     """
     mode = bound("run.mode", "train")
     if mode not in GIN_MODES:
@@ -56,13 +56,14 @@ def check_mixtures(
     hosts_read: bool = False,
     allow_stale: bool = False,
 ) -> list[str]:
-    """Checks that the mixtures of the configured mode exist, and are cached if they must be.
+    """Checks that the mixtures of the configured mode exist, and are cached if necessary.
 
     Args:
-      settings: flag -> values, for the flags that the caching command also needs. Messages repeat
-        them.
+      settings: flag -> values, for the flags that the caching command also needs. Error messages
+        that suggest this command repeat the flags.
       on_tpu: whether Mesh TensorFlow runs on a TPU.
-      hosts_read: whether TensorFlow servers, which cannot run Python, read the data.
+      hosts_read: whether the TensorFlow servers of a TPU's hosts, which cannot run Python, read the
+        data.
       allow_stale: whether to read caches whose prompts, data, vocabulary or modules have changed.
 
     Returns:
@@ -106,7 +107,8 @@ def check_mixtures(
     if tasks is not None:
         lengths = lengths_of_run()
         notes += evaluation_dispatch.check(tasks, lengths, on_tpu=on_tpu)
-        # Ranking reads all data before it scores, and then prints these notes itself.
+        # Ranked tasks are left out, because ranking reads all data before it scores, and then
+        # prints these notes itself.
         others = [task for task in tasks if not evaluation_dispatch.is_ranked(task)]
         use_cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
         split = bound("run.dataset_split", "train")
@@ -117,11 +119,12 @@ def check_mixtures(
 
 
 def _mixture_functions(mode: str) -> list[str]:
-    """Returns the dataset functions that read a mixture in a mode (one or none).
+    """Returns a list with the dataset function that reads a mixture in a mode; [] if none does.
 
     A function that reads files, such as T5's function for TSV files or a function of Mesh
-    TensorFlow, reads no mixture. A mixture may still be set, because its vocabulary is used. A
-    user's own function may call T5's function. If a mixture is set, this is assumed.
+    TensorFlow, does not read a mixture. A mixture may be set nevertheless, because its vocabulary
+    is used. A user's own function may call T5's function. If a mixture is set, it is assumed to do
+    so.
     """
     function = DATASET_FUNCTIONS.get(mode)
     reader = bound(_READS[mode]) if function else None
@@ -139,7 +142,7 @@ def _mixture_functions(mode: str) -> list[str]:
 
 @contextlib.contextmanager
 def _hint_if_absent(hint: str | None) -> Iterator[None]:
-    """Adds a hint to the error if the data is absent."""
+    """Adds a hint to the error that is raised if the data is absent."""
     try:
         yield
     except AbsentData as error:
@@ -149,9 +152,9 @@ def _hint_if_absent(hint: str | None) -> Iterator[None]:
 
 
 def _describe_truncation(name: str, split: str, mode: str, *, use_cached: bool) -> list[str]:
-    """Returns notes about how much of the mixture `name` the run's lengths truncate."""
+    """Returns notes about the share of the mixture `name` that the run's lengths truncate."""
     lengths = lengths_of_run()
-    # Only training loses the truncated tokens of targets.
+    # The truncation of targets only matters in training.
     notes = [*opening.notes(name, split, lengths if mode == "train" else None)]
     if lengths and mode in ("train", "perplexity_eval"):
         tasks = seqio.get_subtasks(opening.known_mixture(name))
@@ -164,7 +167,7 @@ def _check_features(name: str) -> None:
     """Checks that a mixture has all features for which a length is set.
 
     Raises:
-      UserError: a feature is unknown; the message suggests similar ones.
+      UserError: a feature is unknown. The message suggests similar features.
     """
     features = seqio.get_mixture_or_task(name).output_features
     for feature in lengths_of_run() or {}:
@@ -175,13 +178,13 @@ def _check_features(name: str) -> None:
 
 
 def lengths_of_run() -> dict[str, int] | None:
-    """Returns feature -> maximum number of tokens (`run.sequence_length`); None without a limit."""
+    """Returns feature -> maximum number of tokens (`run.sequence_length`); None for no limit."""
     lengths = bound("run.sequence_length")
     return dict.fromkeys(("inputs", "targets"), lengths) if isinstance(lengths, int) else lengths
 
 
 def check_caches(mode: str) -> None:
-    """Checks all bytes of the caches that the configured mode reads. Call it after a read failed.
+    """Checks all bytes of the caches that the configured mode reads. Call it if reading has failed.
 
     Raises:
       UserError: a cache is damaged.
@@ -203,13 +206,13 @@ def check_run(
     """Checks the configured run.
 
     Args:
-      model_dir: the folder of its checkpoints.
+      model_dir: the folder of the run's checkpoints.
       vocabulary: one vocabulary, or (inputs, targets).
-      mesh_shape: the run's mesh.
-      checkpoint: the checkpoint to read in a mode other than training; None for those in
+      mesh_shape: the shape of the run's mesh.
+      checkpoint: the checkpoint to read in a mode other than training; None for the checkpoints in
         `model_dir`.
-      any_format: whether the engine of the run reads checkpoints in every format, and the PyTorch
-        engine's own checkpoints in `model_dir`.
+      any_format: whether the run's engine reads checkpoints in every format. If True, the engine
+        also reads the PyTorch engine's own checkpoints in `model_dir`.
 
     Returns:
       notes, one per line.
@@ -236,7 +239,7 @@ def check_run(
     )
     if checkpoint and mode != "train":
         check_vocabulary(checkpoint, vocabulary)
-        return []  # its sizes were checked before it was converted
+        return []  # the sizes were checked before the conversion
     if mode == "train":
         return _check_training(model_dir, vocabulary)
     torch_checkpoints = torch_shards.steps(Path(model_dir)) if any_format else {}
@@ -261,7 +264,7 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     if split != "train":
         raise UserError(f"training reads the split 'train', but run.dataset_split is '{split}'")
     latest = checkpoint_files.latest(model_dir)
-    if latest:  # Training resumes from this checkpoint and does not read init_checkpoint.
+    if latest:  # training resumes from it, and does not read init_checkpoint
         check_vocabulary(latest, vocabulary)
         check_sizes(latest)
         return []
@@ -282,7 +285,7 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
 def _check_checkpoints(
     model_dir: str, vocabulary: Any, torch_checkpoints: Mapping[int, Path]
 ) -> list[str]:
-    """Checks the checkpoints of a folder. `torch_checkpoints` has those of PyTorch, by step."""
+    """Checks the checkpoints of a folder. `torch_checkpoints` is step -> PyTorch checkpoint."""
     mode = run_mode()
     name = "export_checkpoint_step" if mode.startswith("export") else "eval_checkpoint_step"
     requested_steps = bound(f"run.{name}")
@@ -313,7 +316,8 @@ def _check_checkpoints(
     return notes
 
 
-# Size of a T5 encoder-decoder -> the gin parameter that sets it, and its macro in T5's files.
+# Name of a T5 encoder-decoder's size -> the gin parameter that sets it, and its macro in T5's
+# files.
 _SIZES = {
     "d_model": ("Unitransformer.d_model", "d_model"),
     "d_ff": ("DenseReluDense.hidden_size", "d_ff"),
@@ -324,20 +328,20 @@ _SIZES = {
 
 
 def check_sizes(path: str) -> None:
-    """Checks that gin configures the sizes of a checkpoint's model. Does not build the model.
+    """Checks that gin's sizes are those of a checkpoint's model, without building the model.
 
     Args:
       path: a checkpoint in any format. Models other than T5 encoder-decoders are not checked.
 
     Raises:
-      UserError: sizes differ; the message lists them and suggests a fix.
+      UserError: sizes differ. The message lists these sizes and suggests a fix.
     """
     if bound("run.model_type", "bitransformer") != "bitransformer":
         return
     try:
         with contextlib.closing(open_source(path, keep_slots=False)) as source:
             model, folder = source.model, source.path
-    except UserError:  # the code that reads the checkpoint later reports the error
+    except UserError:  # the error is reported later, when the checkpoint is read
         return
     differences, fixes = [], []
     for size, (parameter, macro) in _SIZES.items():
@@ -368,7 +372,7 @@ def check_vocabulary(checkpoint: str, vocabulary: Any) -> None:
       vocabulary: one vocabulary, or (inputs, targets).
 
     Raises:
-      UserError: the numbers differ; the message contains both.
+      UserError: the numbers differ. The message contains both numbers.
     """
     rows = None
     if not paths.exists(f"{checkpoint}.index"):

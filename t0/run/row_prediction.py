@@ -1,10 +1,11 @@
-"""The run of `t0 predict`: predictions for the rows of a file, with either engine.
+"""Performs the run of `t0 predict`, which makes predictions for the rows of a file.
 
     RowPredictionSettings("rows.csv", "tickets/model", "tickets_which", engine="torch")
     predict(arguments, "tickets/model/model.ckpt-400")        # in mode "infer"
 
-`command_line` describes the run, which reads `runs/infer.gin` and `t0.row_predictions`. It has the
-checks of mode "infer", and it can be resumed.
+`command_line` returns the command line of this run. The run reads the gin file `runs/infer.gin` and
+the gin settings `t0.row_predictions`. Like all runs in mode "infer", it is checked first, and it
+can be resumed. Either engine can perform it.
 """
 
 import dataclasses
@@ -38,10 +39,10 @@ class RowPredictionSettings:
     """The settings of `t0 predict`.
 
     Attributes:
-      rows: the file of rows; None if the run predicts something else.
+      rows: the file of rows; None if the run does not predict for the rows of a file.
       prompts: the folder with the model's recorded prompts.
-      prompt: the name of the prompt's task.
-      engine: the engine that computes: "tensorflow" or "torch".
+      prompt: the name of the task whose prompt is used.
+      engine: the engine that computes the predictions, "tensorflow" or "torch".
       device: the device of the engine "torch".
     """
 
@@ -61,12 +62,12 @@ def command_line(
     activations: str,
     batch_tokens: int | None,
 ) -> list[str]:
-    """Returns the command line of the run.
+    """Returns the command line of the run that predicts.
 
     Args:
-      description: the checkpoint.
+      description: the description of the checkpoint.
       settings: the rows, the prompt and the engine.
-      folder: the folder for the lines of predictions.
+      folder: the folder for the file of predictions.
       lengths: the limits {"inputs": tokens, "targets": tokens}.
       activations: the type of activations.
       batch_tokens: the maximum number of tokens per batch; None for this machine's default.
@@ -91,7 +92,7 @@ def command_line(
         f"--checkpoint={description.checkpoint}",
         f"--activation_dtype={activations}",
         f"--vocab={os.environ['T0_VOCAB']}",
-        "--module_import=t0.tasks",  # the prompts are recorded, so no tasks are registered
+        "--module_import=t0.tasks",  # no tasks are registered, because the prompts are recorded
         *(f"--gin_param={name} = {value!r}" for name, value in values.items()),
     ]
 

@@ -1,12 +1,12 @@
-"""Reads folders and checkpoints from gin macros, for the run files in `gin/runs/`.
+"""Defines functions that run files in `gin/runs/` call to get folders and checkpoints.
 
-    model_dir(None)                                         # the macro MODEL_DIR, else None
+    model_dir(None)                                         # the macro MODEL_DIR, or None
     folder_of_checkpoint("/models/t5/model.ckpt-100")       # "/models/t5"
     step_of_checkpoint("/models/t5/model.ckpt-100")         # 100
 
-In `runs/eval.gin` and `runs/infer.gin`, the macro `CHECKPOINT_PATH` names the checkpoint. Mesh
-TensorFlow needs the folder and the step of a checkpoint, so these files call the last two
-functions.
+In `runs/eval.gin` and `runs/infer.gin`, the macro `CHECKPOINT_PATH` names the checkpoint. But Mesh
+TensorFlow needs the folder and the step of the checkpoint. So these files call
+`folder_of_checkpoint` and `step_of_checkpoint`.
 """
 
 import os
@@ -28,15 +28,15 @@ def model_dir(flag: str | None) -> str | None:
       flag: the value of --model_dir, or None.
 
     Raises:
-      UserError: flag and macro name different folders, or the macro is not text.
+      UserError: the flag and the macro name different folders, or the macro is not text.
     """
-    # If gin evaluates a macro, it also writes the macro to the operative config, which must not
-    # contain this folder.
+    # If gin evaluates a macro, it also writes the macro to the operative config. The operative
+    # config must not contain this folder. So a macro whose value is a text is not evaluated.
     macro = bound("%MODEL_DIR", evaluate=False)
     if isinstance(macro, gin_config.ConfigurableReference):
         macro = bound("%MODEL_DIR")
     if macro is None or macro is gin.REQUIRED:
-        if flag is not None:  # for the files that read the macro
+        if flag is not None:  # for gin files that read the macro
             gin.bind_parameter("%MODEL_DIR", flag)
         return flag
     if not isinstance(macro, str) or not macro:
@@ -49,7 +49,7 @@ def model_dir(flag: str | None) -> str | None:
 
 
 def output_dir() -> str | None:
-    """Returns the output folder that is configured for an evaluation or inference, or None."""
+    """Returns the configured output folder of an evaluation or inference; None if none is set."""
     named = (bound(f"%{name}", evaluate=False) for name in _OUTPUTS)
     return next((name for name in named if isinstance(name, str)), None)
 
@@ -59,8 +59,8 @@ def folder_of_checkpoint(checkpoint: str) -> str:
     """Returns the folder of a checkpoint.
 
     Args:
-      checkpoint: the checkpoint's path up to the step, such as /models/t5/model.ckpt-100. A folder
-        means the latest checkpoint in it.
+      checkpoint: the checkpoint's path up to the step, such as /models/t5/model.ckpt-100. If it is
+        a folder, it stands for the latest checkpoint in the folder.
 
     Raises:
       UserError: `checkpoint` is not text.
@@ -80,8 +80,8 @@ def step_of_checkpoint(checkpoint: str) -> int:
     """Returns the step of a checkpoint, or the step of the latest checkpoint in a folder.
 
     Raises:
-      UserError: the checkpoint does not exist. (Mesh TensorFlow would read the one with the closest
-        step.)
+      UserError: the checkpoint does not exist. (Mesh TensorFlow would read the checkpoint with the
+        closest step instead.)
     """
     folder = folder_of_checkpoint(checkpoint)
     name_match, steps = _match_checkpoint_name(checkpoint), checkpoint_files.steps(folder)

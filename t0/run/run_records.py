@@ -1,10 +1,10 @@
-"""Builds the files that describe a run in its model directory, for an engine without gin.
+"""Builds the files that describe a run in its model directory, for an engine that has no gin.
 
     records = training_records(arguments)      # after `arguments.read`
     records["operative_config.gin"]            # the text that our TensorFlow loop would write
 
-Gin's operative config only has the parameters of functions that have been called. Therefore this
-module builds a training step, but does not lower or compute it.
+Gin's operative config only contains the parameters of functions that have been called. Therefore
+this module builds a training step, but does not lower or run this step.
 """
 
 from collections.abc import Mapping

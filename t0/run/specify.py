@@ -1,12 +1,12 @@
-"""Converts a configured run (gin's bindings and SeqIO's registries) to a run specification.
+"""Converts a configured run to a run specification, which an engine without gin can read.
 
     spec = run_spec("train", {"model_dir": "/models/tiny", ...})      # arguments of Mesh's `run`
     specification.to_json(spec)
 
-The specification includes the defaults of parameters that gin does not bind, so that its reader
-needs neither gin nor Mesh TensorFlow. To find the layers, the model is built, without a TensorFlow
-graph. The parameters of a layer are the arguments of its constructor, which are read from the
-layer's attributes.
+The specification describes gin's bindings and the contents of SeqIO's registries. It includes the
+defaults of parameters that gin does not bind. So its reader needs neither gin nor Mesh TensorFlow.
+To find the layers, this module builds the model, but no TensorFlow graph. The parameters of a layer
+are the arguments of its constructor. They are read from the layer's attributes.
 """
 
 import dataclasses
@@ -43,9 +43,9 @@ from t0.scoring.mesh_model import vocabulary_hash
 from t0.scoring.rank_metrics import classes_of
 from t0.scoring.ranking import results_folder
 
-# Constructor arguments of a layer or model that depend on the mesh and not on the model.
+# Arguments of the constructors of layers and models that only depend on the mesh.
 _BUILDER_ARGUMENTS = ("self", "name", "layout", "mesh_shape", "layer_stack")
-# Argument of a constructor -> the attribute that holds it, if the attribute has another name.
+# Argument of a constructor -> the attribute that holds it, for attributes with another name.
 _ATTRIBUTES = {"d_model": "model_dim"}
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 
@@ -59,8 +59,8 @@ def run_spec(
       mode: the run's mode.
       passed_arguments: the arguments that the command passes to Mesh TensorFlow's `run` by name,
         including the vocabulary.
-      checkpoint: the checkpoint to read in a mode other than training; None for those in the model
-        directory.
+      checkpoint: the checkpoint to read in a mode other than training; None for the checkpoints in
+        the model directory.
 
     Raises:
       UserError: the run does not read its data with one of T5's dataset functions.
@@ -104,7 +104,7 @@ def run_spec(
 def _evaluation_fields(
     mode: str, arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> dict[str, Any]:
-    """Returns the fields that a specification only has in modes other than training."""
+    """Returns the fields that specifications only have in modes other than training."""
     if mode == "score_eval":
         return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
     if mode == "infer":
@@ -125,11 +125,11 @@ def _evaluation_fields(
 
 
 def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
-    """Returns the command line that computes the metrics of texts decoded by another engine.
+    """Returns the command line that computes metrics of texts that another engine has decoded.
 
     Args:
-      spec: a run of mode "eval" that decodes tasks.
-      argv: the command line that wrote the specification. Secrets in it are masked.
+      spec: the specification of a run in mode "eval" that decodes tasks.
+      argv: the command line that wrote the specification. The result masks secrets in it.
     """
     words = iter(shlex.split(masking.mask_command(argv))[1:])
     words_of_run = []
@@ -144,7 +144,7 @@ def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def microbatches(arguments: Mapping[str, Any]) -> int:
-    """Returns the number of microbatches of a replica's batch.
+    """Returns the number of microbatches into which a replica's batch is split.
 
     Args:
       arguments: the result of `arguments.read`.
@@ -175,7 +175,7 @@ def _vocabulary_spec(vocabulary: Any) -> VocabularySpec:
 
 
 def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
-    """Returns the specification of the data that a mode reads; None if it reads no mixture."""
+    """Returns the specification of a mode's data; None if the mode does not read a mixture."""
     function = DATASET_FUNCTIONS.get(mode)
     if function is None:
         return None
@@ -218,7 +218,7 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
 
 
 def _rank_task(name: str, split: str) -> RankTaskSpec | None:
-    """Returns the facts about a task that ranking needs; None if the task is not ranked."""
+    """Returns the facts about a task that are needed to rank it; None if the task is not ranked."""
     task = seqio.TaskRegistry.get(name)
     if not evaluation_dispatch.is_ranked(task):
         return None
@@ -257,7 +257,7 @@ def _results_folder(arguments: Mapping[str, Any]) -> str:
 def _infer_spec(
     arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> InferSpec:
-    """Returns the predictions to make in mode "infer"."""
+    """Returns the specification of the predictions in mode "infer"."""
     if not jobs.uses_own_inference(arguments["model_type"]):
         raise UserError(
             "a specification only supports predictions of encoder-decoders, with "
@@ -274,7 +274,8 @@ def _infer_spec(
         steps=_to_plain(arguments["eval_checkpoint_step"]),
         vocabulary_sha256=vocabulary_hash(vocabularies[0]),
         jobs=tuple(
-            # Write the resolved type, because "auto" may be another type on another machine.
+            # Write the type that "auto" means here, because it may mean another type on another
+            # machine.
             _job_spec(job, settings.activation_dtype, vocabulary, run.sequence_length)
             for job in predictions
         ),
@@ -287,7 +288,7 @@ def _decoding_spec(
     checkpoint: str | None,
     vocabularies: tuple[Any, Any],
 ) -> InferSpec:
-    """Returns the predictions to make in mode "eval" for tasks whose texts are decoded."""
+    """Returns the specification of the texts that mode "eval" decodes."""
     lengths = arguments["sequence_length"]
     if not lengths:
         raise UserError(
@@ -339,12 +340,13 @@ def _job_spec(
 
 
 def model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: int) -> ModelSpec:
-    """Returns the model that gin configures.
+    """Returns the specification of the model that gin configures.
 
     Args:
       arguments: the result of `arguments.read`.
-      inputs_size: the number of ids in the inputs' vocabulary, before the model pads it.
-      targets_size: the number of ids in the targets' vocabulary, before the model pads it.
+      inputs_size: the number of ids in the inputs' vocabulary. The model's embedding may be larger.
+      targets_size: the number of ids in the targets' vocabulary. The model's embedding may be
+        larger.
     """
     model = mesh_utils.build_model(
         model_type=arguments["model_type"],
@@ -368,9 +370,9 @@ def _describe_stack(stack: Any) -> dict[str, Any]:
     """Returns the parameters of a transformer's stack.
 
     Returns:
-      parameter -> value. "layers" has the layers in order. "sublayers" has the functions before,
-      around and after the layers: "initial", "per_layer" and "final". "input_vocab" is the number
-      of embeddings, including padding.
+      parameter -> value. "layers" has the layers in order. "sublayers" has the functions that run
+      before the layers ("initial"), around each layer ("per_layer") and after the layers ("final").
+      "input_vocab" is the number of rows of the embedding, including padding.
     """
     parameters = _constructor_arguments(stack)
     parameters["input_vocab"] = stack.input_vocab_dim.size
@@ -395,7 +397,7 @@ def _describe_stack(stack: Any) -> dict[str, Any]:
 def _describe_sublayer(function: Callable[..., Any], layer_stack: Any) -> dict[str, Any]:
     selector = _selector(function)
     parameters = _parameters(selector)
-    if "legacy" in selector:  # these functions read their parameters from the stack
+    if "legacy" in selector:  # these functions take their parameters from the stack
         legacy = {"dropout_rate": layer_stack.dropout_rate, "epsilon": layer_stack.norm_epsilon}
         name = "dropout_rate" if "dropout" in selector else "epsilon"
         parameters[name] = legacy[name]
@@ -415,7 +417,7 @@ def _constructor_arguments(instance: Any) -> dict[str, Any]:
 
 
 def _constructor_names(kind: type) -> list[str]:
-    """Returns the parameter names of a constructor, and of the base class that it calls."""
+    """Returns the names of a constructor's parameters and those of its base class's constructor."""
     parameters = inspect.signature(inspect.unwrap(kind.__init__)).parameters
     names = [name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
     if len(names) < len(parameters) and kind.__base__ is not object:
@@ -424,12 +426,12 @@ def _constructor_names(kind: type) -> list[str]:
 
 
 def configured(parameter: str) -> ConfiguredSpec | float | None:
-    """Returns the value bound to a parameter of `run`, such as a class with its parameters."""
+    """Returns the value bound to a parameter of `run`, such as a class and its parameters."""
     value = bound(parameter, evaluate=False)
     if isinstance(value, gin_config.ConfigurableReference):
         scope, selector = value.config_key
         parameters = _parameters(selector, scope)
-        if parameters.get("decay_rate", 0) is None:  # Adafactor then calls this function
+        if parameters.get("decay_rate", 0) is None:  # then Adafactor calls the function below
             parameters["decay_rate"] = {
                 "selector": _DECAY,
                 "parameters": _parameters(_DECAY, scope),
@@ -442,7 +444,7 @@ def configured(parameter: str) -> ConfiguredSpec | float | None:
 
 
 def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
-    """Returns the parameters of a configurable: its defaults, overridden by gin's bindings."""
+    """Returns name -> value of a configurable's parameters: gin's bindings, else the defaults."""
     scopes = scope.split("/") if scope else []
     configurable = gin_config._REGISTRY[selector]
     parameters = {
@@ -456,7 +458,7 @@ def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
 
 
 def _to_plain(value: Any, name: str = "") -> Any:
-    """Converts the value of a parameter to JSON types; a function or class becomes its selector.
+    """Converts a parameter's value to JSON types. A function or class becomes its selector in gin.
 
     Credentials are masked, as in all files that a run writes.
     """
@@ -480,7 +482,7 @@ def _to_plain(value: Any, name: str = "") -> Any:
 
 
 def _selector(function: Callable[..., Any]) -> str:
-    """Returns gin's selector of a function or class, or its name in Python."""
+    """Returns gin's selector of a function or class, or its Python name if gin has no selector."""
     configurable = gin_config._inverse_lookup(function, allow_decorators=True)
     if configurable is not None:
         return configurable.selector

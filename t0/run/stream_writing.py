@@ -1,6 +1,6 @@
-"""Writes the stream of a configured run: its batches in training order, and nothing else.
+"""Writes the stream of a configured run: the run's batches in training order.
 
-write_stream("gs://bucket/tuned/stream", arguments, steps="1-100")   # after gin has been parsed
+write_stream("gs://bucket/tuned/stream", arguments, steps="1-100")   # parse gin first
 """
 
 import os
@@ -24,10 +24,11 @@ def write_stream(folder: str, passed_arguments: Mapping[str, Any], steps: str | 
     Args:
       folder: the folder, local or `gs://`.
       passed_arguments: the arguments that the command passes to Mesh TensorFlow's `run`.
-      steps: the steps, such as "1-100", counted as in checkpoints; None for all steps of the run.
+      steps: the first and the last step, such as "1-100". Steps have the same numbers as
+        checkpoints. None for all steps of the run.
 
     Raises:
-      UserError: if the data is not cached, or if there are no such steps.
+      UserError: if the data is not cached, or if the run does not have these steps.
     """
     arguments = run_arguments.read(passed_arguments)
     data = open_dataset_function(

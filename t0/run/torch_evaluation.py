@@ -1,11 +1,11 @@
 """Evaluates with PyTorch instead of TensorFlow, for `t0 eval` and mode `eval`.
 
     choose_engine("auto", "auto")           # "torch" if PyTorch sees a GPU, else "tensorflow"
-    engine = TorchEvaluation(arguments, "auto")         # gin's model; arguments of Mesh's `run`
+    engine = TorchEvaluation(arguments, "auto")         # gin's model
     engine.make_scorer("float32")       # a `ranking.ChoiceScorer` and `perplexity.HeldOutModel`
     engine.make_generator(dtype="float32", method=method)
 
-Only these two objects depend on the engine. Records, batches, metrics and files do not.
+Only the scorer and the generator depend on the engine. Records, batches, metrics and files do not.
 """
 
 import functools
@@ -20,14 +20,15 @@ from t0.scoring.mesh_model import both_vocabularies
 
 
 def choose_engine(engine: str, device: str) -> str:
-    """Returns "tensorflow" or "torch"; if PyTorch computes, hides the GPUs from TensorFlow.
+    """Returns "tensorflow" or "torch". If it is "torch", hides the GPUs from TensorFlow.
 
     Args:
       engine: "tensorflow", "torch", or "auto" for PyTorch if it is installed and sees a GPU.
       device: PyTorch's device, one of `t0.torch.world.DEVICES`.
 
     Raises:
-      UserError: PyTorch is not installed, it has no such device, or a device is set for TensorFlow.
+      UserError: PyTorch is not installed, PyTorch does not have the device, or a device is set for
+        TensorFlow.
     """
     if engine == "tensorflow":
         if device != "auto":
@@ -53,7 +54,7 @@ def choose_engine(engine: str, device: str) -> str:
 
 
 def uses_gpu(device: str) -> bool:
-    """Returns whether the engine "torch" would compute on a GPU."""
+    """Returns whether the engine "torch" computes on a GPU if its device is `device`."""
     from t0.torch import world
 
     return world.find_device(device).type == "cuda"
@@ -73,7 +74,7 @@ def activation_type(name: str, device: str) -> str:
 
 
 class TorchEvaluation:
-    """The configured model on PyTorch.
+    """Evaluates the configured model with PyTorch.
 
     Args:
       arguments: the arguments of the run, as `arguments.read` returns them.
@@ -95,13 +96,13 @@ class TorchEvaluation:
         say(f"evaluated with PyTorch on {world.device_name(self._world.device)}")
 
     def make_scorer(self, dtype: str) -> Any:
-        """Builds the scorer of answer choices, which also sums losses."""
+        """Builds the scorer, which scores answer choices and sums losses."""
         from t0.torch.rank_evaluation import ShardedScorer
 
         return ShardedScorer(self._spec, self._world, self._activations(dtype))
 
     def make_generator(self, *, dtype: str, method: Any) -> Any:
-        """Builds the generator of texts."""
+        """Builds the generator, which decodes texts."""
         from t0.torch.decoding import TorchGenerator
 
         device = self._world.device

@@ -2,11 +2,11 @@
 
     machine = check_machine("my-slice", zone="europe-west4-a", project="mine")
     machine.slice_type, machine.is_remote                # "v3-32", True
-    check_run(machine, model_dir="gs://mine/model", cores=mesh_cores())     # after gin was parsed
+    check_run(machine, model_dir="gs://mine/model", cores=mesh_cores())     # parse gin first
 
 `check_machine` does not import TensorFlow. Without these checks, TensorFlow would fail with a
-traceback, or would wait a day for a server that does not exist. The error lists all faults and how
-to fix them.
+traceback, or would wait a day for a server that does not exist. The UserError lists all faults, and
+explains how to fix them.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from t0.mesh import cloud
 from t0.mesh.cloud import ADDRESS, IMAGES, LOCAL, NAMED, Machine, pjrt_variables
 from t0.mesh.topology import GENERATIONS, SLICES, topology
 
-# The last release of TensorFlow that has Estimator. This project's lock files pin it.
+# The last release of TensorFlow that has Estimator. This project's lock files pin this release.
 TENSORFLOW = "2.15."
 INSTALL = f"Install them: {install_command('tpu')}"
 
 
 def find_faults(machine: Machine) -> Iterator[str]:
-    """Yields the faults of this machine and of its TPU, and how to fix them."""
+    """Yields a line for each fault of this machine and its TPU, with the way to fix it."""
     yield from _local_faults(machine) if machine.kind == LOCAL else _remote_faults(machine)
     if machine.tensorflow and not machine.tensorflow.startswith(TENSORFLOW):
         yield (
@@ -38,7 +38,7 @@ def find_faults(machine: Machine) -> Iterator[str]:
 
 
 def _local_faults(machine: Machine) -> Iterator[str]:
-    """Yields the faults of a machine that uses its own TPU (--tpu=local)."""
+    """Yields the faults of a machine that uses the TPU to which it is attached (--tpu=local)."""
     if not machine.chips:
         yield (
             "this machine has no TPU (no /dev/accel0). --tpu=local is for the TPU VM of a single "
@@ -118,7 +118,7 @@ def _slice_faults(machine: Machine) -> Iterator[str]:
 
 
 def _node_faults(machine: Machine) -> Iterator[str]:
-    """Yields the faults of the TPU. If none of its servers answers, this takes seconds."""
+    """Yields the faults of the TPU. If no server of the TPU answers, this takes seconds."""
     node = machine.node
     endpoints = cloud.addresses(machine.tpu) if machine.kind == ADDRESS else ()
     if node and node.trouble:
@@ -147,7 +147,7 @@ def _node_faults(machine: Machine) -> Iterator[str]:
 
 
 def examine(tpu: str, *, zone: str | None, project: str | None) -> tuple[Machine, list[str]]:
-    """Collects facts and faults of this machine and its TPU. Does not import TensorFlow.
+    """Returns the facts and faults of this machine and its TPU. Does not import TensorFlow.
 
     Args:
       tpu: the value of --tpu.
@@ -177,10 +177,10 @@ def check_machine(tpu: str, *, zone: str | None = None, project: str | None = No
     The arguments are those of `examine`.
 
     Returns:
-      the facts, for `check_run`.
+      the facts about this machine and the TPU, for `check_run`.
 
     Raises:
-      UserError: there are faults; the message lists them and how to fix them.
+      UserError: there are faults. The message lists them, and explains how to fix them.
     """
     machine, faults = examine(tpu, zone=zone, project=project)
     refuse_faults(tpu, faults)
@@ -196,10 +196,11 @@ def check_run(
       machine: the result of `check_machine`.
       model_dir: the folder of the run's checkpoints; None if it is not set.
       cores: the number of cores of the configured mesh; None if it is not a mesh of TPU cores.
-      checkpoint: the checkpoint that the run starts from or reads; None if it is in `model_dir`.
+      checkpoint: the checkpoint from which the run starts, or which it reads; None if it is in
+        `model_dir`.
 
     Raises:
-      UserError: there are faults; the message lists them and how to fix them.
+      UserError: there are faults. The message lists them, and explains how to fix them.
     """
     from t0.compat import seqio
 
@@ -222,11 +223,11 @@ def check_run(
 
 
 def _mesh_faults(kind: str, mesh_cores: int | None) -> Iterator[str]:
-    """Yields a fault if the mesh has another number of cores than the slice (such as "v3-32")."""
+    """Yields a fault if the mesh and the slice (`kind`, such as "v3-32") have different sizes."""
     if mesh_cores is None or kind not in SLICES:
         return
     cores = topology(kind).cores
-    # A v4 chip appears either as one core ("megacore") or as two.
+    # A v4 chip appears either as one core ("megacore") or as two cores.
     if mesh_cores == cores or (kind.startswith("v4-") and mesh_cores == cores // 2):
         return
     from t0.config.bindings import bound
@@ -240,7 +241,7 @@ def _mesh_faults(kind: str, mesh_cores: int | None) -> Iterator[str]:
 
 
 def _remote_run_faults(hosts: int, folders: dict[str, str | None]) -> Iterator[str]:
-    """Yields the faults of a run whose data TensorFlow servers on several hosts read."""
+    """Yields the faults of a run in which TensorFlow servers on several hosts read the data."""
     from t0.config.bindings import bound
 
     local = [f"{name} ({at})" for name, at in folders.items() if at and not paths.is_remote(at)]
@@ -270,7 +271,7 @@ def _vocabulary_faults() -> Iterator[str]:
 
 
 def mesh_cores() -> int | None:
-    """Returns the number of cores of the mesh that gin configures; None without a mesh."""
+    """Returns the number of cores of the mesh that gin configures; None if there is no mesh."""
     from t0.compat import mtf
     from t0.config.bindings import bound
 

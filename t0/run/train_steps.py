@@ -1,4 +1,4 @@
-"""Computes the last step of a run, from a number of additional steps or of epochs.
+"""Computes the last step of a run from a number of additional steps or a number of epochs.
 
     plan_steps("/models/t0", finetune_steps=12_200, epochs=None).last       # 1_112_200
 
@@ -18,22 +18,22 @@ from t0.training import resume_file
 
 @dataclasses.dataclass(frozen=True)
 class PlannedSteps:
-    """The step to stop at, and a sentence that explains it."""
+    """The step at which a run stops, and a sentence that explains it."""
 
     last: int
     explanation: str
 
 
 def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | None) -> PlannedSteps:
-    """Returns the absolute step at which the configured run ends.
+    """Returns the step at which the configured run ends, counted from the start of pretraining.
 
     Args:
-      model_dir: the run's model directory; a resumed run counts from its first step.
+      model_dir: the run's model directory. A resumed run counts from its first step.
       finetune_steps: the number of steps after the initial checkpoint, or None.
       epochs: the number of passes over the mixture's examples, or None.
 
     Raises:
-      UserError: both are set, one of them is not positive, or the examples cannot be counted.
+      UserError: both numbers are set, a number is not positive, or the examples cannot be counted.
     """
     if finetune_steps is not None and epochs is not None:
         raise UserError("--finetune_steps and --epochs both set the last step: use one of them")
@@ -56,7 +56,7 @@ def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | No
 
 
 def first_step(model_dir: str) -> int:
-    """Returns the first step of the run in `model_dir`, which may not have started yet."""
+    """Returns the first step of the run in `model_dir`, even if it has not started yet."""
     latest = checkpoint_files.latest(model_dir)
     if latest:
         resume_record = resume_file.record(latest)
@@ -66,7 +66,7 @@ def first_step(model_dir: str) -> int:
 
 
 def _count_examples() -> tuple[int, float]:
-    """Returns the number of examples in the configured mixture, and the number per step."""
+    """Returns the configured mixture's number of examples, and the number of examples per step."""
     lengths = bound("run.sequence_length")
     rows = check_batch(
         bound("run.batch_size", ("tokens_per_replica", 2048)),

@@ -1,11 +1,11 @@
-"""Evaluates a model of transformers that is not a T5 for `t0 eval`, with PyTorch.
+"""Evaluates models of the package transformers with PyTorch, for `t0 eval`. T5s are excluded.
 
     evaluate("/models/bart", "/models/bart", WholeEvaluation("out", "bart", names))
 
-Each task is ranked, decoded or measured, as a T5 does it (`evaluation_dispatch`). The model's own
-tokenizer reads the texts of the tasks. They are read from their caches, which contain the texts, or
-rendered during the evaluation. Neither way needs a vocabulary. The output files have the same
-format as those of a T5.
+Each task is ranked, decoded or measured, as for a T5 (`evaluation_dispatch`). The texts of a task
+come from its cache, which also contains texts, or are rendered during the evaluation. The model's
+own tokenizer converts them to token ids. So the tasks' vocabulary is not needed. The output files
+have the same format as for a T5.
 """
 
 import contextlib
@@ -50,9 +50,9 @@ from t0.scoring.records import (
 )
 from t0.scoring.results import WITHOUT_EOS
 
-_STEP = 0  # the step of a model that is not a checkpoint of a run
-# The maximum tokens of a decoded text (MAX_DECODE_LENGTH of runs/eval.gin), and of a window of a
-# long text whose perplexity is measured.
+_STEP = 0  # the recorded step, because the model is not a checkpoint of a run
+# The maximum number of tokens of a decoded text (MAX_DECODE_LENGTH of runs/eval.gin), and of a
+# window. To measure its perplexity, a long text is split into windows.
 _MOST_DECODED, _MOST_MEASURED = 128, 1024
 _TOKENIZED = [seqio.preprocessors.append_eos, seqio.preprocessors.append_eos_after_trim]
 _AT_ONCE = 512  # the number of texts that are sorted by length and batched together
@@ -68,7 +68,7 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
 
     Raises:
       UserError: the model or a task cannot be read, the model cannot evaluate a task, or a text is
-        longer than the context window.
+        longer than the model's context window.
     """
     tasks = [seqio.TaskRegistry.get(name) for name in evaluation.tasks]
     kinds = kinds_of(tasks)
@@ -125,13 +125,13 @@ def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """An evaluation with its model.
+    """An evaluation of tasks, together with the model.
 
     Attributes:
       evaluation: the tasks and the settings.
       model: the `TransformersModel`.
       batch_tokens: the maximum number of tokens in a batch.
-      facts: the facts that the results of every kind record.
+      facts: the facts that are recorded in the results of every kind of evaluation.
     """
 
     evaluation: WholeEvaluation
@@ -199,7 +199,7 @@ class _Run:
         )
 
     def check_measured(self, task: seqio.Task) -> None:
-        """Raises a UserError if a task's examples are not texts that the model can read."""
+        """Raises a UserError if a task's examples are not texts, because models only read texts."""
         steps = _steps_of_ids(task)
         has_documents = steps == [t5_preprocessors.full_lm]
         if not steps or (has_documents and not self.model.folder.is_encoder_decoder):
@@ -214,7 +214,7 @@ class _Run:
         )
 
     def _measured_batches(self, task: seqio.Task) -> Iterator[tuple[dict[str, np.ndarray], int]]:
-        """Yields batches of padded ids plus 1, and the number of examples that end in each."""
+        """Yields batches of padded ids plus 1, each with the number of examples that end in it."""
         model, evaluation = self.model, self.evaluation
         texts = _read_texts(task, evaluation)
         if _steps_of_ids(task):
@@ -265,7 +265,7 @@ class _Run:
             }.items():
                 replaced.enter_context(compat.replaced(name, function))
             eval_model(
-                lambda **_: None,  # the estimator, which only Mesh TensorFlow's decoding needs
+                lambda **_: None,  # no estimator, which only Mesh TensorFlow's decoding needs
                 None,
                 dict(evaluation.lengths) if evaluation.lengths else None,
                 1,
@@ -302,7 +302,7 @@ _COLUMNS = ("inputs", "targets")
 
 @dataclasses.dataclass
 class TextJoiner:
-    """Converts a task's texts to token ids; `cut` counts truncated texts."""
+    """Converts a task's texts to token ids, and counts truncated texts in `cut`."""
 
     model: Any
     task: str
@@ -310,7 +310,7 @@ class TextJoiner:
     cut: Truncation = dataclasses.field(default_factory=Truncation)
 
     def records(self, texts: Iterator[ChoiceRecord]) -> Iterator[ChoiceRecord]:
-        """Yields records of the joined texts. Their ids are one higher than the tokenizer's."""
+        """Yields records with the ids of input and choice. Each id is the tokenizer's id plus 1."""
         example = None
         for record in texts:
             number = record.example
@@ -357,7 +357,7 @@ def _pad(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _steps_of_ids(task: seqio.Task) -> list[Any]:
-    """Returns the steps after tokenization that make other examples of the token ids."""
+    """Returns a task's preprocessing steps that change its token ids after tokenization."""
     _, after = _split_steps(task)
     return [
         getattr(step, "func", step)
@@ -367,7 +367,7 @@ def _steps_of_ids(task: seqio.Task) -> list[Any]:
 
 
 def _split_steps(task: seqio.Task) -> tuple[list[Any], list[Any]]:
-    """Returns a task's steps before and after its tokenization."""
+    """Returns a task's preprocessing steps before tokenization and those after tokenization."""
     steps = list(task.preprocessors)
     if seqio.preprocessors.tokenize not in steps:
         raise UserError(
@@ -379,7 +379,7 @@ def _split_steps(task: seqio.Task) -> tuple[list[Any], list[Any]]:
 
 
 def _open_caches(evaluation: WholeEvaluation) -> None:
-    """Registers the caches with SeqIO, and checks that they are not stale."""
+    """Registers the caches with SeqIO, and checks that all of them are current."""
     if evaluation.cache_dirs:
         seqio.add_global_cache_dirs(list(evaluation.cache_dirs))
         flags = {"module_import": evaluation.modules, "data_dir": evaluation.data_dirs}
@@ -407,7 +407,7 @@ def _open_records(
 
 
 def _render_choices(task: seqio.Task, evaluation: WholeEvaluation) -> Iterator[ChoiceRecord]:
-    """Yields the records of a prompted task without TensorFlow, which takes a second per task."""
+    """Yields a prompted task's records. It avoids TensorFlow, which takes a second per task."""
     for number, row in rendered_rows(task.source, evaluation.split, evaluation.examples):
         for choice, text in enumerate(row["answer_choices"] or ()):
             record = _text_record(number, row, choice, text == row["targets"], row.get("document"))

@@ -1,11 +1,12 @@
-"""Finds the initial checkpoint of `t5_mesh_transformer`, in any format, and exports the model.
+"""Finds the checkpoint that a run reads, in any format, and exports the trained model.
 
     arguments, checkpoint = find(flags)         # --checkpoint, run.init_checkpoint
     export(flags, vocabulary)                   # --export_hf
 
-`--checkpoint` names the weights: training starts from them, and every other mode reads them instead
-of a checkpoint in the model directory. `run.init_checkpoint` may also have any format. A checkpoint
-that is not in Mesh TensorFlow's format is converted once, to `converted/` in the model directory.
+`--checkpoint` names a checkpoint. Training starts from its weights. All other modes read it instead
+of a checkpoint in the model directory. It may have any format, and so may `run.init_checkpoint`. If
+a checkpoint is not in Mesh TensorFlow's format, it is converted once, to `converted/` in the model
+directory.
 """
 
 import contextlib
@@ -30,11 +31,12 @@ def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None
 
     Args:
       flags: the parsed flags.
-      vocabulary: the run's vocabulary or (inputs, targets), to compare with the checkpoint's.
+      vocabulary: the run's vocabulary or (inputs, targets). It is compared with the checkpoint's
+        vocabulary.
 
     Returns:
-      arguments for Mesh TensorFlow's `run`, and the checkpoint that its mode reads. The checkpoint
-      is None if the mode reads one from the model directory.
+      arguments for Mesh TensorFlow's `run`, and the checkpoint that the run's mode reads. It is
+      None if the mode reads a checkpoint in the model directory.
 
     Raises:
       UserError: the checkpoint does not exist, cannot be converted, or has another tokenizer.
@@ -56,10 +58,10 @@ def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None
 
 
 def read_elsewhere(flags: Any) -> bool:
-    """Returns whether another engine, which reads every format, reads the checkpoints.
+    """Returns whether this run leaves reading the checkpoints to another engine.
 
     This is the case if the run only writes a specification for another engine, or if another engine
-    has already decoded the texts to evaluate.
+    has already decoded the texts to evaluate. The other engine reads every format.
     """
     return bool(flags.save_spec or bound("t0.evaluation.decoded"))
 
@@ -68,7 +70,7 @@ def check_export(flags: Any, vocabulary: Any, *, trains: bool) -> None:
     """Checks that the model can be exported at the end of the run.
 
     Raises:
-      UserError: it cannot be exported.
+      UserError: the model cannot be exported.
     """
     if not trains:
         raise UserError(
@@ -88,18 +90,19 @@ def export(flags: Any, vocabulary: Any) -> None:
 
 
 def _initial_checkpoint(flags: Any, vocabulary: Any) -> dict[str, Any]:
-    """Returns the argument of `run` that names the weights from which training starts."""
+    """Returns the argument of `run` that names the initial checkpoint; {} if none is needed."""
     checkpoint = flags.checkpoint or next(filter(None, map(bound, _INITIAL_PARAMETERS)), None)
     if not checkpoint or checkpoint_files.latest(flags.model_dir):
         return {}  # training resumes from its own latest checkpoint
     _check_tokenizer(checkpoint, flags, vocabulary)
     converted = _convert_to_mesh(checkpoint, flags.model_dir, slots=True)
-    # If gin already binds the same value, no argument is needed: the operative config has it.
+    # If gin already binds the same value, no argument is needed, and the operative config has the
+    # value.
     return {} if converted in map(bound, _INITIAL_PARAMETERS) else {"init_checkpoint": converted}
 
 
 def _check_tokenizer(path: str, flags: Any, vocabulary: Any) -> None:
-    """Checks that a Hugging Face folder's own tokenizer gives the ids of the run's vocabulary.
+    """Checks that a Hugging Face folder's tokenizer gives the same ids as the run's vocabulary.
 
     Raises:
       UserError: the ids differ, and --vocab is not set.
@@ -118,18 +121,18 @@ def _check_tokenizer(path: str, flags: Any, vocabulary: Any) -> None:
 
 
 def _foreign_checkpoint_of_run_file() -> str | None:
-    """Returns the run file's CHECKPOINT_PATH; None if it has Mesh TensorFlow's format."""
+    """Returns the CHECKPOINT_PATH in the run file; None if it has Mesh TensorFlow's format."""
     checkpoint = bound("%CHECKPOINT_PATH", evaluate=False)
     if not isinstance(checkpoint, str) or "://" in checkpoint:
         return None
     try:
         return checkpoint if recognise(checkpoint)[0] != "mtf" else None
-    except UserError:  # the run file's own check reports this error
+    except UserError:  # a later check of the run file reports this error
         return None
 
 
 def _read_only_arguments(checkpoint: str) -> dict[str, Any]:
-    """Returns the arguments of `run` that make every mode only read `checkpoint`."""
+    """Returns arguments of `run` with which every mode reads `checkpoint` and no other."""
     dtype = checkpoint_files.weights_dtype(checkpoint)
     if dtype:
         gin.bind_parameter("get_variable_dtype.master_dtype", dtype)

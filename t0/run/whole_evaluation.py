@@ -1,11 +1,11 @@
 """Chooses the tasks of `t0 eval`, and builds the command line of the run that evaluates them.
 
-    names = choose_tasks("t0_eval", "validation")         # a mixture's tasks, or those of a regex
+    names = choose_tasks("t0_eval", "validation")         # tasks of a mixture or of a regex
     words = command_line(described, WholeEvaluation("out", "t5", names))  # of t5_mesh_transformer
     command.run(flags.parse(words), argv)
 
-The evaluation is a run of `runs/eval.gin`. It has that run's checks and results, and it can be
-resumed.
+The evaluation is a run with the gin file `runs/eval.gin`. It has the same checks and results as
+other runs with this file, and it can be resumed.
 """
 
 import dataclasses
@@ -38,22 +38,23 @@ class WholeEvaluation:
       name: the checkpoint's name as the user typed it.
       tasks: the names of the tasks.
       split: the split.
-      lengths: feature -> maximum number of tokens. With None, the lengths are T0's or, for
-        perplexity, those of T5's pretraining. For a model that is not a T5, None means that
-        nothing is truncated and that texts which are too long are errors.
+      lengths: feature -> maximum number of tokens. None means T0's lengths, or the lengths of T5's
+        pretraining for perplexity. For a model that is not a T5, None means that nothing is
+        truncated. In this case, a text that is too long is an error.
       examples: the maximum number of examples per task; None for all.
       batch_tokens: the maximum number of tokens per batch; None for this machine's default.
-      cache_dirs: folders with cached tasks; empty to render and tokenise during evaluation.
-      allow_stale_cache: whether to read caches whose prompts or data have changed.
+      cache_dirs: folders with cached tasks. If empty, tasks are rendered and tokenised during
+        evaluation.
+      allow_stale_cache: whether to read a cache if its prompts or data have changed since.
       modules: the modules that register the tasks.
       data_dirs: folders with datasets.
       activations: the type of activations.
-      shard: the shard of the batches to evaluate.
-      decode_answers: whether to also decode answers to ranked inputs.
-      join: how a decoder-only model reads inputs and choices, one of `transformers_folders.JOINS`;
-        None for the default.
+      shard: the shard to evaluate, if the batches are divided into shards.
+      decode_answers: whether to also decode an answer to each input of ranked tasks.
+      join: the way in which input and choice are joined for a decoder-only model, a name in
+        `transformers_folders.JOINS`; None for the default.
       engine: "tensorflow" or "torch".
-      device: the device of the engine "torch", "auto", "cuda" or "cpu".
+      device: the device of the engine "torch": "auto", "cuda" or "cpu".
     """
 
     output: str
@@ -76,13 +77,13 @@ class WholeEvaluation:
 
 
 def choose_tasks(expression: str, split: str) -> list[str]:
-    """Returns the names of the tasks of a mixture, or those that match a regular expression.
+    """Returns the names of a mixture's tasks, or of the tasks that match a regular expression.
 
     If a plain task and its rank-evaluation form both match, only the rank-evaluation form is
     returned, because T0 is evaluated by ranking.
 
     Raises:
-      UserError: no task matches, or none of them has the split.
+      UserError: no task matches, or no task that matches has the split.
     """
     mixtures = {*seqio.MixtureRegistry.names()}
     registered = [*seqio.TaskRegistry.names()]
@@ -119,7 +120,7 @@ def drop_absent(names: Sequence[str], split: str, *, skip: bool) -> list[str]:
     Args:
       names: the tasks.
       split: their split.
-      skip: whether to skip tasks without data instead of raising an error.
+      skip: whether to skip tasks without data. If False, such a task raises an error.
 
     Raises:
       UserError: data is missing and `skip` is False, or no task has data.
@@ -157,7 +158,7 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
         "t0.evaluation.device": evaluation.device,
     }
     activations = evaluation.activations
-    if evaluation.engine == "torch":  # which TensorFlow's choice for this machine may not fit
+    if evaluation.engine == "torch":  # the choice for TensorFlow may not fit PyTorch
         activations = torch_evaluation.activation_type(activations, evaluation.device)
     words = [
         "t0 eval",
@@ -179,7 +180,7 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
 
 
 def choose_batch_size(engine: str, device: str, tokens: int, most: int | None = None) -> int:
-    """Returns the number of sequences per batch, a multiple of the number of GPUs in use.
+    """Returns the number of sequences per batch, which is a multiple of the number of used GPUs.
 
     Args:
       engine: "tensorflow" or "torch".

@@ -9,7 +9,7 @@ loop            trains with Mesh TensorFlow in one session
 stepping        the training loop that both engines share: steps, evaluation, checkpoints
 estimator       trains on a TPU with TensorFlow's estimator
 graph           builds the training step in TensorFlow: model, gradients, optimizer
-losses          cross entropy and z-loss in float32, and the sums that are recorded
+losses          cross entropy and z-loss in float32, and the sums over a batch that runs record
 randomness      random numbers that depend only on seed and step
 optimizers      AdamW, momentum SGD and others; applies the updates of any optimizer
 adafactor       Mesh TensorFlow's Adafactor in fewer passes over the weights
@@ -25,7 +25,7 @@ recorder        writes progress lines, metrics.jsonl and TensorBoard event files
 start_report    the lines printed at the start of a run: its size, memory and data
 export          writes the last checkpoint as a Hugging Face folder
 
-Importing this package imports none of its modules. The modules shared with other engines do not
-import TensorFlow: metric_values, model_directory, recorder, resume_file, schedules, start_report,
-stepping and stopping.
+Importing this package imports none of its modules. Eight modules are shared with other engines and
+do not import TensorFlow: metric_values, model_directory, recorder, resume_file, schedules,
+start_report, stepping and stopping.
 """

@@ -6,13 +6,14 @@
         )
 
 Adafactor is the optimizer of Shazeer and Stern (2018). In Mesh TensorFlow it is a chain of
-operations, and each one reads or writes a tensor as large as the weights. In this module, XLA
+operations, each of which reads or writes a tensor as large as the weights. In this module, XLA
 compiles the step of a large matrix into four passes over its gradient. The gradient of an embedding
 stays sparse. It has only the rows of tokens that occur in the batch, because the update of all
 other rows is zero.
 
-Legend: [a, b] the weights; n the number of rows that have a gradient; vr the second moments
-averaged over the larger dimension, and vc those averaged over the smaller dimension.
+Legend: [a, b] is the shape of the weights, and n the number of rows that have a gradient. vr are
+the second moments averaged over the larger dimension, and vc are the second moments averaged over
+the smaller dimension.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ _SPARSE = 4
 
 
 def covers(optimizer: Any, variable: mtf.Variable, mesh_impl: Any) -> bool:
-    """Returns whether `apply` updates a variable in the same way as the optimizer itself."""
+    """Returns whether `apply` can update a variable exactly as the optimizer itself would."""
     return (
         isinstance(optimizer, optimize.AdafactorOptimizer)
         and _is_unsplit(variable.shape, mesh_impl)
@@ -47,10 +48,11 @@ def apply(
       optimizer: Mesh TensorFlow's `AdafactorOptimizer`.
       gradient: the gradient, with the variable's shape.
       variable: the variable to update.
-      mesh_impl: the mesh.
+      mesh_impl: the mesh on which the graph is lowered.
 
     Returns:
-      the assignments, then the sums of squares of the gradient and of the variable, both scalar.
+      the assignments; the gradient's sum of squares, a scalar; the variable's sum of squares, a
+      scalar.
     """
     rule, dims = _rule(optimizer, variable), variable.shape.dims
     names = ("_slot_vr", "_slot_vc") if rule.axes else ("_slot_v",)
@@ -72,17 +74,17 @@ def apply(
 
 
 class _AdafactorStep(mtf.Operation):
-    """Assigns a variable and its slots.
+    """The operation that assigns new values to a variable and its slots.
 
-    The outputs are the sums of squares of the gradient and of the variable.
+    The outputs are the gradient's sum of squares and the variable's sum of squares.
 
     Args:
       rule: the hyperparameters of the variable's steps.
       rates: the learning rate and the decay of this step.
       assigned: the variable and its second moments.
       gradient: the gradient.
-      looked_up: the gradient in sparse form, as pairs (gradient of rows, ids), which is read
-        instead of `gradient`; [] for weights without a sparse gradient.
+      looked_up: the gradient in sparse form, as pairs (gradient of rows, ids). It is read instead
+        of `gradient`. [] for weights without a sparse gradient.
     """
 
     def __init__(
@@ -128,17 +130,18 @@ def _is_unsplit(shape: mtf.Shape, mesh_impl: Any) -> bool:
 
 
 def _find_lookups(gradient: mtf.Tensor, mesh_impl: Any) -> list[tuple[mtf.Tensor, mtf.Tensor]]:
-    """Returns (gradient of the rows, ids) of each embedding lookup; [] for other weights."""
+    """Returns (gradient of the rows, their ids) for each embedding lookup; [] for other weights."""
     lookups = looked_up_rows(gradient) or []
     few = _SPARSE * sum(ids.shape.size for _, ids in lookups) <= gradient.shape.dims[0].size
     return lookups if few and all(_is_unsplit(ids.shape, mesh_impl) for _, ids in lookups) else []
 
 
 def _distinct_rows(pairs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums the gradients of equal ids.
+    """Sums the gradients of rows that have the same id.
 
     Args:
-      pairs: dy [..., b] and ids [...] of the first lookup, then those of the next one, and so on.
+      pairs: the gradient [..., b] and the ids [...] of the first lookup, then the gradient and the
+        ids of the next lookup, and so on.
 
     Returns:
       the sums [n, b], and the distinct ids [n] to which they belong.
@@ -146,7 +149,7 @@ def _distinct_rows(pairs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     ids = [tf.reshape(x, [-1]) for x in pairs[1::2]]
     distinct, positions = tf.unique(tf.concat(ids, 0))
     positions = tf.split(positions, [int(x.shape[0]) for x in ids])
-    # Sum in float32 and separately for each lookup, as the dense gradient is summed.
+    # Sum in float32 and separately for each lookup, as in the sum that makes a dense gradient.
     sums = [
         tf.math.unsorted_segment_sum(
             tf.cast(tf.reshape(dy, [-1, dy.shape[-1]]), tf.float32), position, tf.size(distinct)
@@ -160,10 +163,11 @@ class StepRule(NamedTuple):
     """The hyperparameters of a variable's steps.
 
     Attributes:
-      axes: the axes over which vr and vc are averaged; None for an unfactored variable.
-      clip: the largest root mean square of the update, or None.
+      axes: the axis over which vr is averaged, then the axis over which vc is averaged; None if the
+        second moments are not factored.
+      clip: the largest root mean square of the update; None for no limit.
       epsilon1: the number that is added to squared gradients.
-      epsilon2: the minimum of the scale by which a relative update is multiplied.
+      epsilon2: the minimum of the factor by which a relative update is multiplied.
       scaled: whether the update is relative to the parameter's root mean square.
     """
 
@@ -207,13 +211,14 @@ def step(
       rule: the hyperparameters of the variable's steps.
       rate: scalar, the learning rate of this step.
       decay: scalar, the decay of the second moments at this step.
-      gradient: the gradient, [a, b] or [a]; only its nonzero rows, [n, b], if `ids` is given.
+      gradient: the gradient, [a, b] or [a]. If `ids` is set: only its nonzero rows, [n, b].
       weights: the weights, [a, b] or [a].
-      old: the second moments before the step: vr and vc, or v if they are not factored.
-      ids: int [n], the distinct numbers of the rows in `gradient`; None if it has all rows.
+      old: the second moments before the step. They are vr and vc, or a single v if not factored.
+      ids: int [n], the row numbers of the rows in `gradient`, each once; None if it has all rows.
 
     Returns:
-      the sums of squares of the gradient and of the weights; the new weights and second moments.
+      a pair. The first element is (the gradient's sum of squares, the weights' sum of squares). The
+      second element is (the new weights, the new second moments).
     """
     if rule.axes is None:
         return _unfactored(gradient, weights, *old, rate, decay, rule)
@@ -266,7 +271,7 @@ def _factored_rows(
     rule: StepRule,
     ids: tf.Tensor,
 ) -> StepResult:
-    """Computes a step from the nonzero rows of the gradient. The other rows stay unchanged."""
+    """Computes a step from the gradient's nonzero rows. Weights in other rows do not change."""
     g = tf.cast(gradient, tf.float32)
     square = tf.square(g)
     by_row = tf.scatter_nd(ids[:, None], tf.reduce_sum(square, 1), [int(weights.shape[0])])
@@ -314,8 +319,8 @@ def _update(
     weights: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the update, with the shape of `g` [n, b], and the weights' sum of squares."""
-    # The sum for `rms` equals the sum of squares of g * rows * columns, but is computed without
-    # building that product.
+    # `rms` is the root mean square of g * rows * columns. It is computed without building this
+    # product.
     weighed = row_sum(tf.square(g) * tf.square(columns))
     weight_square, size = _sum_of_squares(weights), _size(weights)
     rms = tf.sqrt(tf.reduce_sum(weighed * tf.square(rows)) / size)
@@ -324,7 +329,7 @@ def _update(
 
 
 def _scale(rule: StepRule, rate: tf.Tensor, mean_square: tf.Tensor, rms: tf.Tensor) -> tf.Tensor:
-    """Returns the factor that scales an update whose root mean square is `rms`."""
+    """Returns the factor (rate, scale, clipping) for an update with root mean square `rms`."""
     if rule.scaled:
         rate *= tf.maximum(tf.sqrt(mean_square), rule.epsilon2)
     return rate if rule.clip is None else rate / tf.maximum(1.0, rms / rule.clip)

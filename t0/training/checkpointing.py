@@ -6,17 +6,18 @@
     save_configuration("/models/tiny")
 
 The checkpoint of step 100 consists of Mesh TensorFlow's files `model.ckpt-100.index` and
-`.data-...`, and of `model.ckpt-100.resume.npz`. The latter holds the position in the data, the
-seed, and the low halves of weights that are wider in memory than in the checkpoint.
+`.data-...`, and of `model.ckpt-100.resume.npz`. The `.resume.npz` file holds the position in the
+data and the seed. If weights have more bits in memory than in the checkpoint, it also holds the
+missing bits.
 
 `Checkpoints.save` writes all files into a temporary folder and renames them when they are complete.
 The index comes last, because a checkpoint without an index does not count. Then `save` writes the
 file `checkpoint`, which names the latest checkpoint. In a bucket, files are uploaded in the same
-order, and each one's size and checksum are verified after the upload.
+order. After the upload of each file, its size and checksum are verified.
 
 `configuration.json` in the same folder holds gin's values as text. If a run is started again with
-other values, that is an error, which lists the differences. A few parameters may differ between two
-starts of the same run.
+other values, an error lists the differences. A few parameters may differ between two starts of the
+same run.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ _SAVING = ".saving-"
 BYTES_AT_ONCE = 2**28
 WRITE_ERRORS = (OSError, tf.errors.OpError, publishing.OutputError)
 
-# Registers the class with gin here, because the class itself must not depend on gin.
+# The class is registered here, because the module that defines it must not depend on gin.
 Keep = gin.external_configurable(
     model_directory.Keep, "keep_checkpoints", module="t0", denylist=["last"]
 )
@@ -56,16 +57,16 @@ def steps_done(model_dir: str) -> int:
 
 
 def repair_latest_checkpoint_file(model_dir: str) -> list[str]:
-    """Rewrites the file `checkpoint` if the checkpoint that it names is incomplete.
+    """Rewrites the file `checkpoint` if it names an incomplete checkpoint.
 
-    The file can be wrong if a run was killed before it wrote the file. After the repair, the run
-    resumes by itself, and other tools that read the file find the same checkpoint.
+    This happens if a run was killed before it wrote the file. After the repair, the run and all
+    other tools find the latest complete checkpoint.
 
     Returns:
-      one line that reports the change; [] if the file was not changed.
+      a list with one line that reports the change; [] if the file was not changed.
 
     Raises:
-      UserError: if there are checkpoints, but none is complete.
+      UserError: if there are checkpoints, but all of them are incomplete.
     """
     if checkpoint_files.named(model_dir):
         return []
@@ -79,7 +80,7 @@ def repair_latest_checkpoint_file(model_dir: str) -> list[str]:
 
 
 def is_finished(model_dir: str, train_steps: int) -> bool:
-    """Returns whether the run has reached its last step, and prints a line if it has."""
+    """Returns whether the run has reached its last step. If it has, prints a line."""
     done = steps_done(model_dir)
     if done >= train_steps:
         say(finished_line(model_dir, done, train_steps))
@@ -111,8 +112,8 @@ class Checkpoints:
                 name: tf.reduce_all(tf.math.is_finite(tf.cast(weight, tf.float32)))
                 for name, weight in weights.items()
             }
-        # The steps of the checkpoints that this run wrote, in this start or an earlier one. Only
-        # these are deleted.
+        # The steps of the checkpoints that this run wrote, in this start or in an earlier start.
+        # The run deletes no other checkpoints.
         self._written_steps: list[int] = []
 
     def save(self, step: int, resume: Mapping[str, Any], best: int | None = None) -> str:
@@ -127,7 +128,7 @@ class Checkpoints:
           the path of the checkpoint.
 
         Raises:
-          UserError: if it cannot be written. Earlier checkpoints stay unchanged.
+          UserError: if the checkpoint cannot be written. Earlier checkpoints stay unchanged.
         """
         path = checkpoint_files.checkpoint_path(self._model_dir, step)
         folder = os.path.join(self._model_dir, f"{_SAVING}{step}")  # noqa: PTH118
@@ -143,7 +144,7 @@ class Checkpoints:
             paths.make_folder(folder)
             prefix = os.path.join(folder, os.path.basename(path))  # noqa: PTH118,PTH119
             self._session.run(self._graph.to_masters)
-            with self._graph.graph.as_default():  # otherwise the saver finds eager mode
+            with self._graph.graph.as_default():  # otherwise the saver sees eager mode
                 self._saver.save(self._session, prefix, write_meta_graph=False, write_state=False)
             written_steps = sorted({*self._written_steps, step})
             self.write_resume(prefix, {**resume, "own": written_steps})
@@ -162,11 +163,11 @@ class Checkpoints:
     def restore(self, checkpoint: str) -> dict[str, Any] | None:
         """Restores a checkpoint of this run exactly, and returns its resume state.
 
-        The resume state is the one that was passed to `save`. It is None if the checkpoint has
-        none, like the checkpoints of Mesh TensorFlow's own loop.
+        The result is the resume state that was passed to `save`. It is None if the checkpoint has
+        no resume state, like the checkpoints of Mesh TensorFlow's own loop.
 
         Raises:
-          UserError: if a variable is missing, or has another shape or type.
+          UserError: if a variable is missing in the checkpoint, or has another shape or type there.
         """
         checkpoint_files.check_variables(
             checkpoint, checkpoint_files.read_graph(self._variables.values())
@@ -185,7 +186,7 @@ class Checkpoints:
         return resume
 
     def assign(self, name: str, value: np.ndarray) -> None:
-        """Sets the variable called `name` to `value`."""
+        """Sets the variable with the name `name` to `value`."""
         variable = self._variables[name]
         kind = variable.dtype.base_dtype.as_numpy_dtype
         initial = variable.initializer.inputs[1]
@@ -193,7 +194,7 @@ class Checkpoints:
 
     @property
     def variables(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Maps the names of checkpointed variables to (shape, type)."""
+        """Returns name -> (shape, type), for the variables in checkpoints."""
         return checkpoint_files.read_graph(self._variables.values())
 
     def _delete(self, best: int | None) -> None:
@@ -203,11 +204,11 @@ class Checkpoints:
         self._written_steps = stay
 
     def write_resume(self, prefix: str, resume: Mapping[str, Any]) -> None:
-        """Writes the resume file of the checkpoint `prefix`, with the weights' low halves."""
+        """Writes the resume file of the checkpoint `prefix`, with the weights' missing bits."""
         resume_file.write(prefix, resume, self.low_halves())
 
     def low_halves(self) -> dict[str, np.ndarray]:
-        """Returns those bits of the weights that the checkpoint's narrower types do not hold."""
+        """Returns the bits of the weights that the checkpoint's narrower types cannot store."""
         halves = {}
         for group in self._slices_together():
             values = self._session.run([variable for _, _, variable in group])
@@ -233,11 +234,11 @@ class Checkpoints:
             return resume_file.record_in(content)
 
     def _slices_together(self) -> Iterator[list[tuple[tf.Variable, str, tf.Variable]]]:
-        """Yields (master, key in the resume file, slice) in groups of at most `BYTES_AT_ONCE`.
+        """Yields groups of (master, key in the resume file, slice), each at most `BYTES_AT_ONCE`.
 
-        Each group is read in one call. For each new set of fetches, TensorFlow prunes the whole
-        graph, which takes longer than reading a small variable. But if all slices were read in one
-        call, memory would hold a second copy of the weights.
+        Each group is read in one call. One call per variable would be slow, because TensorFlow
+        prunes the whole graph for each new set of fetches. One call for all slices would need
+        memory for a second copy of the weights.
         """
         group, size = [], 0
         for name, slices in self._graph.slices.items():
@@ -253,7 +254,7 @@ class Checkpoints:
 
 
 def _publish(folder: str, model_dir: str) -> None:
-    """Moves a finished checkpoint's files into place: the resume state first, the index last."""
+    """Moves the files of a finished checkpoint into `model_dir`, resume state first, index last."""
     names = sorted(
         paths.list_names(folder),
         key=lambda name: (name.endswith(".index"), not name.endswith(".resume.npz")),
@@ -271,7 +272,7 @@ def _publish(folder: str, model_dir: str) -> None:
 
 
 def _upload(pairs: Sequence[Sequence[str]]) -> None:
-    """Uploads a checkpoint's files in order, and verifies each one before the next.
+    """Uploads a checkpoint's files in order. Each file is verified before the next upload.
 
     Raises:
       OSError: if an uploaded file has another size or checksum.
@@ -283,17 +284,17 @@ def _upload(pairs: Sequence[Sequence[str]]) -> None:
 
 
 def _tidy_bucket(model_dir: str, step: int) -> None:
-    """Removes files of a run that was killed during an upload or while saving this step."""
+    """Removes incomplete checkpoints that killed runs left in a bucket, and the index of `step`."""
     names = paths.list_names(model_dir)
     whole = {name.removesuffix(".index") for name in names if name.endswith(".index")}
-    # Only this project's checkpoints have a resume state. Other files without an index are left
-    # untouched.
+    # Only this project's checkpoints have a resume state. Other incomplete checkpoints are kept,
+    # because other programs may be writing them.
     ours = {name.removesuffix(".resume.npz") for name in names if name.endswith(".resume.npz")}
     again = os.path.basename(checkpoint_files.checkpoint_path(model_dir, step))  # noqa: PTH119
     for name in names:
         prefix = re.sub(r"\.(index|resume\.npz|data-\d{5}-of-\d{5})$", "", name)
         unfinished = prefix in ours - whole or name == f"{again}.index"
-        if unfinished or name.startswith(_SAVING):  # older versions wrote such folders
+        if unfinished or name.startswith(_SAVING):  # folders of older versions
             paths.remove(os.path.join(model_dir, name))  # noqa: PTH118
 
 
@@ -308,13 +309,14 @@ def _name_latest(model_dir: str, step: int) -> None:
 
 
 def _remove_checkpoint(path: str) -> None:
-    """Removes the files of a checkpoint that the retention rule does not keep.
+    """Removes the files of a checkpoint that is not retained.
 
     Raises:
       UserError: if a file cannot be removed.
     """
     try:
-        # Remove the index first: without it, the remaining files do not count as a checkpoint.
+        # Remove the index first. Without an index, the remaining files do not count as a
+        # checkpoint.
         for file in sorted(tf.io.gfile.glob(path + ".*"), key=lambda n: not n.endswith(".index")):
             tf.io.gfile.remove(file)
     except WRITE_ERRORS as error:
@@ -359,7 +361,7 @@ def _last_checkpoint(model_dir: str) -> str:
     """Returns a sentence that names the last checkpoint and says how to continue."""
     try:
         steps = checkpoint_files.steps(model_dir)
-    except WRITE_ERRORS:  # the problem that prevented writing may also prevent reading
+    except WRITE_ERRORS:  # whatever prevented writing may also prevent reading
         return f"{model_dir} cannot be read either; fix this, and start the same command again"
     last = checkpoint_files.checkpoint_path(model_dir, steps[-1]) if steps else None
     status = f"The last checkpoint, {last}, is intact" if last else "There is no checkpoint yet"
@@ -368,7 +370,7 @@ def _last_checkpoint(model_dir: str) -> str:
 
 @contextlib.contextmanager
 def explain_full_disk(model_dir: str) -> Iterator[None]:
-    """Turns write errors on a full disk into a UserError; other errors pass unchanged."""
+    """Turns the write errors of a full disk into a UserError. Other errors pass unchanged."""
     try:
         yield
     except WRITE_ERRORS as error:
@@ -378,9 +380,9 @@ def explain_full_disk(model_dir: str) -> Iterator[None]:
 
 
 def configuration() -> dict[str, str]:
-    """Returns the parameters that gin passed to its functions: name -> value as text.
+    """Returns name -> value as text, for all parameters that functions have read from gin so far.
 
-    Credentials are masked, so they may differ between two starts.
+    Credentials are masked. So they may differ between two starts of a run.
     """
     values: dict[str, str] = {}
     text = gin.operative_config_str(max_line_length=1_000_000)
@@ -392,21 +394,21 @@ def configuration() -> dict[str, str]:
 
 
 def save_configuration(model_dir: str) -> None:
-    """Writes the configuration and gin's operative config."""
+    """Writes `configuration.json` and gin's operative config into the model directory."""
     path = os.path.join(model_dir, model_directory.CONFIGURATION_FILE)  # noqa: PTH118
     publishing.write_whole(path, model_directory.configuration_text(configuration()))
     save_operative_config(model_dir)
 
 
 def save_prompts(model_dir: str, mixture: str | None, lengths: Mapping[str, int]) -> None:
-    """Writes the prompts of a mixture's tasks with their vocabulary, if it has prompted tasks."""
+    """Writes the prompts and the vocabulary of a mixture's prompted tasks, if it has any."""
     prompts = prompts_of_mixture(mixture, lengths)
     if prompts:
         model_directory.save_prompts(model_dir, prompts.to_json(), prompts.vocabulary)
 
 
 def save_operative_config(model_dir: str) -> None:
-    """Writes gin's operative config in two files, with credentials masked.
+    """Writes gin's operative config to two files, with credentials masked.
 
     See `t0.config.operative` for the files.
     """

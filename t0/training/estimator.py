@@ -1,10 +1,10 @@
 """Trains on a TPU with TensorFlow's estimator, called by Mesh TensorFlow's `run`.
 
-`run` calls `train_model` (`run.train_model_fn`). The model, its gradients and its checkpoints are
-Mesh TensorFlow's. This module adds:
+`run` calls `train_model`, which gin binds to `run.train_model_fn`. Mesh TensorFlow provides the
+model, its gradients and its checkpoints. This module adds:
 
 - checks before the first step
-- the batches of the run's stream, from the step of the checkpoint on (`t0.feeding.batch_stream`)
+- the batches of the run's stream that follow the checkpoint (`t0.feeding.batch_stream`)
 - progress lines, and `metrics.jsonl` in the model directory
 - an error if the loss is not finite
 - a clean stop with a checkpoint at SIGTERM, Ctrl-C and the time limit
@@ -36,8 +36,8 @@ from t0.training.recorder import Recorder, default_interval
 from t0.training.start_report import RunSize, first_line
 from t0.training.stopping import TimeLimit, exit_by_signal, watched_signals
 
-# The file in the model directory that holds the training seconds of all starts, up to the last
-# checkpoint.
+# The file in the model directory that holds the training time in seconds, added up over all starts,
+# until the last checkpoint.
 SECONDS_FILE = "training_seconds.json"
 
 
@@ -54,20 +54,21 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     seen_data_init_step: int = 0,
     checkpoint_input_pipeline: bool = False,
 ) -> None:
-    """Trains with TensorFlow's estimator. Mesh TensorFlow's `run` passes these arguments.
+    """Trains with TensorFlow's estimator. Mesh TensorFlow's `run` passes the arguments.
 
     Args:
       estimator: Mesh TensorFlow's TPUEstimator.
-      vocabulary: passed to `train_dataset_fn`.
-      sequence_length: feature -> its packed length in tokens.
+      vocabulary: the vocabulary that is passed to `train_dataset_fn`.
+      sequence_length: feature -> the length of a packed sequence in tokens.
       batch_size: the number of sequences of the global batch.
-      train_dataset_fn: a function that returns a dataset of packed or padded examples, which is
-        repeated.
+      train_dataset_fn: a function that returns a dataset of packed or padded examples. Training
+        repeats this dataset.
       train_steps: the step to stop at, counted from the start of pretraining.
-      ensemble_inputs: the number of models of an ensemble that each have their own inputs, or None.
-      dataset_split: passed to `train_dataset_fn`.
+      ensemble_inputs: the number of models of an ensemble in which each model has its own inputs,
+        or None.
+      dataset_split: the split that is passed to `train_dataset_fn`.
       skip_seen_data: whether a restarted run skips the batches that it has already read.
-      seen_data_init_step: the step from which the batches to skip are counted.
+      seen_data_init_step: the step from which the skipped batches are counted.
       checkpoint_input_pipeline: whether checkpoints hold the state of TensorFlow's iterator.
 
     Raises:
@@ -125,7 +126,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
 
 @gin.configurable("stream", module="t0")
 def configured_stream(folder: str | None = None) -> str | None:
-    """Returns the folder of the run's stream; None for MODEL_DIR/stream (gin: `stream.folder`)."""
+    """Returns gin's value of `stream.folder`, the stream's folder; None for MODEL_DIR/stream."""
     return folder
 
 
@@ -134,10 +135,10 @@ def _stream_folder(model_dir: str) -> str:
 
 
 class _DataHook(tf.estimator.SessionRunHook):
-    """Records the data of the run when training begins, and prints what a restart does.
+    """Records the run's data when training begins, and prints how a restart would continue.
 
-    With a stream, the model directory gets the stream's manifest. Without one, its manifest is
-    removed, because the batches of the run are not recorded any more.
+    If the run reads a stream, the stream's manifest is written into the model directory. If not,
+    the model directory's manifest is removed, because it would not describe the batches any more.
     """
 
     def __init__(self, model_dir: str, stream: Stream | None) -> None:
@@ -193,8 +194,8 @@ class RecorderHook(tf.estimator.SessionRunHook):
       total_steps: the run's last step.
       sequences: the number of sequences of a global batch.
       sequence_length: feature -> its length in tokens.
-      interval: the number of steps between two progress lines; None for a hundredth of the run, at
-        most 100. The first and the last step always have a line.
+      interval: the number of steps between two progress lines. None means a hundredth of the run,
+        but at most 100 steps. The first and the last step always have a line.
     """
 
     def __init__(
@@ -233,7 +234,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
         self._step = tf.train.get_global_step()
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Prints the step at which this start begins, which is 0 or the step of a checkpoint."""
+        """Prints the step at which this start of the run begins: 0 or the step of a checkpoint."""
         del coord
         start = self.last_step = int(session.run(self._step))
         self._interval = self._interval or default_interval(self.total_steps - start)
@@ -243,24 +244,24 @@ class RecorderHook(tf.estimator.SessionRunHook):
             total=self.total_steps,
             tokens=self._size.tokens,
             start=start,
-            events=False,  # the estimator writes its own
+            events=False,  # the estimator writes its own event files
             every_line=self._every_line,
         )
 
     def before_run(self, run_context: Any) -> tf.estimator.SessionRunArgs:
-        """Returns the tensors to fetch in the same call as the step."""
+        """Returns the tensors to fetch together with the training step."""
         del run_context
         return tf.estimator.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Prints and records the fetched numbers.
+        """Prints and records the numbers that `before_run` requested.
 
         Raises:
           UserError: if the loss is not finite.
         """
         values = {name: value.item() for name, value in run_values.results.items()}
         # The global step is read after the training step. If both were fetched in one call, the
-        # value could be from before or after the increment.
+        # value could be from before or from after the increment.
         step, before = int(run_context.session.run(self._step)), self.last_step
         self.last_step = step
         if not math.isfinite(values["loss"]):
@@ -290,7 +291,7 @@ def _summarised(tag: str) -> tf.Tensor | None:
 
 
 class _ConfigHook(tf.estimator.SessionRunHook):
-    """Replaces the operative config that Mesh TensorFlow's hook wrote with our two files."""
+    """Writes our two operative config files instead of the one from Mesh TensorFlow's hook."""
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir: str | None = model_dir
@@ -307,16 +308,16 @@ class _ConfigHook(tf.estimator.SessionRunHook):
 
 
 class _StopHook(tf.estimator.SessionRunHook):
-    """Stops training after a device call if a signal has arrived or the time limit is near.
+    """Stops training after a call of the TPU if a signal has arrived or the time limit is near.
 
     The estimator saves a checkpoint when a hook stops training.
 
     Args:
       limit: the time limit of the run.
-      received_signal: a function that returns the signal that has arrived, or None.
+      received_signal: a function that returns the signal that has arrived; None if there is none.
 
     Attributes:
-      signalled: the signal that stopped training, or None.
+      signalled: the signal that stopped training; None if no signal did.
       over: whether the time limit stopped training.
     """
 

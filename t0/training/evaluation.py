@@ -3,17 +3,18 @@
     evaluation = Evaluation(spec, data, options, graph=graph, session=session)
     evaluation.measure(500, last=False)     # {"validation_loss": 2.31, "eval/accuracy": 41.0, ...}
 
-Both evaluations use the weights in the training session, without dropout, and the same examples
-each time. The held-out loss has the fields of a training step, with the prefix `validation_`, and
-`validation_perplexity`, which is e to the power of the nats per target token.
+There are two evaluations: the held-out loss and the task metrics. Both use the weights in the
+training session without dropout. Both use the same examples every time. The held-out loss has the
+same fields as a training step, with the prefix `validation_`. A further field is
+`validation_perplexity`, e to the power of the nats per target token.
 
     tasks = read_tasks("t0_train", "validation", lengths, examples=64, use_cached=True)
     task_fields(tasks, ModelInTraining(spec, graph, session))
     # {"eval/sciq_Multiple_Choice/accuracy": 41.2, ..., "eval/accuracy": 38.0}
 
 The fields of task metrics have T5's names: `eval/<task>/<metric>`, and `eval/<metric>` for the mean
-over all tasks that have the metric. The examples are the first ones of a split. They are read once
-and kept in memory. An example of rank evaluation includes all of its choices. As in SeqIO's
+over all tasks that have the metric. The evaluation reads the first examples of a split once, and
+keeps them in memory. An example of rank evaluation includes all of its choices. As in SeqIO's
 evaluation, prediction metrics read decoded and postprocessed text, and score metrics read
 log-likelihoods.
 
@@ -41,7 +42,7 @@ from t0.training.metric_values import MetricValues, check_names
 from t0.training.recorder import PREFIX, step_fields
 from t0.training.stepping import LoopOptions
 
-# A lowered program: its placeholders by name, and its result.
+# A lowered program: (name -> placeholder, tensor of the result).
 _Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]
 
 
@@ -73,7 +74,7 @@ class ModelInTraining:
         self._lowered: dict[str, _Lowered] = {}
 
     def decode(self, inputs: np.ndarray) -> np.ndarray:
-        """Returns the ids decoded from `inputs`. Ids after an EOS are meaningless."""
+        """Returns the ids decoded from `inputs`. Ignore the ids after an EOS."""
         return self._run("decode", _decode, {"inputs": inputs})
 
     def score(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -153,10 +154,10 @@ class TaskMetrics:
 
     Attributes:
       mixture_or_task_name: the mixture or task to evaluate; None for the training mixture.
-      split: the split to evaluate on. Tasks that do not have it are skipped.
+      split: the split to evaluate on. Tasks without this split are skipped.
       examples: the number of examples of each task, from the start of the split. In rank
         evaluation, this is a number of records, and each choice is one record.
-      use_cached: whether to read the tasks' caches; None to do the same as the training data.
+      use_cached: whether to read the tasks' caches; None for the same setting as the training data.
     """
 
     mixture_or_task_name: str | None = None
@@ -178,7 +179,7 @@ class TaskExamples:
       rows: the examples of the task's dataset.
       inputs: int32 [N, L], truncated or padded.
       targets: int32 [N, T], truncated or padded.
-      postprocessed_targets: the postprocessed targets, which the metrics read.
+      postprocessed_targets: the targets after postprocessing, which the metrics read.
     """
 
     task: seqio.Task
@@ -196,10 +197,10 @@ def read_tasks(
     examples: int,
     use_cached: bool,
 ) -> list[TaskExamples]:
-    """Reads the first examples of those tasks of a mixture that have metrics and the split.
+    """Reads the first examples of a mixture's tasks; skips tasks without metrics or the split.
 
     Raises:
-      UserError: if the mixture is unknown, or if it has no such task.
+      UserError: if the mixture is unknown, or if all of its tasks are skipped.
     """
     mixture = known_mixture(mixture_or_task_name)
     tasks = [task for task in seqio.get_subtasks(mixture) if split in task.splits]
@@ -236,7 +237,7 @@ def _read(
 
 
 def _first(rows: Iterable[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
-    """Yields the first `count` rows, and then the remaining choices of the last row's example."""
+    """Yields the first `count` rows, then the other choices of the example in the last row."""
     rows = iter(rows)
     last = None
     for last in itertools.islice(rows, count):
@@ -334,7 +335,7 @@ class Evaluation:
             self._model = ModelInTraining(spec, graph, session)
 
     def describe(self) -> list[str]:
-        """Returns the lines about evaluation that the run prints at its start."""
+        """Returns the lines that describe the evaluations at the start of a run."""
         if not self._tasks:
             return []
         examples = sum(len(task.rows) for task in self._tasks)
@@ -344,7 +345,7 @@ class Evaluation:
         ]
 
     def measure(self, step: int, *, last: bool) -> dict[str, float]:
-        """Runs the evaluations that are due, or all at the last step, and returns their fields."""
+        """Runs the evaluations that are due (all of them if `last`), and returns their fields."""
         fields = {}
         if _due(self._options.validate_every_steps, step, last):
             fields |= self._loss()
@@ -353,7 +354,7 @@ class Evaluation:
         return fields
 
     def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether `fields` has results of every kind of evaluation that the run does."""
+        """Returns whether `fields` has results of each kind of evaluation that the run performs."""
         loss = not self._options.validate_every_steps or "validation_loss" in fields
         tasks = any(name.startswith(PREFIX) for name in fields)
         return loss and (tasks or not self._options.evaluate_every_steps)

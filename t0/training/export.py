@@ -1,9 +1,9 @@
 """Writes the last checkpoint of a run as a Hugging Face folder (`--export_hf`).
 
     check("/models/tiny_hf", vocabulary=vocabulary)      # before training
-    export("/models/tiny_hf", model_dir="/models/tiny", vocabulary=vocabulary)     # after it
+    export("/models/tiny_hf", model_dir="/models/tiny", vocabulary=vocabulary)     # after training
 
-Gin configures the model, in the same way as for Mesh TensorFlow's `run`.
+The model is the one that gin configures for Mesh TensorFlow's `run`.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ from t0.mesh.costs import model_shape
 
 
 def check(folder: str, *, vocabulary: Any) -> None:
-    """Checks before training that the export can be written afterwards.
+    """Checks, before training starts, that the trained model can be exported.
 
     Args:
       folder: the folder to write, which must not exist.
       vocabulary: one vocabulary, or (inputs, targets).
 
     Raises:
-      UserError: if the folder exists, its disk is too small, or the model is not a T5.
+      UserError: if the folder exists, if its disk is too small, or if the model is not a T5.
     """
     check_destination(any_path(folder), _model_bytes(vocabulary))
     operative_config.check_epsilon(bound(operative_config.EPSILON), "--export_hf: the run")
@@ -53,7 +53,7 @@ def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
       vocabulary: one vocabulary, or (inputs, targets).
 
     Raises:
-      UserError: if there is no checkpoint, or it cannot be converted.
+      UserError: if there is no checkpoint, or if the checkpoint cannot be converted.
     """
     checkpoint = checkpoint_files.latest(model_dir)
     if checkpoint is None:
@@ -88,7 +88,7 @@ def _model_bytes(vocabulary: Any) -> int:
 
 @contextlib.contextmanager
 def _tokenizer(vocabulary: Any) -> Iterator[Path | None]:
-    """Yields the vocabulary's SentencePiece model as a local file, or None if there is none."""
+    """Yields a local file with the vocabulary's SentencePiece model; None if it has no model."""
     path = getattr(vocabulary, "sentencepiece_model_file", None)
     if path is None or "://" not in path:
         yield path and Path(path)

@@ -7,10 +7,10 @@
 The model is Mesh TensorFlow's. `TrainingSpec` holds the arguments from which Mesh TensorFlow would
 build its estimator, and variables have Mesh TensorFlow's names and shapes.
 
-Variables are resource variables, and a step reads each of them exactly once. With TensorFlow 1's
+Variables are resource variables, and a step reads each variable exactly once. With TensorFlow 1's
 reference variables, or with one read per operation, a variable could be updated before a gradient
-reads it, so that two equal runs differ. Dropout depends only on the seed and the step (see
-`randomness`).
+reads it. Then two runs with the same settings could differ. Dropout depends only on the seed and
+the step (see `randomness`).
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from t0.mesh.fused import fused
 from t0.training import losses, optimizers
 from t0.training.randomness import SeededMesh
 
-# Parameters of Mesh TensorFlow's model function that gin can bind and that our loop supports.
+# The parameters of Mesh TensorFlow's model function that our loop supports. gin can bind them.
 _OF_MODEL_FN = ("outer_batch_size", "init_variable_filter", "model_info_file")
 # The entries of `TrainingGraph.metrics`, in this order.
 METRICS = ("loss", *losses.PARTS, "learning_rate", "gradient_square", "weight_square")
@@ -42,7 +42,7 @@ class TrainingSpec:
       model_type: "bitransformer", "lm", "delimited_lm", "aligned" or "bi_student_teacher".
       vocabulary: one vocabulary, or (inputs, targets).
       mesh_shape: the shape of the mesh.
-      layout_rules: which tensor dimension is split over which mesh dimension.
+      layout_rules: pairs of a tensor dimension and the mesh dimension that splits it.
       mesh_devices: the device of each mesh position.
       model_dir: the folder of checkpoints and metrics.
       batch_size: the number of sequences of a global batch.
@@ -51,11 +51,12 @@ class TrainingSpec:
       optimizer: a function that takes `learning_rate` and returns a Mesh TensorFlow optimizer.
       save_checkpoints_steps: the number of steps between two checkpoints.
       keep_checkpoint_max: the number of checkpoints to retain; None for all.
-      variable_filter: the variables to train: a regular expression, a function, or None for all.
+      variable_filter: the variables to train, as a regular expression or a function; None for all.
       init_checkpoint: the checkpoint for a warm start, or None.
-      init_variable_filter: a regular expression of the variables to read from `init_checkpoint`; ""
-        for all.
-      ensemble_inputs: the number of models of an ensemble that each have their own inputs, or None.
+      init_variable_filter: a regular expression that the names of the variables to read from
+        `init_checkpoint` match; "" for all.
+      ensemble_inputs: the number of models of an ensemble in which each model has its own inputs,
+        or None.
       outer_batch_size: the size of the outer batch dimension.
       model_info_file: the file in which to list variables and operations, or None.
     """
@@ -85,7 +86,7 @@ class TrainingSpec:
     ) -> "TrainingSpec":
         """Builds the spec from the arguments of `mesh_utils.get_estimator`.
 
-        It also reads the parameters that gin binds to `tpu_estimator_model_fn`.
+        Further fields come from the parameters that gin binds to `tpu_estimator_model_fn`.
         """
         field_names = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in arguments.items() if name in field_names}
@@ -114,15 +115,15 @@ class TrainingGraph:
       step: the variable of the global step.
       trained: the names of the model's variables.
       slots: the names of the optimizer's variables.
-      to_masters: the operation that copies the slices to the variables that checkpoints hold.
-      to_slices: the operation that copies the variables that checkpoints hold to the slices.
+      to_masters: the operation that copies the slices to the masters, the variables in checkpoints.
+      to_slices: the operation that copies the masters to the slices.
       parameters: the number of the model's parameters.
-      slices: variable name -> its slices, for variables whose slices have a wider type than the
+      slices: variable name -> its slices, for variables whose slices have a wider type than in the
         checkpoint.
       microbatches: the number of microbatches of a step.
-      make_program: a function that returns another program over the same variables, in this graph.
-      gradients: a function that adds the gradient of each trained variable, before clipping, to the
-        graph, and returns these gradients.
+      make_program: a function that returns another program in this graph, with the same variables.
+      gradients: a function that adds the trained variables' gradients to the graph, and returns
+        them. They are the gradients before clipping.
     """
 
     graph: tf.Graph
@@ -154,7 +155,7 @@ def build(
 
     Args:
       spec: the model, the batch and the optimizer.
-      features: the features of a batch, such as "inputs", "inputs_segmentation".
+      features: the names of a batch's features, such as "inputs" and "inputs_segmentation".
       seed: the seed of initial values and dropout.
       activations: the type of activations.
       validates: whether to also build the held-out loss. It takes a quarter of the build time.
@@ -168,7 +169,7 @@ def build(
 def call_step(
     spec: TrainingSpec, *, features: Sequence[str], seed: int, activations: tf.DType
 ) -> None:
-    """Calls the functions of a training step, so that gin records their parameters.
+    """Calls all functions that build a training step, so that gin records their parameters.
 
     Nothing is lowered or computed. The arguments are those of `build`.
     """
@@ -277,8 +278,8 @@ class HeldOutGraph:
       graph: the TensorFlow graph.
       features: feature -> placeholder int32 [batch, length].
       values: float32 vector of "loss" and `losses.PARTS`, without dropout.
-      to_slices: the operation that copies the variables that a checkpoint fills to the slices with
-        which the model computes.
+      to_slices: the operation that copies the masters, which a checkpoint fills, to the slices,
+        with which the model computes.
     """
 
     graph: tf.Graph
@@ -290,11 +291,11 @@ class HeldOutGraph:
 def build_held_out(
     spec: TrainingSpec, *, features: Sequence[str], activations: tf.DType
 ) -> HeldOutGraph:
-    """Builds and lowers the computation of a model's loss on a batch, to evaluate checkpoints.
+    """Builds and lowers a model's loss on a batch, to evaluate checkpoints.
 
     Args:
       spec: the model and its batch; the fields about training are ignored.
-      features: the features of a batch.
+      features: the names of a batch's features.
       activations: the type of activations.
     """
     with (
@@ -317,7 +318,7 @@ def build_held_out(
 def _lower_held_out(
     program: "ModelProgram", placeholders: Mapping[str, tf.Tensor]
 ) -> tuple[tf.Tensor, mtf.Lowering]:
-    """Returns the vector of "loss" and `losses.PARTS`, without dropout, and the lowering."""
+    """Returns the vector of "loss" and `losses.PARTS`, without dropout; and the lowered program."""
     values = program.loss(placeholders, tf.estimator.ModeKeys.EVAL)
     lowering = program.lower()
     exported = (lowering.export_to_tf_tensor(values[n]) for n in ("loss", *losses.PARTS))
@@ -343,7 +344,7 @@ def _rows(spec: TrainingSpec) -> int:
 
 
 def _length(spec: TrainingSpec, feature: str) -> int:
-    # "inputs_segmentation" is as long as "inputs".
+    # "inputs_segmentation" has the length of "inputs".
     return spec.sequence_length[feature.split("_")[0]]
 
 
@@ -366,7 +367,7 @@ def _filter_trained(
 
 
 def _wider_slices(lowering: mtf.Lowering) -> dict[str, tf.Variable]:
-    """Returns variable name -> its slices, if these have a wider type than the checkpoint."""
+    """Returns variable name -> its slices, for slices with a wider type than in the checkpoint."""
     return {
         variable.name: laid_out.laid_out_tensor.all_slices
         for variable, laid_out in lowering.variables.items()
@@ -375,7 +376,7 @@ def _wider_slices(lowering: mtf.Lowering) -> dict[str, tf.Variable]:
 
 
 class ModelProgram:
-    """One Mesh TensorFlow graph of the model: its features, its loss, and its lowering.
+    """A Mesh TensorFlow graph in which the model computes its loss.
 
     Args:
       spec: the model, the batch and the optimizer.
@@ -401,13 +402,13 @@ class ModelProgram:
             self._batch_dims.insert(0, mtf.Dimension("outer_batch", outer))
 
     def lower(self, log_file: str | None = None) -> mtf.Lowering:
-        """Lowers this graph into the default TensorFlow graph."""
+        """Lowers this Mesh TensorFlow graph into the default TensorFlow graph."""
         return self.mesh_impl.lower(self.graph, self.mesh, log_file)
 
     def loss(
         self, placeholders: Mapping[str, tf.Tensor], mode: str, features: Any = None
     ) -> dict[str, mtf.Tensor]:
-        """Returns "loss" and each name in `losses.PARTS` -> its value, a scalar on the mesh."""
+        """Returns name -> scalar on the mesh, for "loss" and each name in `losses.PARTS`."""
         features = features or self._features(placeholders)
         with losses.computed_in_float32(self.model, self.mesh_impl) as sums:
             loss = self._call(features, mode)

@@ -1,11 +1,11 @@
-"""Trains with Mesh TensorFlow in one session. A resumed run continues exactly.
+"""Trains with Mesh TensorFlow in one session. A resumed run continues as if it had not stopped.
 
     train(spec, data, LoopOptions(train_steps=12_200, seed=0))
 
 `train` builds the graph. It fills the variables from the latest checkpoint, from an initial
-checkpoint (a warm start), or at random. It then compares the configuration with the one recorded in
-the model directory. `t0.training.stepping` runs the training loop, and writes a checkpoint before
-the first step if there is none.
+checkpoint (a warm start), or at random. It then compares the configuration with the configuration
+recorded in the model directory. `t0.training.stepping` runs the training loop, and writes a
+checkpoint before the first step if there is none.
 """
 
 import re
@@ -43,8 +43,8 @@ from t0.training.stopping import TimeLimit
 from t0.training.warm_start import warm_start
 
 Data = TrainingData | DatasetBatches
-# On a TPU, TensorFlow's estimator trains instead of this loop. It supports only `train_steps`,
-# `log_every_steps` and `max_hours`.
+# The options that also have an effect on a TPU, where TensorFlow's estimator trains instead of this
+# loop, are `train_steps`, `log_every_steps` and `max_hours`.
 LoopOptions = gin.external_configurable(
     stepping.LoopOptions, "train_loop", module="t0", denylist=["train_steps"]
 )
@@ -124,11 +124,11 @@ class _Session:
         self._evaluation = Evaluation(spec, data, options, graph=graph, session=session)
 
     def start(self, stepping: Stepping, options: LoopOptions, time_limit: TimeLimit) -> None:
-        """Fills the variables, reports where they come from, and compares the configuration."""
+        """Fills the variables, reports their origin, and compares the configuration."""
         model_dir = self._spec.model_dir
         latest = checkpoint_files.latest(model_dir)
-        # The variables are filled before the configurations are compared. If a checkpoint has other
-        # shapes, the error about a shape is more precise than the error about the configuration.
+        # The variables are filled first. If a checkpoint has other shapes, the error about a shape
+        # is more precise than the error about a different configuration.
         for line in self._fill(latest, stepping, options, time_limit):
             print(line, flush=True)
         for change in model_directory.check_same(
@@ -157,8 +157,8 @@ class _Session:
         with graph.graph.as_default():
             self._session.run(tf.global_variables_initializer())
         if self._spec.init_checkpoint:
-            # If only some variables are trained, such as T5's task adapters, these variables may be
-            # missing in the checkpoint.
+            # If only some variables are trained, such as T5's task adapters, the checkpoint may not
+            # have these variables.
             trained = self._spec.variable_filter
             new = [trained] if isinstance(trained, str) else []
             yield from warm_start(
@@ -177,11 +177,11 @@ class _Session:
         return one_step(self._session, self._graph, batch)
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
-        """Returns the fields of the evaluations that are due."""
+        """Runs the evaluations that are due (all of them if `last`), and returns their fields."""
         return self._evaluation.measure(step, last=last)
 
     def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether `fields` has results of every kind of evaluation that the run does."""
+        """Returns whether `fields` has results of each kind of evaluation that the run performs."""
         return self._evaluation.all_kinds_in(fields)
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
@@ -206,7 +206,7 @@ class _Session:
         return [*lines, *self._evaluation.describe()]
 
     def ideal_seconds(self) -> None:
-        """Returns None, because the peak FLOP/s of this machine's devices is unknown."""
+        """Returns None, because this engine does not know the peak FLOP/s of the devices."""
 
     def gpu_peaks(self) -> Sequence[int]:
         """Returns the peak memory of each GPU so far, in bytes."""
@@ -242,12 +242,12 @@ def session_config(devices: Sequence[str]) -> tf.ConfigProto:
 
 
 def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
-    """Checks that at most one of Mesh TensorFlow's two ways to continue in the data is set.
+    """Checks that at most one of Mesh TensorFlow's two options for resuming in the data is set.
 
-    Our own loop needs neither of them.
+    Our own loop does not need these options.
 
     Raises:
-      UserError: if both ways are set.
+      UserError: if both options are set.
     """
     if skip_seen_data and checkpoint_input_pipeline:
         raise UserError("set only one of run.skip_seen_data and run.checkpoint_input_pipeline")
@@ -257,7 +257,7 @@ def check_devices(names: Sequence[str]) -> None:
     """Checks that the GPUs of a mesh exist.
 
     Raises:
-      UserError: if TensorFlow does not see one of them.
+      UserError: if TensorFlow does not find one of the GPUs.
     """
     requested = {match[0].lower() for match in map(_DEVICE.search, names) if match}
     missing = sorted(name for name in requested if name.startswith("gpu")) if requested else []
@@ -314,8 +314,8 @@ def step_memory(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> Me
     weights = formulas.weights_on_device(shape, share.split)
     slots = formulas.slots_on_device(shape, share.split) if graph.slots else 0
     narrow = bytes_each < formulas.FLOAT32_BYTES
-    # The update needs as much memory again as the weights. If activations have a narrower type,
-    # there is also a copy of the weights in that type.
+    # The update needs as much memory as the weights, in addition to the weights themselves. If
+    # activations have a narrower type, there is also a copy of the weights in that type.
     step = weights * (formulas.FLOAT32_BYTES + (bytes_each if narrow else 0))
     step += weights * bytes_each if graph.microbatches > 1 else 0
     step += formulas.stored_bytes(shape, share, formulas.TENSORFLOW)

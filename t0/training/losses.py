@@ -1,11 +1,11 @@
-"""Computes cross entropy with z-loss in float32, and the sums that are recorded with it.
+"""Computes cross entropy with z-loss in float32, and the sums over a batch that runs record.
 
 Mesh TensorFlow computes the loss in the type of the activations, from a one-hot tensor as large as
 the logits. `computed_in_float32` makes the model compute the same loss in float32. If the mesh does
 not split the vocabulary, two functions compiled by XLA compute the loss and its gradient. Otherwise
 they are computed with Mesh TensorFlow's own formula.
 
-Legend: V vocabulary, [...] the batch and length dimensions.
+Legend: V is the size of the vocabulary. [...] are the batch and length dimensions.
 
     with computed_in_float32(model, mesh_impl) as sums:
         _, loss = model.call_simple(inputs, targets, compute_loss=True)
@@ -20,9 +20,8 @@ from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.compiled import row_max, row_sum, xla_compiled
 
-# The sums over a batch: nats, z-loss (with its weight in the loss), correct tokens, target tokens.
-# The last two count correct tokens and target tokens again, but without EOS, which is the easiest
-# token to predict.
+# The sums over a batch: nats, z-loss (with its weight in the loss), correct tokens, target tokens,
+# correct tokens except EOS, target tokens except EOS. EOS is the easiest token to predict.
 PARTS = ("nll", "z_loss", "correct", "tokens", "correct_before_eos", "tokens_before_eos")
 _EOS = 1
 
@@ -38,8 +37,8 @@ def computed_in_float32(model: Any, mesh_impl: Any) -> Iterator[dict[str, mtf.Te
       mesh_impl: the mesh, which decides whether the vocabulary is split.
 
     Yields:
-      a mapping that each call of the model fills: each of `PARTS` -> its sum over the batch, a
-      scalar of the mesh. It stays empty if the model keeps its own loss function.
+      a mapping that each call of the model fills: name in `PARTS` -> sum over the batch, a scalar
+      of the mesh. It stays empty if the model keeps its own loss function.
     """
     sums: dict[str, mtf.Tensor] = {}
     stack = getattr(model, "decoder", model)
@@ -119,7 +118,7 @@ def _fused(
 
 @xla_compiled
 def _forward(logits: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Returns nll, log Z and accuracy, float32 [...], from logits [..., V] and targets [...]."""
+    """Returns nll, log Z, accuracy, each float32 [...], from logits [..., V] and targets [...]."""
     wide = tf.cast(logits, tf.float32)
     largest = row_max(wide)
     log_z = largest + tf.math.log(row_sum(tf.exp(wide - largest[..., None])))

@@ -1,4 +1,4 @@
-"""Collects the numeric values of a task's metrics, and rejects two values with the same name.
+"""Collects the numeric values of a task's metrics. Two values with the same name are an error.
 
     from t0.compat import t5_metrics
 
@@ -7,10 +7,10 @@
     values.numbers              # {"em": 81.2, "f1": 88.0, "by/length": 79.0}
     values.others               # {"first": "str"}: not in the results files
 
-The original T5 code accepts only numbers. SeqIO's evaluator also accepts `seqio.metrics.Scalar`,
-`Text`, `Histogram`, `Image`, arrays and others. In this module, a `Scalar` counts as a number. The
-other types are skipped, and their names are listed. The names in nested dictionaries are joined
-with "/".
+The original T5 code only accepts metrics whose values are numbers. SeqIO's evaluator also accepts
+`seqio.metrics.Scalar`, `Text`, `Histogram`, `Image`, arrays and other types. In this module, a
+`Scalar` counts as a number. Values of other types are skipped, and their names are listed. The
+names in nested dictionaries are joined with "/".
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class MetricValues:
 
     Attributes:
       numbers: name -> value, for values that are numbers.
-      others: name -> the name of the type, for all other values.
+      others: name -> the name of the value's type, for all other values.
     """
 
     def __init__(self, task: str) -> None:
@@ -42,10 +42,10 @@ class MetricValues:
         self._metric_of: dict[str, Metric] = {}
 
     def add(self, metric: Metric, returned: Any) -> dict[str, float]:
-        """Adds the result of a metric, and returns its numbers.
+        """Adds the values that a metric returned, and returns those that are numbers.
 
         Raises:
-          UserError: if another metric has returned a value with the same name.
+          UserError: if another metric has already returned a value with the same name.
         """
         added = {}
         for name, value in _flat(returned, _name_of(metric)):
@@ -71,13 +71,13 @@ class MetricValues:
 
 
 def check_names(task: str, metric_fns: Sequence[Metric], target: Any) -> None:
-    """Checks, before anything is decoded, that no two metrics return values with the same name.
+    """Checks before decoding that all values of the metrics have different names.
 
     Args:
       task: the task's name.
       metric_fns: the task's prediction metrics.
-      target: a postprocessed target, which also serves as the prediction. A metric that fails with
-        it is checked later, by `MetricValues.add`.
+      target: a postprocessed target. The metrics are called with it as target and as prediction. If
+        a metric fails with it, `MetricValues.add` checks the metric's names later.
 
     Raises:
       UserError: if two metrics return a value with the same name.
@@ -86,7 +86,7 @@ def check_names(task: str, metric_fns: Sequence[Metric], target: Any) -> None:
     for metric in metric_fns if len(metric_fns) > 1 else ():
         returned: Any = {}
         with contextlib.suppress(Exception), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # many metrics are undefined for a single example
+            warnings.simplefilter("ignore")  # many metrics warn about a single example
             returned = metric([target], [target])
         values.add(metric, returned)
 

@@ -1,18 +1,18 @@
-"""Manages a model directory: its lock, its configuration, and which checkpoints are retained.
+"""Manages a model directory: its lock, its configuration and its retained checkpoints.
 
-    with lock("/models/tiny"):          # raises a UserError in any other process that tries
+    with lock("/models/tiny"):          # a second process gets a UserError here
         ...
     check_same("/models/tiny", {"run.batch_size": "4"}, allowed=False)     # lists the differences
     select_retained_steps([10, 20, 30, 40], Keep(last=1, every_steps=20))  # [20, 40]
 
 The operating system locks the file `.trainer` in the directory. So the lock is released when the
 process that holds it ends, even if the process is killed. The file stays, and names the last
-process that held the lock. There is no lock if the directory is remote, or if its file system has
-no locks.
+process that held the lock. If the directory is remote, or if its file system does not support
+locks, there is no lock.
 
-`configuration.json` holds gin's values as text. When a run is started again, it compares its values
-with those of its first start. `t0.training.checkpointing` registers `Keep` with gin, as
-`keep_checkpoints`. Both engines use this module, which needs neither TensorFlow nor gin.
+`configuration.json` holds gin's values as text. If a run is started again, it compares its current
+values with the recorded values. `t0.training.checkpointing` registers `Keep` with gin, as
+`keep_checkpoints`. Both engines use this module. It needs neither TensorFlow nor gin.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ _MAY_DIFFER = re.compile(
     r"train_model_fn|output_eval_examples|predict_fn)"
     r"|train_loop\.\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
     r"|\w+\.model_info_file"
-    # The following parameters are only read by the first start, for the initial checkpoint.
+    # Only the first start of a run reads the following parameters, for the initial checkpoint.
     r"|init_checkpoint_variable_mapping\.\w+|should_load_variable\.\w+)$"
 )
 
@@ -59,8 +59,8 @@ def lock(model_dir: str, busy: Callable[[str, str], str] | None = None) -> Itera
 
     Args:
       model_dir: the directory, which is created if necessary.
-      busy: (the other process, the advice to end it) -> the message of the error; None for that of
-        training runs.
+      busy: a function that returns the error message. Its arguments are the name of the other
+        process and the advice to end it. None for the message of training runs.
 
     Raises:
       UserError: if another process uses the directory. The message names the process.
@@ -72,12 +72,13 @@ def lock(model_dir: str, busy: Callable[[str, str], str] | None = None) -> Itera
         try:
             Path(model_dir).mkdir(parents=True, exist_ok=True)
             file = stack.enter_context((Path(model_dir) / LOCK_FILE).open("a+", encoding="utf-8"))
-            # This kind of lock belongs to one process. Forked processes do not hold it.
+            # This kind of lock belongs to one process. Processes forked from it do not hold the
+            # lock.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _HELD and not isinstance(error, PermissionError):
                 raise _locked_error(model_dir, busy) from error
-            # If the directory is not writable, the error is reported with the first checkpoint.
+            # If the directory is not writable, saving the first checkpoint reports the error.
             yield
             return
         file.truncate(0)
@@ -113,7 +114,7 @@ def configuration_text(values: Mapping[str, str]) -> str:
 
 
 def comparable_values(values: Mapping[str, str]) -> dict[str, str]:
-    """Drops the values that may differ between two starts, and the macros that only these use."""
+    """Drops the values that may differ between two starts, and the macros that only they use."""
     values = {name: value for name, value in values.items() if not _MAY_DIFFER.search(name)}
     reached = {name for name in values if "." in name}  # a macro's name has no dot
     while True:
@@ -125,7 +126,7 @@ def comparable_values(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def save_prompts(model_dir: str, text: str, vocabulary: str) -> None:
-    """Writes the prompts of a run and, if its vocabulary is a local file, a copy of that.
+    """Writes the prompts of a run. If its vocabulary is a local file, writes a copy of this file.
 
     Args:
       model_dir: the run's model directory.
@@ -138,12 +139,12 @@ def save_prompts(model_dir: str, text: str, vocabulary: str) -> None:
 
 
 def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list[str]:
-    """Compares a configuration with the one recorded in `model_dir`, if there is one.
+    """Compares a configuration with the configuration recorded in `model_dir`, if there is any.
 
     Args:
       model_dir: the run's model directory.
       now: parameter -> its current value as text, with credentials masked.
-      allowed: whether differences are allowed. If so, they are only returned.
+      allowed: whether differences are allowed. If True, they are returned without an error.
 
     Returns:
       the differences, one line each.
@@ -188,15 +189,15 @@ class Keep:
     """The rule that decides which checkpoints are retained; gin: `keep_checkpoints.NAME`.
 
     Attributes:
-      last: the number of latest checkpoints to retain (`run.keep_checkpoint_max`); None retains
-        all.
-      every_steps: checkpoints whose step is a multiple of this number are also retained; None for
-        no such checkpoints.
-      best_by: an evaluation metric, such as "validation_loss" or "eval/accuracy", by which the best
-        checkpoint is also retained. With it, a checkpoint is written whenever an evaluation is the
-        best so far. None for no such checkpoint.
-      smaller_is_better: whether a smaller value of that metric is better; None to decide by its
-        name: smaller is better for a loss, a perplexity or an error.
+      last: the number of latest checkpoints to retain (`run.keep_checkpoint_max`); None to retain
+        all checkpoints.
+      every_steps: a number of steps. Checkpoints whose step is a multiple of it are also retained.
+        None for no such checkpoints.
+      best_by: an evaluation metric, such as "validation_loss" or "eval/accuracy". If it is set, a
+        checkpoint is written whenever an evaluation is the best so far, and the best checkpoint is
+        also retained. None for no such checkpoint.
+      smaller_is_better: whether a smaller value of that metric is better. None to decide by the
+        metric's name: smaller is better for a loss, a perplexity or an error.
     """
 
     last: Count | None = None

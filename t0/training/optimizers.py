@@ -1,13 +1,14 @@
-"""Defines optimizers that gin can bind to `run.optimizer`, in addition to Mesh TensorFlow's.
+"""Defines optimizers that gin can bind to `run.optimizer`, in addition to those of Mesh TensorFlow.
 
     run.optimizer = @t0.AdamWOptimizer
     AdamWOptimizer.weight_decay_rate = 0.01
     run.optimizer = @t0.MomentumSGDOptimizer
-    apply_updates.clip_gradient_norm = 1.0          # with any of them
+    apply_updates.clip_gradient_norm = 1.0          # for any optimizer
 
-The training graph calls `apply_updates`. If the mesh does not split a variable, the module
-`adafactor` computes Mesh TensorFlow's Adafactor for it. This takes fewer passes over the weights,
-which also compute the norms of gradients and weights. Slots have Mesh TensorFlow's names.
+The training graph calls `apply_updates`. If the optimizer is Mesh TensorFlow's Adafactor, and the
+mesh does not split a variable, the module `adafactor` updates the variable. This takes fewer passes
+over the weights, and the same passes compute the norms of gradients and weights. Slots have Mesh
+TensorFlow's names.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ class Updates:
 
     Attributes:
       operations: the assignments, as operations of Mesh TensorFlow.
-      gradient_square: scalar, the sum of the squared gradients before any clipping.
+      gradient_square: scalar, the sum of the squared gradients before clipping.
       weight_square: scalar, the sum of the squared weights before the update.
     """
 
@@ -52,10 +53,10 @@ def apply_updates(
     Args:
       optimizer: an optimizer of Mesh TensorFlow or of this module.
       gradients: the gradient of each variable; None if the loss does not depend on the variable.
-      variables: the variables, in the same order.
+      variables: the variables, in the order of their gradients.
       mesh_impl: the mesh, which decides which variables are split.
-      clip_gradient_norm: the maximum global norm of the gradients. Larger gradients are scaled down
-        to it. None for no limit.
+      clip_gradient_norm: the maximum global norm of the gradients. If the norm is larger, the
+        gradients are scaled down to the maximum. None for no limit.
     """
     pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
     clipped = clip_gradient_norm is not None
@@ -80,9 +81,9 @@ def apply_updates(
 
 
 def _sum_in_order(scalars: Sequence[mtf.Tensor]) -> mtf.Tensor:
-    # AddN is not used here, because it starts with any input that no other operation still needs.
-    # The update of a variable also reads its sum of squares. So with AddN, the last bit of the
-    # result would depend on the order of computation.
+    # AddN is not used here, because the order in which it adds its inputs depends on which other
+    # operations still need them. The update of a variable also reads the variable's sum of squares.
+    # So with AddN, the last bit of the result would depend on the order of computation.
     return mtf.reduce_sum(mtf.stack(scalars, "sums"))
 
 
@@ -92,24 +93,24 @@ def _sum_of_squares(x: mtf.Tensor) -> mtf.Tensor:
 
 @gin.configurable("AdamWOptimizer", module="t0", denylist=["learning_rate"])
 class AdamWOptimizer(optimize.Optimizer):
-    """Adam with decoupled weight decay, and optionally with Adafactor's clipping and scaling.
+    """Adam with decoupled weight decay. Adafactor's clipping and scaling are optional.
 
     `rms_clipping_threshold` limits the root mean square of the update, and
     `multiply_by_parameter_scale` multiplies the update by the parameter's root mean square, as
-    Adafactor does. Bias correction assumes that the moments were zero at step `offset`.
+    Adafactor does. Bias correction assumes that both moving averages were zero at step `offset`.
 
     Args:
       learning_rate: a number or scalar.
-      weight_decay_rate: the share of each weight that a step subtracts, before this share is
-        multiplied by the learning rate.
-      beta_1: the decay of the gradients' mean.
-      beta_2: the decay of the gradients' mean square.
-      epsilon: the number that is added to the root of the mean square.
-      rms_clipping_threshold: the largest root mean square of the update; None for no limit.
+      weight_decay_rate: the weight decay. A step subtracts learning rate * weight decay * weight.
+      beta_1: the decay of the moving average of the gradients.
+      beta_2: the decay of the moving average of the squared gradients.
+      epsilon: the number that is added to the square root of the squared gradients' average.
+      rms_clipping_threshold: the maximum root mean square of the update; None for no limit.
       multiply_by_parameter_scale: whether the update is relative to the parameter's root mean
         square.
-      exclude_from_weight_decay: regular expressions of the variables without weight decay.
-      offset: the step at which the moments were zero. This is the step of the initial checkpoint.
+      exclude_from_weight_decay: regular expressions that match the names of variables without
+        weight decay.
+      offset: the step at which both moving averages were zero: the step of the initial checkpoint.
     """
 
     def __init__(  # noqa: PLR0913 (each is a gin parameter)
@@ -163,18 +164,17 @@ class AdamWOptimizer(optimize.Optimizer):
 class AdamWScaleOptimizer(AdamWOptimizer):
     """nanoT5's AdamW, whose updates are relative to each parameter's root mean square.
 
-    The rule is that of `AdamWScale` (github.com/PiotrNawrot/nanoT5, copied_utils.py). Adam's update
-    of a tensor is multiplied by the tensor's root mean square, but at least by 1e-3, as in
-    Adafactor. `epsilon` is added to the root of the mean square before bias correction.
+    The update rule is that of `AdamWScale` (github.com/PiotrNawrot/nanoT5, copied_utils.py). Adam's
+    update of a tensor is multiplied by the tensor's root mean square, but at least by 1e-3, as in
+    Adafactor. `epsilon` is added before bias correction.
 
     Args:
       learning_rate: a number or scalar. nanoT5 pretrains with a peak of 0.02.
-      weight_decay_rate: the share of each weight that a step subtracts, before this share is
-        multiplied by the learning rate.
-      beta_1: the decay of the gradients' mean.
-      beta_2: the decay of the gradients' mean square.
-      epsilon: the number that is added to the root of the mean square.
-      offset: the step at which the moments were zero. This is the step of the initial checkpoint.
+      weight_decay_rate: the weight decay. A step subtracts learning rate * weight decay * weight.
+      beta_1: the decay of the moving average of the gradients.
+      beta_2: the decay of the moving average of the squared gradients.
+      epsilon: the number that is added to the square root of the squared gradients' average.
+      offset: the step at which both moving averages were zero: the step of the initial checkpoint.
     """
 
     def __init__(
@@ -204,8 +204,8 @@ class MomentumSGDOptimizer(optimize.Optimizer):
 
     Args:
       learning_rate: a number or scalar.
-      momentum: the decay of the velocity. The velocity is a sum of gradients, not of updates. So a
-        change of the learning rate takes full effect immediately.
+      momentum: the decay of the velocity. The velocity is a decayed sum of gradients, not of
+        updates. So a change of the learning rate takes full effect immediately.
       nesterov: whether to use Nesterov momentum.
     """
 
@@ -226,8 +226,8 @@ class MomentumSGDOptimizer(optimize.Optimizer):
 
 
 def _bias_correction(beta: float, step: tf.Tensor) -> tf.Tensor:
-    # This is 1 - beta ** step. If beta is close to 1, that formula loses digits in float32, but
-    # expm1 does not.
+    # This is 1 - beta ** step. If beta is close to 1, the formula with `**` loses digits in
+    # float32, but expm1 does not.
     return -tf.math.expm1(step * math.log(beta)) if beta else tf.constant(1.0)
 
 

@@ -1,9 +1,8 @@
-"""Draws random numbers that depend only on seed and step, so that a resumed run draws the same.
+"""Makes random numbers depend only on seed and step, so that a resumed run continues exactly.
 
-Mesh TensorFlow's dropout draws random tensors from the mesh. A placement mesh draws them from
-TensorFlow's generators, and no checkpoint holds the state of these generators. `SeededMesh`
-computes each random tensor from (seed, number of the operation, slice of the tensor, step,
-microbatch).
+For dropout, Mesh TensorFlow asks the mesh for random tensors. Its own placement mesh draws them
+from TensorFlow's generators, whose state is not saved in checkpoints. `SeededMesh` computes each
+random tensor from (seed, number of the operation, slice of the tensor, step, microbatch).
 
     mesh_impl = SeededMesh(shape, layout, devices, seed=7, step=step_tensor)
     lowering = mesh_impl.lower(graph, mesh)
@@ -16,7 +15,7 @@ from typing import Any
 from t0.compat import mtf
 from t0.compat import tf1 as tf
 
-# The maximum number of microbatches of a step. With more, random numbers would repeat.
+# The maximum number of microbatches of a step. With more microbatches, random numbers would repeat.
 _MICROBATCHES = 1 << 20
 
 _STATELESS: dict[Any, Callable[..., tf.Tensor]] = {
@@ -34,7 +33,7 @@ class SeededMesh(mtf.placement_mesh_impl.PlacementMeshImpl):
       layout: the layout rules.
       devices: the device of each mesh position.
       seed: the run's seed.
-      step: int64 scalar, the step that the graph computes.
+      step: an int64 scalar tensor, the step that the graph computes.
     """
 
     def __init__(
@@ -45,12 +44,12 @@ class SeededMesh(mtf.placement_mesh_impl.PlacementMeshImpl):
         self._step = step
         self._drawn = 0
         self._lowering: mtf.Lowering | None = None
-        # The microbatch that is being built: an integer scalar of the mesh, which differs between
-        # the microbatches of a step.
+        # Identifies the microbatch that is being built. It is an integer scalar of the mesh, which
+        # differs between the microbatches of a step.
         self.microbatch: mtf.Tensor | None = None
 
     def lower(self, graph: mtf.Graph, mesh: mtf.Mesh, log_file: str | None = None) -> mtf.Lowering:
-        """Lowers `graph`, whose only mesh is `mesh`."""
+        """Lowers `graph`, a Mesh TensorFlow graph whose only mesh is `mesh`."""
         return _Lowering(self, graph, mesh, log_file)
 
     def random(

@@ -4,29 +4,31 @@
     recorder.progress(1_200, step_fields(values, positions))
     # step 1,200/12,200  loss 2.304  held-out 2.411  lr 0.001  11.5k tok/s  2h56m left
 
-A line is printed every few seconds. With `-v=0`, or with `train_loop.log_every_steps`, every record
-gets a line, and with `-v=0` it has all of `_SHOWN`. `metrics.jsonl` has the same numbers:
+A line is printed every few seconds. If `-v=0` or `train_loop.log_every_steps` is set, every record
+gets a line. With `-v=0`, a line shows all fields of `_SHOWN`. `metrics.jsonl` has the same numbers:
 
-- `loss_per_token`: nats per target token, "loss" in the line. "held-out" in the line is the value
-  of the last validation.
-- `token_accuracy_without_eos`: the accuracy in the line. `token_accuracy` includes EOS.
-- `loss`: Mesh TensorFlow's loss, which is "T5 loss" in the line. This is the sum of nats and z-loss
-  over the target tokens, divided by the number of target positions including padding.
+- `loss_per_token`: nats per target token. The line calls it "loss". In the line, "held-out" means
+  the nats per target token of the last validation.
+- `token_accuracy_without_eos`: the accuracy in the line, which does not count EOS tokens.
+  `token_accuracy` also counts EOS tokens.
+- `loss`: Mesh TensorFlow's loss, which the line calls "T5 loss". This is the sum of nats and z-loss
+  over the target tokens, divided by the number of target positions (with padding).
 - `tokens_per_second`: the speed in positions of the batch, including padding.
 - `passes`: the number of examples read so far, divided by the number of examples of all tasks.
 
-TPU runs, which TensorFlow's estimator trains, record their loss and learning rate in the same way.
-The module `start_report` makes the lines at the start of a run. A few steps later, when the speed
-is known, `Recorder.first_pace` prints the expected duration.
+TPU runs, which train with TensorFlow's estimator, record their loss and learning rate in the same
+way. The module `start_report` makes the lines at the start of a run. A few steps later, when the
+speed is known, `Recorder.first_pace` prints the expected duration.
 
     with EventFile("/models/tiny/validation_eval", suffix=".1000") as events:
         events.add(1_000, {"eval/super_glue_rte_must_be_true_score_eval/accuracy": 54.15})
 
-An event file is a TFRecord file of `tensorflow.Event` messages. The first message names the
-format's version. The file is created with the first event. Its name has TensorFlow's form, with the
-second in which it was created. Objects in a bucket can only be written as a whole. So for a bucket,
-the file grows in a temporary folder, and `publish` copies it. If two files are created in the same
-folder of a bucket in the same second, they must have different suffixes.
+An event file is a TFRecord file of `tensorflow.Event` messages. The first message contains the
+version of the format. The file is created when the first event is added. Its name has TensorFlow's
+form, and contains the second in which the file was created. Objects in a bucket can only be written
+as a whole. So for a bucket, the file grows in a temporary folder, and `publish` copies it. If two
+files are created in the same folder of a bucket in the same second, they must have different
+suffixes.
 
 For local paths, this module does not need TensorFlow, so every engine can use it.
 """
@@ -52,9 +54,11 @@ from t0.files.tfrecord import framed
 from t0.files.untrusted import parsed_json
 
 METRICS_FILE = "metrics.jsonl"
-# The fields of task metrics are PREFIX<task>/<metric>. Their means over tasks are PREFIX<metric>.
+# A task's metric has the field PREFIX<task>/<metric>. The mean over tasks has the field
+# PREFIX<metric>.
 PREFIX = "eval/"
-# The number of seconds between two writes of the metrics to a bucket, if no checkpoint is saved.
+# The number of seconds after which metrics are written to a bucket, unless a checkpoint is saved
+# earlier.
 _REMOTE_SECONDS = 60
 # The number of steps after which the measured speed is printed.
 _PACE_STEPS = 5
@@ -89,8 +93,8 @@ def _short_duration(seconds: float) -> str:
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
 
 
-# Field of metrics.jsonl -> a function that returns its text in the progress line. The field's name
-# is also TensorBoard's tag.
+# Field of metrics.jsonl -> a function that formats the field for the progress line. The field's
+# name is also its tag in TensorBoard.
 _SHOWN: dict[str, Callable[[float], str]] = {
     "loss_per_token": "loss {:.3f}".format,
     "held_out": "held-out {:.3f}".format,
@@ -116,7 +120,8 @@ def step_fields(values: Mapping[str, float], positions: int) -> dict[str, float]
     """Computes the fields of a step from the graph's sums.
 
     Args:
-      values: the sums by name, which are `graph.METRICS` of a step, or the sums of a validation.
+      values: name -> sum over the batch. The names are those of `graph.METRICS` for a training
+        step.
       positions: the number of target positions of the batch.
     """
     tokens = max(values["tokens"], 1.0)
@@ -140,8 +145,8 @@ def used_memory(gpu_peaks: Sequence[int]) -> str:
     """Returns the peak memory of a run as text.
 
     Args:
-      gpu_peaks: the peak memory of each GPU in bytes. If it is empty, the text is about the memory
-        of this process.
+      gpu_peaks: the peak memory of each GPU in bytes. If the list is empty, the text reports the
+        memory of this process.
     """
     if gpu_peaks:
         return f"{max(gpu_peaks) / 2**30:.1f} GiB used on a GPU"
@@ -155,8 +160,8 @@ def line(step: int, total: int, fields: Mapping[str, float], *, detailed: bool) 
     Args:
       step: the step.
       total: the run's last step.
-      fields: the fields of `metrics.jsonl`, and the last held-out loss.
-      detailed: whether to show all fields. Otherwise the line fits a terminal of 80 columns.
+      fields: the fields of the step in `metrics.jsonl`, and the last held-out loss.
+      detailed: whether to show all fields. If False, the line fits a terminal of 80 columns.
     """
     short = _SHORT if "loss_per_token" in fields else ("loss", *_SHORT)
     shown = [name for name in _SHOWN if name in fields and (detailed or name in short)]
@@ -182,7 +187,7 @@ def evaluation_line(step: int, fields: Mapping[str, float]) -> str:
 
 
 def default_interval(steps: int) -> int:
-    """Returns the number of steps between two lines, a hundredth of the run, but at most 100."""
+    """Returns the number of steps between two records: a hundredth of the run, at most 100."""
     return max(1, min(100, steps // 100))
 
 
@@ -201,12 +206,12 @@ class Recorder:
       tokens: the number of positions of a batch, including padding.
       start: the step from which the run continues. Records of later steps are removed.
       events: whether to also write TensorBoard's event file.
-      every_line: whether every record gets a line, not only one every few seconds.
+      every_line: whether every record gets a line. If False, a line is printed every few seconds.
       gpu_peaks: a function that returns the peak memory of each GPU so far, in bytes.
 
     Attributes:
-      ideal_seconds: the seconds of a step if the GPUs reached the peak FLOP/s of their data sheet.
-        The model FLOPs utilization (MFU) is computed from it. None if it is unknown.
+      ideal_seconds: the seconds that a step would take at the peak FLOP/s in the GPUs' data sheet;
+        None if unknown. The model FLOPs utilization (MFU) is computed from it.
     """
 
     def __init__(  # noqa: PLR0913 (a run's facts, all by name)
@@ -231,7 +236,7 @@ class Recorder:
         self._mark: _Mark | None = None
         self._pace_shown = False
         # An object in a bucket can only be rewritten as a whole, and at most once a second. So
-        # records wait in memory.
+        # records are buffered in memory.
         self._remote = paths.is_remote(model_dir)
         self._waiting: list[str] = []
         self._held_out: float | None = None  # nats per target token of the last validation
@@ -242,7 +247,7 @@ class Recorder:
             self._events = EventFile(model_dir, restarted_at=start + 1 if start else None)
 
     def progress(self, step: int, fields: Mapping[str, float]) -> None:
-        """Records the fields of a training step, and prints a line if one is due."""
+        """Records the fields of a training step, and prints a line if a line is due."""
         now = time.monotonic()
         paced = dict(fields)
         if self._mark is not None and step > self._mark.step:
@@ -261,7 +266,7 @@ class Recorder:
         self.record(step, paced)
 
     def first_pace(self, step: int) -> None:
-        """Prints the expected duration of the run a few steps after the first line, only once."""
+        """Prints the expected duration of the run once, a few steps after the first line."""
         if self._mark is None or self._pace_shown or step < self._mark.step + _PACE_STEPS:
             return
         self._pace_shown = True
@@ -307,7 +312,7 @@ class Recorder:
             self._append({"step": step, **fields})
 
     def pause(self, seconds: float) -> None:
-        """Excludes time from the measured speed, such as the seconds of a validation or a save."""
+        """Excludes seconds, such as those of a validation or a save, from the measured speed."""
         if self._mark is not None:
             self._mark.seconds += seconds
 
@@ -319,7 +324,7 @@ class Recorder:
 
 
 def _forget_after(path: str, step: int) -> None:
-    # A killed run may have recorded steps after its last checkpoint, which are repeated now.
+    # A killed run may have recorded steps after its last checkpoint. These steps are repeated now.
     if not any_path(path).exists():
         return
     with reading(path):
@@ -333,7 +338,7 @@ def _step_of(text: str) -> float:
     try:
         step = parsed_json(text)["step"]
     except (ValueError, KeyError, TypeError):
-        return math.inf  # an incomplete line, from a killed run
+        return math.inf  # an incomplete line of a killed run
     return step if isinstance(step, int | float) else math.inf
 
 
@@ -341,13 +346,13 @@ class EventFile:
     """One event file of TensorBoard.
 
     Args:
-      folder: the folder; it is created if it is missing.
+      folder: the folder of the file. If it does not exist, it is created.
       suffix: the end of the file's name.
-      restarted_at: the first step of a resumed run. TensorBoard then hides the events of earlier
-        files from this step on. None for a new run.
+      restarted_at: the first step of a resumed run. From this step on, TensorBoard hides the events
+        in earlier files. None for a new run.
 
     Raises:
-      OSError: if the file cannot be written. The methods raise it too.
+      OSError: if the file cannot be written. The methods also raise it.
     """
 
     def __init__(self, folder: str, *, suffix: str = "", restarted_at: int | None = None) -> None:
@@ -382,7 +387,7 @@ class EventFile:
         self._file.flush()
 
     def publish(self) -> None:
-        """Copies the file to the bucket. For a local folder, it does nothing."""
+        """Copies the file to the bucket. If the folder is local, this does nothing."""
         if self._local is not None and self._file is not None:
             name = os.path.basename(self._file.name)  # noqa: PTH119
             paths.copy(self._file.name, f"{self._folder}/{name}")
@@ -407,7 +412,7 @@ def _step(step: int) -> bytes:
 def _new_file(folder: str, suffix: str) -> IO[bytes]:
     """Opens a new file with TensorFlow's name for this second.
 
-    If a file with that name exists, the file gets the name of the next second that is still free.
+    If a file with that name exists, the new file gets the name of the next second without a file.
     """
     seconds = int(time.time())
     while True:

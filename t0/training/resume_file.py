@@ -2,15 +2,15 @@
 
     path = "/models/tiny/model.ckpt-100"
     write(path, {"began": 0, "seed": 0, "position": position, "own": [100]})
-    record(path)["began"]            # 0; the record is None if another loop saved it
+    record(path)["began"]            # 0; record() is None if another loop saved it
     with open_arrays(path) as content:
-        record_in(content)           # the whole record, checked; content also has the arrays
+        record_in(content)           # the whole record; its fields are checked
 
 The record is JSON in a numpy archive:
 
-    began      the step at which training began: that of the initial checkpoint, or 0
+    began      the step at which training began: 0, or the step of the initial checkpoint
     seed       the seed of the data's order, dropout and initial weights
-    position   the position in the data, an index of a window and a row; None at the beginning
+    position   the position in the data, the numbers of a window and a row; None at the beginning
     own        the steps of the checkpoints that this run wrote, which it may delete
     seconds    the training time in seconds, added up over all starts of the run
     judge      the state of `stopping.BestEvaluation`
@@ -20,8 +20,8 @@ If a checkpoint stores weights with fewer bits than they have in memory (T5's pu
 save bfloat16), the archive also has the missing bits of each weight. NAME/0, NAME/1, ... are the
 slices of a weight, one for each device of the mesh. With one device there is only NAME/0.
 
-    low/NAME/0    int16, the low halves of a weight that the checkpoint holds as bfloat16
-    ties/NAME/0   int64, the positions of values whose low half does not fit into int16
+    low/NAME/0    int16, the low halves of a weight that the checkpoint stores as bfloat16
+    ties/NAME/0   int64, the indices of the numbers whose low half does not fit into int16
     wide/NAME/0   the whole weight, if the checkpoint holds another type
 
 Every value that is read from the file is checked.
@@ -59,7 +59,7 @@ class JudgeState:
     since: Count
 
 
-# The types of the record's fields. The position is checked by the data to which it belongs.
+# The types of the record's fields. The training data checks the content of the position.
 FIELDS: Mapping[str, Any] = {
     "began": Count,
     "seed": Count | None,
@@ -69,7 +69,7 @@ FIELDS: Mapping[str, Any] = {
     "judge": JudgeState | None,
     "evaluated": bool,
 }
-# The errors that numpy, zipfile, zlib and json raise for damaged files.
+# Errors that numpy, zipfile, zlib and json raise if a file is damaged.
 _DAMAGED = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, SyntaxError,
     RuntimeError, MemoryError, OverflowError, struct.error, zlib.error, zipfile.BadZipFile,
@@ -84,8 +84,7 @@ def write(
     Args:
       checkpoint: the checkpoint's path without its ending.
       record: the resume state.
-      arrays: name -> array with the missing bits of weights, which are wider in memory than in the
-        checkpoint.
+      arrays: name -> array with the bits of a weight that the checkpoint does not store.
 
     Raises:
       OSError: if the file cannot be written.
@@ -97,15 +96,16 @@ def write(
 
 
 def split_halves(wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the low halves of float32 weights, which bfloat16 does not hold.
+    """Returns the low halves of float32 weights: the bits that bfloat16 cannot store.
 
     Args:
       wide: float32 weights.
 
     Returns:
-      two arrays. The first is int16: the difference between the bit pattern of each weight and that
-      of the nearest bfloat16 number, with ties rounded to even. The second is int64: the positions
-      of ties that are rounded down. The difference at such a tie is 0x8000, which overflows int16.
+      two arrays. The first is int16. It holds, for each weight, its bit pattern minus the bit
+      pattern of the nearest bfloat16 number, with ties rounded to even. The second is int64. It
+      holds the indices of the ties that are rounded down, because their difference is 0x8000, which
+      overflows int16.
     """
     bits = wide.view(np.uint32)
     ties = np.flatnonzero((bits & np.uint32(0x1FFFF)) == 0x8000)
@@ -120,11 +120,11 @@ def join_halves(nearest: np.ndarray, low: np.ndarray, ties: np.ndarray) -> np.nd
 
 
 def low_halves(key: str, wide: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the resume file's arrays for a float32 slice that the checkpoint holds as bfloat16.
+    """Returns the resume file's arrays for a float32 slice that a checkpoint stores as bfloat16.
 
     Args:
       key: Mesh TensorFlow's name of the weight, "/", and the number of the slice.
-      wide: the slice.
+      wide: the slice, float32.
     """
     low, ties = split_halves(wide)
     return {f"low/{key}": low, f"ties/{key}": ties}
@@ -135,13 +135,14 @@ def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray)
 
     Args:
       content: the mapping that `open_arrays` yields.
-      key: Mesh TensorFlow's name of the weight, "/", and the number of the slice. If the file has
-        no such slice, slice 0 is used, because the checkpoint may have been written with fewer
-        devices that each held the whole weight.
-      nearest: float32, the slice as the checkpoint holds it.
+      key: Mesh TensorFlow's name of the weight, "/", and the number of the slice. If the file does
+        not have this slice, slice 0 is used. This is right for a checkpoint that was written on
+        fewer devices, each of which held the whole weight.
+      nearest: the slice as read from the checkpoint, converted to float32.
 
     Raises:
-      ValueError, LookupError: if the file has no such slice, or one with another shape.
+      ValueError, LookupError: if the file has neither this slice nor slice 0, or if the shape
+        differs.
     """
     if f"low/{key}" not in content and f"wide/{key}" not in content:
         key = f"{key.rpartition('/')[0]}/0"
@@ -160,10 +161,10 @@ def wide_weight(
     Args:
       content: the mapping that `open_arrays` yields.
       name: Mesh TensorFlow's name of the weight.
-      nearest: float32, the weight as the checkpoint holds it.
+      nearest: the weight as read from the checkpoint, converted to float32.
 
     Raises:
-      ValueError, LookupError: if the slices in the file do not make one weight of this shape.
+      ValueError, LookupError: if the slices in the file cannot be joined to a weight of this shape.
     """
     numbers = [n for n in content if n.startswith((f"low/{name}/", f"wide/{name}/"))]
     if not numbers:
@@ -192,7 +193,7 @@ def wide_weight(
 def record(checkpoint: str) -> dict[str, Any] | None:
     """Returns the resume state of `checkpoint`; None if another loop wrote the checkpoint.
 
-    Of the fields, only `began` is checked.
+    This function only checks the field `began`.
 
     Raises:
       UserError: if the file is damaged.
@@ -206,10 +207,10 @@ def record_in(content: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
 
     Args:
       content: the mapping that `open_arrays` yields.
-      names: the fields to require and check; if empty, all fields.
+      names: the names of the fields that are required and checked; if empty, all fields.
 
     Raises:
-      ValueError, LookupError, TypeError: if the content has no valid record.
+      ValueError, LookupError, TypeError: if the file has no valid record.
     """
     resume = parsed_json(str(content["record"]))
     check_record(resume, *names)
@@ -221,10 +222,11 @@ def check_record(resume: Mapping[str, Any], *names: str) -> None:
 
     Args:
       resume: the resume state.
-      names: the fields to require and check; if empty, all fields.
+      names: the names of the fields that are required and checked; if empty, all fields.
 
     Raises:
-      ValueError, LookupError, TypeError: if a field is missing, of another type or out of range.
+      ValueError, LookupError, TypeError: if a field is missing, has another type or is out of
+        range.
     """
     for name in names or {**dict.fromkeys(_REQUIRED), **resume}:
         if name in FIELDS:
@@ -235,14 +237,15 @@ def check_record(resume: Mapping[str, Any], *names: str) -> None:
 def open_arrays(
     checkpoint: str, *faults: type[Exception]
 ) -> Iterator[Mapping[str, np.ndarray] | None]:
-    """Yields the arrays of a checkpoint's resume file, or None if there is no such file.
+    """Yields the arrays of a checkpoint's resume file, or None if the checkpoint has no such file.
 
     Args:
       checkpoint: the checkpoint's path without its ending.
-      faults: further errors that also mean a damaged file if the `with` block raises them.
+      faults: types of errors. If the caller's `with` block raises such an error, the file counts as
+        damaged.
 
     Raises:
-      UserError: if the file is damaged. The message has the two ways to continue.
+      UserError: if the file is damaged. The message describes two ways to continue.
     """
     path = checkpoint + _ENDING
     if not any_path(path).exists():

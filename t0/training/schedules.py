@@ -1,16 +1,17 @@
-"""Defines learning rate schedules for gin's `run.learning_rate_schedule`, for both engines.
+"""Defines the learning rate schedules that gin can bind to `run.learning_rate_schedule`.
 
 Each schedule takes `step` (a scalar) and `total_train_steps` (a number), and returns the learning
 rate. If the step is a Python number, the rate is a Python float. If the step is a TensorFlow
 tensor, the rate is a float32 tensor. Mesh TensorFlow's own schedules have the same form, and gin
-can also bind those. A schedule counts its steps from `offset`. For example, to fine-tune from a
-checkpoint of step 1,000,000, bind `offset = 1000000`.
+can also bind them. Both engines use these schedules. A schedule counts its steps from `offset`. For
+example, to fine-tune from a checkpoint of step 1,000,000, bind `offset = 1000000`.
 
     run.learning_rate_schedule = @t0.cosine_with_warmup
     cosine_with_warmup.peak = 0.001
     cosine_with_warmup.warmup_steps = 500
 
-T0's constant rate is `learning_rate_schedules/constant_0_001.gin`, and T5's truncated rsqrt is
+Two schedules are not in this module. T0's constant rate is in
+`learning_rate_schedules/constant_0_001.gin`, and T5's truncated rsqrt is
 `learning_rate_schedules.truncated_rsqrt`. `rsqrt` in this module is T5's truncated rsqrt with a
 ramp-down. `t0.run.configure` registers `SCHEDULES` with gin.
 """
@@ -25,7 +26,7 @@ Scalar = Any
 
 
 class _PythonOperations:
-    """The operations that schedules need, computed with Python numbers under TensorFlow's names."""
+    """The operations that schedules need, for Python numbers, under TensorFlow's names."""
 
     minimum, maximum, cos = min, max, math.cos
 
@@ -61,7 +62,7 @@ def _warm_up(count: Scalar, warmup_steps: int, begin: float = 0.0) -> Scalar:
 
 
 def _progress(count: Scalar, first: float, last: float) -> Scalar:
-    """Returns the progress from `first` to `last`, between 0 and 1."""
+    """Returns how far `count` has come from `first` to `last`, as a number between 0 and 1."""
     ops = _operations(count)
     return ops.maximum(ops.minimum((count - first) / max(1.0, last - first), 1.0), 0.0)
 
@@ -86,7 +87,7 @@ def rsqrt(
     ramp_down_fraction: float = 0.0,
     offset: int = 0,
 ) -> Scalar:
-    """Returns `multiplier / sqrt(max(step, warmup_steps))`, T5's truncated rsqrt.
+    """Returns T5's truncated rsqrt: `multiplier / sqrt(max(step, warmup_steps))`.
 
     Over the last `ramp_down_fraction` of the run, the rate is multiplied by a factor that falls
     linearly to 0.
@@ -107,11 +108,11 @@ def rsqrt_then_linear(
     linear_fraction: float = 0.1,
     offset: int = 0,
 ) -> Scalar:
-    """Returns a rate that first equals that of `rsqrt`, and then falls linearly to 0.
+    """Returns a rate that first equals the rate of `rsqrt`, and then falls linearly to 0.
 
-    It falls over the last `linear_fraction` of the run. This is nanoT5's "legacy" schedule. Before
-    the fall it equals T5's schedule, so with the defaults the rate is 0.01 for the first 10,000
-    steps, even in a shorter run.
+    The rate falls over the last `linear_fraction` of the run. This is nanoT5's "legacy" schedule.
+    Before the fall, the rate equals that of T5's schedule. So with the defaults, the rate is 0.01
+    in the first 10,000 steps, or until the fall begins in a shorter run.
     """
     count, total = _count_steps(step, offset), total_train_steps - offset
     ops = _operations(count)
@@ -153,7 +154,7 @@ def cosine_with_warmup(
     return (end + (peak - end) * shape) * _warm_up(count, warmup_steps, begin)
 
 
-# gin's name of each schedule, in the module "t0" -> the function.
+# Name of a schedule in gin's module "t0" -> its function.
 SCHEDULES: dict[str, Callable[..., Scalar]] = {
     function.__name__: function
     for function in (

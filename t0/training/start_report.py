@@ -1,4 +1,4 @@
-"""Makes the lines that our training loops print at the start: a run's size, memory and data.
+"""Makes the lines about size, memory and data that our training loops print at their start.
 
     size = RunSize(16, {"inputs": 512, "targets": 192}, parameters=76_961_152)
     memory = memory_line(Memory(variables=308_809_728, step=1_503_238_553), devices=1, how=how)
@@ -31,7 +31,7 @@ class RunSize:
 
     Attributes:
       rows: the number of sequences of a global batch.
-      lengths: feature -> its length in tokens.
+      lengths: feature -> the length of its sequences in tokens.
       parameters: the number of the model's weights; 0 if it is unknown.
     """
 
@@ -67,15 +67,15 @@ class Memory:
 def lines(
     first: int, last: int, size: RunSize, *, microbatches: int, memory: str, data: Any
 ) -> list[str]:
-    """Returns the lines for the start of a run.
+    """Returns the lines to print at the start of a run.
 
     Args:
       first: the step from which the run continues; 0 for a new run.
-      last: the step at which it ends.
+      last: the step at which the run ends.
       size: the sizes of the run.
       microbatches: the number of microbatches of a step.
-      memory: the result of `memory_line`, or another line.
-      data: a `TrainingData`, or another object with `filling` and `shares`.
+      memory: the text about memory, such as the result of `memory_line`.
+      data: a `TrainingData`, or another object that has `filling` and `shares`.
     """
     return [
         first_line(first, last, size),
@@ -88,7 +88,7 @@ def lines(
 
 
 def first_line(first: int, last: int, size: RunSize) -> str:
-    """Returns the line about the steps and the size of a batch."""
+    """Returns the line that reports the steps and the size of a batch."""
     each = ", ".join(f"{name} {length:,}" for name, length in size.lengths.items())
     return (
         f"training from step {first:,} to {last:,}: {size.rows:,} sequences, "
@@ -113,7 +113,7 @@ def memory_line(needed: Memory, *, devices: int, how: str) -> str:
 
 
 def _size(count: float) -> str:
-    """Formats a number of bytes in GiB if it is at least 1 GiB, otherwise in MiB."""
+    """Formats a number of bytes: in GiB from 1 GiB on, otherwise in MiB."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
@@ -121,8 +121,8 @@ def data_lines(data: Any, sequences: int) -> list[str]:
     """Returns the lines about the data: the packing, and the passes over each task.
 
     Args:
-      data: a `TrainingData`, or another object with `filling` and `shares`. If `filling` is None,
-        there are no lines.
+      data: a `TrainingData`, or another object that has `filling` and `shares`. If `filling` is
+        None, there are no lines.
       sequences: the number of sequences in all steps together.
     """
     filling = data.filling
@@ -151,12 +151,12 @@ def data_lines(data: Any, sequences: int) -> list[str]:
 
 
 def restored_line(filled: int, total: int, path: str, step: int) -> str:
-    """Returns the line about the restored variables."""
+    """Returns the line that reports how many variables were restored from a checkpoint."""
     return f"restored {filled:,} of {total:,} variables from {path}, step {step:,}"
 
 
 def slots_line(filled: int, total: int) -> str:
-    """Returns the line about the optimizer's state."""
+    """Returns the line that reports how many of the optimizer's variables were restored."""
     if not total:
         return "the optimizer keeps no state"
     if filled == total:
@@ -165,5 +165,5 @@ def slots_line(filled: int, total: int) -> str:
 
 
 def random_line(seed: int) -> str:
-    """Returns the line about a run that starts from no checkpoint."""
+    """Returns the line that reports that a run starts from random weights."""
     return f"no checkpoint: starting from random weights, seed {seed}"

@@ -1,8 +1,8 @@
-"""Runs the training loop of both engines: reads batches, trains, records, evaluates and saves.
+"""Runs the training loop, which both engines share: batches, steps, evaluations, checkpoints.
 
     stepping = Stepping(engine, data, options, size=size, model_dir="/models/tiny", keep=keep,
                         save_every=100)
-    stepping.resume(100, record, time_limit)        # the record that `Engine.save` got at step 100
+    stepping.resume(100, record, time_limit)        # the record passed to `Engine.save`
     stepping.run(time_limit)
 
 The loop ends if
@@ -10,11 +10,11 @@ The loop ends if
 - the run has completed its steps,
 - the time limit is reached,
 - early stopping applies,
-- SIGTERM or Ctrl-C arrived (the loop then saves, and exits with `PREEMPTED` or 130), or
+- SIGTERM or Ctrl-C has arrived (the loop then saves, and exits with `PREEMPTED` or 130), or
 - the loss is not finite.
 
-If several processes train together, all run the same steps and make the same decisions. Only the
-first one prints and records.
+If several processes train together, all of them run the same steps and make the same decisions.
+Only the first process prints and records.
 """
 
 import contextlib
@@ -44,20 +44,20 @@ from t0.training.stopping import BestEvaluation, TimeLimit, exit_by_signal, watc
 
 ActivationType = Literal["auto", "float32", "bfloat16"]
 Values = Mapping[str, float]
-_REPEATED_SECONDS = 2.0  # a second Ctrl-C in this time is the one that torchrun forwards
+_REPEATED_SECONDS = 2.0  # a second SIGINT within this time was forwarded by torchrun
 
 
 class Engine(Protocol):
     """Computes the steps, evaluations and checkpoints of a run."""
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Runs one step, and returns the values that `recorder.step_fields` reads, by name."""
+        """Runs one step, and returns the values for `recorder.step_fields` as name -> value."""
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
-        """Runs the evaluations that are due, or all at the last step, and returns their fields."""
+        """Runs the evaluations that are due (all of them if `last`), and returns their fields."""
 
     def all_kinds_in(self, fields: Values) -> bool:
-        """Returns whether `fields` has results of every kind of evaluation that the run does."""
+        """Returns whether `fields` has results of each kind of evaluation that the run performs."""
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
         """Writes a checkpoint and its resume record.
@@ -72,10 +72,10 @@ class Engine(Protocol):
         """Returns the checkpoint path of a step."""
 
     def start_lines(self, first: int, last: int) -> Sequence[str]:
-        """Returns the lines to print once the first batch is ready, for steps `first` to `last`."""
+        """Returns the lines to print when the first batch of steps `first` to `last` is ready."""
 
     def ideal_seconds(self) -> float | None:
-        """Returns the seconds of a step at peak FLOP/s, or None if the peak is unknown."""
+        """Returns the seconds that a step takes at peak FLOP/s; None if the peak is unknown."""
 
     def gpu_peaks(self) -> Sequence[int]:
         """Returns the peak memory of each GPU so far, in bytes."""
@@ -89,28 +89,31 @@ class Engine(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class LoopOptions:
-    """The settings of the loop, `train_loop.NAME` in gin.
+    """The settings of the training loop; gin sets the fields as `train_loop.NAME`.
 
     Attributes:
       train_steps: the step to stop at.
-      log_every_steps: the number of steps between two records in `metrics.jsonl`; None for a
-        hundredth of the run, at most 100. If it is set, every record also gets a progress line.
+      log_every_steps: the number of steps between two records in `metrics.jsonl`. None means a
+        hundredth of the run, but at most 100 steps. If a number is set, every record also gets a
+        progress line.
       seed: the seed of the data's order, dropout and initial weights.
-      activation_dtype: "float32", "bfloat16", or "auto": bfloat16 if the machine computes it fast.
-      validate_every_steps: the number of steps between two validations on the mixture's validation
-        split.
+      activation_dtype: "float32", "bfloat16", or "auto", which means bfloat16 on machines that
+        compute it fast.
+      validate_every_steps: the number of steps between two validations, which measure the loss on
+        the mixture's validation split.
       validation_batches: the number of batches of a validation.
       evaluate_every_steps: the number of steps between two evaluations with the tasks' metrics,
         which `task_metrics` configures.
-      stop_after_evaluations: the number of evaluations for early stopping. The run ends if this
-        many evaluations in a row have no better value of the metric `keep_checkpoints.best_by`
-        (default: "validation_loss").
-      max_hours: the limit of training in hours, over all starts of the run. When it is reached, the
-        run saves and ends normally. Learning rate schedules still count to `train_steps`.
-      unfilled_variables: regular expressions of variables that may be missing in
-        `run.init_checkpoint`.
-      allow_config_change: whether the run may continue if its model directory records a different
-        configuration.
+      stop_after_evaluations: the number of evaluations for early stopping. The run ends if the
+        metric `keep_checkpoints.best_by` (default: "validation_loss") does not improve in this
+        number of evaluations in a row.
+      max_hours: the maximum training time in hours, added up over all starts of the run. When it is
+        reached, the run saves and ends normally. It does not change learning rate schedules, which
+        end at `train_steps`.
+      unfilled_variables: regular expressions that match the names of variables which may be missing
+        in `run.init_checkpoint`.
+      allow_config_change: whether the run may continue if its configuration differs from the
+        configuration recorded in its model directory.
     """
 
     train_steps: Count
@@ -127,7 +130,7 @@ class LoopOptions:
 
 
 class Stepping:
-    """Runs the steps of one start of a run, and knows its step and its position in the data.
+    """Runs the steps of one start of a run, and tracks the step and the position in the data.
 
     Args:
       engine: the engine that computes the steps.
@@ -136,7 +139,7 @@ class Stepping:
       size: the sizes of the run.
       model_dir: the model directory.
       keep: the rule that decides which checkpoints are retained.
-      save_every: the number of steps between two checkpoints; None for no such checkpoints.
+      save_every: the number of steps between two checkpoints; None for no regular checkpoints.
       prints: whether this process prints and records.
     """
 
@@ -173,11 +176,11 @@ class Stepping:
         Args:
           step: the checkpoint's step.
           record: the checkpoint's resume record; None if another loop wrote the checkpoint.
-          time_limit: the time limit. This method adds the seconds of earlier starts to its time.
+          time_limit: the time limit. This method adds the training time of earlier starts to it.
 
         Raises:
-          UserError: if the checkpoint was trained with another seed, or if its position in the data
-            is invalid.
+          UserError: if the checkpoint's run used another seed, or if its position in the data is
+            invalid.
         """
         self._step = self._saved = step
         recorded = manifest.read(self._model_dir)
@@ -206,7 +209,7 @@ class Stepping:
             self._print(NO_POSITION)
 
     def _follow_manifest(self, recorded: manifest.Manifest | None) -> None:
-        """Compares the data with the run's manifest, which also gives a missing position."""
+        """Compares the data with the run's manifest, and computes the position if it is missing."""
         self._manifest, self._position = manifest.follow(
             self._model_dir,
             recorded,
@@ -220,7 +223,7 @@ class Stepping:
 
     @property
     def finished(self) -> bool:
-        """Returns whether all steps are done, and prints a line if they are."""
+        """Returns whether all steps are done. If they are, prints a line."""
         step, total = self._step, self._options.train_steps
         if step >= total:
             self._print(finished_line(self._model_dir, step, total))
@@ -275,7 +278,7 @@ class Stepping:
             self._print(line)
 
     def _end_lines(self) -> list[str]:
-        """Returns the lines that say where the model is, and the next command."""
+        """Returns the lines that report the model's folder and suggest the next command."""
         checkpoint = self._engine.checkpoint(self._step)
         lines = [f"trained to step {self._step:,}: {checkpoint}"]
         best = self._best.best
@@ -303,11 +306,10 @@ class Stepping:
             print(line, flush=True)
 
     def _after_step(self, recording: Recorder, signalled: signal.Signals | None) -> str:
-        """Evaluates and saves if that is due; returns the reason to stop, or "" to continue."""
+        """Evaluates and saves if due; returns the reason to end the run, or "" to continue."""
         signalled = self._engine.max_over_processes(signalled or 0)
         last = self._step == self._options.train_steps
-        # After a signal there may be little time. So this start does not evaluate, but the next one
-        # does.
+        # After a signal there may be little time. So the evaluation is left to the next start.
         self._evaluated = last or not signalled
         better = self._evaluated and self._evaluate(
             recording, last=last or bool(self._reason_to_stop())
@@ -324,7 +326,7 @@ class Stepping:
         return reason
 
     def _reason_to_stop(self) -> str:
-        """Returns the reason to stop before the last step, or "" to continue."""
+        """Returns the reason to end the run early, or "" to continue."""
         if self._best.exhausted:
             return f"early stop: {self._best.verdict} (train_loop.stop_after_evaluations)"
         limit = self._time_limit
@@ -381,7 +383,7 @@ class Stepping:
         )
 
     def _diverged(self, fault: str, note: str = "") -> UserError:
-        """Returns the error for NaN or infinite numbers."""
+        """Returns the error that reports NaN or infinite numbers."""
         last = "No checkpoint is saved yet"
         if self._saved is not None:
             last = f"The last checkpoint, step {self._saved:,}, is kept"
@@ -407,7 +409,7 @@ class Stepping:
         self._evaluating_seconds = time.monotonic() - began
         recording.pause(self._evaluating_seconds)
         if self._engine.all_kinds_in(fields) and not self._best.knows_metric:
-            self._save(recording)  # nothing is wrong with the training, only the metric's name
+            self._save(recording)  # the training itself is right; only the metric's name is wrong
             raise self._best.unknown_metric()
         return better
 
@@ -416,7 +418,7 @@ class Stepping:
         infinite = self._engine.infinite_weights()
         if self._engine.max_over_processes(
             len(infinite)
-        ):  # if `infinite` is empty, the weights are in another process
+        ):  # if `infinite` is empty here, another process has these weights
             names = f", such as {infinite[0]}" if infinite else ""
             raise self._diverged(f"weights are not finite numbers{names},")
         record = {
@@ -447,7 +449,7 @@ def finished_line(model_dir: str, step: int, total: int) -> str:
 
 
 class _Silent:
-    """A recorder that does nothing, for processes that do not record."""
+    """Replaces the recorder in processes that do not record."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kwargs: None

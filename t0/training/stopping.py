@@ -6,12 +6,13 @@
     best.best, best.exhausted                      # (Best(2.1, step=100), False)
 
     limit = TimeLimit(hours=4.0, spent_seconds=record["seconds"])
-    with watched_signals() as received:   # received() returns SIGTERM or SIGINT once one arrived
+    with watched_signals() as received:   # received(): the signal that arrived, or None
         limit.over(next_seconds=30)
 
-Each checkpoint holds the state of `BestEvaluation` and the seconds of `TimeLimit`, so both continue
-in a resumed run. The clock of each start begins before the model is built. If a run is killed, the
-time since its last checkpoint is not counted, because the steps since then are lost too.
+Each checkpoint holds the state of `BestEvaluation` and the seconds of `TimeLimit`. So both continue
+in a resumed run. In each start of a run, the clock begins before the model is built. If a run is
+killed, the time since its last checkpoint is not counted, because the steps since this checkpoint
+are also lost.
 """
 
 import contextlib
@@ -26,13 +27,13 @@ from t0.errors import INTERRUPTED, UserError, say, unknown_name
 
 # The exit status of a run that saved after SIGTERM and can be resumed. It is EX_TEMPFAIL.
 PREEMPTED = 75
-# For metrics whose names contain one of these, smaller is better. For all others, larger is better.
+# If a metric's name contains one of these words, smaller is better. Otherwise, larger is better.
 _SMALLER = ("loss", "perplexity", "nll", "edit_distance", "error")
 
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The best value of the metric, and its step."""
+    """The best value of the metric so far, and the step of its evaluation."""
 
     value: float
     step: int
@@ -44,8 +45,8 @@ class BestEvaluation:
     Args:
       metric: the metric's name, such as "validation_loss" or "eval/accuracy"; None for no metric.
       smaller_is_better: whether a smaller value is better; None to decide by the metric's name.
-      patience: the number of evaluations in a row without a better value after which the run ends;
-        None for no early stopping.
+      patience: the number of evaluations for early stopping. The run ends if the value does not
+        improve in this number of evaluations in a row. None for no early stopping.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class BestEvaluation:
         self._seen: set[str] = set()
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from the `state` of an earlier start, unless it is about another metric."""
+        """Continues from the `state` of an earlier start. A state of another metric is ignored."""
         if isinstance(state, Mapping) and state.get("metric") == self._metric:
             self.best = Best(state["value"], state["step"])
             self._evaluations_since_best = state["since"]
@@ -84,7 +85,7 @@ class BestEvaluation:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the last `patience` evaluations were all no better than the best one."""
+        """Whether `patience` evaluations in a row did not improve the best value."""
         return self._patience is not None and self._evaluations_since_best >= self._patience
 
     @property
@@ -101,7 +102,7 @@ class BestEvaluation:
 
     @property
     def note(self) -> dict[str, Any]:
-        """The fields of `metrics.jsonl` about the best evaluation."""
+        """The fields that describe the best evaluation in `metrics.jsonl`."""
         if self.best is None:
             return {}
         fields = {"best_by": self._metric, "best_step": self.best.step}
@@ -117,22 +118,22 @@ class BestEvaluation:
 
     @property
     def knows_metric(self) -> bool:
-        """Whether any evaluation so far had the metric; True if no metric is set."""
+        """Whether at least one evaluation so far had the metric; True if no metric is set."""
         return self._metric is None or self._metric in self._seen
 
     def unknown_metric(self) -> UserError:
-        """Returns the error for a metric that no evaluation of the run computes."""
+        """Returns the error that reports that no evaluation of the run computes the metric."""
         hint = "(keep_checkpoints.best_by)"
         return unknown_name("metric", str(self._metric), sorted(self._seen), hint)
 
 
 class TimeLimit:
-    """The limit of training time over all starts of a run.
+    """Limits the training time, added up over all starts of a run.
 
     Args:
       hours: the limit in hours; None for no limit.
-      spent_seconds: the seconds that earlier starts of the run have spent.
-      began: the value of `time.monotonic()` at the beginning of this start; None for the current
+      spent_seconds: the training time of earlier starts of the run, in seconds.
+      began: the value of `time.monotonic()` when this start of the run began; None for the current
         time.
     """
 
@@ -154,8 +155,8 @@ class TimeLimit:
         """Returns whether the limit will be reached before the next steps and checkpoint are done.
 
         Args:
-          next_seconds: the seconds that steps and checkpoint took the last time. It is assumed that
-            they may take 1.5 times as long now.
+          next_seconds: the seconds that the previous steps and checkpoint took. The next steps and
+            checkpoint may take up to 1.5 times as long.
         """
         return self.hours is not None and self.seconds + 1.5 * next_seconds >= self.hours * 3600
 
@@ -168,12 +169,13 @@ class TimeLimit:
 def exit_by_signal(
     signalled: signal.Signals, where: str, saved_in: str, *, prints: bool = True
 ) -> NoReturn:
-    """Exits after a signal stopped a run and the run was saved, and prints where it stopped.
+    """Exits after a run was stopped by a signal and saved, and prints where it stopped.
 
     Args:
       signalled: the signal, SIGTERM or SIGINT.
       where: the step, such as "step 3 of 8".
-      saved_in: the checkpoint or its folder, and the way to continue, as the end of a sentence.
+      saved_in: the end of a sentence that names the checkpoint or its folder, and says how to
+        continue.
       prints: whether this process prints. If several processes train together, only one prints.
 
     Raises:
@@ -190,13 +192,14 @@ def watched_signals(
 ) -> Iterator[Callable[[], signal.Signals | None]]:
     """Yields a function that returns the signal that has arrived, SIGTERM or SIGINT, or None.
 
-    SIGINT is the signal of Ctrl-C. Within the context, these signals do not end the process, except
-    for a second Ctrl-C.
+    SIGINT is the signal of Ctrl-C. While the context is open, SIGTERM and a first Ctrl-C do not end
+    the process. A second Ctrl-C ends it.
 
     Args:
-      prints: whether this process reports that Ctrl-C was received.
-      repeated_seconds: the seconds after a first Ctrl-C in which a second one is ignored. A process
-        started by `torchrun` receives each Ctrl-C twice, from the terminal and from `torchrun`.
+      prints: whether this process prints a line when it receives Ctrl-C.
+      repeated_seconds: the seconds after a first Ctrl-C in which a second Ctrl-C is ignored. A
+        process started by `torchrun` receives each Ctrl-C twice: from the terminal and from
+        `torchrun`.
     """
     received: list[int] = []
     first = math.inf
@@ -220,7 +223,7 @@ def watched_signals(
     watched = (signal.SIGTERM, signal.SIGINT)
     try:
         before = {number: signal.signal(number, handle) for number in watched}
-    except ValueError:  # not the main thread, so the signals cannot be handled here
+    except ValueError:  # only the main thread can handle signals
         yield lambda: None
         return
     try:

@@ -3,8 +3,8 @@
     for line in warm_start(checkpoints, graph, "/models/t5/model.ckpt-1000000"):
         print(line)      # restored 190 of 190 variables from /models/t5/..., step 1,000,000
 
-It is an error if the checkpoint does not fill a variable of the model, unless the user lists the
-variable.
+Every variable of the model needs a value in the checkpoint. Otherwise, an error is raised. The user
+can list exceptions, which may keep their random values.
 """
 
 import re
@@ -37,14 +37,15 @@ def warm_start(
       checkpoints: the run's checkpoints.
       graph: the training graph.
       path: the initial checkpoint.
-      only: a regular expression of the checkpoint's variables to read; "" for all.
-      unfilled: regular expressions of the model's variables that may keep their random values.
+      only: a regular expression that the names of the variables to read match; "" for all.
+      unfilled: regular expressions that match the names of variables which may keep their random
+        values.
 
     Returns:
       lines for the user that describe the result.
 
     Raises:
-      UserError: if the checkpoint cannot be read, if it has another shape for a variable, or if it
+      UserError: if the checkpoint cannot be read, if a variable has another shape in it, or if it
         has no value for a variable that `unfilled` does not match.
     """
     checkpoint_variables = checkpoint_files.read(path)
@@ -82,7 +83,7 @@ def warm_start(
 
 
 def _patterns(names: Sequence[str]) -> list[str]:
-    """Returns regular expressions that match the names, with a wildcard for each block number.
+    """Returns regular expressions that match names of variables, with a wildcard for block numbers.
 
     >>> _patterns(["encoder/block_000/adapter/wi", "encoder/block_001/adapter/wi"])
     ['^encoder/block_.*/adapter/wi$']
@@ -91,7 +92,7 @@ def _patterns(names: Sequence[str]) -> list[str]:
 
 
 def _own_config(path: str) -> str:
-    """Returns a hint about the operative config next to a checkpoint, if there is one."""
+    """Returns a hint that names the operative config next to a checkpoint, if there is one."""
     config = operative_config.find_operative(path)
     if not config:
         return ""
