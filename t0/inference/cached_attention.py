@@ -60,7 +60,7 @@ class _CachedSelfAttention(transformer_layers.SelfAttention):
     """The decoder's self-attention to earlier positions."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
-        """Attends at one step. In mode "first_part", only prepares the states, and returns `x`."""
+        """Computes one decoding step; in mode "first_part", creates the cache and returns `x`."""
         if context.mode == "first_part":
             self._prepare(context, x)
             return x
@@ -118,7 +118,7 @@ class _CachedEncDecAttention(transformer_layers.EncDecAttention):
     """The decoder's attention to the encoder's output."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
-        """Attends at one step. In mode "first_part", prepares keys and values, and returns `x`."""
+        """Computes one step; in mode "first_part", computes keys and values and returns `x`."""
         params = self.make_params(context)
         if context.mode == "first_part":
             self._prepare(context, params)

@@ -88,7 +88,7 @@ class InferenceSettings:
 
     @property
     def configured(self) -> bool:
-        """Whether `t0.infer` has an input or output. If not, the run may use T5's `infer.gin`."""
+        """Whether `t0.infer` has an input or output. If not, a run may use T5's `infer.gin`."""
         return any((self.mixture_or_task_name, self.input_file, self.output_dir))
 
     @property
