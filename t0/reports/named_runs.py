@@ -262,7 +262,7 @@ def notes_on(runs: Sequence[NamedRun]) -> list[str]:
 
 
 def _may_truncate(run: NamedRun) -> bool:
-    """Returns whether the run truncated some text, or may have done so according to its files."""
+    """Returns whether the run truncated some text, or whether this is unknown."""
     tasks = [task for seed in run.seeds for task in seed.tasks]
     return any(task.truncated_inputs != 0 or task.truncated_targets != 0 for task in tasks)
 
