@@ -51,7 +51,7 @@ def open_cache(
       total: the number of examples in the split; None if it is unknown.
       vocabularies: the vocabularies of inputs and targets. They decode the ids of a record that has
         no text.
-      spec: the specification of a task with instructions, from which inputs are made; None for
+      spec: for a task with instructions, the specification of how its inputs are made; None for
         other tasks.
       hides_targets: whether to omit the targets, because the labels of the split are withheld.
 

@@ -23,7 +23,7 @@ from t0.inference.prediction_file import BatchPredictions, PredictionFile
 from t0.inference.prediction_jobs import PredictionJob, predicted_tokens
 from t0.progress import ProgressLine
 
-# Name of a count in the summary -> its description, with which it is printed if it is not 0.
+# Name of a count in the summary -> its description. Counts that are not 0 are printed with it.
 _COUNTS = {
     "truncated_inputs": "inputs cut at the limit",
     "empty_inputs": "inputs without a token",

@@ -6,9 +6,9 @@
     write_predictions(task, "predictions.jsonl", "tickets_predicted.csv", all_choices=False)
 
 If the prompt has answer choices, the rows are divided into windows, and each window becomes a task
-of `t0.scoring.ranking`. Its scores are saved when its last choice is scored. Otherwise the prompt's
-inputs are decoded. In both cases, a JSON line is first written for each row that can be rendered.
-`write_predictions` then writes the user's rows with the predictions from these lines.
+of `t0.scoring.ranking`. The scores of a task are saved when its last choice is scored. Otherwise
+the prompt's inputs are decoded. In both cases, a JSON line is first written for each row that can
+be rendered. `write_predictions` then writes the user's rows with the predictions from these lines.
 """
 
 import collections
@@ -350,7 +350,7 @@ def _read_lines(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _is_label(value: Any) -> bool:
-    """Returns whether a value is a label. A missing, empty or hidden label (-1) is not."""
+    """Returns whether a value is a label, which is neither missing nor empty nor hidden (-1)."""
     return not is_missing(value) and str(value).strip() not in ("", "-1")
 
 

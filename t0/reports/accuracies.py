@@ -45,7 +45,7 @@ class Grid:
 
     Attributes:
       rows: int64 [E], the row of each example in the dataset.
-      right: an array for each run, bool [S, P, E], of whether its predictions are right.
+      right: for each run, an array bool [S, P, E] that says whether its predictions are right.
       present: bool [P, E], whether each prompt has each example.
       documents: [E], the document of each example; None if the scores do not name documents.
       left_out: for each prompt, the number of examples that only some runs scored.
@@ -101,10 +101,10 @@ class Gap:
       interval_low, interval_high: the ends of the difference's interval that generalizes to other
         examples and prompts, in percentage points.
       fixed_low, fixed_high: the ends of the difference's interval that keeps the prompts fixed.
-      p_value: the p-value of the hypothesis that the runs do not differ on other examples and
-        prompts either.
-      fixed_p_value: the p-value of the hypothesis that the runs do not differ on other examples
-        under the same prompts.
+      p_value: the p-value for the hypothesis that the runs do not differ. The test generalizes to
+        other examples and prompts.
+      fixed_p_value: the p-value for the same hypothesis. The test keeps the prompts fixed, and
+        generalizes only to other examples.
       detectable: the smallest true difference, in percentage points, that the test would find in
         four of five repetitions of this evaluation.
       correlation: the correlation of the two runs' means by example; None if one run has the same

@@ -8,7 +8,7 @@
     (73.3, 48.9)
 
 All values are in percent. Undefined values are None: the precision if a class is never predicted,
-the recall if a class has no examples, and the F1 if both are true.
+the recall if a class has no examples, and the F1 if a class has neither predictions nor examples.
 
 | mean | classes | value if F1 is undefined |
 |---|---|---|

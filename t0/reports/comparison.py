@@ -6,10 +6,11 @@
     tables = comparison_tables(comparison) if comparison else {}
 
 Runs are compared on each dataset, with the prompts and examples that all of them scored. If a run
-has no scores for a dataset, the other runs are compared there. The p-values of the differences from
-the baseline are adjusted over the whole table (Benjamini and Hochberg, 1995, J. R. Stat. Soc. B
-57). Runs that do not differ significantly from each other on a dataset form a tied set. To find the
-tied sets, all pairs of runs are tested, and the p-values are adjusted over all pairs and datasets.
+has no scores for a dataset, only the other runs are compared on this dataset. The p-values of the
+differences from the baseline are adjusted over the whole table (Benjamini and Hochberg, 1995, J. R.
+Stat. Soc. B 57). Runs that do not differ significantly from each other on a dataset form a tied
+set. To find the tied sets, all pairs of runs are tested, and the p-values are adjusted over all
+pairs and datasets.
 
 In tables, each run has a letter; the first run is A. Each tied set has a small letter, which
 follows the accuracies of its runs. If two runs have no small letter in common on a dataset, they

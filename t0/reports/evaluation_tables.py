@@ -147,7 +147,7 @@ def _format_excluded_reasons(row: Row) -> str:
 
 
 def _add_marks(rows: Iterable[Row], summary: Summary) -> list[dict[str, Any]]:
-    """Adds the mark of its run and the title of its dataset to each row."""
+    """Adds to each row the mark of its run and the title of its dataset."""
     runs = summary.runs
     return [{**row, MARK: runs[row["run"]].mark, "title": title_of(row["dataset"])} for row in rows]
 

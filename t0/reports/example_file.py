@@ -81,7 +81,7 @@ def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = 
 def _list_columns(
     runs: Sequence[EvaluatedRun], ranked: Sequence[tuple[EvaluatedRun, RankedTask]]
 ) -> tuple[list[str], bool]:
-    """Returns the columns, and whether the choices' texts name the columns of scores."""
+    """Returns the columns, and whether columns of scores are named after the choices' texts."""
     datasets = {task.dataset for _, task in ranked}
     columns = ["run"] * (len(runs) > 1) + ["dataset"] * (len(datasets) > 1)
     columns += ["id", "prompt", "text", "target", "prediction", "correct"]

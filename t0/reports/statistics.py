@@ -19,10 +19,10 @@ each test. `docs/statistics.md` reports the measurements.
 
 **The crossed mean.** The last axes of an array are S seeds, P prompts and E examples. All earlier
 axes are batch axes. For one run, a value is 1 if the run is right and 0 if it is wrong. For two
-runs, a value is the gain of the second run (-1, 0 or 1). A mean has the same unit as the values.
-One example under P prompts is one observation of the example, not P observations. Likewise, one
-prompt on E examples is one observation of the prompt. So the variance of the mean is that of a
-crossed design:
+runs, a value is the gain of the second run over the first (-1, 0 or 1). A mean has the same unit as
+the values. One example under P prompts is one observation of the example, not P observations.
+Likewise, one prompt on E examples is one observation of the prompt. So the variance of the mean is
+that of a crossed design:
 
     V = V[prompts] + V[examples] - V[prompts and examples]
 

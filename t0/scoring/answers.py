@@ -14,8 +14,8 @@ choice that equals the answer, or null if no choice equals it. In the results, t
 the field `decoded` with three parts: the share of exact matches, the share of answers that equal no
 choice, and the settings.
 
-Assumptions: all choices of an example have the same input. An answer may have up to `SLACK` tokens
-more than the longest choice of the task, because longer answers cannot match any choice.
+Assumptions: all choices of an example have the same input. An answer that is more than `SLACK`
+tokens longer than the longest choice of the task does not match any choice.
 """
 
 import itertools

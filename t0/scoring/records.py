@@ -125,7 +125,7 @@ def sample_records(records: Iterable[ChoiceRecord], examples: int | None) -> Ite
 
 
 def sample_facts(examples: int | None) -> dict[str, int]:
-    """Returns the facts about a sample for a results file; {} if there is no sample (None)."""
+    """Returns the facts about a sample for a results file; {} if `examples` is None."""
     return {} if examples is None else {"examples": examples, "sample_seed": SAMPLE_SEED}
 
 

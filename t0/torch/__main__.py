@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> None:
 
     with world.join_processes(arguments.device, arguments.timeout_minutes) as joined:
         if arguments.export_hf and not _is_file(words):
-            words = [*words, f"--export_hf={arguments.export_hf}"]  # so that it is checked
+            words = [*words, f"--export_hf={arguments.export_hf}"]  # to check this flag too
         text = _read_specification(words, joined)
         joined.check_equal("the specification", text)
         spec = from_json(text, RunSpec)

@@ -15,7 +15,7 @@ from t0.errors import unknown_name
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """A model of GPU, with its memory and peak FLOP/s.
+    """A type of GPU, with its memory and peak FLOP/s.
 
     Attributes:
       name: the name of the GPU in the flag `--gpu`.

@@ -23,8 +23,8 @@ def sums(
       targets: the correct tokens, [N]. Positions with 0 are padding and do not count.
       z_loss: the factor of the z-loss. The z-loss is the square of the logarithm of the softmax's
         denominator.
-      label_smoothing: the part of the probability that the target loses, and that is spread evenly
-        over all V tokens.
+      label_smoothing: the part of the target's probability that is taken from the target and spread
+        evenly over all V tokens.
     """
     wide = logits.float()
     log_z = wide.logsumexp(-1)

@@ -223,7 +223,7 @@ class Adafactor(Optimizer):
                 self._add(weight, "m", (_rows(weight), *shape), by_rows=True)
 
     def _kinds(self, weight: Weight) -> tuple[str | None, str | None]:
-        """Returns the kinds of the slots along rows and along columns; two None if not factored."""
+        """Returns the kinds of the slots along rows and columns; (None, None) if not factored."""
         shape = weight.shape
         small = self._parameters["min_dim_size_to_factor"]
         if not self._parameters["factored"] or len(shape) < 2 or sorted(shape)[-2] < small:
@@ -345,7 +345,7 @@ class Adafactor(Optimizer):
     def _moment_mean(
         weight: Weight, weight_slots: tuple[Slot, ...], row_sum: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the mean of the slot "vr", which divides this slot; 1 if there is no such slot.
+        """Returns the mean by which the slot "vr" is divided; 1 if there is no such slot.
 
         Args:
           weight: the weight.

@@ -84,8 +84,8 @@ class T5Spec:
       activation: the activation of feed-forward layers. With "relu", the layers are not gated; with
         "gelu" or "silu", they are gated.
       dropout: the dropout rates.
-      label_smoothing: the part of the probability that the target loses, and that is spread evenly
-        over all tokens.
+      label_smoothing: the part of the target's probability that is taken from the target and spread
+        evenly over all tokens.
       z_loss: the factor of the z-loss. The z-loss is the square of the logarithm of the softmax's
         denominator.
       loss_denominator: the number by which the summed loss is divided; None to divide by the number
