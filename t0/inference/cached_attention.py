@@ -191,7 +191,7 @@ def _attend_to_past(
     """Writes the keys and values of one step to the cache, and attends to all steps so far.
 
     Args:
-      q: queries, [B, (K,) H, D].
+      q: the queries, [B, (K,) H, D].
       k: the keys of this step, [B, (K,) H, D].
       v: the values of this step, [B, (K,) H, D].
       keys: the cached keys, [N, B, H, K*C, D], which are changed in place.
@@ -248,7 +248,7 @@ def _attend_to_inputs(
     """Attends from `q` to the encoder's keys and values.
 
     Args:
-      q: queries, [B, (K,) H, D].
+      q: the queries, [B, (K,) H, D].
       keys: the encoder's keys, float32 [B, H, D, L].
       values: the encoder's values, [B, H, L, D].
       bias: the bias that is added to the logits, float32 [B, L].

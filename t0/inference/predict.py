@@ -36,7 +36,8 @@ def predict(
       model: the model's type and mesh.
       vocabulary: one vocabulary, or (inputs, targets).
       lengths: the limits {"inputs": tokens, "targets": tokens}.
-      batch_size: the number of sequences in a batch, unless `infer.batch_size` is set.
+      batch_size: the number of sequences in a batch. If `infer.batch_size` is set, it is used
+        instead.
       model_dir: the folder of the checkpoints.
       steps: a step, a list of steps, "all" or None (the latest).
       checkpoint: a checkpoint to use instead of those in `model_dir`, or None.

@@ -82,8 +82,8 @@ class ComparedDataset:
       tasks: the prompts that all of these runs scored.
       grid: the examples that these runs share; None for a mean.
       accuracies: position of a run -> its accuracy.
-      gaps: (position of a run, position of a later run) -> the accuracy of the later run minus that
-        of the other.
+      gaps: (i, j) with i < j -> the accuracy of the run at position j minus the accuracy of the run
+        at position i.
       differences: for each run except the baseline, its difference from the baseline; empty if the
         baseline has no scores for this dataset.
       tied: the tied sets, as positions of runs. No two runs in a set differ significantly, and no

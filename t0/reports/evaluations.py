@@ -598,6 +598,6 @@ def _parse_prediction(record: object, where: str) -> Prediction:
 
 
 def _collect_texts(*values: object) -> list[str]:
-    """Returns all texts among the values. Values that are lists are replaced by their items."""
+    """Returns all texts among the values, including the texts in values that are lists."""
     lists = [value if isinstance(value, list) else [value] for value in values]
     return [text for texts in lists for text in texts if isinstance(text, str)]

@@ -103,7 +103,7 @@ def published_mean(datasets: Collection[str], model: str) -> float | None:
 
 
 def published_means(datasets: Collection[str]) -> dict[str, float]:
-    """Returns model -> its published mean over datasets; models with gaps are left out."""
+    """Returns model -> its published mean over datasets, if it is known for all of them."""
     means = {model: published_mean(datasets, model) for model in MODELS}
     return {model: mean for model, mean in means.items() if mean is not None}
 

@@ -396,7 +396,7 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
 
     Args:
       first: bool [..., E], whether the first run is right on each example.
-      second: the same for the second run.
+      second: bool [..., E], whether the second run is right on each example.
     """
     from scipy.special import bdtr, gammaln
 
@@ -435,7 +435,7 @@ def correlation(first: np.ndarray, second: np.ndarray) -> float | None:
 
     Args:
       first: [E], the mean of the first run on each example.
-      second: the same for the second run.
+      second: [E], the mean of the second run on each example.
 
     Returns:
       the correlation; None if one run has the same mean on all examples.

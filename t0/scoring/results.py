@@ -67,8 +67,8 @@ SHARD_KIND = "shard of a rank evaluation"
 # The description of the normalization of log-likelihoods, in the facts of a run.
 WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
 WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
-# A folder of texts that another engine has decoded also has this file, which maps steps to
-# checkpoints.
+# If another engine has decoded the texts in a folder, the folder also has this file, which maps
+# steps to checkpoints.
 DECODED = "checkpoints.json"
 
 # The facts of a run that a task's scores depend on. If one of these facts differs, the task is
