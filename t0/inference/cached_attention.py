@@ -1,27 +1,27 @@
 """Computes the attention of a decoding step, with keys and values cached from step to step.
 
 Legend: B examples, K beams, H heads, D key or value size of a head, L input tokens, T target
-tokens, C targets of a chunk, N chunks.
+tokens, C target positions of a chunk of the cache, N chunks.
 
-Mesh TensorFlow's layers also cache states while decoding, but they rewrite all states at each step,
-and their dimension order needs a transpose in each matrix product. `cache_attention` replaces them
-with layers that have the same variables and
+Mesh TensorFlow's layers also cache keys and values while decoding, but they rewrite the whole cache
+at each step, and the order of the cache's dimensions requires a transpose in each matrix product.
+`cache_attention` replaces them with layers that have the same variables and
 
 - write a step's keys and values in place, into chunks of C positions: [N, B, H, K*C, D];
-- read only the chunks that contain tokens, so that a high limit T costs nothing;
+- read only the chunks that contain tokens, so that a large T costs nothing;
 - compute the encoder's keys [B, H, D, L] and values [B, H, L, D] once, and share them among the
   beams;
-- compute in float32, whatever the activation type is. Only the weighted sums of the encoder's
-  values are computed in the activation type.
+- compute the weighted sums of the encoder's values in the activation type, and everything else in
+  float32.
 
-The beams of an example share one cache. When beams are reordered, no cached value moves. Instead,
-`ancestors` [B, K, T] says in which column of the cache each earlier token of a beam is, and all
-other columns are masked.
+The beams of an example share one cache. Each beam writes to its own column of the cache. When beams
+are reordered, no cached value moves. Instead, `ancestors` [B, K, T] says which column has the keys
+and values of each earlier token of a beam. All other columns are masked.
 
     model = mesh_utils.build_model(...)
     cache_attention(model.decoder)
 
-Other kinds of layers are not replaced.
+Layers of other kinds stay unchanged.
 """
 
 from typing import Any
@@ -31,15 +31,15 @@ from t0.compat import tf1 as tf
 from t0.scoring.mesh_model import copy_as_class, has_t5_options
 
 CHUNK = 32
-# Added to the logits of masked positions, so that their exponential is 0.
+# This is added to the logits of masked positions, so that the exponential of these logits is 0.
 _HIDDEN = -1e9
 
 
 def cache_attention(decoder: Any) -> int:
-    """Replaces those attention layers of a decoder that have only T5's options.
+    """Replaces a decoder's attention layers, except layers with options that T5 does not use.
 
     Args:
-      decoder: Mesh TensorFlow's `Unitransformer`; it is modified.
+      decoder: Mesh TensorFlow's `Unitransformer`; its layers are replaced in place.
 
     Returns:
       the number of replaced layers.
@@ -60,7 +60,7 @@ class _CachedSelfAttention(transformer_layers.SelfAttention):
     """The decoder's self-attention to earlier positions."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
-        """Attends at one step. In mode "first_part", only prepares the states, and returns `x`."""
+        """Computes one decoding step; in mode "first_part", creates the cache and returns `x`."""
         if context.mode == "first_part":
             self._prepare(context, x)
             return x
@@ -95,7 +95,7 @@ class _CachedSelfAttention(transformer_layers.SelfAttention):
         context.record_new_states([_fresh_zeros(context.mesh, shape) for _ in ("keys", "values")])
 
     def _biases(self, context: Any, x: mtf.Tensor, heads: list[mtf.Dimension]) -> mtf.Tensor:
-        """Returns the biases of all steps, [T, N, H, C], for relative positions and causality."""
+        """Returns the biases of all steps for relative positions and causality, [T, N, H, C]."""
         # Layers with the same table of relative positions share the biases.
         key = ("biases of every step", self.relative_attention_type)
         if self.relative_attention_type == "bias" or key not in context.cache:
@@ -118,7 +118,7 @@ class _CachedEncDecAttention(transformer_layers.EncDecAttention):
     """The decoder's attention to the encoder's output."""
 
     def call(self, context: Any, x: mtf.Tensor, losses: Any = None) -> mtf.Tensor:
-        """Attends at one step. In mode "first_part", prepares keys and values, and returns `x`."""
+        """Computes one step; in mode "first_part", computes keys and values and returns `x`."""
         params = self.make_params(context)
         if context.mode == "first_part":
             self._prepare(context, params)
@@ -147,7 +147,8 @@ class _CachedEncDecAttention(transformer_layers.EncDecAttention):
         context.record_constant_state((mtf.cast(keys, tf.float32), values, bias))
 
 
-# Mesh TensorFlow names variables after the layer's class, so the classes need the original names.
+# Mesh TensorFlow names variables after the layer's class, so the new classes need the names of the
+# classes that they replace.
 _CachedSelfAttention.__name__ = transformer_layers.SelfAttention.__name__
 _CachedEncDecAttention.__name__ = transformer_layers.EncDecAttention.__name__
 KINDS = {
@@ -171,7 +172,7 @@ def _fresh_zeros(mesh: mtf.Mesh, shape: mtf.Shape) -> mtf.Tensor:
 
 
 def _in_chunks(bias: tf.Tensor) -> tf.Tensor:
-    """Divides biases [T, H, T] into chunks [T, N, H, C]; masks the positions beyond T."""
+    """Divides biases [T, H, T] into chunks [T, N, H, C], and masks positions beyond T."""
     steps, heads, length = bias.shape.as_list()
     bias = tf.pad(bias, [(0, 0), (0, 0), (0, -length % CHUNK)], constant_values=_HIDDEN)
     return tf.transpose(tf.reshape(bias, [steps, heads, -1, CHUNK]), [0, 2, 1, 3])
@@ -187,20 +188,21 @@ def _attend_to_past(
     biases: tf.Tensor,
     ancestors: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Writes `k` and `v` [B, (K,) H, D] at `step`, and attends from `q` to all steps so far.
+    """Writes the keys and values of one step to the cache, and attends to all steps so far.
 
     Args:
-      q: queries, [B, (K,) H, D].
-      k: keys of this step.
-      v: values of this step.
-      keys: cached keys, [N, B, H, K*C, D]; written in place.
-      values: cached values, same shape; written in place.
-      step: the step's number, scalar.
-      biases: added to the logits of each step, [T, N, H, C].
-      ancestors: the cache's column for each token of each beam, [B, K, T]; None without beams.
+      q: the queries, [B, (K,) H, D].
+      k: the keys of this step, [B, (K,) H, D].
+      v: the values of this step, [B, (K,) H, D].
+      keys: the cached keys, [N, B, H, K*C, D], which are changed in place.
+      values: the cached values, in the shape of `keys`, which are changed in place.
+      step: the number of this step, a scalar.
+      biases: the biases that are added to the logits of each step, [T, N, H, C].
+      ancestors: the column of the cache for each token of each beam, [B, K, T]; None without beam
+        search.
 
     Returns:
-      the weighted sum of values, in the shape and type of `q`, and the cached keys and values.
+      (weighted sum of values in the shape and type of `q`, cached keys, cached values).
     """
     _, batch, heads, rows, size = keys.shape.as_list()
     beams = rows // CHUNK
@@ -208,9 +210,9 @@ def _attend_to_past(
     first = tf.range(batch * heads * beams) * CHUNK + chunk * (batch * heads * rows) + offset
 
     def write(cache: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-        # Writing in place is safe: the next step's keys and values depend on this step's tokens,
-        # which depend on this step's reads. Therefore all reads of a step precede the next step's
-        # writes.
+        # Writing in place is safe, because the next step's keys and values depend on this step's
+        # tokens, and these tokens depend on this step's reads. So all reads of a step precede the
+        # next step's writes.
         flat = tf.reshape(cache, [-1, size])
         new = tf.reshape(_by_head(new), [-1, size])
         return tf.reshape(tf.raw_ops.InplaceUpdate(x=flat, i=first, v=new), cache.shape)
@@ -229,7 +231,7 @@ def _attend_to_past(
 
 
 def _mask_of_other_beams(ancestors: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
-    """Returns a mask [n, B, 1, K, K*C] that hides other beams' tokens, from ancestors [B, K, T]."""
+    """Converts ancestors [B, K, T] to a mask [n, B, 1, K, K*C] that hides other beams' tokens."""
     batch, beams, length = ancestors.shape.as_list()
     padded = tf.pad(ancestors, [(0, 0), (0, 0), (0, -length % CHUNK)])
     padded = tf.transpose(tf.reshape(padded, [batch, beams, -1, CHUNK]), [2, 0, 1, 3])[: chunk + 1]
@@ -246,10 +248,10 @@ def _attend_to_inputs(
     """Attends from `q` to the encoder's keys and values.
 
     Args:
-      q: queries, [B, (K,) H, D].
-      keys: keys, float32 [B, H, D, L].
-      values: values, [B, H, L, D].
-      bias: added to the logits, float32 [B, L].
+      q: the queries, [B, (K,) H, D].
+      keys: the encoder's keys, float32 [B, H, D, L].
+      values: the encoder's values, [B, H, L, D].
+      bias: the bias that is added to the logits, float32 [B, L].
 
     Returns:
       the weighted sum of values, in the shape and type of `q`.
@@ -272,5 +274,5 @@ def _by_position(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 def _swapped(x: tf.Tensor) -> tf.Tensor:
-    """Swaps the second and third of four dimensions, faster than a transpose if they are small."""
+    """Swaps the second and third of four dimensions. If they are small, a transpose is slower."""
     return tf.stack(tf.unstack(x, axis=1), axis=2)

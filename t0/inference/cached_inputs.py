@@ -3,9 +3,9 @@
     source = open_cache("qa", "test", files, total=277, vocabularies=(tokens, tokens))
     next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
-The examples have the same order as in SeqIO, and therefore the same numbers. In a task with
-instructions, an input contains the demonstrations that fit into the length limit, and the target is
-the first of the row's outputs.
+The examples have the same order and the same numbers as with SeqIO. In a task with instructions, an
+input contains the demonstrations that fit into the length limit. Its target is the first output of
+the row.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_ch
 _T = TypeVar("_T")
 
 # The number of files that SeqIO keeps open, and the number of records that it reads from a file
-# before it turns to the next one.
+# before it continues with the next file.
 _OPEN, _BLOCK = 16, 16
 _TEXTS = tuple(f"{name}_pretokenized" for name in FIELDS)
 _CHOICES = "is_correct"
@@ -48,15 +48,16 @@ def open_cache(
       task: the task's name.
       split: the split's name.
       files: the split's TFRecord files.
-      total: the number of the split's examples; None if it is unknown.
-      vocabularies: the vocabularies of inputs and targets. If a record has no text, their `decode`
-        makes it from the ids.
-      spec: how to make inputs from the records of a task with instructions; None for other tasks.
-      hides_targets: whether to omit targets, because the split's labels are withheld.
+      total: the number of examples in the split; None if it is unknown.
+      vocabularies: the vocabularies of inputs and targets. They decode the ids of a record that has
+        no text.
+      spec: for a task with instructions, the specification of how its inputs are made; None for
+        other tasks.
+      hides_targets: whether to omit the targets, because the labels of the split are withheld.
 
     Raises:
-      UserError: if a file is unreadable or damaged, or if the task is for rank evaluation. It is
-        raised while the examples are read.
+      UserError: if a file is unreadable or damaged, or if the task is for rank evaluation. The
+        error is raised while the examples are read.
     """
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
@@ -76,7 +77,7 @@ _Record = tuple[list[list[int] | None], list[bytes | None]]
 
 
 def _records(task: str, file: str, spec: InstructionSpec | None) -> Iterator[_Record]:
-    """Yields the ids and texts of each record's inputs and targets."""
+    """Yields the ids and texts of the inputs and targets in each record."""
     for records in record_batches(file):
         try:
             if spec is not None:
@@ -95,10 +96,10 @@ def _records(task: str, file: str, spec: InstructionSpec | None) -> Iterator[_Re
 def _decode_instructions(
     records: list[bytes], spec: InstructionSpec
 ) -> tuple[dict[str, Ragged], list[list[bytes | None]]]:
-    """Returns the ids and texts of inputs and targets of a task with instructions.
+    """Returns the ids and texts of the inputs and targets in a record with instructions.
 
     Raises:
-      ValueError: if the records are not those of such a task.
+      ValueError: if the record does not belong to a task with instructions.
     """
     ids = ids_of(records, (*instructed.FEATURES, _PARTS))
     texts, outputs = texts_of(records, _INSTRUCTION_TEXTS).values()
@@ -116,7 +117,7 @@ def _decode_instructions(
 
 
 def _select_slices(text: bytes, sizes: np.ndarray, fits: np.ndarray) -> bytes:
-    """Removes those parts of a text that do not fit; `sizes` are the parts' sizes in bytes."""
+    """Removes the parts of a text whose `fits` is false; `sizes` are the parts' sizes in bytes."""
     ends = np.cumsum(sizes)
     bounds = zip((ends - sizes)[fits].tolist(), ends[fits].tolist(), strict=True)
     return b"".join(text[start:end] for start, end in bounds)

@@ -10,13 +10,14 @@ Mesh TensorFlow's shapes are static, so each (B, L, T) has its own lowering, whi
 first use. All lowerings share one set of variables, which is restored once. `t0.inference.inputs`
 keeps the number of shapes small.
 
-A lowering runs the encoder once, then a loop over the decoder's steps. Layers, variables and the
-protocol for step-by-step decoding are Mesh TensorFlow's: a pass in mode "first_part" creates the
-states, and each pass in mode "incremental" takes the states and returns new ones. The loop is ours:
-it computes scores, stops when every example has ended, and has a length limit for each example.
-`t0.inference.cached_attention` replaces the attention layers.
+A lowering runs the encoder once, then a loop over the decoder's steps. The layers, the variables
+and the protocol for step-by-step decoding come from Mesh TensorFlow. In this protocol, a pass in
+mode "first_part" creates the states of the layers, and each pass in mode "incremental" takes these
+states and returns the next ones. The loop is our own. It computes scores, applies the length limit
+of each example, and stops when every example has ended. `t0.inference.cached_attention` replaces
+the attention layers.
 
-Logits are computed in float32 from the last hidden state, whatever the activation type.
+Logits are computed in float32 from the last hidden state, even if the activations are bfloat16.
 """
 
 import dataclasses
@@ -45,14 +46,14 @@ class _Lowered:
 
 
 class _MatmulDevices(SharedVariables):
-    """A mesh that computes an einsum as a matrix product if the two are equivalent.
+    """A mesh that computes an einsum as a matrix product if both give the same result.
 
-    This is faster, because TensorFlow's Einsum has no oneDNN kernel for the few rows of a decoding
-    step.
+    A matrix product is faster, because TensorFlow's Einsum has no oneDNN kernel for the few rows of
+    a decoding step.
     """
 
     def einsum(self, equation: str, *slices: tf.Tensor) -> tf.Tensor:
-        """Computes an einsum of one device's slices, with the result of Mesh TensorFlow's."""
+        """Computes an einsum of one device's slices, with the same result as Mesh TensorFlow."""
         operands, _, result = equation.partition("->")
         first, _, second = operands.partition(",")
         if len(second) != 2 or first[-1:] != second[:1] or result != first[:-1] + second[1]:
@@ -110,7 +111,8 @@ class MeshGenerator:
         if self._slice_copies is None:
             *_, lowering = self._build(self.replicas, 1, 1, _DecodingLoop.first_part)
             with self._graph.as_default():
-                # Later lowerings reuse the slices. If slices are the masters, this does nothing.
+                # All later lowerings use these slices. If the slices are the masters, nothing is
+                # copied.
                 self._slice_copies = lowering.copy_masters_to_slices()
         restored = restore_variables(self._session, checkpoint)
         self._session.run(self._slice_copies)
@@ -129,8 +131,9 @@ class MeshGenerator:
             maximum number of tokens to predict over all rows.
 
         Returns:
-          the tokens, int32 [B, T]: each row's tokens up to EOS or its limit, then zeros; and the
-          scores, float32 [B]: the sums of the tokens' log-probabilities in nats.
+          (tokens, scores). The tokens, int32 [B, T], are each row's tokens up to EOS or the row's
+          limit, followed by zeros. The scores, float32 [B], are the sums of the tokens'
+          log-probabilities in nats.
         """
         lowered = self.lower((*inputs.shape, draws.shape[1]))
         feeds = {lowered.inputs: inputs, lowered.limits: limits, lowered.draws: draws}
@@ -144,7 +147,8 @@ class MeshGenerator:
         """Builds and caches the program of a batch shape. `predict` calls this for each new shape.
 
         Args:
-          shape: (B, L, T): the number of examples, tokens of an input, and tokens to predict.
+          shape: (B, L, T), which are the number of examples, the number of tokens per input, and
+            the maximum number of tokens to predict.
 
         Returns:
           the input and output tensors.
@@ -229,7 +233,7 @@ class _DecodingLoop:
         """Predicts tokens until EOS or the limit.
 
         Returns:
-          the tokens, followed by zeros, int32 [B, T], and their scores [B].
+          the tokens followed by zeros, int32 [B, T], and their scores, [B].
         """
         states, constants, logits = self.first_part()
         self._table = _table(logits)
@@ -284,7 +288,7 @@ class _DecodingLoop:
         This is the smallest computation that uses all variables of the model.
 
         Returns:
-          the first states, the constant states, and the logits.
+          (states after the first pass, constant states, logits).
         """
         batch_dims = [self._batch_dim, *([self._beam_dim] if self._beam_dim else [])]
         ids = mtf.zeros(
@@ -335,7 +339,7 @@ class _DecodingLoop:
     ) -> tuple[mtf.Tensor, ...]:
         logits = _in_float32(logits, self._table)
         vocab_dim = logits.shape.dims[-1]
-        # The renamed dimension is not split, so every device has the whole vocabulary.
+        # No layout rule splits a dimension of this name, so every device has the whole vocabulary.
         logits = mtf.rename_dimension(logits, vocab_dim.name, "whole_vocab")
         feeds = (self._feeds.limits, self._feeds.draws)
         return self._slicewise(self._search.step, [step, logits, *feeds, *search_state.values()])
@@ -393,7 +397,7 @@ def _encode(
 
 
 def _table(logits: mtf.Tensor) -> mtf.Tensor | None:
-    """Returns the softmax weights [D, V] in float32, or None if logits are not a plain product."""
+    """Returns the output matrix [D, V] in float32; None if logits are not just a matrix product."""
     product = logits.operation
     if not isinstance(product, mtf.EinsumOperation) or len(product.inputs) != 2:
         return None

@@ -9,7 +9,7 @@ Legend: B examples, L input tokens, T target tokens.
     source.total                     # 3: `open_file` reads and checks the whole file once
     next(source.read(0, 1))          # InferenceExample(0, "Who wrote it?", None, [363, 42, ...])
 
-Each call of `read` yields the examples one at a time, from the start and in the same order.
+Each call of `read` starts again at the first example, and yields the examples in the same order.
 
     for number, window in windows(source.read(0, 1), 1024):
         for batch in batches(window, LengthLimits(512, 64), batch_size=32, method=method, seed=0):
@@ -41,8 +41,8 @@ from t0.sources.readers import parsed_line, read_document, rows_of_document, wit
 
 _T = TypeVar("_T")
 
-# The number of batches in a window. The larger a window is, the more similar are the lengths in a
-# batch.
+# The number of batches in a window. In a larger window, the lengths within a batch are more
+# similar.
 WINDOW = 32
 _SHORTEST = 16
 
@@ -52,7 +52,7 @@ FIELDS = ("inputs", "targets")
 
 @dataclasses.dataclass(frozen=True)
 class InferenceExample:
-    """One input, with its target if that is known.
+    """One input, and its target if the target is known.
 
     Attributes:
       number: the example's number in the order of the task or file, from 0.
@@ -73,10 +73,10 @@ class InputSource:
 
     Attributes:
       name: the name of the task, or of the file without its extension.
-      total: the number of examples; None if it is unknown before they are read.
-      facts: facts that describe the examples, for the summary file.
-      read: (shard, number of shards) -> the examples of this shard.
-      origin: the arguments with which another process can open the same source.
+      total: the number of examples; None if it is unknown until the examples are read.
+      facts: the facts about the examples for the summary file.
+      read: a function of (shard, number of shards) that yields the examples of the shard.
+      origin: the arguments from which another process can open the same source.
     """
 
     name: str
@@ -87,7 +87,7 @@ class InputSource:
 
 
 def answer_choices_error(task: str) -> UserError:
-    """Returns the error for a task that inference cannot use because its records are choices."""
+    """Returns the error for a task whose records are answer choices, which inference cannot use."""
     return UserError(
         f"task {task} is for rank evaluation: its records are answer choices. Its other form, if "
         f"it has one, is {task.removesuffix('_score_eval')}"
@@ -95,12 +95,12 @@ def answer_choices_error(task: str) -> UserError:
 
 
 def open_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) -> InputSource:
-    """Opens a file of inputs. `InferenceSettings.input_file` describes its formats.
+    """Opens a file of inputs, in a format that `InferenceSettings.input_file` describes.
 
     Args:
       path: the file, local or `gs://`.
       vocabulary: the vocabulary of the inputs.
-      add_eos: whether EOS ends each input.
+      add_eos: whether to append EOS to each input.
       repeats: the number of consecutive copies of each input.
 
     Raises:
@@ -165,7 +165,7 @@ def _text_lines(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _json_lines(path: str) -> Iterator[tuple[str, bytes]]:
-    """Yields (place for messages, JSON object) for each JSON line, or each row of one document."""
+    """Yields (file and line for messages, JSON text) for each line or each row of one document."""
     document = read_document(any_path(path))
     if document is None:
         lines = without_bad_rows(_lines(path), path)
@@ -206,10 +206,11 @@ class LengthLimits:
     """The maximum number of tokens of an input and of a prediction.
 
     Attributes:
-      inputs: the maximum for inputs. Longer inputs are truncated; an EOS at the end is kept.
-      targets: the maximum for predictions, with EOS.
+      inputs: the maximum for inputs. Longer inputs are truncated, but keep an EOS at their end.
+      targets: the maximum for predictions, including EOS.
       targets_per_input: (multiplier, constant) of a second limit for predictions: the number of
-        tokens of the input, times the multiplier, plus the constant. None for no second limit.
+        tokens of the input, times the multiplier, plus the constant. None if there is no second
+        limit.
     """
 
     inputs: int
@@ -236,9 +237,9 @@ class InputBatch:
 
     Attributes:
       inputs: int32 [B, L], 0 is padding.
-      limits: int32 [B], the maximum number of tokens to predict; 0 for a padding row.
+      limits: int32 [B], the maximum number of tokens to predict for each row; 0 for a padding row.
       draws: float32 [B, T], random numbers for sampling; zeros without sampling.
-      places: for each of the first rows, the index of its example in the window. The other rows are
+      places: for each of the first rows, the index of its example in the window. All other rows are
         padding.
     """
 

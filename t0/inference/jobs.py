@@ -1,4 +1,4 @@
-"""Creates prediction jobs from gin's settings, either of `t0.infer` or of T5's `infer.gin`.
+"""Creates prediction jobs from gin's settings for `t0.infer` or for T5's `infer.gin`.
 
     settings = InferenceSettings(mixture_or_task_name="qa", output_dir="/out", beam_size=4)
     settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)
@@ -6,8 +6,8 @@
     make_jobs(settings, run)           # one for each task
     make_t5_jobs(run)                  # the job of T5's decode_from_file
 
-In gin, the settings are called `t0.infer`, and `gin/runs/infer.gin` binds them. The job of T5's
-`infer.gin` reads a text file, appends EOS to each input, decodes with the parameters of
+In gin, `InferenceSettings` is called `t0.infer`, and `gin/runs/infer.gin` binds its fields. The job
+of T5's `infer.gin` reads a text file, appends EOS to each input, decodes with the parameters of
 `Bitransformer.decode`, and writes one prediction per line to `<output_filename>-<step>`.
 """
 
@@ -27,8 +27,8 @@ from t0.inference.prediction_jobs import PredictionJob, shard_suffix
 from t0.mesh import devices
 from t0.sources.readers import FORMATS
 
-# The settings class that gin configures. Other engines use the original class, which does not need
-# gin.
+# The settings class that gin configures. The PyTorch engine uses the original class, which does not
+# need gin.
 InferenceSettings = gin.external_configurable(
     prediction_jobs.InferenceSettings, "infer", module="t0"
 )
@@ -39,12 +39,12 @@ _TABLES = tuple(extension for extension, kind in FORMATS.items() if kind != "jso
 
 @dataclasses.dataclass(frozen=True)
 class RunArguments:
-    """The subset of a run's arguments that inference uses.
+    """The arguments of a run that inference uses.
 
     Attributes:
       vocabularies: the vocabularies of inputs and targets.
       sequence_length: the limits {"inputs": tokens, "targets": tokens}; None for no limits, which
-        only mode `eval` allows.
+        is allowed only in mode `eval`.
       batch_size: the number of sequences in a batch.
     """
 
@@ -54,7 +54,7 @@ class RunArguments:
 
 
 def make_jobs(settings: InferenceSettings, run: RunArguments) -> list[PredictionJob]:
-    """Returns a job for the input file, or one for each task of the mixture.
+    """Returns one job for the input file, or a job for each task of the mixture.
 
     Raises:
       UserError: if settings are missing, or name a task, split or file that does not exist.
@@ -100,7 +100,7 @@ def _open_sources(settings: InferenceSettings, run: RunArguments) -> list[InputS
 
 
 def _check_no_table(path: str) -> None:
-    """Raises a UserError if the extension of an input file is that of a table of rows."""
+    """Raises a UserError if the input file is a table (by its extension) instead of a text file."""
     if path.removesuffix(".gz").endswith(_TABLES):
         raise UserError(
             f"infer.input_file reads one input per line, and {path} is a table of rows. To predict "
@@ -164,12 +164,12 @@ def make_t5_jobs(run: RunArguments) -> list[PredictionJob]:
 def make_evaluation_jobs(
     run: RunArguments, tasks: Sequence[seqio.Task], *, split: str, folder: str
 ) -> list[PredictionJob]:
-    """Returns the jobs that decode tasks for mode `eval` on another engine.
+    """Returns the jobs that decode tasks for mode `eval` on the PyTorch engine.
 
     Args:
       run: the run's arguments.
       tasks: the tasks.
-      split: their split.
+      split: the split of the tasks.
       folder: the folder to which the decoded texts are written, as `<task>_<step>.jsonl`.
     """
     settings, limits = read_decoding_settings(run)
@@ -192,7 +192,8 @@ def read_decoding_settings(
 
     Args:
       run: the run's arguments.
-      longest: the maximum number of tokens of an input, which is used if the run has no lengths.
+      longest: the number of tokens of the longest input, which is the limit if the run has no
+        lengths.
     """
     decode = {name: bound(f"Bitransformer.decode.{name}", value) for name, value in _T5.items()}
     most_inputs = run.sequence_length["inputs"] if run.sequence_length else longest

@@ -1,4 +1,4 @@
-"""Mode `infer`: makes predictions for a task or a file with a checkpoint, on this machine.
+"""Mode `infer` on Mesh TensorFlow: predicts texts for a task or for the inputs in a file.
 
     predict(
         MeshModel("bitransformer", mesh_shape="", layout_rules=""),
@@ -6,7 +6,8 @@
         model_dir="/models/tiny",
     )   # as t0.infer is configured, into <infer.output_dir>/<task>_1000.jsonl
 
-Each finished batch is written to a file, so that a killed run can resume after its last batch.
+Each finished batch is written to a file, so that a killed run can resume after its last finished
+batch.
 """
 
 from collections.abc import Mapping
@@ -29,13 +30,14 @@ def predict(
     steps: Any = None,
     checkpoint: str | None = None,
 ) -> None:
-    """Writes the predictions that gin configures: those of `t0.infer` or of T5's `infer.gin`.
+    """Writes the predictions that gin configures with `t0.infer` or with T5's `infer.gin`.
 
     Args:
       model: the model's type and mesh.
       vocabulary: one vocabulary, or (inputs, targets).
       lengths: the limits {"inputs": tokens, "targets": tokens}.
-      batch_size: the number of sequences in a batch, unless `infer.batch_size` is set.
+      batch_size: the number of sequences in a batch. If `infer.batch_size` is set, it is used
+        instead.
       model_dir: the folder of the checkpoints.
       steps: a step, a list of steps, "all" or None (the latest).
       checkpoint: a checkpoint to use instead of those in `model_dir`, or None.

@@ -1,4 +1,4 @@
-"""Writes a file of predictions, which appears only when it is complete. A killed run can resume.
+"""Writes a file of predictions, which appears only when complete. A killed run can resume.
 
     file = PredictionFile("/out/qa_1000.jsonl", facts)
     file.summary                             # None, or the summary of the run that wrote it
@@ -6,8 +6,8 @@
     file.finished_batches                    # {(0, 2): {"examples": 32, ...}} of an earlier run
     file.finish([32, 9])                     # writes the file of 41 batches, and its summary
 
-`<file>.partial/` holds a file for each finished batch. All files are written under a temporary name
-and then renamed, so no file is ever incomplete.
+The folder `<file>.partial/` contains a file for each finished batch. Each file is written under a
+temporary name and then renamed, so no file is ever incomplete.
 """
 
 import collections
@@ -31,8 +31,8 @@ class BatchPredictions:
     """The predictions of a batch.
 
     Attributes:
-      lines: index of an example in its window -> the example's line in the file.
-      counts: the numbers of predicted tokens, truncated inputs and so on.
+      lines: index of an example in its window -> the line for this example in the file.
+      counts: name -> count, such as the numbers of predicted tokens and of truncated inputs.
     """
 
     lines: dict[int, str]
@@ -46,17 +46,18 @@ class PredictionFile:
       path: the file, local or `gs://`.
       facts: the facts that determine the predictions. A run resumes only from predictions with the
         same facts.
-      described: whether to write a summary next to the finished file. If not, an existing file is
-        replaced.
+      described: whether to write a summary next to the finished file. Without a summary, an
+        existing file is replaced.
       writes: whether this process writes the file. If several processes predict together, each
         process saves its own batches, but only one process writes the file.
 
     Attributes:
       summary: the summary of a finished file; None if it is not finished.
-      finished_batches: (window, batch) -> counts of the batches that an earlier run finished.
+      finished_batches: (window, batch) -> counts of this batch, for each batch that an earlier run
+        finished.
 
     Raises:
-      UserError: if there are predictions with different facts at this path, finished or not.
+      UserError: if there are finished or unfinished predictions with different facts at this path.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class PredictionFile:
                     counts.update(predictions.counts)
                 yield from (merged[index] + "\n" for index in sorted(merged))
 
-        # The predictions are renamed last: if the file exists, everything is complete.
+        # The predictions are renamed last, so if their file exists, everything is complete.
         temporary = os.path.join(self._folder, "predictions")  # noqa: PTH118 (gs:// paths)
         write_whole(temporary, lines())
         summary = {"schema": SCHEMA, "settings": self._facts, **counts}

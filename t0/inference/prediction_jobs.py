@@ -1,12 +1,12 @@
-"""Describes prediction jobs as plain data: their settings, and a job for each source of inputs.
+"""Describes prediction jobs: each has a source of inputs, settings and an output file.
 
     settings = InferenceSettings(output_dir="/out", beam_size=4)
     settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)
     job = PredictionJob(source, LengthLimits(512, 64), settings, "/out/qa_{step}.jsonl")
     job.line(example, "Paris", -1.25)   # the line of the file
 
-Gin binds the settings as `t0.infer` (`t0.inference.jobs`). The PyTorch engine reads them from a run
-specification.
+On TensorFlow, gin binds the settings as `t0.infer` (`t0.inference.jobs`). The PyTorch engine reads
+the settings from a run specification.
 """
 
 import dataclasses
@@ -23,30 +23,31 @@ from t0.inference.methods import EOS, DecodingMethod
 
 @dataclasses.dataclass(frozen=True)
 class InferenceSettings:
-    """The settings of inference: the inputs, the search and the outputs.
+    """The settings of inference: inputs, decoding method and outputs.
 
     Attributes:
       mixture_or_task_name: the task or mixture that provides the examples. If `input_file` is set,
-        the task whose vocabulary encodes the lines of that file.
+        this is the task whose vocabulary encodes the lines of that file.
       split: the task's split.
       use_cached: whether to read the task's cache.
-      input_file: a text file with an input on each line. If the name ends in .jsonl or .json, it is
-        JSON Lines with `inputs` and, if they are known, `targets`. Both may be compressed (.gz).
+      input_file: a text file with an input on each line. If the name ends in .jsonl or .json, the
+        file is JSON Lines, and each object has `inputs` and, if known, `targets`. Files of all
+        these formats may be compressed (.gz).
       output_dir: the folder to which predictions are written, as `<name>_<step>.jsonl`.
       batch_size: the number of inputs in a batch; None for the run's batch size.
       beam_size: the number of beams; 1 for greedy decoding or sampling.
       alpha: the exponent of the beams' length penalty.
-      temperature: the temperature of sampling, 1 for the model's distribution; 0 to decode
+      temperature: the temperature of sampling. 1 samples from the model's distribution, 0 decodes
         greedily.
-      top_k: the number of most likely tokens from which one is sampled; -1 for all tokens.
+      top_k: the number of most likely tokens among which a token is sampled; -1 for all tokens.
       seed: the seed of sampling. An example's random numbers do not depend on its batch or shard.
-      shard_id: the number of this shard, from 0. It has the examples whose number modulo
+      shard_id: the number of this shard, from 0. The shard has the examples whose number modulo
         `num_shards` is `shard_id`.
       num_shards: the number of shards into which the examples are divided.
-      add_eos: whether EOS ends the inputs of a file; None to do what the task does, or to add no
-        EOS if there is no task.
-      activation_dtype: "float32", "bfloat16", or "auto": bfloat16 if the machine has instructions
-        for it.
+      add_eos: whether to append EOS to the inputs of a file. With None, EOS is appended if the task
+        appends it, and not appended if there is no task.
+      activation_dtype: "float32", "bfloat16" or "auto". "auto" is bfloat16 if the machine has
+        instructions for it, otherwise float32.
     """
 
     mixture_or_task_name: str | None = None
@@ -87,7 +88,7 @@ class InferenceSettings:
 
     @property
     def configured(self) -> bool:
-        """Whether `t0.infer` has an input or output. If not, the run may use T5's `infer.gin`."""
+        """Whether `t0.infer` has an input or output. If not, a run may use T5's `infer.gin`."""
         return any((self.mixture_or_task_name, self.input_file, self.output_dir))
 
     @property
@@ -107,14 +108,14 @@ class InferenceSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PredictionJob:
-    """One source of examples, with the settings and the file of its predictions.
+    """A source of examples, the settings to predict with, and the file for the predictions.
 
     Attributes:
       examples: the source of the examples.
       limits: the length limits in tokens.
-      settings: the settings of the search, the batches and the shards.
-      path: the path of the predictions, in which {step} stands for the checkpoint's step.
-      as_json: whether the file is JSON Lines; if not, it has a text on each line.
+      settings: the settings of the decoding method, the batches and the shards.
+      path: the path of the output file, in which {step} stands for the checkpoint's step.
+      as_json: whether the output file is JSON Lines. Otherwise each line is a predicted text.
     """
 
     examples: InputSource
@@ -124,7 +125,7 @@ class PredictionJob:
     as_json: bool = True
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts that determine the predictions, except for the checkpoint."""
+        """Returns the facts that determine the predictions, without those about the checkpoint."""
         return {**self.examples.facts, **dataclasses.asdict(self.limits), **self.settings.facts()}
 
     def line(self, example: InferenceExample, prediction: str, score: float) -> str:
@@ -138,13 +139,13 @@ class PredictionJob:
 
 
 def shard_suffix(settings: InferenceSettings) -> str:
-    """Returns the suffix of a shard's file name, before the extension."""
+    """Returns the suffix that a shard's file name has before its extension."""
     if settings.num_shards == 1:
         return ""
     return f"-{settings.shard_id:05d}-of-{settings.num_shards:05d}"
 
 
 def predicted_tokens(ids: np.ndarray, limit: int) -> list[int]:
-    """Returns a row's predicted tokens, up to and including EOS, or up to the limit."""
+    """Returns a row's predicted tokens up to EOS, which is included, or up to the limit."""
     ends = np.flatnonzero(ids == EOS)
     return ids[: ends[0] + 1 if len(ends) else limit].tolist()

@@ -5,8 +5,8 @@
 
 Several processes may predict together. Process r of n takes batches r, r + n, r + 2 n ... of each
 window, and the first process writes the file when all batches are finished. The batches, and
-therefore the file, do not depend on the number of processes. All processes must see the output
-folder.
+therefore the file, do not depend on the number of processes. All processes need access to the
+output folder.
 """
 
 import collections
@@ -23,7 +23,7 @@ from t0.inference.prediction_file import BatchPredictions, PredictionFile
 from t0.inference.prediction_jobs import PredictionJob, predicted_tokens
 from t0.progress import ProgressLine
 
-# The summary's counts that are printed if they are not 0 -> their description.
+# Name of a count in the summary -> its description. Counts that are not 0 are printed with it.
 _COUNTS = {
     "truncated_inputs": "inputs cut at the limit",
     "empty_inputs": "inputs without a token",
@@ -35,7 +35,7 @@ class TokenGenerator(Protocol):
     """A model that predicts tokens.
 
     Attributes:
-      replicas: the batch size B must be a multiple of this number.
+      replicas: a number that must divide the batch size B.
     """
 
     replicas: int
@@ -46,10 +46,10 @@ class TokenGenerator(Protocol):
     def predict(
         self, inputs: np.ndarray, limits: np.ndarray, draws: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Predicts from inputs [B, L], limits [B] and draws [B, T].
+        """Predicts tokens for inputs [B, L], with limits [B] and random draws [B, T].
 
         Returns:
-          ids, int32 [B, T], and scores, float32 [B].
+          (token ids, int32 [B, T]; scores, float32 [B]).
         """
 
 
@@ -87,12 +87,13 @@ def predict_checkpoints(
       checkpoints: step -> path.
       make_generator: makes the generator; called only if there is something to predict.
       vocabulary: the vocabulary whose `decode` turns tokens into text.
-      describe: path of a checkpoint -> the facts about it that determine the predictions.
+      describe: a function from the path of a checkpoint to the facts about the checkpoint that
+        determine the predictions.
       processes: the processes that predict together.
 
     Raises:
-      UserError: if there are predictions with different facts, or if a batch size does not fit the
-        mesh.
+      UserError: if an output file has predictions with different facts, or if a batch size does not
+        fit the mesh.
     """
     generator = None
     for step, path in checkpoints.items():
@@ -120,7 +121,7 @@ def _predict_job(
     vocabulary: Any,
     processes: Processes,
 ) -> None:
-    """Predicts the batches that an earlier run did not finish, and writes the file."""
+    """Predicts the batches that no earlier run has finished, and writes the file."""
     settings, size = job.settings, _batch_size(job, generator.replicas)
     numbers_of_batches, tokens = [], 0
     with ProgressLine(_share(job), unit="input", doing="predicting") as progress:
@@ -190,7 +191,7 @@ def _summary_lines(
 
 
 def _batch_size(job: PredictionJob, replicas: int) -> int:
-    """Returns the batch size B, which is the configured one, or less if there are few examples."""
+    """Returns the batch size B: the configured size, or a smaller one if there are few examples."""
     size = job.settings.batch_size
     if size % replicas:
         raise UserError(
@@ -202,7 +203,7 @@ def _batch_size(job: PredictionJob, replicas: int) -> int:
 
 
 def _share(job: PredictionJob) -> int | None:
-    """Returns the number of examples of this shard; None if it is unknown."""
+    """Returns the number of examples in this shard; None if it is unknown."""
     total, settings = job.examples.total, job.settings
     # A source that has not counted its examples may report 0.
     return len(range(settings.shard_id, total, settings.num_shards)) if total else None

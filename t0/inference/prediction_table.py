@@ -3,7 +3,8 @@
     check_format("predicted.csv")       # UserError for an unknown extension
     write_table("predicted.csv", ("text", "prediction"), [{"text": "fine", "prediction": "good"}])
 
-The file appears when it is complete. All formats but Parquet are written row by row.
+The file appears only when it is complete. Parquet is written in one piece, all other formats row by
+row.
 """
 
 import csv
@@ -20,7 +21,7 @@ Row = Mapping[str, Any]
 
 
 def check_format(path: str) -> None:
-    """Raises a UserError if the extension of a file to write is unknown."""
+    """Raises a UserError if `write_table` does not know the extension of a path."""
     if Path(path).suffix not in _WRITERS:
         raise UserError(
             f"--output={path}: predictions are written as {', '.join(_WRITERS)}. Choose one of "
@@ -34,7 +35,7 @@ def write_table(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
     Args:
       path: the file.
       columns: the columns, in order.
-      rows: the rows, which have these columns.
+      rows: the rows, which have all of these columns.
 
     Raises:
       UserError: the extension is unknown, a format cannot hold the values, or the file cannot be
@@ -63,7 +64,7 @@ def _write_separated(delimiter: str) -> Callable[[str, Sequence[str], Iterable[R
 
 
 def _cell(value: Any) -> str:
-    """Returns a cell's text: nothing for a missing value, JSON for lists and objects."""
+    """Returns the text of a cell: empty for a missing value, JSON for lists and objects."""
     if value is None:
         return ""
     if isinstance(value, list | dict | tuple):

@@ -1,14 +1,14 @@
-"""Makes predictions for the rows of a file with a prompt, on any engine. A killed run can resume.
+"""Predicts an answer for each row of a file with a prompt, on any engine. A killed run can resume.
 
     task = RowTask(open_rows("tickets.csv"), prompt, vocabulary, {"inputs": 512, "targets": 16})
     rank_rows(task, file, make_scorer, make_plan, checkpoint)   # a prompt with answer choices
     task.source()                                               # inputs of a prompt without
     write_predictions(task, "predictions.jsonl", "tickets_predicted.csv", all_choices=False)
 
-The rows of a file are divided into windows. To rank, each window is a task of `t0.scoring.ranking`,
-whose scores are saved when its last choice is scored. Both kinds of prompts first write a line of
-JSON for each row that can be rendered. `write_predictions` then writes the user's rows with the
-predictions of these lines.
+If the prompt has answer choices, the rows are divided into windows, and each window becomes a task
+of `t0.scoring.ranking`. The scores of a task are saved when its last choice is scored. Otherwise
+the prompt's inputs are decoded. In both cases, a JSON line is first written for each row that can
+be rendered. `write_predictions` then writes the user's rows with the predictions from these lines.
 """
 
 import collections
@@ -36,7 +36,7 @@ from t0.scoring.records import ChoiceRecord, RecordSorter
 from t0.sources.folders import files_of, split_file
 from t0.sources.readers import FORMATS, Reader, reader_for
 
-# The number of rows whose predictions are saved together.
+# The number of rows in a window. The predictions of a window are saved together.
 WINDOW_ROWS = 128
 _ENCODED_TEXTS = 4096
 PREDICTION, PROBABILITY, SCORE = "prediction", "probability", "score"
@@ -48,8 +48,8 @@ class RowFile:
 
     Attributes:
       path: the file, or a folder of `Dataset.save_to_disk`.
-      reader: its reader.
-      columns: its columns.
+      reader: the reader of the file.
+      columns: the names of the columns.
       count: the number of rows.
     """
 
@@ -107,23 +107,24 @@ class RowTask:
 
     @functools.cached_property
     def _columns(self) -> dict[str, str]:
-        """Name in the template -> column of the file. Hyphens are read as underscores."""
+        """Name in the template -> column of the file. Templates have "_" in place of hyphens."""
         own = {name.replace("-", "_"): name for name in self.rows.columns}
         renamed = {name: old for name, old in self.prompt.template.columns if old in own.values()}
         return own | renamed
 
     @functools.cached_property
     def label_columns(self) -> list[str]:
-        """The columns of the file that only the target reads."""
+        """The columns of the file that the template's target uses, but not its input."""
         compiled = self.prompt.compiled
         names = sorted(compiled.columns - compiled.input_columns)
         return [self._columns[name] for name in names if name in self._columns]
 
     def check(self) -> None:
-        """Checks that the rows have the prompt's columns, and that one of them can be rendered.
+        """Checks that the file has the prompt's columns, and that at least one row can be rendered.
 
         Raises:
-          UserError: a column is missing, a column has the name of an output, or all rows fail.
+          UserError: if a column is missing, a column has the name of an output column, or no row
+            can be rendered.
         """
         missing = sorted(self.prompt.compiled.input_columns - self._columns.keys())
         if missing:
@@ -151,14 +152,14 @@ class RowTask:
             )
 
     def added_columns(self) -> tuple[str, str]:
-        """Returns the names of the prediction's column and of its number's."""
+        """Returns the names of two added columns: the prediction, and its probability or score."""
         return PREDICTION, PROBABILITY if self.prompt.is_ranked else SCORE
 
     def render(self, row: Mapping[str, Any], number: int) -> Example | None:
-        """Renders a row without its label; returns None if it has nothing to show.
+        """Renders a row without its label; returns None if all columns of the input are empty.
 
         Raises:
-          UserError: the template fails on the row.
+          UserError: if the template fails on the row.
         """
         variables = {name: row[column] for name, column in self._columns.items()}
         shown = [variables[n] for n in self.prompt.compiled.input_columns if n in variables]
@@ -167,7 +168,7 @@ class RowTask:
         return self.prompt.compiled.example(variables, number, labeled=False)
 
     def reason(self, row: Mapping[str, Any], number: int) -> str:
-        """Returns why a row cannot be rendered; "" if it can be."""
+        """Returns the reason why a row cannot be rendered; "" if it can be rendered."""
         try:
             example = self.render(row, number)
         except UserError as error:
@@ -175,7 +176,7 @@ class RowTask:
         return "" if example else f"in row {number} the prompt's columns are empty"
 
     def examples(self, start: int, stop: int | None) -> Iterator[tuple[int, Example]]:
-        """Yields the number and the texts of each row that can be rendered."""
+        """Yields (row number, rendered texts) for each row that can be rendered."""
         for number, row in enumerate(self.rows.reader.rows(start, stop), start):
             try:
                 example = self.render(row, number)
@@ -186,14 +187,14 @@ class RowTask:
 
     @functools.cached_property
     def _encode(self) -> Callable[[str, bool], list[int]]:
-        @functools.lru_cache(_ENCODED_TEXTS)  # the choices repeat
+        @functools.lru_cache(_ENCODED_TEXTS)  # many rows have the same choices
         def encode(text: str, eos: bool) -> list[int]:
             return [*self.vocabulary.encode(text), *([self.vocabulary.eos_id] if eos else [])]
 
         return encode
 
     def records(self, start: int, stop: int) -> Iterator[ChoiceRecord]:
-        """Yields the answer choices of some rows. No choice is marked as correct."""
+        """Yields the answer choices of rows `start` to `stop`. No choice is marked as correct."""
         for number, example in self.examples(start, stop):
             inputs = np.asarray(self._encode(example.inputs, self.prompt.inputs_eos), np.int32)
             for index, text in enumerate(example.choices):
@@ -201,7 +202,7 @@ class RowTask:
                 yield ChoiceRecord(number, index, inputs, targets, False, text)
 
     def source(self) -> InputSource:
-        """Returns the inputs of the rows, for decoding."""
+        """Returns the prompted inputs of all rows as a source for decoding."""
 
         def read(shard: int, shards: int) -> Iterator[InferenceExample]:
             for number, example in self.examples(0, None):
@@ -232,9 +233,9 @@ def rank_rows(
 
     Args:
       task: the rows.
-      file: the file of lines, unfinished.
-      make_scorer: builds the scorer.
-      make_plan: plans the batches of all windows.
+      file: the unfinished file for these lines.
+      make_scorer: a function that builds the scorer.
+      make_plan: a function that plans the batches of all windows.
       checkpoint: the checkpoint.
 
     Raises:
@@ -247,7 +248,7 @@ def rank_rows(
         unsaved = {
             name for name, number in numbers.items() if (number, 0) not in file.finished_batches
         }
-        # A plan of all windows, so that a resumed run scores each choice in the same batch.
+        # The plan covers all windows, so that a resumed run scores each choice in the same batch.
         scorer = make_scorer()
         plan = make_plan(filled, scorer)
         say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
@@ -267,7 +268,7 @@ def rank_rows(
 
 
 def _read_windows(task: RowTask, sorter: RecordSorter) -> list[ScoringTask]:
-    """Renders and tokenizes the rows once, window by window."""
+    """Renders and tokenizes the rows, and returns a scoring task for each window."""
     windows = []
     with ProgressLine(task.rows.count, unit="row", doing="rendering") as progress:
         for start in range(0, task.rows.count, WINDOW_ROWS):
@@ -299,7 +300,7 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
 
     Args:
       task: the rows.
-      lines: the file of predictions, with a line for each row that can be rendered.
+      lines: the path of the file with a JSON line for each row that can be rendered.
       output: the file to write; its extension selects the format.
       all_choices: whether to add a column with the probability of each choice.
 
@@ -307,7 +308,7 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
       notes for the user, one per line.
 
     Raises:
-      UserError: a column of the rows has the name of a column to add, or the file cannot be
+      UserError: if a column of the rows has the name of a column to add, or the file cannot be
         written.
     """
     counts: collections.Counter[str] = collections.Counter()
@@ -349,12 +350,12 @@ def _read_lines(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _is_label(value: Any) -> bool:
-    """Returns whether a value is a label; -1 stands for a hidden one."""
+    """Returns whether a value is a label, which is neither missing nor empty nor hidden (-1)."""
     return not is_missing(value) and str(value).strip() not in ("", "-1")
 
 
 def _choice_columns(task: RowTask, lines: str) -> list[str]:
-    """Names the columns of the choices by their texts or, if these differ by row, by number."""
+    """Names the choices' columns by their texts, or by number if the texts differ between rows."""
     fixed = task.prompt.compiled.fixed_choices
     most = max((len(line["choices"]) for line in _read_lines(lines)), default=0)
     names = fixed or [str(number) for number in range(1, most + 1)]
@@ -364,7 +365,7 @@ def _choice_columns(task: RowTask, lines: str) -> list[str]:
 def _values(
     task: RowTask, prediction: Mapping[str, Any], choice_columns: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns column -> value for the columns that a prediction adds to its row."""
+    """Returns column -> value, for the columns that are added to the row of a prediction."""
     if not task.prompt.is_ranked:
         return {name: prediction[name] for name in task.added_columns()}
     scores = np.array(prediction["scores"])

@@ -7,12 +7,12 @@ Legend: B examples, K beams, T target tokens, V vocabulary.
     state = beams.step(step, logits, limits, draws, *state)          # logits [B, K, V]
 
 The state of a search is a tuple of tensors whose first dimension is B. Its step function takes
-float32 logits and returns the next state. It uses TensorFlow operations, and computes the examples
-of one device. An example's tokens do not depend on other examples.
+float32 logits and returns the next state. The step function consists of TensorFlow operations, and
+computes the examples of one device. The tokens of an example do not depend on other examples.
 
-A score is the sum of the natural logarithms of the probabilities of the predicted tokens, including
-EOS. The temperature and top k affect only which tokens are drawn. The scores are those of the
-unchanged model.
+A score is the sum of the natural logarithms of the predicted tokens' probabilities, including EOS.
+The temperature and top k affect only which tokens are drawn. They do not affect the probabilities
+in the score.
 """
 
 import dataclasses
@@ -21,13 +21,14 @@ from collections.abc import Callable
 from t0.compat import tf1 as tf
 from t0.inference.methods import EOS, NEVER, DecodingMethod
 
-# To find the largest numbers of a row, first compare the maxima of parts with this many entries.
+# To find the largest entries of a row, the row is divided into parts with this many entries, and
+# the maxima of the parts are compared first.
 _BLOCK_SIZE = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A tensor of a state: [B, *shape], where "beam" is K and "length" is T."""
+    """The shape and type of a state's tensor: [B, *shape], where "beam" is K and "length" is T."""
 
     shape: tuple[str, ...]
     dtype: tf.DType
@@ -39,10 +40,11 @@ class Search:
 
     Attributes:
       fields: name -> shape and type of the state's tensors. Every state has `running` [B], which is
-        1 until an example has ended; `tokens` [B, (K)], the decoder's next inputs; and the results
-        so far, `ids` [B, T] and `score` [B].
-      start: (limits [B], T) -> the first state, in the order of the fields.
-      step: (step, logits [B, (K,) V], limits [B], draws [B, T], *state) -> the next state.
+        1 until an example ends and then 0; `tokens` [B, (K)], the next inputs of the decoder; and
+        the results so far, `ids` [B, T] and `score` [B].
+      start: a function of (limits [B], T) that returns the first state, in the order of `fields`.
+      step: a function of (step, logits [B, (K,) V], limits [B], draws [B, T], *state) that returns
+        the next state.
     """
 
     fields: dict[str, Field]
@@ -61,9 +63,9 @@ _BEAMS = {
     "tokens": Field(("beam",), tf.int32),
     "ids": Field(("length",), tf.int32),
     "score": Field((), tf.float32),
-    # `judged` is the score of the best finished beam, divided by its length penalty. The fields
-    # that follow are about unfinished beams: their tokens so far, their scores, and the column of
-    # each token's keys and values.
+    # `judged` is the score of the best finished beam, divided by its length penalty. The next three
+    # fields are about unfinished beams: their tokens so far, their scores, and the cache's column
+    # with the keys and values of each token.
     "judged": Field((), tf.float32),
     "alive_ids": Field(("beam", "length"), tf.int32),
     "alive_scores": Field(("beam",), tf.float32),
@@ -72,7 +74,7 @@ _BEAMS = {
 
 
 def search(method: DecodingMethod) -> Search:
-    """Returns the search of a decoding method."""
+    """Returns the search functions of a decoding method."""
     if method.beam_size > 1:
         return Search(_BEAMS, _start_beams(method), _step_beams(method))
     return Search(_ONE, _start_single, _step_single(method))
@@ -105,7 +107,7 @@ def _step_single(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]
 
 
 def _draw_tokens(logits: tf.Tensor, draws: tf.Tensor, method: DecodingMethod) -> tf.Tensor:
-    """Draws tokens [B] with the uniform random numbers `draws` [B] in [0, 1)."""
+    """Draws a token for each example, using uniform random numbers `draws` [B] in [0, 1)."""
     token_ids = None
     if method.top_k:
         logits, token_ids = tf.math.top_k(logits, min(method.top_k, logits.shape.as_list()[-1]))
@@ -138,9 +140,10 @@ def _start_beams(method: DecodingMethod) -> Callable[[tf.Tensor, int], tuple[tf.
 def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
     """Returns the step function of beam search.
 
-    From the best 2K continuations, the best K without EOS become the next beams. Only the best K
-    continuations may finish, with EOS or at the example's limit. Only the best finished beam is
-    kept. An example ends when no unfinished beam can become better than that one.
+    Each step finds the best 2K continuations. The best K of those without EOS become the next
+    beams. A continuation finishes if it is among the best K and has EOS or reaches the example's
+    limit. Only the best finished beam is kept. An example ends when no unfinished beam can become
+    better than this one.
     """
     beams = method.beam_size
 
@@ -172,8 +175,8 @@ def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
         tokens, parents, alive_ids = (
             tf.gather(x, alive, batch_dims=1) for x in (tokens, parents, candidates)
         )
-        # The keys and values of a beam's earlier tokens stay in the columns of its parents. From
-        # now on, the beam writes to its own column.
+        # The keys and values of a beam's earlier tokens stay in the columns of the beams that it
+        # continues. The beam writes the next keys and values to its own column.
         ancestors = tf.gather(ancestors, parents, batch_dims=1)
         ancestors = _with_column(ancestors, now + 1, tf.range(beams)[tf.newaxis])
         reachable = alive_scores[:, 0] / penalty(limits)
@@ -186,13 +189,14 @@ def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
 def _continuations(
     logits: tf.Tensor, alive_scores: tf.Tensor, count: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Finds the best continuations; returns their scores, beams and tokens, each [B, count].
+    """Returns the scores, beams and tokens of the best continuations, each [B, count].
 
     The best continuation comes first.
     """
     batch, beams, vocabulary = logits.shape.as_list()
     logits = tf.reshape(logits, [-1, vocabulary])
-    # First find the best tokens of each beam. Sorting V columns of all beams together is slower.
+    # First find the best tokens of each beam. Sorting the K * V tokens of all beams together is
+    # slower.
     few, tokens = _largest(logits, min(count, vocabulary))
     nats = few - few[:, :1] + _log_probability(logits, tokens[:, 0])[:, tf.newaxis]
     scores = tf.reshape(nats, [batch, beams, -1]) + alive_scores[..., tf.newaxis]
@@ -204,20 +208,20 @@ def _continuations(
 
 def _log_probability(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     """Returns the log-probabilities [B] of the most likely tokens [B] of logits [B, V]."""
-    # The most likely token has a probability of at least 1 / V. So the logarithm of a softmax is
-    # exact enough, and it is faster than a log-softmax.
+    # The most likely token has a probability of at least 1 / V. So the logarithm of the softmax is
+    # exact enough. It is faster than a log-softmax.
     return tf.log(tf.gather(tf.nn.softmax(logits), tokens, batch_dims=1))
 
 
 def _largest(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the `count` largest entries of each row [B, V] in descending order, and the indices.
+    """Returns the `count` largest entries of each row [B, V], largest first, and their indices.
 
-    Of equal entries, the one with the smaller index comes first.
+    Equal entries are sorted by index.
     """
     batch, size = rows.shape.as_list()
     if size % _BLOCK_SIZE or size // _BLOCK_SIZE <= count:
         return tf.math.top_k(rows, count)
-    # First find the largest entry of each part. `top_k` of whole rows takes ten times as long.
+    # First find the largest entry of each part. `top_k` on whole rows takes ten times as long.
     blocks = tf.reshape(rows, [batch, size // _BLOCK_SIZE, _BLOCK_SIZE])
     within = tf.sort(tf.math.top_k(tf.reduce_max(blocks, -1), count)[1])
     few, indices = tf.math.top_k(
@@ -228,6 +232,6 @@ def _largest(rows: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _with_column(table: tf.Tensor, column: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Writes `values` [...] into one column of `table` [..., T], unless the column is beyond T."""
+    """Writes `values` [...] to one column of `table` [..., T], if the table has this column."""
     in_column = tf.equal(tf.range(table.shape.as_list()[-1]), column)
     return tf.where_v2(in_column, values[..., tf.newaxis], table)

@@ -3,8 +3,8 @@
 source = open_task(seqio.TaskRegistry.get("qa"), "test", use_cached=False)
 next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
-If the label of a row is withheld (-1), a prompted task's template still renders a target, often the
-last choice. This module gives such an example no target.
+If the label of a row is withheld (-1), the template of a prompted task still renders a target,
+often the last choice. Examples from such rows get no target here.
 """
 
 import copy
@@ -37,11 +37,11 @@ def open_task(
       task: SeqIO's task.
       split: the split's name.
       use_cached: whether to read the task's cache.
-      lengths: feature -> maximum number of tokens. They determine how many demonstrations an
-        instruction has. Nothing is truncated.
+      lengths: feature -> maximum number of tokens. These limits determine how many demonstrations
+        an instruction has, but nothing is truncated.
 
     Raises:
-      UserError: if the task has no such split, or is for rank evaluation.
+      UserError: if the task does not have this split, or is for rank evaluation.
     """
     if split not in task.splits:
         raise UserError(
@@ -65,7 +65,8 @@ def open_task(
         return dataset.map(lambda record: {name: record[name] for name in names})
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-        # Number the records before sharding, so that an example's draws do not depend on its shard.
+        # Number the records before sharding, so that an example's random numbers do not depend on
+        # its shard.
         for number, record in elements(lambda: records().enumerate().shard(shards, shard)):
             example = _build_example(int(number), record, task.output_features)
             unknown = hidden or example.targets == NO_LABEL
@@ -88,7 +89,7 @@ def _hides_labels(task: seqio.Task, split: str) -> bool:
     try:
         rows = source.open(split).rows()
         return any(hidden_label(source.dataset, row) for row in rows)
-    except AbsentData:  # T0's tables say which splits of its datasets have no labels
+    except AbsentData:  # T0's tables record which splits of its datasets have no labels
         dataset_split = (source.dataset, source.subset, source.split_mapping[split])
         known_exemptions = exemptions(*dataset_split, source.template.name)
         return any(exemption.kind == HIDES for exemption in known_exemptions)

@@ -1,4 +1,4 @@
-"""Decodes texts in memory, for the answers of a rank evaluation and the tasks of mode `eval`.
+"""Decodes texts in memory: the answers of a rank evaluation, and the tasks of mode `eval`.
 
     decoder = TextDecoder(model, vocabularies, dtype="float32", lengths=None, batch_size=32)
     decoder.restore("/models/tiny/model.ckpt-1000")
@@ -26,8 +26,8 @@ from t0.inference.prediction_jobs import predicted_tokens
 from t0.mesh import devices
 from t0.scoring.mesh_model import MeshModel, build_model
 
-# The maximum number of rows of a batch on a CPU. More rows are not faster, and they leave more of a
-# task's last batch empty.
+# The maximum number of rows of a batch on a CPU. Larger batches are not faster, and the last batch
+# of a task then has more empty rows.
 _MOST_ROWS = 32
 _UNLIMITED = 1 << 20
 
@@ -42,9 +42,10 @@ class TextDecoder:
       lengths: the limits in tokens, or None for no limits.
       batch_size: the maximum number of full-length sequences in a batch.
       method: the method by which tokens are chosen.
-      targets_per_input: the limit of a prediction by the length of its input, as in `LengthLimits`.
-      make_generator: builds another engine's generator from `dtype` and `method`; None for Mesh
-        TensorFlow's.
+      targets_per_input: a limit for predictions that depends on the length of the input; see
+        `LengthLimits`.
+      make_generator: a function that builds another engine's generator from `dtype` and `method`;
+        None to use Mesh TensorFlow's generator.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class TextDecoder:
         return self._generator.restore(checkpoint)
 
     def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterator[str]:
-        """Yields the text of each input [L], each of at most `most_tokens` tokens."""
+        """Decodes each input [L], and yields the texts, each of at most `most_tokens` tokens."""
         longest, per_input = self._limits
         limits = LengthLimits(longest, most_tokens, per_input)
         examples = (InferenceExample(n, "", None, ids.tolist()) for n, ids in enumerate(inputs))
@@ -111,8 +112,9 @@ def evaluation_decoder(
 
     Args:
       model: the model's type and mesh.
-      run: the run's arguments. If they have no lengths, the longest input determines them.
-      make_generator: as in `TextDecoder`.
+      run: the run's arguments. If they contain no lengths, the longest input determines the
+        lengths.
+      make_generator: see `TextDecoder`.
     """
     decoders: list[TextDecoder] = []
 

@@ -5,7 +5,7 @@
     export(tasks, "/out/harness", split="validation", group="t0_eval_score_eval")
 
 `t0.reports.lm_eval_samples` reads the harness's results. Every export contains a copy of
-`t0_prompts.py`. The harness imports that copy; no module of t0 imports the file.
+`t0_prompts.py`, which the harness imports. No module of t0 imports `t0_prompts.py`.
 """
 
 from t0.lm_eval.exported_tasks import ExportedTasks, export

@@ -1,4 +1,4 @@
-"""Writes prompts as tasks of lm-evaluation-harness: YAML files, and rendered rows in JSON Lines.
+"""Writes prompts as tasks of lm-evaluation-harness: YAML files and JSON Lines of rendered rows.
 
     exported = export(tasks, "/out/harness", split="validation", group="t0_eval_score_eval")
     exported.tasks[0].name                       # "super_glue_rte_GPT_3_style_score_eval"
@@ -9,20 +9,20 @@
     rows/super_glue_rte_GPT_3_style_score_eval.jsonl
     t0_prompts.py                                  the functions that the YAML files refer to
 
-A group of the harness can only average over tasks. So each dataset is also exported as one task
-with the rows of all its prompts, and functions in `t0_prompts.py` average over these prompts.
-A row in a JSON Lines file:
+A group in the harness can average only over tasks. So each dataset is also exported as one task
+with the rows of all its prompts, and functions in `t0_prompts.py` average over these prompts. This
+is a row in a JSON Lines file:
 
     {"idx": 0, "dataset": "super_glue/rte", "prompt": "GPT-3 style", "task": "super_glue_...",
      "inputs": "... True or False?", "choices": ["True", "False"],
      "continuations": ["True</s>", "False</s>"], "gold": 1}
 
-`idx` counts the rows that the template renders. Our own results use the same numbers, so the same
-`idx` means the same example.
+`idx` counts the rows that the template renders. It is the same number as in our own results, so the
+same `idx` means the same example.
 
 Assumptions: as in our evaluation, an example is scored only if exactly one of its choices is
-correct. All other examples are left out and counted. The harness does not add EOS to a
-continuation. T0's scores include the log-likelihood of EOS, so each continuation ends with EOS.
+correct. All other examples are left out and counted. T0's scores include the log-likelihood of EOS.
+The harness does not add EOS to a continuation, so each exported continuation ends with EOS.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class ExportedPrompt:
       name: the task's name, both in the harness and in our results.
       dataset_task: the name of the task that holds all prompts of the same dataset.
       examples: the number of exported rows.
-      left_out: reason -> number of rows left out.
+      left_out: reason -> number of rows that were left out for this reason.
     """
 
     name: str
@@ -72,7 +72,7 @@ class ExportedTasks:
     Attributes:
       tasks: the exported prompts.
       datasets: for each dataset, the name of the task that holds all its prompts.
-      group: the name of the group of these datasets.
+      group: the name of the group that contains all datasets.
     """
 
     tasks: tuple[ExportedPrompt, ...]
@@ -105,17 +105,17 @@ def export(
     Args:
       tasks: prompts with answer choices.
       output: the folder; if it exists, it must be empty.
-      split: the split of every task to export.
-      group: the name of the harness's group of all datasets.
-      eos: the text that ends a choice and is scored with it; "" for none.
+      split: the split to export.
+      group: the name of the group that contains all datasets in the harness.
+      eos: the text that is appended to each choice and scored; "" to append nothing.
       limit: the maximum number of rows per prompt; None for all.
 
     Returns:
-      the exported prompts, and the names of the datasets' tasks and of their group.
+      the exported prompts, the names of the tasks of the datasets, and the name of the group.
 
     Raises:
-      UserError: if the folder is not empty or is remote, data is missing or unreadable, two tasks
-        or groups would have the same name, or no row can be scored.
+      UserError: if the folder is remote or not empty, if data is missing or unreadable, if two
+        tasks or groups would have the same name, or if no row can be scored.
     """
     if paths.is_remote(output):
         raise UserError(
@@ -155,7 +155,7 @@ def export(
 
 
 def dataset_task(task: PromptedTask) -> str:
-    """Returns the name of the harness's task that holds all prompts of the dataset of `task`.
+    """Returns the name of the exported task that has all prompts of the dataset of `task`.
 
     Each round of ANLI counts as its own dataset.
     """
@@ -170,8 +170,8 @@ def rendered_rows(
     Args:
       task: the prompt.
       split: the split to render.
-      report: counts all rows, and those that are left out.
-      eos: the text that is appended to each choice; "" for none.
+      report: a report in which the rows and the left-out rows are counted.
+      eos: the text that is appended to each choice; "" to append nothing.
     """
     dataset = "/".join(filter(None, (task.dataset, task.subset, task.suffix.strip("_"))))
     row_numbers = itertools.count()
@@ -220,7 +220,8 @@ def _make_task_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, 
         "doc_to_text": "inputs",
         "doc_to_choice": "continuations",
         "doc_to_target": "gold",
-        # T5's tokenizers drop a leading space; the tokenizers of other models need it.
+        # A space before the choice. T5's tokenizers drop it; the tokenizers of other models need
+        # it.
         "target_delimiter": " ",
         "num_fewshot": 0,
         "metadata": {"version": 1.0},
@@ -252,7 +253,7 @@ def _make_group_yaml(name: str, datasets: Sequence[str]) -> dict[str, Any]:
     return {
         "group": name,
         "task": [*datasets],
-        # Every dataset has equal weight, whatever its size.
+        # Every dataset has the same weight, even if the datasets differ in size.
         "aggregate_metric_list": [
             {"metric": metric, "aggregation": "mean", "weight_by_size": False}
             for metric in ("prompt_mean", "prompt_median")

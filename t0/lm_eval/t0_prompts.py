@@ -17,8 +17,8 @@ ROWS = Path(__file__).resolve().parent / "rows"
 def load(prompts: Sequence[str], split: str, **_unused: object) -> dict[str, Any]:
     """Loads the rows of all prompts of a dataset, grouped by example.
 
-    The rows of an example, one for each prompt, come before those of the next example. So `--limit`
-    selects the first examples with all their prompts, instead of cutting off prompts.
+    Each example has one row for each prompt, and these rows are adjacent. So `--limit` selects the
+    first examples with all their prompts, instead of cutting off prompts.
 
     Args:
       prompts: the names of files in `rows`, without `.jsonl`.
@@ -40,11 +40,12 @@ def load(prompts: Sequence[str], split: str, **_unused: object) -> dict[str, Any
 def process_results(
     doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]
 ) -> dict[str, Any]:
-    """Returns the metrics of one row: whether the model's choice is correct, and for which prompt.
+    """Returns the metrics of one row: its prompt, and whether the model's choice is correct.
 
     Args:
       doc: a row that `load` returned.
-      results: for each choice, its log-likelihood and whether greedy decoding produces it.
+      results: for each choice, its log-likelihood, and whether greedy decoding would produce the
+        choice.
     """
     likelihoods = [likelihood for likelihood, _ in results]
     right = float(likelihoods.index(max(likelihoods)) == doc["gold"])

@@ -6,8 +6,9 @@
     report.lines()                          # the tables in the terminal
     report.write(Path("report")).html       # report/report.html
 
-The inputs are `results_<step>.json` of mode `score_eval` with `scores/` next to it,
-`decoded_<step>.json` of mode `eval` with `predictions/`, and `metrics.jsonl` of training runs.
+The inputs are `results_<step>.json` from mode `score_eval`, with the folder `scores/` next to it;
+`decoded_<step>.json` from mode `eval`, with the folder `predictions/` next to it; and
+`metrics.jsonl` from training runs.
 
     read_runs(paths)                 result files -> evaluated checkpoints
     read_named_runs(words)           words of a command line -> runs, each with its checkpoints

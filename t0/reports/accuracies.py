@@ -1,4 +1,4 @@
-"""Computes the accuracies of runs on shared examples in percent, with intervals and paired tests.
+"""Computes accuracies of runs on the examples that they share, with intervals and paired tests.
 
     runs = read_runs([Path("eval")])
     tasks, grid = shared_tasks([[runs[0]], [runs[0]]], "super_glue/rte")    # lists of seeds
@@ -10,14 +10,14 @@
     >>> s["mean"], s["median"], s["first_quartile"], s["third_quartile"]
     (66.66666666666667, 60.0, 55.0, 75.0)
 
-An interval generalizes to other examples and, if there are several prompts, to other similar
-prompts. `fixed_low` and `fixed_high` are the ends of the interval that keeps these prompts and
-generalizes only to other examples.
+Accuracies are in percent. An interval generalizes to other examples and, if there are several
+prompts, also to other similar prompts. The interval from `fixed_low` to `fixed_high` keeps the
+prompts fixed, and generalizes only to other examples.
 
 Assumptions: tasks with the same name have the same prompt and dataset in every run, and the same
 `idx` means the same row of the dataset. Two runs scored the same example if the row, the gold
 choice, the number of choices, and the texts of input and choices are equal. If a file has no
-inputs, its texts are not compared with those of other runs.
+inputs, its texts are not compared with the texts of other runs.
 """
 
 from collections.abc import Sequence
@@ -38,15 +38,16 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Grid:
-    """Says which examples of a dataset each run got right, among those that all runs scored.
+    """Says which examples of a dataset each run got right, among the examples that all runs scored.
 
-    P is the number of prompts, E the number of these examples, and S a run's number of seeds.
+    P is the number of prompts, E the number of examples that all runs scored, and S the number of
+    seeds of a run.
 
     Attributes:
-      rows: int64 [E], the examples' rows in the dataset.
-      right: for each run, whether its predictions are right, bool [S, P, E].
+      rows: int64 [E], the row of each example in the dataset.
+      right: for each run, an array bool [S, P, E] that says whether its predictions are right.
       present: bool [P, E], whether each prompt has each example.
-      documents: [E], each example's document; None if the scores have no documents.
+      documents: [E], the document of each example; None if the scores do not name documents.
       left_out: for each prompt, the number of examples that only some runs scored.
       other_texts: for each prompt, the number of examples whose texts differ between runs.
     """
@@ -59,7 +60,7 @@ class Grid:
     other_texts: tuple[int, ...]
 
     def of_prompts(self, prompts: Sequence[int]) -> "Grid":
-        """Returns the grid restricted to some prompts."""
+        """Returns the grid of only the prompts with these indices."""
         prompts = list(prompts)
         present = self.present[prompts]
         has_example = present.any(axis=0)
@@ -80,7 +81,7 @@ class Accuracy:
     Attributes:
       mean: the mean accuracy.
       low, high: the ends of the interval that generalizes to other examples and prompts.
-      fixed_low, fixed_high: the ends of the interval that keeps these prompts.
+      fixed_low, fixed_high: the ends of the interval that keeps the prompts fixed.
     """
 
     mean: float
@@ -92,24 +93,25 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Gap:
-    """The second run's mean accuracy minus the first's, on the examples that both scored.
+    """The mean accuracy of the second run minus that of the first, on examples that both scored.
 
     Attributes:
-      examples: the number of examples that at least one prompt has.
+      examples: the number of examples that appear under at least one prompt.
       difference: the difference in percentage points.
-      interval_low, interval_high: the ends of its interval that generalizes to other examples and
-        prompts, in percentage points.
-      fixed_low, fixed_high: the ends of its interval that keeps these prompts.
-      p_value: the p-value of the test for no difference, which generalizes to other examples and
-        prompts.
-      fixed_p_value: the p-value of the same test for these prompts only.
+      interval_low, interval_high: the ends of the difference's interval that generalizes to other
+        examples and prompts, in percentage points.
+      fixed_low, fixed_high: the ends of the difference's interval that keeps the prompts fixed.
+      p_value: the p-value for the hypothesis that the runs do not differ. The test generalizes to
+        other examples and prompts.
+      fixed_p_value: the p-value for the same hypothesis. The test keeps the prompts fixed, and
+        generalizes only to other examples.
       detectable: the smallest true difference, in percentage points, that the test would find in
         four of five repetitions of this evaluation.
       correlation: the correlation of the two runs' means by example; None if one run has the same
         mean on all examples.
       prompts: the number of prompts.
-      estimates: the difference as a share from -1 to 1, first with random and then with fixed
-        prompts.
+      estimates: the difference as a share from -1 to 1 with its variance, first for random prompts
+        and then for fixed prompts.
     """
 
     examples: int
@@ -131,7 +133,7 @@ class Gap:
 
 
 def summarize_spread(accuracies: Sequence[float]) -> dict[str, float]:
-    """Computes the mean, quartiles and range of one or more accuracies.
+    """Computes the mean, the quartiles and the range of at least one accuracy.
 
     Quartiles that fall between two accuracies are interpolated linearly.
     """
@@ -146,12 +148,12 @@ def shared_grid(
     *,
     any_texts: bool = False,
 ) -> Grid:
-    """Builds the grid of the examples that all runs scored.
+    """Builds the grid with the examples that all runs scored.
 
     Args:
-      runs: for each run, a list of scores, one for each of the same P prompts. A run with several
-        seeds has a list of such lists, one for each seed.
-      any_texts: whether examples count as the same even if their texts differ.
+      runs: for each run, a list with the scores of each of P prompts, which are the same in all
+        runs. A run with several seeds has such a list for each seed.
+      any_texts: whether examples with equal rows count as the same even if their texts differ.
     """
     seeds = [[run] if isinstance(run[0], ExampleScores) else list(run) for run in runs]
     all_scores = [scores for run_scores in seeds for scores in run_scores]
@@ -177,11 +179,11 @@ def shared_grid(
 
 
 def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -> tuple[Any, ...]:
-    """Finds the examples that several evaluations of one prompt share.
+    """Finds the examples that several evaluations of one prompt have in common.
 
     Returns:
-      their rows, whether each evaluation is correct, their documents or None, and the numbers of
-      examples for `Grid.left_out` and `Grid.other_texts`.
+      the rows of these examples, whether each evaluation got them right, their documents or None,
+      and the numbers for `Grid.left_out` and `Grid.other_texts`.
     """
     rows = scores[0].idx
     for other in scores[1:]:
@@ -208,7 +210,7 @@ def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -
 
 
 def scores_of(tasks: Sequence["RankedTask"]) -> list[ExampleScores]:
-    """Returns the scores of the tasks that have per-example scores."""
+    """Returns the per-example scores of the tasks that have such scores."""
     return [task.scores for task in tasks if task.scores is not None and len(task.scores)]
 
 
@@ -235,7 +237,7 @@ def shared_tasks(
 
 
 def scored_tasks(run: "EvaluatedRun", dataset: str) -> dict[str, "RankedTask"]:
-    """Returns name -> task, for a run's tasks of a dataset that have per-example scores."""
+    """Returns name -> task, for the tasks of a dataset with per-example scores in a run."""
     return {task.name: task for task in run.tasks if task.dataset == dataset and scores_of([task])}
 
 
@@ -262,7 +264,7 @@ def _make_accuracy(means: Sequence[CrossedMean], intervals: Sequence[Interval]) 
 
 
 def _wilson_interval(right: np.ndarray) -> Interval:
-    """Returns Wilson's interval for one prompt's accuracy on independent examples [E]."""
+    """Returns Wilson's interval for the accuracy of one prompt on independent examples [E]."""
     from scipy import stats
 
     test = stats.binomtest(int(right.sum()), right.size)
@@ -272,7 +274,7 @@ def _wilson_interval(right: np.ndarray) -> Interval:
 def mean_accuracy(grids: Sequence[Grid], run: int) -> Accuracy:
     """Returns the unweighted mean of a run's accuracies over several datasets.
 
-    Its intervals do not generalize to other datasets.
+    The intervals of this mean do not generalize to other datasets.
     """
     means = [
         statistics.mean_of_means([crossed_accuracy(grid, run, prompts) for grid in grids])
@@ -303,7 +305,7 @@ def gap(grid: Grid, first: int, second: int) -> Gap:
 def mean_gap(gaps: Sequence[Gap]) -> Gap:
     """Returns the unweighted mean of the gaps on several datasets.
 
-    Its intervals and p-values do not generalize to other datasets.
+    The intervals and p-values of this mean do not generalize to other datasets.
     """
     estimates_by_kind = zip(*(dataset_gap.estimates for dataset_gap in gaps), strict=True)
     return _make_gap(
@@ -321,7 +323,7 @@ def _make_gap(
     prompts: int,
     correlation: float | None = None,
 ) -> Gap:
-    """Makes a gap from the difference with random prompts and with fixed prompts."""
+    """Makes a gap from two estimates of a difference: for random prompts, for fixed prompts."""
     low, high = _to_percent(statistics.interval_of_difference(random))
     fixed_low, fixed_high = _to_percent(statistics.interval_of_difference(fixed))
     return Gap(
@@ -349,8 +351,8 @@ def prompt_gaps(
 ) -> list[dict[str, Any]]:
     """Returns a row for each prompt: both accuracies, their difference and McNemar's test.
 
-    If a run has several seeds, the p-values come from the test of the mean difference instead, and
-    McNemar's counts are None.
+    If a run has several seeds, the p-values come from a test of the mean difference instead of
+    McNemar's test, and McNemar's counts are None.
     """
     rows = []
     for p, task in enumerate(tasks):
@@ -376,11 +378,11 @@ def prompt_gaps(
 
 
 def bounds(interval: Interval | Accuracy | None, *, fixed: bool = False) -> dict[str, Any]:
-    """Returns the ends of an interval as table columns, which are None without an interval.
+    """Returns the ends of an interval as columns of a table; without an interval, they are None.
 
     Args:
-      interval: the interval, or an accuracy with its intervals.
-      fixed: whether to add columns for the interval with fixed prompts.
+      interval: an interval, an accuracy with its intervals, or None.
+      fixed: whether to add the ends of the interval with fixed prompts.
     """
     ends = {"interval_low": "low", "interval_high": "high"}
     ends |= {"fixed_low": "fixed_low", "fixed_high": "fixed_high"} if fixed else {}

@@ -7,15 +7,14 @@
     >>> round(metrics.macro_f1, 1), round(metrics.macro_f1_all_classes, 1)
     (73.3, 48.9)
 
-All values are in percent. The precision of a class that is never predicted, and the recall of a
-class without examples, are undefined (None). If a class is neither predicted nor right in any
-example, its F1 is undefined too.
+All values are in percent. Undefined values are None: the precision if a class is never predicted,
+the recall if a class has no examples, and the F1 if a class has neither predictions nor examples.
 
 | mean | classes | value if F1 is undefined |
 |---|---|---|
-| `macro_f1` | those that have examples | |
+| `macro_f1` | the classes that have examples | |
 | `macro_f1_all_classes` | all answer choices, as scikit-learn with `labels` | 0 |
-| `balanced_accuracy` | the mean recall of those that have examples | |
+| `balanced_accuracy` | the classes that have examples (mean recall) | |
 """
 
 from dataclasses import dataclass
@@ -33,8 +32,8 @@ class ClassMetrics:
 
     Attributes:
       classes: the texts of the answer choices.
-      precision: float [C], the share of correct examples among those predicted as the class.
-      recall: float [C], the share of correct examples among those of the class.
+      precision: float [C], the share of correct predictions among the predictions of the class.
+      recall: float [C], the share of correct predictions among the examples of the class.
       f1: float [C], the harmonic mean of precision and recall.
       support: int [C], the number of examples of each class.
       predicted: int [C], the number of predictions of each class.
@@ -80,7 +79,7 @@ def measure_classes(
     """Computes the metrics of each class.
 
     Args:
-      gold: int [E], the class of each example; at least one example.
+      gold: int [E], the class of each example. E is at least 1.
       predicted: int [E], the predicted class of each example.
       classes: the texts of the classes.
     """

@@ -5,16 +5,17 @@
     rows[0]["all"], rows[0]["clean"], rows[0]["p_value"]
 
 An example is clean if it does not overlap with the training data under any scored prompt of its
-dataset. An example overlaps if the training data has one of its n-grams or one of its whole fields.
-The length n is the first length that `t0 overlap` searched for.
+dataset. An example overlaps if the training data contains one of the example's n-grams or one of
+its whole fields. The length n is the first length that `t0 overlap` searched for.
 
-The test of the difference `clean - all` is paired, because clean examples are a subset of all. It
-sums the influence of each example, with all its prompts, on this difference. It generalizes to
-other examples, but not to other prompts. If there are several runs, each row also has the run's
-difference from the first run, on all examples and on clean examples.
+Clean examples are a subset of all examples, so the test of the difference `clean - all` is paired.
+It sums the influence of each example, with all its prompts, on this difference. The test
+generalizes to other examples, but not to other prompts. If there are several runs, each row also
+has the run's difference from the first run, both on all examples and on clean examples.
 
-Assumptions: the overlap was computed for the evaluated rows. It is a UserError if the overlap is
-for another split, or if an evaluated example has a higher `idx` than the overlap's examples.
+Assumptions: the overlap was computed for the evaluated rows. If the overlap is for another split,
+or if an evaluated example has a higher `idx` than all examples in the overlap, a UserError is
+raised.
 """
 
 import dataclasses
@@ -36,8 +37,8 @@ from t0.reports.statistics import FIXED, crossed_mean, interval_of_difference, p
 
 SCHEMA = 1
 RESULT = "overlap.json"
-# If there are fewer clean or fewer overlapping examples than this, the difference `clean - all` is
-# not tested.
+# The difference `clean - all` is tested only if there are at least this many clean examples and at
+# least this many overlapping examples.
 FEWEST = 5
 _SCORE_EVAL = "_score_eval"
 
@@ -47,12 +48,13 @@ class Overlap:
     """The examples that overlap with the training data.
 
     Attributes:
-      path: the file `overlap.json`.
+      path: the path of `overlap.json`.
       split: the split of the evaluation tasks.
       ngram: the n-gram length that decides whether an example overlaps.
-      train: the names of the training data.
-      examples: name of a task without `_score_eval` -> the number of its examples.
-      rows: name of a task without `_score_eval` -> the `idx` of its overlapping examples.
+      train: the names of the training datasets.
+      examples: name of a task without the suffix `_score_eval` -> the number of its examples.
+      rows: name of a task without the suffix `_score_eval` -> the `idx` of each overlapping
+        example.
     """
 
     path: Path
@@ -64,7 +66,7 @@ class Overlap:
 
     @property
     def sentence(self) -> str:
-        """The definition of an overlap, as a sentence."""
+        """A sentence that defines when an example overlaps."""
         return (
             f"An example overlaps if {self.ngram} of its consecutive words, or a whole field, are "
             f"in the training data {', '.join(self.train)}."
@@ -78,7 +80,7 @@ def read_overlap(path: Path) -> Overlap:
       path: the folder, or its `overlap.json`.
 
     Raises:
-      UserError: if there is no complete result.
+      UserError: if the result is missing or incomplete.
     """
     path = any_path(path)
     path = path / RESULT if path.is_dir() else path
@@ -141,7 +143,7 @@ def _parse_overlapping_rows(lines: bytes, ngram: str, path: Path) -> dict[str, f
 
 
 def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str, Any]]:
-    """Returns a row for each dataset and run that has scores for tasks in the overlap.
+    """Returns a row for each dataset and run with scores for tasks in the overlap.
 
     Returns:
       rows with these keys:
@@ -150,13 +152,14 @@ def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str,
         `clean`, `clean_low`, `clean_high`: the accuracy on clean examples in percent, with its
           interval; None if there are no clean examples;
         `difference`, `difference_low`, `difference_high`, `p_value`: `clean` minus `all`, with its
-          interval; None if there are fewer than `FEWEST` clean or overlapping examples;
-        `gap_all`, `gap_clean`, `gap_p_value`: the differences from the first run on all and on
-          clean examples, paired by example, and the p-value on clean examples; None for the first
-          run.
+          interval and p-value; None if there are fewer than `FEWEST` clean examples or fewer than
+          `FEWEST` overlapping examples;
+        `gap_all`, `gap_clean`, `gap_p_value`: the differences from the first run on all examples
+          and on clean examples, paired by example, and the p-value on clean examples; None for the
+          first run.
 
     Raises:
-      UserError: if the overlap is for other rows, or for none of the tasks.
+      UserError: if the overlap was computed for other rows, or contains none of the tasks.
     """
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
@@ -202,7 +205,7 @@ def _is_clean(grid: Grid, tasks: Sequence[RankedTask], overlap: Overlap) -> np.n
 
 
 def _restrict_to_clean(grid: Grid, clean: np.ndarray) -> Grid | None:
-    """Returns the grid of the clean examples; None if there are none."""
+    """Returns the grid of the clean examples; None if no example is clean."""
     present = grid.present & clean
     prompts = np.flatnonzero(present.any(axis=1)).tolist()
     return dataclasses.replace(grid, present=present).of_prompts(prompts) if prompts else None
@@ -269,7 +272,7 @@ def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
 
 
 def _clean_minus_all(grid: Grid, clean: np.ndarray) -> Any:
-    """Returns the accuracy on clean examples minus the accuracy on all, as a mean over prompts.
+    """Returns the accuracy on clean examples minus that on all examples, as a mean over prompts.
 
     Its variance is computed from each example's influence on both accuracies, as in the linearized
     variance of a ratio estimator (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 6).

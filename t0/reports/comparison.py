@@ -5,17 +5,18 @@
     comparison                         # None; otherwise comparison.datasets, .mean, .notes
     tables = comparison_tables(comparison) if comparison else {}
 
-Runs are compared on each dataset, with the prompts and examples that all of them scored. A run
-without scores for a dataset is left out there. The p-values of the differences from the baseline
-are adjusted over the whole table (Benjamini and Hochberg, 1995, J. R. Stat. Soc. B 57). A tied set
-contains runs that do not differ significantly on a dataset. To find the tied sets, all pairs of
-runs are tested, and the p-values are adjusted over all pairs and datasets.
+Runs are compared on each dataset, with the prompts and examples that all of them scored. If a run
+has no scores for a dataset, only the other runs are compared on this dataset. The p-values of the
+differences from the baseline are adjusted over the whole table (Benjamini and Hochberg, 1995, J. R.
+Stat. Soc. B 57). Runs that do not differ significantly from each other on a dataset form a tied
+set. To find the tied sets, all pairs of runs are tested, and the p-values are adjusted over all
+pairs and datasets.
 
-In tables, each run has a letter; the first run is A. The small letters after an accuracy are the
-tied sets that contain the run. Runs that share no small letter on a dataset differ significantly.
-If no two runs differ on a dataset, it has no small letters.
+In tables, each run has a letter; the first run is A. Each tied set has a small letter, which
+follows the accuracies of its runs. If two runs have no small letter in common on a dataset, they
+differ significantly. If no two runs differ on a dataset, no small letters are shown for it.
 
-Assumptions: `accuracies.shared_grid` decides which examples are the same. The mean is over the
+Assumptions: `accuracies.shared_grid` decides which examples are the same. Means are over the
 datasets that all runs have.
 """
 
@@ -59,7 +60,7 @@ _LEGEND = (
 class BaselineDifference:
     """A run's difference from the baseline.
 
-    `adjusted` is the difference's p-value, adjusted over all rows of the table.
+    `adjusted` is the p-value of the difference after the adjustment over all rows of the table.
     """
 
     run: int
@@ -68,30 +69,31 @@ class BaselineDifference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the difference is significant after the adjustment."""
+        """Whether the adjusted p-value is significant."""
         return self.adjusted < SIGNIFICANT
 
 
 @dataclass(frozen=True)
 class ComparedDataset:
-    """The comparison on one dataset, or of the means over datasets.
+    """The comparison of runs on one dataset, or the comparison of their means over datasets.
 
     Attributes:
-      runs: the positions of the runs that have this dataset.
+      runs: the positions of the runs that scored this dataset.
       tasks: the prompts that all of these runs scored.
       grid: the examples that these runs share; None for a mean.
       accuracies: position of a run -> its accuracy.
-      gaps: pair of positions (first < second) -> the second run's accuracy minus the first's.
+      gaps: (i, j) with i < j -> the accuracy of the run at position j minus the accuracy of the run
+        at position i.
       differences: for each run except the baseline, its difference from the baseline; empty if the
         baseline has no scores for this dataset.
-      tied: the tied sets. Each one is a maximal set of runs without a significantly different pair,
-        as positions.
-      prompts: position of a run except the baseline -> a row for each prompt, see
+      tied: the tied sets, as positions of runs. No two runs in a set differ significantly, and no
+        further run could be added to a set.
+      prompts: position of a run (not of the baseline) -> a row for each prompt, see
         `accuracies.prompt_gaps`.
-      won: position of a run -> the number of examples that it answers correctly under more prompts
-        than the baseline.
-      lost: position of a run -> the number of examples that it answers correctly under fewer
-        prompts than the baseline.
+      won: position of a run -> the number of examples that the run answers correctly under more
+        prompts than the baseline does.
+      lost: position of a run -> the number of examples that the run answers correctly under fewer
+        prompts than the baseline does.
     """
 
     dataset: str
@@ -115,7 +117,8 @@ class ComparedDataset:
 class RunComparison:
     """A comparison of runs.
 
-    `mean` is over the datasets that all runs have; None if there are fewer than two such datasets.
+    `mean` compares the means over the datasets that all runs have. It is None if there are fewer
+    than two such datasets.
     """
 
     runs: tuple[NamedRun, ...]
@@ -126,7 +129,7 @@ class RunComparison:
 
     @property
     def rows(self) -> list[ComparedDataset]:
-        """The mean, if there is one, followed by the datasets."""
+        """The comparison of means, unless it is None, followed by the datasets."""
         return [*([self.mean] if self.mean else []), *self.datasets]
 
     @property
@@ -143,11 +146,12 @@ def compare(
     Args:
       runs: two or more runs.
       baseline: the position of the run with which the others are compared.
-      any_texts: whether examples count as the same even if their inputs or choices differ.
+      any_texts: whether examples with equal rows count as the same even if their inputs or choices
+        differ.
 
     Raises:
-      UserError: if there are fewer than two runs, they cannot be compared, or they share no
-        example.
+      UserError: if there are fewer than two runs, if the runs cannot be compared, or if they share
+        no example.
     """
     check_comparable(runs)
     notes = notes_on(runs)
@@ -182,10 +186,10 @@ def _compare_dataset(
     any_texts: bool,
     notes: list[str],
 ) -> ComparedDataset | None:
-    """Compares the runs that scored a dataset; returns None if they share no example.
+    """Compares the runs that scored a dataset; returns None if that is impossible.
 
-    It also returns None if fewer than two runs scored the dataset. For everything that is left out,
-    a sentence is appended to `notes`.
+    The comparison is impossible if fewer than two runs scored the dataset, or if they share no
+    example. For each run, prompt or example that is left out, a sentence is appended to `notes`.
     """
     task_names = {
         i: [set(accuracies.scored_tasks(seed, dataset)) for seed in run.seeds]
@@ -271,13 +275,13 @@ def _describe_omitted_examples(
 
 
 def _compute_gains(grid: Grid, first: int, second: int) -> np.ndarray:
-    """Returns the difference between the shares of two runs for each example.
+    """Returns, for each example, the share of the second run minus the share of the first.
 
-    The share of a run is the fraction of an example's prompts under which the run is right,
+    The share of a run is the fraction of the example's prompts under which the run is right,
     averaged over the run's seeds.
 
     Returns:
-      [E], the share of the second run minus the share of the first.
+      the differences, [E].
     """
     weights = grid.present.sum(axis=0)
     first_mean, second_mean = (
@@ -310,7 +314,7 @@ def _mean_over_datasets(rows: Sequence[ComparedDataset], baseline: int) -> Compa
 
 
 def _with_adjusted_p_values(rows: Sequence[ComparedDataset]) -> tuple[ComparedDataset, ...]:
-    """Returns the rows with tied sets, and with p-values adjusted over all rows."""
+    """Returns the rows, after adding tied sets and p-values that are adjusted over all rows."""
     baseline_p_values = iter(_adjust([d.gap.p_value for row in rows for d in row.differences]))
     pair_p_values = iter(_adjust([gap.p_value for row in rows for gap in row.gaps.values()]))
     adjusted_rows = []
@@ -357,9 +361,9 @@ def legend_lines(comparison: RunComparison) -> list[str]:
 
 
 def tied_letters(row: ComparedDataset, run: int) -> str:
-    """Returns the small letters of a run's tied sets; "" if all runs are in one set.
+    """Returns the small letters of a run's tied sets; "" if one set contains all runs.
 
-    The sets are ordered by their best accuracy.
+    The tied sets are ordered by the best accuracy in each set.
     """
     sets = sorted(row.tied, key=lambda group: -max(row.accuracies[member].mean for member in group))
     if len(sets) < 2:
@@ -460,7 +464,7 @@ def _make_difference_table(comparison: RunComparison) -> ReportTable:
 
 
 def _count_significant_prompts(prompts: Sequence[Row] | None) -> dict[str, int | None]:
-    """Counts the prompts on which a run differs significantly from the baseline, by direction.
+    """Counts the prompts on which a run is significantly better or worse than the baseline.
 
     The p-values are not adjusted for the number of prompts.
     """

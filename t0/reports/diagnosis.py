@@ -14,11 +14,11 @@
     >>> calibrate(np.array([0.55, 0.95]), np.array([True, True])).bins
     ((0.55, 100.0, 1), (0.95, 100.0, 1))
 
-The majority baseline always answers with the most frequent gold answer. If the choices differ
-between examples, the positions of the choices count as answers.
+The majority baseline always predicts the most frequent gold answer. If the choices differ between
+examples, an answer is the position of a choice instead of its text.
 
-A reliability diagram combines all prompts of a dataset. For the interval of its calibration error,
-an example is drawn together with all its prompts, and with all examples of the same document.
+A reliability diagram combines all prompts of a dataset. For the interval of the calibration error,
+an example is drawn together with all its prompts and all examples of the same document.
 
 Assumptions: the confidence of a prediction is its share of the total probability of the choices.
 The probability of a choice comes from its summed log-likelihood, without length normalization.
@@ -42,7 +42,7 @@ from t0.reports.tables import MARK
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_ANSWERS = 15  # a larger confusion matrix is not readable
+MOST_ANSWERS = 15  # a confusion matrix with more answers is not readable
 _LARGEST_POINT = 11.0
 _SHOWN_ERRORS = 4
 
@@ -52,10 +52,10 @@ class Calibration:
     """The agreement of confidence and accuracy.
 
     Attributes:
-      bins: (mean confidence from 0 to 1, accuracy in percent, number of predictions) of each
-        non-empty bin.
-      error: the calibration error in percent. It is the mean distance between a bin's confidence
-        and its accuracy, with bins weighted by their number of predictions.
+      bins: for each non-empty bin, (mean confidence from 0 to 1, accuracy in percent, number of
+        predictions).
+      error: the calibration error in percent. It is the distance between confidence and accuracy in
+        a bin, averaged over bins that are weighted by their number of predictions.
       low: the low end of the error's interval.
       high: the high end of the error's interval.
     """
@@ -74,8 +74,8 @@ def calibrate(
     Args:
       confidence: [E], the confidence of each prediction, from 0 to 1.
       correct: bool [E], whether each prediction is correct.
-      clusters: int [E], the group of predictions that are drawn together for the interval; None if
-        all predictions are independent.
+      clusters: int [E], the number of each prediction's group. Predictions of a group are drawn
+        together for the interval. None if all predictions are independent.
     """
     bin_numbers = statistics.calibration_bins(confidence)
     bins = []
@@ -93,15 +93,17 @@ class Diagnosis:
     """The predictions of one task in one run; shares are in percent.
 
     Attributes:
-      answers: the texts of the A choices, or "choice 1", "choice 2" ... by position.
+      answers: the texts of the A choices; "choice 1", "choice 2" ... if the choices differ between
+        examples.
       fixed: whether all examples have the same choices.
       matrix: int [A, A], the number of examples by gold choice (row) and prediction (column); None
-        if there are more than `MOST_ANSWERS`.
+        if A is more than `MOST_ANSWERS`.
       majority: the accuracy of the majority baseline.
       most_predicted: the share of the most frequent prediction.
       most_predicted_answer: the answer that is predicted most frequently.
       calibration: the agreement of confidence and accuracy.
-      without_ties: the accuracy on examples whose highest score is unique; None if there are none.
+      without_ties: the accuracy on the examples in which only one choice has the highest score;
+        None if there are no such examples.
       entropy: the entropy of the distribution of predictions, in bits; 0 if all predictions are the
         same.
       classes: the metrics of each answer; None if the choices differ between examples.
@@ -159,7 +161,7 @@ def confusion_matrix(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.
 
 
 def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
-    """Returns a row with the calibration for each dataset and run with per-example scores."""
+    """Returns the calibration of each run with per-example scores on each dataset, as rows."""
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
         for position, run in enumerate(runs):

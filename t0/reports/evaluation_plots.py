@@ -7,12 +7,13 @@
     panels = difference_panels(summary.comparison) if summary.comparison else []
 
 In a box plot, the box shows the quartiles and the median over prompts, and the whiskers show the
-range. Each point is a prompt, and the diamond is the mean. Runs are side by side, labelled with
-their letters. The dotted line is chance, and the dashed lines are published values.
+range. Each point is a prompt, and the diamond is the mean over prompts. Runs are side by side and
+labelled with their letters. The dotted line is the accuracy of guessing (chance), and the dashed
+lines are published accuracies.
 
-A difference from the baseline is a point with two intervals: the thin one generalizes to other
-examples and prompts, the thick one keeps these prompts. The point is filled if the difference is
-significant.
+A difference from the baseline is a point with two intervals. The thin interval generalizes to other
+examples and prompts. The thick interval keeps the prompts fixed. The point is filled if the
+difference is significant.
 
 Assumptions: accuracies are in percent. T5's metrics in `UNITS` are between 0 and 100. The range of
 other metrics is unknown.
@@ -39,17 +40,17 @@ _DIFFERENCES_OF_A_PANEL = 12
 _LABEL_CHARACTERS = 18
 # The maximum number of metric panels. The tables have the values of all metrics.
 MOST_METRIC_PANELS = 24
-# The maximum number of panels in any plot. T0++ has 62 datasets, which fit. Thousands of panels
-# would take minutes to draw.
+# The maximum number of panels in any plot. The 62 datasets of T0++ fit. Thousands of panels would
+# take minutes to draw.
 MOST_PANELS = 100
-# Metric with values from 0 to 100 -> the unit on its axis.
+# Metric -> the unit on its axis. All of these metrics have values from 0 to 100.
 UNITS = {
     **dict.fromkeys(("accuracy", "sequence_accuracy", "exact_match", "em", "f1"), "%"),
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "F measure, %"),
     "bleu": "0 to 100",
 }
-# Horizontal offsets, used in turn for prompts sorted by accuracy, so that their points do not
-# overlap. The distance between boxes is 1.
+# Horizontal offsets of the points in a box plot. Prompts sorted by accuracy use them in turn, so
+# that points do not overlap. The distance between boxes is 1.
 _OFFSETS = (0.1, -0.1, 0.2, -0.2)
 _REFERENCE_STYLE = {
     "T0-11B": ((0, (6, 2)), "#7a4b94"),
@@ -59,7 +60,7 @@ _REFERENCE_STYLE = {
 
 
 def axis_label(metric: str) -> str:
-    """Returns a metric's name with its unit, if known.
+    """Returns a metric's name, with its unit if the unit is known.
 
     >>> axis_label("em"), axis_label("edit_distance")
     ('em (%)', 'edit_distance')
@@ -68,7 +69,7 @@ def axis_label(metric: str) -> str:
 
 
 def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each run. The text has the run's letter if there are several."""
+    """Returns (colour, text) for each run. With several runs, the text has the run's letter."""
     letters = [f"{run.mark.letter}  " if len(runs) > 1 else "" for run in runs]
     return [
         (run.mark.colour, letter + run.label) for letter, run in zip(letters, runs, strict=True)
@@ -76,7 +77,7 @@ def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
 
 
 def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
-    """Returns series -> (colour, text). The colour is that of the series' first checkpoint."""
+    """Returns series -> (colour, text), with the colour of the first checkpoint in the series."""
     entries: dict[str, tuple[str, str]] = {}
     for run in runs:
         entries.setdefault(run.series, (run.mark.colour, run.name))
@@ -209,7 +210,7 @@ def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
 
 
 def step_panels(summary: Summary) -> list[Panel]:
-    """Makes a panel for each dataset on which a series was evaluated at two or more steps."""
+    """Makes a panel for each dataset that a series was evaluated on at two or more steps."""
 
     def draw_quartiles(axes: "Axes", line: Sequence[Row]) -> None:
         bands = [[row[key] for row in line] for key in ("step", "first_quartile", "third_quartile")]
@@ -229,7 +230,7 @@ def step_panels(summary: Summary) -> list[Panel]:
 
 
 def metric_panels(summary: Summary) -> list[Panel]:
-    """Makes a panel for each metric of each task with a series that has two or more steps."""
+    """Makes a panel for each metric of each task on which a series has two or more steps."""
 
     def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
         metric, values = rows[0]["metric"], [row["value"] for row in rows]
@@ -252,7 +253,7 @@ def _group_with_two_steps(
     """Groups rows by keys, and adds each row's series and colour.
 
     Returns:
-      only the groups in which at least one series has two or more steps.
+      the groups in which at least one series has two or more steps.
     """
     legend = series_legend(runs)
     groups: dict[tuple, list[Row]] = {}
@@ -300,7 +301,7 @@ def _make_series_drawing(
 def difference_panels(comparison: RunComparison) -> list[Panel]:
     """Makes panels of the differences from the baseline.
 
-    Each run except the baseline has a panel for every twelve of its datasets.
+    Each run except the baseline has panels with up to twelve datasets each.
     """
     panels = []
     for run in range(len(comparison.runs)):

@@ -5,8 +5,8 @@
     tables["datasets"].records()[0]["mean"]
     print(tables["prompts"].csv())
 
-Accuracies are in percent. Those of a dataset are means over its prompts. In CSV and JSON, "run" is
-the label of a checkpoint.
+Accuracies are in percent. The accuracy of a dataset is the mean over its prompts. In CSV and JSON,
+"run" is the label of a checkpoint.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ from t0.reports.tables import (
 _PERCENT = round(100 * CONFIDENCE)
 _MOST_TERMINAL_ROWS = 40
 _RUN = ReportColumn("label", "Run", "run", css="t short", kind="run")
-# Name in CSV and JSON -> key in the rows of prompts.
+# Name of a column in CSV and JSON -> its key in the rows of prompts.
 _PROMPT_FIELDS = {
     "run": "label",
     **{key: key for key in ("step", "group", "dataset", "prompt", "task")},
@@ -80,7 +80,7 @@ def evaluation_tables(summary: Summary) -> dict[str, ReportTable]:
 
 
 def run_column(summary: Summary) -> list[ReportColumn]:
-    """Returns the column of runs; an empty list if there is only one run."""
+    """Returns a list with the column that names the run; empty if there is only one run."""
     return [_RUN] if len(summary.runs) > 1 else []
 
 
@@ -147,7 +147,7 @@ def _format_excluded_reasons(row: Row) -> str:
 
 
 def _add_marks(rows: Iterable[Row], summary: Summary) -> list[dict[str, Any]]:
-    """Adds the mark of the run and the title of the dataset to each row."""
+    """Adds to each row the mark of its run and the title of its dataset."""
     runs = summary.runs
     return [{**row, MARK: runs[row["run"]].mark, "title": title_of(row["dataset"])} for row in rows]
 
@@ -282,7 +282,7 @@ def _make_class_table(summary: Summary) -> ReportTable:
     ]
     headings = {"precision": "precision", "recall": "recall", "f1": "F1", "support": "examples"}
     headings["predicted"] = "predicted"
-    # The terminal shows a short table only.
+    # The terminal shows only a short table.
     in_terminal = len(rows) <= _MOST_TERMINAL_ROWS
     columns = (
         ReportColumn("dataset", "Dataset", "dataset" * in_terminal, css="t head", kind="name"),
@@ -364,7 +364,7 @@ def _format_two_digits(value: float) -> str:
 
 
 def group_tables(summary: Summary, task: str) -> dict[str, ReportTable]:
-    """Returns tables of a task's metrics by category and by subtask, if the task has them."""
+    """Returns tables of a task's metrics by category and by subtask, if the task has any."""
     (results,) = (results for results in summary.decoded if results.task == task)
     tables = {}
     for kind, head in ((CATEGORY, "Category"), (PART, "Task")):

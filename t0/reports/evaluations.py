@@ -1,9 +1,9 @@
-"""Reads result files of evaluations into runs, and refuses malformed ones.
+"""Reads the result files of evaluations, and returns evaluated checkpoints (runs).
 
 A run is one evaluated checkpoint. It has a file of rank evaluation, a file of mode `eval`, or both.
-The file of rank evaluation has a record for each task; a task is one prompt of a dataset. The
-per-example scores are next to this file in `scores/`, and may be missing. The file of mode `eval`
-has the metrics of decoded text:
+The file of rank evaluation has a record for each task, which is one prompt of a dataset. The
+per-example scores are in the folder `scores/` next to this file; they may be missing. The file of
+mode `eval` has the metrics of decoded text:
 
     eval/results_1000.json
     eval/scores/super_glue_rte_must_be_true_score_eval_1000.jsonl
@@ -14,19 +14,19 @@ has the metrics of decoded text:
     runs[0].label, runs[0].tasks[0].accuracy     # ('tiny, step 1,000', 54.15)
     runs[0].decoded[0].metrics                   # {'bleu': 21.3}
 
-A record of mode `eval`:
+This is the record of a task in mode `eval`:
 
     {"metrics": {"bleu": 21.3}, "intervals": {"bleu": [20.1, 22.5]},
      "signatures": {"bleu": "nrefs:1|..."}, "examples": 2737, "truncated_inputs": 0,
      "truncated_targets": 4, "predictions": "predictions/mt_1000.jsonl"}
 
-If a task has the metric "rougeL", its metric "rougeL_for_data_to_text" is "rougeL" for the group
-"data_to_text". A metric may be undefined (NaN or null), for example the correlation of constant
-predictions. Its value is then None.
+If a task has the metrics "rougeL" and "rougeL_for_data_to_text", the second one is the "rougeL" of
+the examples in the group "data_to_text". An undefined metric (NaN or null), for example the
+correlation of constant predictions, is None.
 
 Assumptions: accuracies and chance levels are percentages (0 to 100). The results in one folder
 belong to checkpoints of one training run, so they form a series over steps. Optional fields may be
-missing. A malformed field or file is a UserError that names it.
+missing. If a file or field is malformed, a UserError names it.
 """
 
 import itertools
@@ -58,8 +58,9 @@ from t0.reports.result_files import (
     percentage,
 )
 
-# In percentage points. Published results are rounded to one or two decimals. A larger difference
-# means that scores and results come from different runs.
+# The largest difference, in percentage points, between an accuracy in the results and the same
+# accuracy computed from the scores. Published results are rounded to one or two decimals. A larger
+# difference means that scores and results come from different runs.
 _ACCURACY_TOLERANCE = 0.06
 _GROUP_ORDER = {"held-out": 0, "training": 1}
 _ANLI_ROUND = re.compile(r"(?:^|[_/])r([123])(?:_score_eval)?$")
@@ -70,10 +71,10 @@ class RankedTask:
     """One prompt of one dataset in one run. Accuracy and chance are in percent.
 
     Attributes:
-      chance: the accuracy of guessing. With per-example scores, this is the mean over the examples
-        of 100 / number of choices. Otherwise it is the value in the results file, or None.
-      excluded: reason -> number of examples left out.
-      scores: the per-example scores; None if their file is missing.
+      chance: the accuracy of guessing. With per-example scores, it is 100 / number of choices,
+        averaged over the examples. Without them, it is the value in the results file, or None.
+      excluded: reason -> number of examples that were left out for this reason.
+      scores: the per-example scores; None if the file with the scores is missing.
     """
 
     name: str
@@ -95,7 +96,7 @@ class Prediction:
     """The text that a model generated for an example.
 
     Attributes:
-      heading: the example's name, if the file of predictions has one.
+      heading: the name of the example, if the file of predictions names its examples.
     """
 
     heading: str
@@ -109,11 +110,11 @@ class DecodedTask:
     """One task of one run in mode `eval`.
 
     Attributes:
-      metrics: metric -> value for the whole task; None if undefined.
-      groups: group of examples -> metric -> value.
-      signatures: metric -> sacreBLEU's signature, which identifies how it was computed.
+      metrics: metric -> value for the whole task; None for an undefined value.
+      groups: name of a group of examples -> metric -> value for this group.
+      signatures: metric -> sacreBLEU's signature, which identifies how the metric was computed.
       predictions_file: the file of all predictions; None if unknown.
-      intervals: metric -> the ends of its 95 % interval, if the evaluation computed one.
+      intervals: metric -> the ends of its 95 % interval, if the evaluation computed an interval.
       results_file: the file with the metrics.
     """
 
@@ -134,15 +135,15 @@ class EvaluatedRun:
     """One evaluated checkpoint.
 
     Attributes:
-      name: the model's name: the relative path or hub name that the user typed, or the end of an
-        absolute path. The end is as long as necessary to differ from the names of other models.
+      name: the model's name. It is the relative path or hub name that the user typed. If the user
+        typed an absolute path, it is the shortest end of the path that no other model's path has.
       label: the name and step, unique among the runs that are read together.
-      series: identifies the training run. Its checkpoints share one line in plots.
-      facts: the `run` object of the results file, without its notes.
-      skipped: names of tasks without an accuracy.
-      ranked: whether there is a rank evaluation. If not, `path` is the file of mode `eval`.
+      series: the identifier of the training run, whose checkpoints share one line in plots.
+      facts: the `run` object of the results file, without the notes in it.
+      skipped: the names of tasks without an accuracy.
+      ranked: whether the run has a rank evaluation. If not, `path` is the file of mode `eval`.
       decoded: the run's tasks in mode `eval`.
-      other_paths: further result files of the same checkpoint (decoded text, perplexity).
+      other_paths: other result files of the same checkpoint (decoded text, perplexity).
       mark: the run's letter and colour.
     """
 
@@ -188,7 +189,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
 
 
 def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
-    """Returns dataset -> group, in the order of the report."""
+    """Returns dataset -> its group (held out, training or other), in the order of the report."""
     groups: dict[str, set[str]] = {}
     for run in runs:
         for task in run.tasks:
@@ -211,7 +212,7 @@ def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tu
 
 
 def _merge_run(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
-    """Adds a run to `runs`. If `runs` has the same checkpoint, merges the two evaluations."""
+    """Adds a run to `runs`. If `runs` already has the same checkpoint, merges both evaluations."""
     for i, run in enumerate(runs):
         is_same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
         is_same = is_same and run.facts.get("split") == new.facts.get("split")
@@ -262,7 +263,7 @@ def _read_run(path: Path) -> EvaluatedRun:
 
 def _find_name(path: Path, facts: Mapping[str, Any]) -> str:
     folder = _find_model_folder(facts)
-    # A relative path or a hub name is short and shown as the user typed it.
+    # A relative path or a hub name is short, so it is shown as the user typed it.
     name = facts.get("name")
     if name and isinstance(name, str) and not folder.is_absolute() and "://" not in name:
         return printable(str(folder))
@@ -270,7 +271,7 @@ def _find_name(path: Path, facts: Mapping[str, Any]) -> str:
 
 
 def _find_model_folder(facts: Mapping[str, Any]) -> PurePosixPath:
-    """Returns the model's path or hub name as the user typed it, or else its folder."""
+    """Returns the path or hub name that the user typed for the model; its folder if unknown."""
     values = (facts.get(key) for key in ("name", "model_dir"))
     return PurePosixPath(next((v for v in values if v and isinstance(v, str)), ""))
 
@@ -289,8 +290,8 @@ def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
 def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...]:
     """Makes the labels of runs unique.
 
-    A label is the run's name and step. If two are equal, the split is added, then the folder, and
-    finally a number.
+    A label consists of the run's name and step. If two labels are equal, the split is added to
+    both. If they are still equal, the folder is added, and finally a number.
     """
     labels = [r.name if r.step is None else f"{r.name}, step {r.step:,}" for r in runs]
     for suffixes in (
@@ -317,7 +318,7 @@ def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...
 def _read_ranked_tasks(
     content: Mapping[str, Any], path: Path, step: int | None
 ) -> tuple[tuple[RankedTask, ...], tuple[str, ...]]:
-    """Returns the tasks that have an accuracy, and the names of those that have none."""
+    """Returns the tasks with an accuracy, and the names of the tasks without an accuracy."""
     tasks, skipped = [], []
     records = sorted(field(content, "tasks", dict, path).items())
     with ProgressLine(len(records), unit="task", doing="reading scores") as progress:
@@ -350,7 +351,7 @@ def _read_task_scores(
 def _make_ranked_task(
     name: str, record: Mapping[str, Any], *, where: str, scores: ExampleScores | None
 ) -> RankedTask | None:
-    """Returns the task; None if neither its record nor its scores have an accuracy."""
+    """Returns the task; None if the accuracy is missing in both its record and its scores."""
     metrics = numbers(field(record, "metrics", dict, where), f"{where}: metrics")
     excluded = counts(field(record, "excluded", dict, where, default={}), f"{where}: excluded")
     examples = field(record, "examples", int, where)
@@ -382,14 +383,14 @@ def _make_ranked_task(
 
 
 def _default_group(dataset: str) -> str:
-    """Returns the group of a dataset if the results do not name it."""
+    """Returns the group of a dataset for which the results do not name a group."""
     return "held-out" if dataset in held_out_titles() else ""
 
 
 def _check_agreement(
     scores: ExampleScores, accuracy: float | None, examples: int, excluded: int, where: str
 ) -> None:
-    """Checks that scores and results come from the same evaluation."""
+    """Checks that the scores of a task have the accuracy that is in its results."""
     if len(scores) not in (examples, examples - excluded):
         raise UserError(
             f"{where} has {examples} examples, but its scores file {scores.path} has "
@@ -404,7 +405,7 @@ def _check_agreement(
 
 
 def _dataset_key(dataset: str, task: str) -> str:
-    """Returns the name of a task's dataset. For ANLI, it includes the round in the task's name.
+    """Returns the name of a task's dataset. For ANLI, the name includes the round.
 
     >>> _dataset_key("anli", "anli_GPT_3_style_r2_score_eval"), _dataset_key("sciq/default", "x")
     ('anli/r2', 'sciq')
@@ -433,7 +434,8 @@ def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
         lm_eval_samples.check_count(content, name, samples.lines, file)
         tasks_read.append(name)
         with_eos |= samples.with_eos
-        # A prompt may also have been evaluated as its own task, which gives the same scores.
+        # A prompt may have been evaluated twice: in the task of its dataset, and as its own task.
+        # Both give the same scores.
         for prompt, scores in samples.prompts.items():
             tasks.setdefault(prompt.name, _make_harness_task(prompt, scores))
     if not tasks and skipped:
@@ -525,7 +527,7 @@ def _parse_metric(value: object, where: str) -> float | None:
 def _split_by_group(
     values: Mapping[str, float | None],
 ) -> tuple[dict[str, float | None], dict[str, dict[str, float | None]]]:
-    """Splits metrics into those of the whole task and those of each group."""
+    """Splits metrics into the metrics of the whole task and the metrics of each group."""
     whole: dict[str, float | None] = {}
     groups: dict[str, dict[str, float | None]] = {}
     for name, value in values.items():
@@ -551,7 +553,7 @@ def _find_predictions_file(record: Mapping[str, Any], path: Path, where: str) ->
 
 
 def read_predictions(file: Path) -> Iterator[Prediction]:
-    """Yields the predictions in a file. A `.json` file has only a sample of the predictions.
+    """Yields the predictions in a file. A `.json` file contains only a sample of all predictions.
 
     Raises:
       UserError: if the file cannot be read, or a line is malformed; the message names file and
@@ -578,7 +580,7 @@ def _parse_questions(text: str, file: Path) -> Iterator[Prediction]:
 
 
 def _parse_prediction(record: object, where: str) -> Prediction:
-    """Parses a prediction from a record in one of the three formats of `predictions/`."""
+    """Parses a record in one of the three formats that files in `predictions/` have."""
     if not isinstance(record, dict) or not isinstance(record.get("prediction"), str):
         raise UserError(f"{where}: expected an object with the text 'prediction'.")
     if isinstance(record.get("Instance"), dict):  # the format of Tk-Instruct
@@ -596,6 +598,6 @@ def _parse_prediction(record: object, where: str) -> Prediction:
 
 
 def _collect_texts(*values: object) -> list[str]:
-    """Returns all texts among the values, and among the items of those values that are lists."""
+    """Returns all texts among the values, including the texts in values that are lists."""
     lists = [value if isinstance(value, list) else [value] for value in values]
     return [text for texts in lists for text in texts if isinstance(text, str)]

@@ -1,23 +1,23 @@
-"""Collects the examples of a report into scripts, which the page loads when a reader opens them.
+"""Writes the examples of a report into scripts, which the page loads when a user opens examples.
 
     index, scripts = collect_examples(read_runs([Path("eval")]))
     index[0]["name"], index[0]["tasks"][0]["prompt"]     # ("RTE", "GPT-3 style")
     scripts["report_examples_0.js"]                      # t0Examples(0, {"strings": [...], ...});
 
-A page opened from disk cannot fetch another file, but it can load a script. So each dataset has a
-script with one function call, whose argument contains the examples as JSON. A text that several
-prompts or runs share is written once. A long text is cut in the middle, because the question is
-often at the end.
+A page opened from disk cannot fetch another file, but it can load a script. So the examples of each
+dataset are JSON in a script, as the argument of a function call. If several prompts or runs share a
+text, the text is written only once. A long text is cut in the middle, because the question is often
+at the end.
 
-A script lists, for each prompt, the examples in the order of their rows:
+For each prompt, a script lists the examples in the order of their rows:
 
     [row, input, gold, choices, [[run, prediction, [log-likelihood of each choice]], ...], id]
     [heading, input, targets, [[run, text], ...]]                  # decoded text
 
-Inputs, choices, texts and ids are indices into `strings`. The id is the user's; most rows have
-none. If a run scored other choices for a row, it has a separate record.
+Inputs, choices, texts and ids are indices into `strings`. The id comes from the user's data; most
+rows have no id. If the runs scored different choices for a row, the row has several records.
 
-Assumptions: a row of a dataset has the same number in every run.
+Assumptions: each row of a dataset has the same number in every run.
 """
 
 import json
@@ -31,15 +31,16 @@ from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask, read_p
 from t0.reports.example_scores import inputs_of
 from t0.reports.held_out import held_out_titles, title_of
 
-TEXT_LIMIT = 3_000  # characters of an input or answer
+TEXT_LIMIT = 3_000  # the maximum number of characters of an input or answer
 PATTERN = "report_examples_*.js"
 
 
 def collect_examples(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Returns the index of all datasets for the page, and the scripts by file name.
 
-    The index has a record for each dataset and for each task of decoded text, with the keys `name`,
-    `kind` and `tasks`. Each of its tasks has the `prompt`, and a diagnosis or None for each run.
+    The index has a record for each dataset and for each task of decoded text. A record has the keys
+    `name`, `kind` and `tasks`. Each task in `tasks` has its `prompt` and, for each run, a diagnosis
+    or None.
 
     Raises:
       UserError: if a file of scores or predictions cannot be read.
@@ -68,7 +69,7 @@ def collect_examples(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]]
 
 
 def script_json(content: object) -> str:
-    """Encodes a value as JSON that is safe in a script, inside a page or in a separate file."""
+    """Encodes a value as JSON that is safe in a script, whether in the page or in its own file."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -98,12 +99,12 @@ def _group_tasks(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str, Tasks]]:
 
 
 def _add_string(strings: dict[str, int], text: str) -> int:
-    """Returns the index of a text in `strings`; adds the text if it is new."""
+    """Returns the index of a text in `strings`; adds the text if it is missing."""
     return strings.setdefault(cut_in_middle(text), len(strings))
 
 
 def cut_in_middle(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Shortens a text that is longer than the limit to its beginning and its end.
+    """Keeps only the beginning and the end of a text that is longer than the limit.
 
     >>> cut_in_middle("abcdefghij", limit=4)
     'ab … [6 characters left out] … ij'
@@ -169,7 +170,7 @@ def _make_index_entry(
 
 
 def diagnosis_record(diagnosis: Diagnosis | None) -> dict[str, Any] | None:
-    """Converts a diagnosis to its record in the page and in `report.json`."""
+    """Converts a diagnosis to the record that the page and `report.json` contain."""
     if diagnosis is None:
         return None
     calibration = diagnosis.calibration

@@ -1,13 +1,14 @@
-"""Writes the examples of evaluated runs to a table, so that a spreadsheet can show the wrong ones.
+"""Writes the examples of runs to a table, for example all wrong predictions for a spreadsheet.
 
     write_examples(read_runs([Path("eval")]), Path("wrong.csv"), only="wrong")
     # id,prompt,text,target,prediction,correct,score billing,score technical problem
     # T-17,which,My invoice is ...,billing,technical problem,false,-3.41,-0.92
 
-The name of the file chooses the format: `.csv`, `.tsv` or `.jsonl`. `id` is the user's, if the rows
-have one, otherwise the number of the row. A score is the log-likelihood of a choice in nats. If the
-choices differ between examples, the columns are `choice 1`, `score 1` and so on. Decoded texts have
-no scores. With several runs or datasets, the first columns name them.
+The extension of the file chooses the format: `.csv`, `.tsv` or `.jsonl`. `id` is the id in the
+user's rows. If the rows have no ids, it is the number of the row. A score is the log-likelihood of
+a choice in nats. If the choices differ between examples, the columns are `choice 1`, `score 1` and
+so on. Decoded texts have no scores. If there are several runs or datasets, the first columns name
+the run and the dataset.
 """
 
 import csv
@@ -25,15 +26,16 @@ from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask, read_p
 from t0.reports.example_scores import inputs_of
 from t0.reports.tables import escape_formula
 
-# Ending of a file name -> what separates the columns; None for JSON Lines.
+# Extension of a file -> the separator of columns; None for JSON Lines.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None}
-# More different choices than this are numbered instead.
+# If there are more different choices than this, the columns have numbers instead of the choices'
+# texts.
 _MOST_NAMED_CHOICES = 50
 ONLY = ("wrong", "right")
 
 
 def check_path(path: Path) -> None:
-    """Raises a UserError if the file's name has no known ending."""
+    """Raises a UserError if the file's extension is unknown."""
     if path.suffix not in _SEPARATORS:
         raise UserError(f"--examples {path}: expected a name that ends in {', '.join(_SEPARATORS)}")
 
@@ -47,8 +49,8 @@ def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = 
       only: one of `ONLY`; None for all examples.
 
     Raises:
-      UserError: if the name has no known ending, there are no per-example scores and no decoded
-        texts, a file of scores cannot be read, or the output cannot be written.
+      UserError: if the extension is unknown, if the runs have neither per-example scores nor
+        decoded texts, if a file of scores cannot be read, or if the output cannot be written.
     """
     check_path(path)
     ranked = [(run, task) for run in runs for task in run.tasks if scores_of([task])]
@@ -79,7 +81,7 @@ def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = 
 def _list_columns(
     runs: Sequence[EvaluatedRun], ranked: Sequence[tuple[EvaluatedRun, RankedTask]]
 ) -> tuple[list[str], bool]:
-    """Returns the columns, and whether the columns of scores are named like the choices."""
+    """Returns the columns, and whether columns of scores are named after the choices' texts."""
     datasets = {task.dataset for _, task in ranked}
     columns = ["run"] * (len(runs) > 1) + ["dataset"] * (len(datasets) > 1)
     columns += ["id", "prompt", "text", "target", "prediction", "correct"]

@@ -6,27 +6,27 @@ Each line is an example, in the order of the dataset:
                            {"text": "False", "log_likelihood": -1.2, "tokens": 2}],
      "gold": 1, "prediction": 0}
 
-Some fields are optional. `inputs` is the prompted text. `document` (a text or number) is equal in
-all rows of one document. `tokens` and `characters` are the lengths of a choice.
+Optional fields are: `inputs`, the prompted text; `document`, a text or number that is equal in all
+rows of one document; and `tokens` and `characters`, the lengths of a choice.
 
 Samples of lm-evaluation-harness can also be read, see `lm_eval_samples`. One file of samples may
-have all prompts of a dataset.
+contain all prompts of a dataset.
 
-The answers decoded for the same prompts may be in `answers/<task>_<step>.jsonl`, one line for each
-example:
+If answers were decoded for the same prompts, they are in `answers/<task>_<step>.jsonl`, with one
+line for each example:
 
     {"idx": 3, "answer": "Trve", "exact_match": false}
 
     scores = read_scores(Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl"))
     scores.accuracy, scores.confidence.mean()    # 54.15, 0.61
 
-For each example only a few numbers are kept and no text, so memory does not grow with the length of
-the texts. `ExampleScores.records` reads the texts again, one example at a time.
+Only a few numbers of each example are kept, so memory does not grow with the length of the texts.
+`ExampleScores.records` reads the texts again, one example at a time.
 
-Assumptions: `idx` is the number of a row in the dataset, the same in every prompt and run. A line
-whose gold choice is null or -1 is an excluded example and is left out. A score that is not finite,
-an index out of range, or a prediction that is not the likeliest choice is a UserError that names
-the file and line.
+Assumptions: `idx` is the number of a row in the dataset, the same in every prompt and run. If the
+gold choice of a line is null or -1, the example is excluded and left out. If a score is not finite,
+an index is out of range, or the prediction is not the likeliest choice, a UserError names the file
+and line.
 """
 
 import math
@@ -42,8 +42,8 @@ from t0.errors import UserError
 from t0.reports.lm_eval_samples import HarnessPrompt, exported_sample, is_sample
 from t0.reports.result_files import finite, is_integer, json_object
 
-# Log-likelihoods may be rounded. So a prediction is accepted if its log-likelihood is this close to
-# the highest one.
+# Log-likelihoods may be rounded. So a prediction is accepted if the difference between its
+# log-likelihood and the highest one is at most this.
 _ROUNDING_NATS = 1e-4
 # The lengths by which a choice's log-likelihood may be divided.
 LENGTHS = ("tokens", "characters")
@@ -57,22 +57,23 @@ class ExampleScores:
     """The statistics of one task's E examples, in file order.
 
     Attributes:
-      idx: int64 [E], number of the example's row in the dataset.
-      gold: int32 [E], index of the gold choice.
-      prediction: int32 [E], index of the predicted choice.
+      idx: int64 [E], the number of each example's row in the dataset.
+      gold: int32 [E], the index of the gold choice.
+      prediction: int32 [E], the index of the predicted choice.
       correct: bool [E], whether the prediction is the gold choice.
-      confidence: float32 [E], the predicted choice's share of the probability of all choices.
-      choices: int32 [E], number of answer choices.
+      confidence: float32 [E], the probability of the predicted choice divided by the sum of the
+        probabilities of all choices.
+      choices: int32 [E], the number of answer choices.
       tied: bool [E], whether two or more choices have exactly the highest log-likelihood.
-      labels: the texts of the choices if all examples have the same choices, else None.
-      texts: uint32 [E], a checksum of input and choices that ignores whitespace; 0 if the file has
-        no input.
+      labels: the texts of the choices; None if the choices differ between examples.
+      texts: uint32 [E], a checksum of the input and the choices without whitespace; 0 if the file
+        has no inputs.
       documents: [E], the document of each row; None if the file has no documents.
       right_by: normalization -> bool [E], whether the prediction under this normalization is
-        correct. "tokens" and "characters" divide the log-likelihood of a choice by this length, and
-        "decoded" compares the decoded answer. A normalization is missing if the files do not have
-        the lengths or answers that it needs.
-      task: the task of these examples if the file has several tasks; else None.
+        correct. "tokens" and "characters" divide the log-likelihood of a choice by this length.
+        "decoded" compares the decoded answer. If the files do not have the required lengths or
+        answers, the normalization is missing.
+      task: the task of these examples; None if the file has only one task.
     """
 
     path: Path
@@ -93,7 +94,7 @@ class ExampleScores:
         return len(self.idx)
 
     def records(self) -> Iterator[Mapping[str, Any]]:
-        """Reads the records of the examples again. All of them were checked at the first reading.
+        """Yields the records of the examples again, without checking them a second time.
 
         Raises:
           UserError: if the file cannot be read again.
@@ -113,7 +114,7 @@ class ExampleScores:
 
     @property
     def chance(self) -> float:
-        """The accuracy of guessing in percent: the mean over examples of 100 / choices."""
+        """The accuracy of guessing in percent: 100 / number of choices, averaged over examples."""
         return float((100.0 / self.choices).mean())
 
 
@@ -121,7 +122,7 @@ def read_scores(path: Path) -> ExampleScores:
     """Reads one task's scores.
 
     Args:
-      path: a `.jsonl` file as described in the module's header.
+      path: a `.jsonl` file in the format that this module's header describes.
 
     Raises:
       UserError: if the file cannot be read, or a line is malformed; the message names file and
@@ -138,7 +139,7 @@ class HarnessSamples:
     """The scores in a samples file of lm-evaluation-harness.
 
     Attributes:
-      prompts: prompt -> its scores, in the file's order.
+      prompts: prompt -> its scores, in the order of the file.
       lines: the number of samples.
       with_eos: {True} if the choices were scored with EOS, {False} if they were scored without it,
         and both values if samples differ.
@@ -154,10 +155,10 @@ def read_samples(path: Path, task: str) -> HarnessSamples:
 
     Args:
       path: the file.
-      task: the harness's task, for messages.
+      task: the name of the harness's task, for messages.
 
     Raises:
-      OtherTask: if we did not export the task.
+      OtherTask: if `t0 export-eval` did not write the task.
       UserError: if the file cannot be read, or a line is malformed; the message names file and
         line.
     """
@@ -189,7 +190,7 @@ class _ScoreColumns:
     def add(self, record: Mapping[str, Any], where: str) -> bool:
         """Checks a record and adds its numbers.
 
-        Returns False, and adds nothing, if the record has no gold choice.
+        If the record has no gold choice, adds nothing and returns False.
 
         Args:
           record: a line of the file.
@@ -252,7 +253,7 @@ class _ScoreColumns:
 def _is_right_by(
     lengths: Sequence[int | None], likelihoods: Sequence[float], gold: int
 ) -> bool | None:
-    """Returns whether the choice with the highest log-likelihood per unit of length is correct.
+    """Returns whether the choice with the highest quotient of log-likelihood and length is correct.
 
     Args:
       lengths: the length of each choice, in tokens or characters.
@@ -260,7 +261,7 @@ def _is_right_by(
       gold: the index of the gold choice.
 
     Returns:
-      None if a length is unknown.
+      whether it is correct; None if a length is unknown.
     """
     if None in lengths:
         return None
@@ -269,10 +270,10 @@ def _is_right_by(
 
 
 def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
-    """Adds the correctness of the decoded answers in a file to scores.
+    """Returns the scores with the correctness of the decoded answers in a file.
 
     Raises:
-      UserError: if the file is malformed, or does not have all examples of the scores.
+      UserError: if the file is malformed, or some example of the scores is missing in it.
     """
     correct_by_idx = {}
     for where, record in _read_records(path):
@@ -313,7 +314,7 @@ def _read_records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def inputs_of(record: Mapping[str, Any]) -> str | None:
-    """Returns the prompted text of a record; None if the record has no prompted text."""
+    """Returns the prompted text of a record; None if this text is missing."""
     for key in ("inputs", "input"):
         if isinstance(value := record.get(key), str):
             return value
@@ -321,7 +322,7 @@ def inputs_of(record: Mapping[str, Any]) -> str | None:
 
 
 def _check_choice(choice: object, where: str) -> tuple[str, float, int | None, int]:
-    """Checks a choice. Returns its text, log-likelihood, and length in tokens and characters."""
+    """Checks a choice; returns its text, log-likelihood, number of tokens and of characters."""
     text = choice.get("text") if isinstance(choice, dict) else None
     if not isinstance(text, str):
         raise UserError(f"{where}: a choice must be an object with a 'text', got {choice!r:.80}.")

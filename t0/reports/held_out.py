@@ -1,4 +1,4 @@
-"""Compares a run's means on T0's held-out datasets with the published accuracies.
+"""Compares a run's accuracies on T0's held-out datasets with the published accuracies.
 
     >>> published_mean(["super_glue/rte"], "T0-11B")
     81.0
@@ -15,14 +15,16 @@
 
     held out, 2 of T0's 11 datasets: mean 51.2   chance 50.0   T0-3B 57.9   T0-11B 70.5
 
-Each row of `published.csv` names the source of its accuracy, and we checked the accuracy there. If
-a row has several datasets, its accuracy is their mean. (ANLI's three rounds share a row.)
+Each row of `published.csv` names the source of its accuracy, and we compared the accuracy with this
+source. If a row has several datasets, such as ANLI's three rounds, its accuracy is the mean over
+these datasets.
 
-The mean of a dataset is over its prompts. The held-out mean is over datasets, and each of ANLI's
-three rounds counts as a dataset. A published accuracy is called "within" if it lies in the run's
-interval. This interval keeps the prompts and generalizes to other examples.
+The accuracy of a dataset is the mean over its prompts. The held-out mean is the mean over datasets,
+and each of ANLI's three rounds counts as a dataset. A published accuracy is called "within" if it
+lies in the run's interval. This interval keeps the prompts fixed and generalizes to other examples.
 
-Assumptions: the run's scores are next to its results; without them there is no interval.
+Assumptions: the per-example scores are next to the run's results. Without scores, there is no
+interval.
 """
 
 import csv
@@ -88,7 +90,7 @@ def title_of(dataset: str) -> str:
 
 
 def published_mean(datasets: Collection[str], model: str) -> float | None:
-    """Returns a model's published mean over datasets; None if one of them is not published."""
+    """Returns a model's published mean over datasets; None if it is unknown for one of them."""
     rows = [
         row
         for row in published_accuracies()
@@ -101,7 +103,7 @@ def published_mean(datasets: Collection[str], model: str) -> float | None:
 
 
 def published_means(datasets: Collection[str]) -> dict[str, float]:
-    """Returns model -> its published mean over datasets, for models with results on all of them."""
+    """Returns model -> its published mean over datasets, if it is known for all of them."""
     means = {model: published_mean(datasets, model) for model in MODELS}
     return {model: mean for model, mean in means.items() if mean is not None}
 
@@ -110,8 +112,8 @@ def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
     """Compares a run with the published accuracies, by dataset and on average.
 
     Returns:
-      a row for each published accuracy, and one for the mean over the held-out datasets that the
-      run has, if there are several. The rows have these keys:
+      a row for each row of `published.csv` and, if the run has several held-out datasets, a row for
+      the mean over these datasets. The rows have these keys:
         `datasets`, `title`, `prompts`, `examples`;
         `mean`, `chance`, `low`, `high`: in percent; None if a dataset was not evaluated or has no
           scores;
@@ -128,7 +130,7 @@ def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
 
 
 def held_out_means(runs: Sequence["EvaluatedRun"]) -> list[tuple["EvaluatedRun", dict[str, Any]]]:
-    """Returns (checkpoint, its held-out mean as a row of `reproduction`).
+    """Returns pairs: a checkpoint, and its held-out mean as a row of `reproduction`.
 
     Checkpoints that were not evaluated on held-out datasets are left out.
     """
@@ -191,7 +193,7 @@ def _mean_of_means(groups: Sequence[Sequence[float]]) -> float:
 
 
 def _crossed_mean(tasks: Sequence["RankedTask"]) -> CrossedMean | None:
-    """Returns the mean over these prompts, with its variance; None if a prompt has no scores."""
+    """Returns the mean over the tasks (prompts) with its variance; None if a task has no scores."""
     scores = accuracies.scores_of(tasks)
     if not scores or len(scores) < len(tasks):
         return None

@@ -1,4 +1,4 @@
-"""Reads results and `--log_samples` files of lm-evaluation-harness, for tasks that we exported.
+"""Reads results and `--log_samples` files of lm-evaluation-harness for tasks exported by t0.
 
     results_2026-11-23T01-48-10.713242.json
     samples_super_glue_rte_score_eval_2026-11-23T01-48-10.713242.jsonl
@@ -14,9 +14,9 @@ A line of a samples file contains, among other fields:
      "filtered_resps": [["-1.25", "False"], ["-2.5", "False"]], "filter": "none", ...}
 
 Assumptions: the harness has version 0.4, which writes log-likelihoods in nats, as texts, in the
-order of the choices. `t0 export-eval` wrote the `doc` of each sample, so it names the sample's
-prompt and row. Other samples belong to a task that we did not export, and cannot be assigned to a
-prompt.
+order of the choices. The `doc` of each sample comes from `t0 export-eval`, so it names the prompt
+and the row. Samples without such a `doc` belong to a task that t0 did not export. They cannot be
+assigned to a prompt.
 """
 
 import re
@@ -28,8 +28,8 @@ from typing import Any
 from t0.errors import UserError
 from t0.reports.result_files import field, finite, is_integer
 
-# These texts are also in our own results files. So runs of the harness can be compared with ours if
-# both rank in the same way.
+# Our own results files contain the same texts. So a run of the harness can be compared with our run
+# if both rank in the same way.
 WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
 WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
 _ROW = ("idx", "dataset", "prompt", "task", "inputs", "choices", "gold")
@@ -41,12 +41,12 @@ _TYING = 5
 
 
 class OtherTask(UserError):
-    """The samples belong to a task that we did not export."""
+    """The samples belong to a task that `t0 export-eval` did not write."""
 
 
 @dataclass(frozen=True)
 class HarnessPrompt:
-    """The task, dataset and prompt name of one of our prompts that the harness evaluated."""
+    """The task, the dataset and the name of an exported prompt that the harness evaluated."""
 
     name: str
     dataset: str
@@ -54,7 +54,7 @@ class HarnessPrompt:
 
 
 def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
-    """Returns task -> its samples file, for those of the harness's tasks that have one.
+    """Returns task -> its samples file, for the tasks of the harness that have such a file.
 
     Raises:
       UserError: if no task has a samples file.
@@ -77,12 +77,12 @@ def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
 def facts(
     content: Mapping[str, Any], path: Path, tasks: Collection[str], with_eos: Collection[bool]
 ) -> dict[str, Any]:
-    """Returns the settings of a run of the harness, with the names of our own results files.
+    """Returns the settings of a run of the harness, under the names in our own results files.
 
     Args:
       content: the results file's content.
       path: the results file.
-      tasks: the harness's tasks that were read.
+      tasks: the tasks of the harness whose samples were read.
       with_eos: [True] if the choices of these tasks were scored with EOS, [False] if they were
         scored without it, and both values if tasks differ.
     """
@@ -126,7 +126,7 @@ def cautions(content: Mapping[str, Any]) -> list[str]:
 
 
 def is_sample(record: Mapping[str, Any]) -> bool:
-    """Returns whether a line is a sample of the harness instead of our own scores."""
+    """Returns whether a line is a sample of the harness instead of a line of our own scores."""
     return "doc" in record and "doc_id" in record
 
 
@@ -141,7 +141,7 @@ def exported_sample(
       task: the harness's task, for messages.
 
     Returns:
-      the sample's prompt, its record in the format of our scores, and whether EOS was scored.
+      (prompt of the sample, its record in the format of our scores, whether EOS was scored).
 
     Raises:
       OtherTask: if the sample's `doc` does not come from `t0 export-eval`.

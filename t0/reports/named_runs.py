@@ -1,16 +1,16 @@
-"""Groups evaluated checkpoints into the runs of a report, and checks that these are comparable.
+"""Groups evaluated checkpoints into the runs of a report, and checks that runs are comparable.
 
     runs, baseline = read_named_runs(["eval"])
     runs[0].name, len(runs[0].checkpoints)    # ('eval, step 1,000', 1)
     runs[0].mark.letter                       # 'A'
 
-All evaluated steps and files of one model form a run, and the run's last ranked step is compared
-with other runs. `NAME=RUN` gives a run a name. So `a=results_100.json b=results_200.json` compares
-two steps of a model. `NAME=RUN,RUN` gives one name to several seeds, and their accuracies are
+All evaluated steps and files of one model form a run. The last step with a rank evaluation is
+compared with other runs. `NAME=RUN` gives a run a name. So `a=results_100.json b=results_200.json`
+compares two steps of a model. `NAME=RUN,RUN` gives one name to several seeds, whose accuracies are
 averaged.
 
-Assumptions: the facts about a run (its settings) are in its results file under `run`. If a file
-does not have a fact, that fact is not compared.
+Assumptions: the facts about a run (its settings) are in its results file under `run`. If a fact is
+missing in a file, it is not compared.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ _REFUSED = {
     "normalisation": "they rank choices in different ways. Evaluate both with the same "
     "normalisation",
 }
-# Fact -> the note about runs with different values of this fact.
+# Fact -> the note that the report shows if runs have different values of this fact.
 _NOTED = {
     "vocabulary_sha256": "different vocabularies, so their log-likelihoods are for different "
     "tokens and only accuracies can be compared",
@@ -53,7 +53,8 @@ class NamedRun:
     Attributes:
       name: the name that the user gave, or the label of the checkpoint that is compared.
       checkpoints: all evaluated checkpoints of the model or seeds.
-      seeds: the checkpoints to compare, which are the last ranked checkpoint of each seed.
+      seeds: the checkpoints to compare. They are the last checkpoint with a rank evaluation of each
+        seed.
       mark: the run's letter and colour.
     """
 
@@ -77,15 +78,17 @@ def read_named_runs(
     """Reads the runs named on a command line.
 
     Args:
-      words: each is `RUN`, `NAME=RUN`, or `NAME=RUN,RUN` for several seeds. A `RUN` is a file or
-        folder.
-      baseline: the name or the word of a run. If it is a new word, it is added to `words`.
+      words: the runs, each as `RUN`, `NAME=RUN`, or `NAME=RUN,RUN` for several seeds. A `RUN` is a
+        file or folder.
+      baseline: the name or the word of the run to compare with. If it is a file or folder that is
+        not in `words`, it is added as the first run.
 
     Returns:
       The runs in the order of the words, and the position of the baseline.
 
     Raises:
-      UserError: if a file is missing or malformed, or a name is unknown or given twice.
+      UserError: if a file is missing or malformed, a run is given twice, or a name is unknown or
+        used twice.
     """
     words = [str(word) for word in words]
     names = [word.partition("=")[0] for word in words]
@@ -133,12 +136,12 @@ def _parse_word(word: str) -> tuple[str, list[Path]]:
 def _group_models(
     path: Path, runs: Sequence[EvaluatedRun], *, alone: bool
 ) -> dict[object, list[EvaluatedRun]]:
-    """Groups, by their models, the checkpoints whose result files are at a path.
+    """Groups the checkpoints whose result files are at a path by their model.
 
     Args:
       path: a result file or a folder.
       runs: all checkpoints that were read.
-      alone: whether more than one model is an error.
+      alone: whether it is an error if the path has more than one model.
     """
     files = {file.resolve() for file in find_results([path])}
     models: dict[object, list[EvaluatedRun]] = {}
@@ -158,10 +161,10 @@ def _group_models(
 def _make_named_run(
     key: object, seeds: Sequence[Sequence[EvaluatedRun]], position: int
 ) -> NamedRun:
-    """Builds a named run, and gives its checkpoints their letters and colours.
+    """Builds a named run, and gives its checkpoints a letter and a colour.
 
     Args:
-      key: the run's name if it is a text; otherwise the run is named after its checkpoint.
+      key: the name of the run. If it is not a text, the run is named after its checkpoint.
       seeds: for each seed, its checkpoints.
       position: the run's position in the report.
     """
@@ -224,8 +227,8 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
             raise UserError(_describe_missing_scores(run))
     for fact, why in _REFUSED.items():
         values = _collect_values(runs, fact)
-        # The text after the colon says which tokens are scored. It may differ, because the choices
-        # of decoder-only models may have no EOS.
+        # The text after the colon says which tokens are scored. This text may differ, because the
+        # choices of decoder-only models may have no EOS.
         if len({value.partition(":")[0] for value in values.values()}) > 1:
             descriptions = "; ".join(f"{name} has {value}" for name, value in values.items())
             raise UserError(f"these runs cannot be compared by '{fact}' ({descriptions}): {why}.")
@@ -259,13 +262,13 @@ def notes_on(runs: Sequence[NamedRun]) -> list[str]:
 
 
 def _may_truncate(run: NamedRun) -> bool:
-    """Returns whether the run truncated some text, or its files do not say."""
+    """Returns whether the run truncated some text, or whether this is unknown."""
     tasks = [task for seed in run.seeds for task in seed.tasks]
     return any(task.truncated_inputs != 0 or task.truncated_targets != 0 for task in tasks)
 
 
 def _collect_values(runs: Sequence[NamedRun], fact: str) -> Mapping[str, str]:
-    """Returns name of a run -> the run's value of a fact, for runs whose files have the fact."""
+    """Returns name of a run -> its value of a fact, for the runs whose files have this fact."""
     values_by_run: dict[str, str] = {}
     for run in runs:
         values: list[Any] = [seed.facts[fact] for seed in run.seeds if fact in seed.facts]

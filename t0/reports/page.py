@@ -1,4 +1,4 @@
-"""Renders the HTML page: one file with its style, script and plots, which works offline.
+"""Renders the HTML page. It works offline, because its file contains the style, script and plots.
 
     summary = summarise(read_named_runs(["eval"])[0], title="My evaluation")
     svgs = tuple(panel_svg(p, f"accuracy-{i}") for i, p in enumerate(box_panels(summary)))
@@ -7,13 +7,13 @@
     tables = evaluation_tables(summary)
     html = render_page(summary, tables, [figure], index=index, scripts=scripts)
 
-If there are few examples, they are inside the page. Otherwise they are in scripts next to it, see
-`example_browser`.
+If there are few examples, the page contains them. Otherwise they are in scripts next to the page,
+see `example_browser`.
 
 All text from data or files is untrusted. It reaches the page in only two ways: through Jinja's
 autoescape, or as JSON. In this JSON, `<`, `>`, `&` and `'` are numeric escapes, and the page's
 script puts the texts into text nodes. A content security policy allows only the page's own script
-and, if there are any, the scripts next to it. No other address is allowed.
+and the scripts with examples. The page cannot load anything else.
 
 Assumptions: the templates next to this module are trusted, and `figures` contains SVG from this
 package.
@@ -38,7 +38,7 @@ from t0.reports.summary import Summary
 from t0.reports.tables import ReportTable, fact, number
 from t0.reports.training_curves import TrainingCurves, training_table
 
-# The examples are inside the page if their scripts have at most this many characters in total.
+# The page contains the examples if their scripts have at most this many characters in total.
 EMBEDDED_BYTES = 600_000
 _CALL = re.compile(r"t0Examples\(\d+, (.*)\);\n", re.DOTALL)
 
@@ -79,8 +79,8 @@ def render_page(
       figures: the report's plots.
       index: the index of the examples, see `example_browser.collect_examples`.
       scripts: file name -> script with examples; see `are_embedded`.
-      links: (file name, text) of the report's other files.
-      curves: the training runs.
+      links: (file name, text) for each other file of the report.
+      curves: the curves of the training runs.
     """
     from markupsafe import Markup
 
@@ -119,7 +119,7 @@ def render_page(
 
 
 def are_embedded(scripts: Mapping[str, str]) -> bool:
-    """Returns whether the examples are inside the page instead of in scripts next to it."""
+    """Returns whether the page contains the examples; otherwise they are in scripts next to it."""
     return sum(map(len, scripts.values())) <= EMBEDDED_BYTES
 
 
@@ -133,7 +133,7 @@ def breakable(name: str, signs: str = "/_|") -> Any:
 
 @functools.cache
 def environment() -> Any:
-    """Returns the Jinja environment, which reads the templates from the package's data."""
+    """Returns the Jinja environment, which reads the templates in this package."""
     import jinja2
     from markupsafe import Markup
 

@@ -5,7 +5,7 @@
     >>> gibibytes(3 * 2**29)
     1.5
 
-The style is that of the report's plots.
+The picture has the same style as the plots of a report.
 
 Assumptions: the plan is the dictionary that `t0.mesh.plan` makes, with sizes in bytes and times in
 seconds.
@@ -22,7 +22,7 @@ from t0.reports.plots import INK, MUTED, RUN_COLOURS, new_figure, styled
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Kind of memory -> the label of its part of the memory column.
+# Kind of memory -> its label in the column of memory.
 _KINDS = {
     "weights": "weights",
     "optimizer": "optimizer slots",
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def draw_plan(plan: Mapping[str, Any], path: str) -> None:
-    """Draws a plan and writes the picture; the suffix of `path` selects PNG, SVG or PDF."""
+    """Draws a plan and writes the picture; the extension of `path` selects PNG, SVG or PDF."""
     figure = new_figure(9.6, 4.2)
     with styled():
         figure.get_layout_engine().set(rect=(0, 0, 1, 0.92), wspace=0.05)

@@ -1,4 +1,4 @@
-"""Draws panels with matplotlib, without its global state: as inline SVG, or together as one PNG.
+"""Draws panels with matplotlib: each as inline SVG, or all together as one PNG.
 
     def draw(axes):
         axes.plot([1, 2], [3, 4])
@@ -8,16 +8,17 @@
     svg = panel_svg(panel, "loss-0")
     png = panels_png([panel], legend=[("#0072b2", "my model")], heading="Training curves")
 
-Each plot of a report consists of panels. The page has each panel as an SVG, and one PNG has all
-panels of a plot. The same function draws a panel in both formats.
+Each plot of a report consists of panels. The page contains each panel as an SVG. A PNG file
+contains all panels of a plot. The same function draws a panel in both formats. matplotlib's global
+state is not used.
 
 `inline_svg` changes matplotlib's SVG for the page: it adds a tooltip for each point and a text
-alternative, makes ids unique in the page, and removes XML namespaces. The artist that is drawn with
-`gid=tooltip_id(n)` gets the n-th tooltip.
+alternative, makes ids unique in the page, and removes XML namespaces. An artist (matplotlib's term
+for a drawn object) with `gid=tooltip_id(n)` gets the n-th tooltip.
 
-Assumptions: matplotlib is imported only when something is drawn. The same figure gives the same
-bytes: there are no dates, and ids are hashed with a fixed salt. Texts are printable, because SVG
-allows no control characters.
+matplotlib is imported only when something is drawn. The same figure always gives the same bytes,
+because dates are left out and ids are hashed with a fixed salt. Assumption: texts are printable,
+because SVG does not allow control characters.
 """
 
 import io
@@ -35,7 +36,7 @@ PNG_DOTS_PER_INCH = 160
 INK = "#22303c"
 MUTED = "#5d6b78"
 GRID = "#e4e8ec"
-# The palette of Okabe and Ito, whose colours colour-blind readers can distinguish. The darkest
+# The palette of Okabe and Ito. Colour-blind readers can distinguish its colours. The darkest
 # colours come first.
 RUN_COLOURS = (
     "#0072b2",
@@ -75,7 +76,7 @@ _STYLE = {
     "svg.hashsalt": "t0 report",
     "figure.facecolor": "white",
 }
-# A reference to an id in SVG.
+# Matches a reference to an id in SVG.
 _REFERENCE = re.compile(r"url\(#|^#")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 # Colour in a picture -> the page's CSS variable for it, see style.css.j2.
@@ -96,7 +97,7 @@ _COLUMNS = 3
 _TITLE_CHARACTERS, _TITLE_LINES = 30, 3
 _SVG_DOTS_PER_INCH = 72  # points, the unit of SVG
 _LINE_HEIGHT = 0.075  # the distance between the names of two lines, as a share of the axis
-_SMALLEST_SPAN = 20.0  # percentage points; on a shorter axis, noise would look like an effect
+_SMALLEST_SPAN = 20.0  # in percentage points; on a shorter axis, noise would look like an effect
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ class Panel:
     """A panel: one pair of axes with a title.
 
     Attributes:
-      draw: draws on the axes, and returns the tooltips of the artists with a `tooltip_id`.
+      draw: a function that draws on the axes, and returns the tooltips of the artists with a
+        `tooltip_id`.
     """
 
     title: str
@@ -113,7 +115,7 @@ class Panel:
 
 
 def run_colour(position: int) -> str:
-    """Returns the colour of the run at a position in the report; eight colours take turns."""
+    """Returns the colour of the run at a position in the report. The eight colours repeat."""
     return RUN_COLOURS[position % len(RUN_COLOURS)]
 
 
@@ -129,7 +131,7 @@ def run_letter(position: int) -> str:
 
 @dataclass(frozen=True)
 class Mark:
-    """How tables and plots show an evaluated checkpoint or a run.
+    """The letter, colour and name with which tables and plots show a checkpoint or a run.
 
     Attributes:
       letter: the short name, see `run_letter`; "A.2" is the second checkpoint of run A.
@@ -148,7 +150,7 @@ class Mark:
 
 
 def tooltip_id(number: int) -> str:
-    """Returns the `gid` of the artist that gets the tooltip with this number."""
+    """Returns the `gid` for the artist that gets the tooltip with this number."""
     return f"tip-{number}"
 
 
@@ -162,7 +164,7 @@ def new_figure(width_inches: float, height_inches: float) -> "Figure":
 
 
 def styled() -> object:
-    """Returns a context manager with the report's style, for making axes and saving figures."""
+    """Returns a context manager that applies the report's style to axes and saved figures."""
     from matplotlib import rc_context
 
     return rc_context(_STYLE)
@@ -177,7 +179,7 @@ def limit_percent(
       axes: the axes.
       values: the values that are drawn.
       whole: whether the axis goes from 0 to 100, so that panels can be compared. Otherwise it
-        covers the values, and at least 20 percentage points.
+        covers the values, and is at least 20 percentage points long.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -194,7 +196,7 @@ def name_lines(axes: "Axes", lines: Sequence[tuple[float, str, str]]) -> None:
 
     Args:
       axes: the axes, with their final limits.
-      lines: for each line, the value at its end, its name and its colour.
+      lines: (value at the end of the line, its name, its colour) for each line.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = sorted((float(to_axes.transform((0, value))[1]), *rest) for value, *rest in lines)
@@ -226,7 +228,7 @@ def step_axis(axes: "Axes") -> None:
 def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
     """Splits a title into at most three lines, preferably after separators.
 
-    If the title is longer, the third line is cut short.
+    If the title does not fit into three lines, the third line is cut short.
 
     >>> title_lines("super_glue/wsc.fixed", width=12)
     ['super_glue/', 'wsc.fixed']
@@ -259,7 +261,7 @@ def panels_png(
     """Draws all panels in one PNG, below a heading and a legend of colours."""
     from matplotlib.lines import Line2D
 
-    # Four panels are arranged two by two, because a row of three would leave one over.
+    # Four panels are arranged two by two. Otherwise the fourth would be alone in the second row.
     columns = 2 if len(panels) == 4 else min(_COLUMNS + (len(panels) > 9), len(panels))
     rows = -(-len(panels) // columns)
     top = 0.55 + 0.22 * len(legend)
@@ -304,20 +306,21 @@ def png_bytes(figure: "Figure") -> bytes:
 
 
 def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence[str] = ()) -> str:
-    """Converts the figure to an `<svg>` element for an HTML page.
+    """Converts a figure to an `<svg>` element for an HTML page.
 
     Args:
       figure: the figure.
       name: the prefix of all ids, unique in the page (letters, digits, hyphens).
       description: the text alternative.
-      tooltips: the n-th is the tooltip of the artist whose gid is `tooltip_id(n)`.
+      tooltips: the tooltips. The n-th belongs to the artist whose gid is `tooltip_id(n)`.
     """
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.BytesIO()
     figure.set_dpi(_SVG_DOTS_PER_INCH)
     with styled():
-        # `savefig` is avoided as in `png_bytes`. The metadata, which has a date, is left out.
+        # `savefig` is avoided for the same reason as in `png_bytes`. The metadata is left out
+        # because it has a date.
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         FigureCanvasSVG(figure).print_svg(buffer, metadata=metadata)
     root = ElementTree.fromstring(buffer.getvalue())
@@ -335,7 +338,7 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
     root.set("role", "img")
     root.set("aria-label", description)
     if tooltips:
-        root.set("tabindex", "0")  # can be focused; arrow keys then move between tooltips
+        root.set("tabindex", "0")  # focusable, so that arrow keys can move between tooltips
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
 
 
@@ -354,5 +357,5 @@ def _make_plain(element: ElementTree.Element, name: str) -> None:
 
 
 def themed(style: str) -> str:
-    """Replaces the colours in a CSS style by the page's variables, which adapt to a dark theme."""
+    """Replaces the colours in a CSS style with the page's variables, which follow the theme."""
     return _COLOUR.sub(lambda match: _VARIABLES.get(match[0].lower(), match[0]), style)

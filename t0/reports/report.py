@@ -5,10 +5,10 @@
     paths = report.write(Path("report"))
     paths.html  # report/report.html
 
-Everything is computed before the first byte is written. Each file atomically replaces its version
-in an earlier report. The page is written last.
+Everything is computed before the first file is written. If the folder has an earlier report, each
+file is replaced atomically. The page is written last.
 
-Assumptions: the same input gives the same bytes, because files contain no dates and statistics are
+The same input always gives the same bytes, because files contain no dates and random numbers are
 seeded.
 """
 
@@ -66,7 +66,7 @@ _NOT_ALWAYS = (
     *("report.csv", "report_classes.csv", "report_metrics.csv", "report.md"),
     *("report_differences.csv", "report_prompt_differences.csv"),
 )
-# Tables that the terminal leaves out if it shows a comparison.
+# The terminal does not show these tables if it shows a comparison.
 _REPLACED = ("datasets", "ways")
 
 
@@ -75,7 +75,7 @@ class ReportPaths:
     """The paths of a report's files.
 
     Attributes:
-      csv: the CSV files. If there is a rank evaluation, the first is the file of prompts.
+      csv: the CSV files. If there is a rank evaluation, the first file is the table of prompts.
     """
 
     html: Path
@@ -97,7 +97,7 @@ class EvaluationReport:
 
     Attributes:
       summary: the numbers of the evaluations.
-      tables: name -> table of these numbers.
+      tables: name -> table with numbers from `summary`.
       curves: the curves of the training runs.
     """
 
@@ -194,14 +194,15 @@ def read_report(
 
     Args:
       words: the runs, as in `read_named_runs`; empty for a report on training runs only.
-      title: the page's heading; None for a heading that describes the content.
+      title: the heading of the page; None for a heading that names the kinds of evaluations.
       notes: sentences that are shown before the runs' own notes.
       metrics_paths: `metrics.jsonl` files, or model directories, for training curves.
       overlap_path: the output of `t0 overlap`, for the accuracy on examples without overlap.
-      baseline: the run with which the others are compared; the first by default.
-      any_texts: whether to compare examples even if their inputs or choices differ.
-      must_compare: whether runs that cannot be compared are an error. Otherwise a note gives the
-        reason.
+      baseline: the run with which all other runs are compared; by default the first run.
+      any_texts: whether examples with equal rows are compared even if their inputs or choices
+        differ.
+      must_compare: whether it is an error if the runs cannot be compared. Otherwise the report has
+        a note with the reason.
 
     Raises:
       UserError: if an input is missing or malformed, or if `must_compare` is set and the runs
@@ -319,7 +320,7 @@ def _draw_difference_plot(comparison: RunComparison) -> _Plot | None:
 def _series_legend(
     shown: Sequence[EvaluatedRun], runs: Sequence[EvaluatedRun]
 ) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each series that has a run in `shown`."""
+    """Returns (colour, text) for each series with at least one run in `shown`."""
     series = {run.series for run in shown}
     return [entry for name, entry in series_legend(runs).items() if name in series]
 

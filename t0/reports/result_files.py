@@ -15,8 +15,8 @@
 Texts are untrusted. JSON can contain control characters and lone surrogates. They are replaced by
 visible escapes, so they never reach a terminal, plot or page.
 
-Assumptions: the mode in a file's `run` object determines which of these kinds the file is, so files
-may be renamed. A null field counts as missing. Booleans, NaN and infinities are not numbers.
+Assumptions: the kind of a file is determined by the mode in its `run` object, so files may be
+renamed. A null field counts as missing. Booleans, NaN and infinities are not numbers.
 """
 
 import math
@@ -40,9 +40,9 @@ _MISSING = object()
 
 
 def find_results(paths: Iterable[Path]) -> list[Path]:
-    """Returns the result files in `paths`, each once, in the given order.
+    """Returns the result files in `paths` in the given order, without duplicates.
 
-    A folder is searched for result files of all kinds. These are sorted by folder, then by step.
+    A folder is searched for result files of all kinds, which are sorted by folder and then by step.
 
     Raises:
       UserError: if no path is given, a path does not exist, or a folder has no results.
@@ -80,7 +80,7 @@ def load_results(path: Path) -> dict[str, Any]:
     """Loads a result file of a known schema, or of lm-evaluation-harness.
 
     Raises:
-      UserError: if the file cannot be read, or has another schema.
+      UserError: if the file cannot be read, or has an unknown schema.
     """
     try:
         content = parsed_json(path.read_text(encoding="utf-8"))
@@ -99,14 +99,14 @@ def load_results(path: Path) -> dict[str, Any]:
 
 
 def is_harness(content: Mapping[str, Any]) -> bool:
-    """Returns whether a file's content is from lm-evaluation-harness; see `lm_eval_samples`."""
+    """Returns whether a file comes from lm-evaluation-harness; see `lm_eval_samples`."""
     return "schema" not in content and all(
         isinstance(content.get(key), dict) for key in ("results", "configs")
     )
 
 
 def is_decoded(content: Mapping[str, Any]) -> bool:
-    """Returns whether a result file is about decoded text or perplexity, not rank evaluation."""
+    """Returns whether a result file has metrics of decoded text or perplexity."""
     run = content.get("run")
     return isinstance(run, dict) and run.get("mode") in ("eval", "perplexity")
 
@@ -118,7 +118,8 @@ def parsed_json(text: str) -> Any:
       ValueError: if the text is not valid JSON, or is nested too deep.
     """
     value = untrusted.parsed_json(text)
-    # Most texts are plain ASCII. This check is twenty times as fast as searching for the pattern.
+    # Most texts are printable ASCII. This check is twenty times as fast as a search for the
+    # pattern.
     plain = text.isascii() and "\\" not in text and "\x7f" not in text
     return value if plain or not _MAY_BE_UNPRINTABLE.search(text) else _make_printable(value)
 
@@ -140,7 +141,7 @@ def json_object(text: str, where: object) -> dict[str, Any]:
 
 def _make_printable(value: Any) -> Any:
     if isinstance(value, str):
-        # A carriage return before a line feed is kept. All others are escaped.
+        # A carriage return before a line feed is kept. All other carriage returns are escaped.
         return "\r\n".join(map(printable, value.split("\r\n")))
     if isinstance(value, dict):
         return {_make_printable(key): _make_printable(element) for key, element in value.items()}
@@ -150,7 +151,7 @@ def _make_printable(value: Any) -> Any:
 def field(
     record: Mapping[str, Any], key: str, kind: type, where: object, *, default: Any = _MISSING
 ) -> Any:
-    """Returns `record[key]`, which must have the given type, or the default if it is missing.
+    """Returns `record[key]`, which must have the given type; the default if the key is missing.
 
     Raises:
       UserError: if the field is missing and there is no default, if its value has another type, or
@@ -210,7 +211,7 @@ def counts(record: Mapping[str, Any], where: str) -> dict[str, int]:
 
 
 def distinct_names(folders: Collection[PurePath]) -> dict[PurePath, str]:
-    """Returns folder -> the shortest end of its path that no other folder has.
+    """Returns folder -> the shortest end of its path that no other path ends with.
 
     >>> list(distinct_names([PurePosixPath("sni/model"), PurePosixPath("/out/qa/model")]).values())
     ['sni/model', 'qa/model']
@@ -228,6 +229,6 @@ def _distinct_name(folder: PurePath, folders: Collection[PurePath]) -> str:
 
 
 def ends_alike(first: PurePath, second: PurePath) -> bool:
-    """Returns whether one path is the end of the other, so that both may be the same folder."""
+    """Returns whether one path ends with the other, so that both may be the same folder."""
     count = min(len(first.parts), len(second.parts))
     return first.parts[len(first.parts) - count :] == second.parts[len(second.parts) - count :]

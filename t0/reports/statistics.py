@@ -14,48 +14,50 @@
     >>> round(calibration_error(confidence, correct), 3)
     0.3
 
-`docs/statistics.md` reports the measured coverage of each interval and the rejection rate of each
-test; `benchmarks/interval_coverage.py` measures them.
+`benchmarks/interval_coverage.py` measures the coverage of each interval and the rejection rate of
+each test. `docs/statistics.md` reports the measurements.
 
-**The crossed mean.** The last axes of an array are S seeds, P prompts and E examples; all axes
-before them are batch axes. A value is 1 if a run is right and 0 if it is wrong, or the gain of one
-run over another (-1, 0, 1). A mean has the same unit as the values. One example under P prompts is
-one observation of the example, not P observations. Likewise, one prompt on E examples is one
-observation of the prompt. So the variance of the mean is that of a crossed design:
+**The crossed mean.** The last axes of an array are S seeds, P prompts and E examples. All earlier
+axes are batch axes. For one run, a value is 1 if the run is right and 0 if it is wrong. For two
+runs, a value is the gain of the second run over the first (-1, 0 or 1). A mean has the same unit as
+the values. One example under P prompts is one observation of the example, not P observations.
+Likewise, one prompt on E examples is one observation of the prompt. So the variance of the mean is
+that of a crossed design:
 
     V = V[prompts] + V[examples] - V[prompts and examples]
 
-Each term is the sum of squares of its centred sums. The third term is subtracted because each of
-the other two contains it. For complete data, V is (MSA + MSB - MSAB) / (P E) (Searle, Casella and
-McCulloch, Variance Components, 1992, chapter 4). For other crossed designs, see Cameron, Gelbach
-and Miller, 2011, J. Bus. Econ. Stat. 29. The degrees of freedom are Satterthwaite's (1946,
+Each term is a sum of squares of centred sums. The third term is subtracted because both other terms
+contain it. For complete data, V is (MSA + MSB - MSAB) / (P E) (Searle, Casella and McCulloch,
+Variance Components, 1992, chapter 4). For other crossed designs, see Cameron, Gelbach and Miller,
+2011, J. Bus. Econ. Stat. 29. The degrees of freedom are computed as by Satterthwaite (1946,
 Biometrics Bulletin 2).
 
 Prompts are FIXED if the question is about exactly these prompts, and RANDOM if they are a sample of
-all possible prompts. With FIXED prompts, V has no terms with prompts. Seeds are always random.
-Examples that share a document form a cluster. If clusters differ in size, they are weighted by CR2,
-with the degrees of freedom of Bell and McCaffrey (2002, Survey Methodology 28).
+all possible prompts. With FIXED prompts, no term of V contains prompts. Seeds are always random.
+Examples that share a document form a cluster. If clusters differ in size, the CR2 estimator weights
+them, with the degrees of freedom of Bell and McCaffrey (2002, Survey Methodology 28).
 
-The interval of a share is Wilson's (1927, J. Am. Stat. Assoc. 22) with the effective number of
-examples (Kish, Survey Sampling, 1965) and Student's quantile. It stays between 0 and 1, and keeps
-its coverage near 0 and 1. The interval of a difference is the symmetric interval of Student's t.
+The interval of a share is Wilson's interval (1927, J. Am. Stat. Assoc. 22) with the effective
+number of examples (Kish, Survey Sampling, 1965) and the quantile of Student's t. This interval
+stays between 0 and 1, and keeps its coverage for shares near 0 or 1. The interval of a difference
+is the symmetric interval of Student's t.
 
-**Many comparisons.** McNemar's test (1947, Psychometrika 12) is exact: it uses the binomial
+**Many comparisons.** McNemar's test (1947, Psychometrika 12) is exact, because it uses the binomial
 distribution. The mid-p version follows Fagerland, Lydersen and Laake (2013, BMC Med. Res. Methodol.
-13), who recommend it. Tied sets are the maximal sets of runs without a significantly different
-pair, as in Piepho's letters (2004, J. Comput. Graph. Stat. 13).
+13), who recommend this version. Tied sets are the maximal sets of runs in which no two runs differ
+significantly. They correspond to Piepho's letters (2004, J. Comput. Graph. Stat. 13).
 
 **The calibration error** is the mean distance between confidence and accuracy over bins (Naeini,
-Cooper and Hauskrecht, 2015, AAAI). This estimate is biased: noise creates distances, so even a
-perfectly calibrated model seems to have an error. For the same reason, percentiles of resampled
-errors miss the true error. By the triangle inequality, the true error is at least the observed
-error minus the sum of the bins' noise. It is at most the observed error minus the noise in the
-direction of each bin's error. The ends of the interval are quantiles of these two bounds. The noise
-is drawn from a normal distribution with the examples' covariance.
+Cooper and Hauskrecht, 2015, AAAI). This estimate is biased, because noise creates distances, and so
+even a perfectly calibrated model seems to have an error. For the same reason, percentiles of
+resampled errors miss the true error. By the triangle inequality, the true error is at least the
+observed error minus the sum of the bins' noise. The true error is at most the observed error minus
+the noise in the direction of each bin's error. The two ends of the interval are quantiles of these
+two bounds. The noise is drawn from a normal distribution with the examples' covariance.
 
-Assumptions: runs, prompts and clusters are independent draws. A prompt's mean is over the examples
-that the prompt has. All seeds have the same prompts and examples. With only one cluster, the
-variance is NaN.
+Assumptions: runs, prompts and clusters are independent draws. The mean of a prompt is over the
+examples that exist under this prompt. All seeds have the same prompts and examples. With only one
+cluster, the variance is NaN.
 """
 
 import itertools
@@ -73,21 +75,21 @@ RESAMPLES = 1000
 SEED = 0
 BINS = 10
 _SEEDS, _PROMPTS, _EXAMPLES = -3, -2, -1
-# A variance of shares below this is a rounding error. If one value in 10,000,000 differs from the
-# others, the variance is already 1e-14.
+# A variance of shares below this is only a rounding error. If just one value in 10,000,000 differs
+# from the others, the variance is 1e-14.
 _ROUNDING = 1e-20
 
 
 @dataclass(frozen=True)
 class CrossedMean:
-    """A mean, or a batch of means, with the numbers that its interval needs.
+    """A mean (or a batch of means), with the numbers that are needed for its interval.
 
     Attributes:
-      value: the mean over seeds and prompts of each prompt's mean.
-      variance: the variance of `value`; NaN with only one cluster of examples.
+      value: the mean over examples, then averaged over prompts and seeds.
+      variance: the variance of `value`; NaN if there is only one cluster of examples.
       degrees: the degrees of freedom of `variance`.
       clusters: the number of clusters of examples.
-      cells: the number of values in the mean.
+      cells: the number of values over which the mean is computed.
     """
 
     value: np.ndarray
@@ -104,7 +106,7 @@ class CrossedMean:
 
 @dataclass(frozen=True)
 class Interval:
-    """A two-sided interval at the level `CONFIDENCE`."""
+    """A two-sided interval at the confidence level `CONFIDENCE`."""
 
     low: np.ndarray
     high: np.ndarray
@@ -114,10 +116,10 @@ class Interval:
 class _VarianceTerm:
     """A term of the variance, which comes from one level or from several crossed levels.
 
-    A level is the seeds, the prompts or the examples.
+    The levels are the seeds, the prompts and the examples.
 
-    `sign` is 1 if the term is added, and -1 if it is subtracted. `single` is whether the term has
-    only one level.
+    `sign` is 1 if the term is added, and -1 if it is subtracted. `single` says whether the term
+    comes from only one level.
     """
 
     sign: int
@@ -136,9 +138,10 @@ def crossed_mean(
     """Returns the mean of values [..., S, P, E], with its variance.
 
     Args:
-      values: the values; those that are not present are ignored.
+      values: the values; a value is ignored if its prompt does not have its example.
       prompts: FIXED or RANDOM; a single prompt is always fixed.
-      present: bool [P, E], whether each prompt has each example; None if all have all.
+      present: bool [P, E], whether each prompt has each example; None if every prompt has every
+        example.
       clusters: [E], the document of each example; None if each example is its own document.
     """
     cells = _Cells.of(values, present, clusters)
@@ -153,13 +156,13 @@ def crossed_difference(
     present: np.ndarray | None = None,
     clusters: np.ndarray | None = None,
 ) -> CrossedMean:
-    """Returns the mean of `second` minus the mean of `first`, paired by prompt and example.
+    """Returns the mean of `second` minus that of `first`, paired by prompt and example.
 
     The seeds of the two runs are not paired, so the variances of both runs' seeds are added.
 
     Args:
-      first: values [..., S, P, E] of one run.
-      second: values [..., T, P, E] of the other.
+      first: the values [..., S, P, E] of the first run.
+      second: the values [..., T, P, E] of the second run, which has T seeds.
       prompts: see `crossed_mean`.
       present: see `crossed_mean`.
       clusters: see `crossed_mean`.
@@ -188,7 +191,7 @@ def mean_of_means(means: Sequence[CrossedMean]) -> CrossedMean:
 
 
 def interval_of_share(mean: CrossedMean) -> Interval:
-    """Returns the interval of a mean of values from 0 to 1; (0, 1) if the variance is NaN."""
+    """Returns the interval of a mean of values between 0 and 1; (0, 1) if the variance is NaN."""
     share = np.clip(mean.value, 0.0, 1.0)
     unit_variance = share * (1 - share)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -202,7 +205,7 @@ def interval_of_share(mean: CrossedMean) -> Interval:
 
 
 def score_interval(share: np.ndarray, effective: np.ndarray, quantile: np.ndarray) -> Interval:
-    """Returns Wilson's score interval for a share of `effective` examples."""
+    """Returns Wilson's score interval for a share, given the effective number of examples."""
     squared = quantile**2 / effective
     middle = (share + squared / 2) / (1 + squared)
     reach = np.sqrt(squared * (share * (1 - share) + squared / 4)) / (1 + squared)
@@ -221,8 +224,8 @@ def p_value(mean: CrossedMean) -> np.ndarray:
     """Returns the two-sided p-value of a difference.
 
     The test is Student's t-test with Satterthwaite's degrees of freedom. If all examples differ by
-    the same amount, the sign test is used instead. If there is no difference, or if the variance is
-    NaN, the p-value is 1.
+    the same amount, the sign test is used instead. If the difference is 0 or the variance is NaN,
+    the p-value is 1.
     """
     from scipy.special import stdtr
 
@@ -234,10 +237,10 @@ def p_value(mean: CrossedMean) -> np.ndarray:
 
 
 def minimum_detectable(mean: CrossedMean, power: float = POWER) -> np.ndarray:
-    """Returns the true difference that a test at level 1 - CONFIDENCE finds with this power.
+    """Returns the true difference that a test at level 1 - CONFIDENCE detects with this power.
 
-    It is the standard error times the sum of the quantiles for level and power (Bloom, 1995,
-    Evaluation Review 19).
+    This difference is the standard error times the sum of two quantiles: one for the level, one for
+    the power (Bloom, 1995, Evaluation Review 19).
     """
     from scipy.special import stdtrit
 
@@ -252,11 +255,11 @@ def _quantile(degrees: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Values summarized as each prompt's mean and each cluster's contribution to this mean.
+    """Values, summarized by the mean of each prompt and the contribution of each cluster to it.
 
     Attributes:
       means: [..., S, P], each prompt's mean divided by S * P.
-      sums: [..., S, P, C], the deviation from the mean that the examples of a cluster contribute,
+      sums: [..., S, P, C], the contribution of each of C clusters to the deviation from the mean,
         divided by S * P and adjusted by CR2. The sum over clusters is near 0.
       degrees: the degrees of freedom of the clusters.
       count: the number of values.
@@ -307,7 +310,7 @@ class _Cells:
 
         Args:
           prompts: FIXED or RANDOM.
-          seeds: whether the variance has terms with seeds.
+          seeds: whether to include the terms with seeds.
           only_seeds: whether to return only the terms with seeds.
         """
         levels = [_EXAMPLES]
@@ -354,10 +357,10 @@ def _mean(value: np.ndarray, cells: _Cells, terms: Iterable[_VarianceTerm]) -> C
 
 
 def _sum_terms(terms: Sequence[_VarianceTerm]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the variance and Satterthwaite's degrees of freedom.
+    """Returns the variance (the sum of the terms) and Satterthwaite's degrees of freedom.
 
-    The variance is at least the largest variance of a single level, and the degrees are at least
-    the fewest degrees of a single level.
+    The variance is never less than the largest variance of a single level. The degrees of freedom
+    are never fewer than the fewest degrees of a single level.
     """
     raw = sum(term.sign * term.variance for term in terms)
     single = [term for term in terms if term.single]
@@ -371,15 +374,15 @@ def _sum_terms(terms: Sequence[_VarianceTerm]) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class McNemar:
-    """The results of McNemar's test of two runs on the same examples, for each batch.
+    """The results of McNemar's test of two runs on the same examples, as arrays over batches.
 
     Attributes:
       first_only: the number of examples that only the first run gets right.
       second_only: the number of examples that only the second run gets right.
-      p_value: the exact two-sided p-value; 1 if the runs never disagree. The exact test rejects too
-        rarely.
+      p_value: the exact two-sided p-value; 1 if the runs never disagree. A test with this p-value
+        rejects too rarely.
       mid_p_value: the exact p-value minus half the probability of the observed counts. The
-        rejection rate of the mid-p test is near its level, but may exceed it.
+        rejection rate of a test with this p-value is near the level, but may exceed the level.
     """
 
     first_only: np.ndarray
@@ -389,11 +392,11 @@ class McNemar:
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
-    """Computes McNemar's test for each batch.
+    """Computes McNemar's test of two runs for each batch.
 
     Args:
       first: bool [..., E], whether the first run is right on each example.
-      second: the same for the second run.
+      second: bool [..., E], whether the second run is right on each example.
     """
     from scipy.special import bdtr, gammaln
 
@@ -410,7 +413,7 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
 def tied_sets(
     runs: Collection[int], *, different: Collection[tuple[int, int]]
 ) -> list[tuple[int, ...]]:
-    """Returns the maximal sets of runs in which no two runs differ, in the order of the runs.
+    """Returns the maximal sets of runs without a differing pair, in the order of the runs.
 
     Args:
       runs: the runs.
@@ -432,10 +435,10 @@ def correlation(first: np.ndarray, second: np.ndarray) -> float | None:
 
     Args:
       first: [E], the mean of the first run on each example.
-      second: the same for the second run.
+      second: [E], the mean of the second run on each example.
 
     Returns:
-      None if one run has the same mean on all examples.
+      the correlation; None if one run has the same mean on all examples.
     """
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
@@ -443,14 +446,14 @@ def correlation(first: np.ndarray, second: np.ndarray) -> float | None:
 
 
 def calibration_bins(confidence: np.ndarray, *, bins: int = BINS) -> np.ndarray:
-    """Returns the bin of each confidence [E] from 0 to 1; 1 belongs to the last bin."""
+    """Returns the index of the bin for each confidence [E], from 0 to 1; 1 is in the last bin."""
     return np.minimum((confidence * bins).astype(int), bins - 1)
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-    """Returns the mean over bins of the distance between confidence and accuracy, from 0 to 1.
+    """Returns the calibration error: the distance of confidence and accuracy, averaged over bins.
 
-    Bins are weighted by their number of examples.
+    Bins are weighted by their number of examples. The error is between 0 and 1.
 
     Args:
       confidence: [E], from 0 to 1.
@@ -468,13 +471,14 @@ def calibration_interval(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Interval:
-    """Returns the interval of the calibration error of examples [E].
+    """Returns the interval of the calibration error of E predictions.
 
     Args:
       confidence: [E], from 0 to 1.
       right: bool [E], whether the prediction is right.
-      clusters: int [E] from 0, the group of each example. Examples of a group, such as one row
-        under several prompts, are drawn together. None if all examples are independent.
+      clusters: int [E], the number of each prediction's group, from 0. Predictions of a group, such
+        as those for one row under several prompts, are drawn together. None if all predictions are
+        independent.
       resamples: the number of draws.
       seed: the seed of the draws.
     """

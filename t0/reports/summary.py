@@ -5,12 +5,13 @@
     rows = normalization_rows(read_runs([Path("eval")]))
     rows[0]["sum"], rows[0]["characters"], rows[0]["decoded"]      # means over prompts, in percent
 
-Rows are mappings in which unknown values are None. `run` is a checkpoint's position in
-`summary.runs`, and `label` is its name. Datasets are sorted by group (held-out, training, others)
-and then by name. Tasks of mode `eval` have the order of their files, and runs have the given order.
+Rows are mappings in which unknown values are None. In a row, `run` is the position of a checkpoint
+in `summary.runs`, and `label` is the checkpoint's name. Datasets are sorted by group (held-out,
+training, others) and then by name. Tasks of mode `eval` are in the order of their files, and runs
+are in the given order.
 
-T0 ranks the choices by the plain sum of their tokens' log-probabilities. The report also has other
-normalizations:
+T0 ranks the choices by the plain sum of the log-probabilities of their tokens. The report also
+shows accuracies under other normalizations:
 
 | column | the prediction is |
 |---|---|
@@ -21,7 +22,7 @@ normalizations:
 
 Assumptions: tasks with the same name have the same prompt and dataset in every run. All accuracies
 and differences are in percent. A dataset has an accuracy under a normalization only if each of its
-prompts has one.
+prompts has such an accuracy.
 """
 
 import dataclasses
@@ -61,10 +62,10 @@ NORMALIZATIONS = {
     "decoded": "Decoded",
 }
 _DIAGNOSIS = ("majority", "most_predicted", "most_predicted_answer", "without_ties", "entropy")
-# Matches the name of a group if it is a task of Super-NaturalInstructions. Other groups are
+# Matches the name of a group that is a task of Super-NaturalInstructions. All other groups are
 # categories.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
-# (has rank evaluation, has mode `eval`) -> the report's title.
+# (whether there is a rank evaluation, whether there is a mode `eval`) -> the report's title.
 _TITLES = {
     (True, False): "T0 rank evaluation",
     (True, True): "T0 evaluation",
@@ -79,8 +80,8 @@ class DecodedResults:
 
     Attributes:
       metrics: the metrics of the whole task, in the order of the files.
-      signatures: the distinct (metric, signature) of all runs.
-      files: the files with the predictions of each series' last checkpoint.
+      signatures: the distinct pairs (metric, signature) of all runs.
+      files: for each series, the file with the predictions of its last checkpoint.
     """
 
     task: str
@@ -96,17 +97,18 @@ class Summary:
     Attributes:
       notes: the caller's notes, the runs' notes, and warnings about the data.
       runs: all evaluated checkpoints.
-      named: the runs to which these checkpoints belong.
-      comparison: the runs compared with the baseline; None for a single run.
-      datasets: a row for each dataset and run, with statistics of the accuracies over prompts,
-        counts summed over prompts, and the interval of the mean accuracy if every prompt has
-        per-example scores.
+      named: the runs to which the checkpoints belong.
+      comparison: the comparison of the runs with the baseline; None if there is only one run.
+      datasets: a row for each dataset and run. It has statistics of the accuracies over prompts,
+        counts summed over prompts and, if every prompt has per-example scores, the interval of the
+        mean accuracy.
       prompts: a row for each prompt and run.
-      metrics: a row for each value of mode `eval`. The `kind` of a row is WHOLE for a task,
-        CATEGORY for one of its categories, and PART for one of its subtasks. An undefined value is
-        None.
-      clean: a row for each dataset and run, see `clean_examples.clean_rows`; empty without overlap.
-      overlap: the definition of an overlap as a sentence; None without overlap.
+      metrics: a row for each value of mode `eval`. The `kind` of a row is WHOLE if the value is for
+        a task, CATEGORY if it is for a category of the task, and PART if it is for a subtask. An
+        undefined value is None.
+      clean: a row for each dataset and run, see `clean_examples.clean_rows`; empty if no overlap is
+        given.
+      overlap: a sentence that defines when an example overlaps; None if no overlap is given.
       normalizations: a row for each dataset and run, see `normalization_rows`.
       reliabilities: a row for each dataset and run with scores, see `diagnosis.reliability_rows`.
     """
@@ -139,17 +141,17 @@ def summarise(
     """Computes the numbers of a report on runs.
 
     Args:
-      named: the runs; without runs, all tables are empty.
-      title: the report's title; None for a title that describes the content.
-      notes: sentences that are shown first.
+      named: the runs; if there are no runs, all tables are empty.
+      title: the report's title; None for a title that names the kinds of evaluations.
+      notes: sentences that are shown before all other notes.
       overlap: the overlap with the training data, or None.
-      baseline: the position of the run with which the others are compared.
-      any_texts: whether to compare examples with different texts, see `comparison.compare`.
-      must_compare: whether runs that cannot be compared are an error. Otherwise a note gives the
-        reason.
+      baseline: the position of the run with which all other runs are compared.
+      any_texts: whether examples with different texts may be compared, see `comparison.compare`.
+      must_compare: whether it is an error if the runs cannot be compared. Otherwise the report has
+        a note with the reason.
 
     Raises:
-      UserError: if the overlap was computed for other rows than those of the runs, or if
+      UserError: if the overlap was computed for different rows than the evaluations, or if
         `must_compare` is set and the runs cannot be compared.
     """
     runs = tuple(run for model in named for run in model.checkpoints)
@@ -182,7 +184,7 @@ def summarise(
 def _compare_runs(
     named: Sequence[NamedRun], baseline: int, *, any_texts: bool, must_compare: bool
 ) -> tuple[RunComparison | None, tuple[str, ...]]:
-    """Returns the comparison of the runs with scores, and the notes about it."""
+    """Returns the comparison of the runs that have scores, and the notes about this comparison."""
     compared = list(named) if must_compare else [run for run in named if run.has_scores]
     if len(compared) < 2 and not must_compare:
         return None, ()
@@ -295,11 +297,12 @@ def normalization_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     """Returns the accuracies under each normalization.
 
     Returns:
-      a row for each dataset and run in which all prompts have scores, with the keys:
+      a row for each dataset and run, if all prompts of the dataset have scores. The rows have these
+      keys:
         `dataset`, `run` (the run's position), `label`, `prompts`;
         `<name>`, for each name in `NORMALIZATIONS`: the mean accuracy over prompts in percent;
         `<name>_low`, `<name>_high`: the ends of its interval.
-      The last three are None if a prompt has no accuracy under the normalization.
+      The last three values are None if a prompt has no accuracy under the normalization.
     """
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
@@ -389,8 +392,8 @@ def group_values(
       kind: CATEGORY or PART.
 
     Returns:
-      (group, position of the run, values in the order of the task's metrics), sorted by group and
-      then by run.
+      a list of (group, position of the run, values in the order of the task's metrics), sorted by
+      group and then by run.
     """
     values: dict[tuple[str, int], list[float | None]] = {}
     for row in metrics:
@@ -400,7 +403,7 @@ def group_values(
 
 
 def _group_by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:
-    """Returns task -> position of a run -> the run's results for that task."""
+    """Returns task -> position of a run -> the results of this run for the task."""
     by_task: dict[str, dict[int, DecodedTask]] = {}
     for position, run in enumerate(runs):
         for task in run.decoded:
@@ -459,7 +462,7 @@ def _find_warnings(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 
 def _find_absent_classes(runs: Sequence[EvaluatedRun]) -> list[str]:
-    """Returns a warning for each dataset in which some prompt has a class without examples."""
+    """Returns a warning for each dataset with a prompt that has a class without examples."""
     warnings: dict[str, dict[str, str]] = {}
     for task in (task for run in runs for task in run.tasks):
         scores = task.scores
@@ -484,7 +487,7 @@ def _is_mostly_tied(task: RankedTask) -> bool:
 
 
 def _find_signature_warnings(metrics: Sequence[Row]) -> list[str]:
-    """Returns a warning for each metric that runs computed in different ways."""
+    """Returns a warning for each metric that was computed differently for different runs."""
     signatures: dict[tuple[str, str], set[str]] = {}
     for row in metrics:
         if row["kind"] == WHOLE:

@@ -6,13 +6,13 @@ r"""Renders a table in four formats, for the page, the terminal, CSV and JSON.
     table.records()            # [{"dataset": "rte", "mean": 54.151}], for JSON
     list(table.lines())        # ["dataset  mean", "rte      54.2"], for the terminal
 
-The page renders a table with `data_table` of macros.html.j2. The page and the terminal show
-`columns`, whose cells are formatted by functions such as `number`, `signed` and `interval`. CSV and
-JSON contain the values of the rows at full precision, under the names in `fields`.
+The page renders a table with `data_table` of macros.html.j2. The page and the terminal show the
+table's `columns`. Functions such as `number`, `signed` and `interval` format their cells. CSV and
+JSON contain the values of the rows at full precision, under the names in the table's `fields`.
 
-Texts are untrusted, so in CSV a text that a spreadsheet would interpret as a formula is prefixed
-with an apostrophe. An unknown value (None) is a dash on the page and in the terminal, empty in CSV,
-and null in JSON.
+Texts are untrusted. If a spreadsheet would interpret a text as a formula, the text gets an
+apostrophe as prefix in CSV. An unknown value (None) is a dash on the page and in the terminal,
+empty in CSV, and null in JSON.
 """
 
 import csv
@@ -24,14 +24,15 @@ from typing import Any
 from t0.text_tables import table_lines
 
 Row = Mapping[str, Any]
-# The key of a row's `Mark`. It is never written to JSON and CSV, which name runs by their labels.
+# The key of a row's `Mark`. JSON and CSV never contain a mark, because they name runs by their
+# labels.
 MARK = "mark"
-# Some spreadsheets interpret a cell that begins with one of these as a formula.
+# Some spreadsheets interpret a cell as a formula if it begins with one of these characters.
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n")
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """Formats a number with the given number of decimals; a dash for None.
+    """Formats a number with `digits` decimals; None becomes a dash.
 
     >>> number(54.151), number(None)
     ('54.2', '–')
@@ -40,12 +41,12 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def count(value: int | None) -> str:
-    """Formats a count with thousands separators; a dash for None."""
+    """Formats a count with thousands separators; None becomes a dash."""
     return "–" if value is None else f"{value:,}"
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """Formats a number with a typographic plus or minus sign; zero has no sign.
+    """Formats a number with a typographic plus or minus sign, which zero does not have.
 
     >>> signed(-2.04), signed(0.01)
     ('−2.0', '0.0')
@@ -65,11 +66,12 @@ def span(low: float, high: float, digits: int = 0) -> str:
 
 
 def interval(row: Mapping[str, Any], kind: str = "interval") -> str:
-    """Formats a row's interval as "low to high"; empty if there is none.
+    """Formats a row's interval as "low to high"; returns "" if the row has no interval.
 
     Args:
       row: the row, with the keys `<kind>_low` and `<kind>_high`.
-      kind: "interval", "fixed" (for these prompts only) or another prefix.
+      kind: the prefix of the keys: "interval", "fixed" (the interval for only these prompts) or
+        another prefix.
     """
     ends = row[f"{kind}_low"], row[f"{kind}_high"]
     if ends[0] is None:
@@ -84,7 +86,7 @@ def p_value(p: float) -> str:
 
 
 def fact(value: Any) -> str:
-    """Formats a value of the `run` object in a results file; objects become "key value, ...".
+    """Formats a value from the `run` object of a results file; objects become "key value, ...".
 
     >>> fact({"inputs": 1024, "targets": 256})
     'inputs 1024, targets 256'
@@ -117,11 +119,13 @@ class ReportColumn:
       key: the key of the column's values in the rows.
       heading: the heading on the page; empty if the column is only in the terminal.
       short: the heading in the terminal; empty if the column is only on the page.
-      show: formats a value that is not None.
-      text: formats a cell from the whole row; used instead of `show`.
-      detail: formats a second text from the whole row, which the page shows in small type.
+      show: the function that formats a value, unless the value is None.
+      text: the function that formats a cell from the whole row; if it is set, `show` is not used.
+      detail: the function that formats a second text from the whole row. The page shows this text
+        in small type.
       css: the CSS classes of the cells, "t ..." for texts and "n ..." for numbers.
-      kind: "name" (bold), "run" (the run's letter and colour) or "prompt" (opens its examples).
+      kind: "name" (shown in bold), "run" (shown with the run's letter and colour) or "prompt" (a
+        click opens the prompt's examples).
     """
 
     key: str
@@ -156,14 +160,16 @@ class ReportTable:
       name: the table's key in JSON and its anchor on the page.
       title: the heading.
       columns: the columns on the page and in the terminal.
-      rows: a mapping from key to value for each row.
+      rows: the rows, each a mapping from key to value.
       note: a text that the page shows above the table.
-      file: the name of the table's CSV file; empty if it has none.
-      fields: name in CSV and JSON -> key in the rows; by default all keys of the rows, with the
-        label as "run".
-      nested: fields with structured values, which are only in JSON.
-      long: whether the page shows only the first rows, and a text field to filter all rows.
-      shown: returns whether the page and the terminal show a row; by default they show all rows.
+      file: the name of the table's CSV file; empty if the table has no CSV file.
+      fields: name in CSV and JSON -> key in the rows. By default, these are all keys of the rows,
+        and "run" is the label.
+      nested: the fields with structured values, which JSON contains and CSV does not.
+      long: whether the page shows only the first rows, together with a text field to filter all
+        rows.
+      shown: a function that returns whether the page and the terminal show a row; by default they
+        show all rows.
     """
 
     name: str
@@ -179,7 +185,7 @@ class ReportTable:
 
     @property
     def shown_rows(self) -> list[Row]:
-        """The rows on the page and in the terminal."""
+        """The rows that the page and the terminal show."""
         return [row for row in self.rows if self.shown is None or self.shown(row)]
 
     def records(self) -> list[dict[str, Any]]:
@@ -211,21 +217,21 @@ class ReportTable:
         )
 
     def _list_fields(self, row: Row) -> Mapping[str, str]:
-        # In rows with a label, "run" is the run's position. In the files, it is the label instead.
+        # In rows with a label, "run" is the run's position. In files, "run" is the label instead.
         position = {"run": "label"} if "label" in row else {}
         keys = [key for key in row if key not in (MARK, *position, *position.values())]
         return self.fields or position | {key: key for key in keys}
 
 
 def escape_formula(value: object) -> object:
-    """Escapes a text that a spreadsheet would run as a formula; returns other values unchanged.
+    """Escapes a text that a spreadsheet would run as a formula; returns all other values unchanged.
 
-    A mapping becomes one text.
+    A mapping is first formatted as one text.
     """
     if isinstance(value, Mapping):
         value = "; ".join(f"{key}: {item}" for key, item in value.items())
     if not isinstance(value, str):
         return value
-    # Spreadsheets end a row at a carriage return, and Python's CSV writer does not quote it.
+    # Spreadsheets end a row at a carriage return, which Python's CSV writer does not quote.
     text = value.replace("\r\n", "\n")
     return f"'{text}" if text.startswith(_FORMULA_SIGNS) else text

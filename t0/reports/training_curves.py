@@ -10,9 +10,9 @@
     panels = curve_panels(curves, ["#0072b2"])     # one for each quantity, see t0.reports.plots
     training_table(curves)[0]                      # ("steps", ["200"])
 
-Assumptions: a resumed training run may repeat steps; then the last value of a quantity at a step is
-used. While a run is still training, the last line of its file may be incomplete; an incomplete line
-is ignored. The loss is in nats.
+Assumptions: a resumed training run may repeat steps. If it does, the last value of a quantity at a
+step is used. While a run is still training, the last line of its file may be incomplete. Such a
+line is ignored. The loss is in nats.
 """
 
 import datetime
@@ -39,11 +39,13 @@ class Quantity:
     """A quantity that has its own panel.
 
     Attributes:
-      key: the name in metrics.jsonl of the quantity on training batches.
+      key: the quantity's name in metrics.jsonl for training batches.
       title: the panel's title.
       label: the label of the y axis.
-      held_out: the name in metrics.jsonl of the same quantity on held-out examples, if any.
-      instead: the key of another quantity. If that quantity was recorded, this one has no panel.
+      held_out: the quantity's name in metrics.jsonl for held-out examples; empty if it has no such
+        name.
+      instead: the key of another quantity. If the other quantity was recorded, this quantity has no
+        panel.
     """
 
     key: str
@@ -55,20 +57,21 @@ class Quantity:
 
 QUANTITIES = (
     Quantity("loss_per_token", "NLL", "nats per target token", "validation_loss_per_token"),
-    # Mesh TensorFlow's training loss is a mean over all positions, including padding. So it is the
-    # same curve as NLL on another scale.
+    # Mesh TensorFlow's training loss is a mean over all positions, including padding. So its curve
+    # is the curve of the NLL on another scale.
     Quantity("loss", "Training loss", "loss (nats)", "validation_loss", "loss_per_token"),
     Quantity("learning_rate", "Learning rate", "learning rate"),
     Quantity("tokens_per_second", "Speed", "tokens per second"),
 )
 # Quantities that are drawn only if they change.
 _SETTINGS = {"learning_rate"}
-# Names of facts about a run. They are in the first record of its metrics.
+# Names of facts about a run. The first record of the run's metrics contains these facts.
 _FACTS = ("parameters", "batch_sequences", "batch_tokens")
 # An axis of losses is logarithmic if the largest value is at least this many times the smallest.
 _LOG_FROM_RATIO = 3.0
 HELD_OUT_COLOUR = RUN_COLOURS[1]
-# Means over tasks, such as "eval/accuracy", have this prefix and at most this many panels.
+# Means over tasks, such as "eval/accuracy", have this prefix. At most this many of them have
+# panels.
 _OF_TASKS = "eval/"
 _MOST_TASK_PANELS = 6
 _SMOOTH_ABOVE_POINTS = 150
@@ -80,11 +83,11 @@ class TrainingCurves:
     """The curves of one training run.
 
     Attributes:
-      points: quantity -> (step, value), in order of steps.
+      points: quantity -> its (step, value) pairs, in order of steps.
       not_finite: the number of NaN or infinite values, which are left out of `points`.
-      best: the metric that selected the best checkpoint, and the step of this checkpoint; None if
-        no checkpoint was selected.
-      stopped_early: the step of early stopping, or None.
+      best: (metric that selected the best checkpoint, step of this checkpoint); None if no
+        checkpoint was selected.
+      stopped_early: the step at which early stopping ended the run; None if it did not stop early.
       facts: the sizes of the model and of a batch, if recorded.
       configuration: gin's values as text, from `configuration.json` next to the metrics.
     """
@@ -104,7 +107,7 @@ class TrainingCurves:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about this run that the report shows as notes."""
+        """The sentences about this run that the report shows as notes."""
         notes = []
         if self.not_finite:
             notes.append(f"{self.not_finite} values were not finite and are not drawn.")
@@ -119,7 +122,7 @@ class TrainingCurves:
 
 
 def read_curves(paths: Sequence[Path]) -> tuple[TrainingCurves, ...]:
-    """Reads metrics files, given directly or as model directories with a `metrics.jsonl`.
+    """Reads the training curves in metrics files, or in model directories with a `metrics.jsonl`.
 
     Raises:
       UserError: if a file is missing, empty or malformed; the message names file and line.
@@ -149,8 +152,8 @@ def _read_run(path: Path, *, label: str) -> TrainingCurves:
         best_step = record.pop("best_step", None)
         if is_integer(best_step) and isinstance(record.get("best_by"), str):
             best = record["best_by"], best_step
-            # A run that stopped early may be resumed with more patience. Then its later lines have
-            # no `stopped_early`.
+            # A run that stopped early may have been resumed with more patience. In this case, its
+            # later lines have no `stopped_early`.
             stopped_early = step if record.get("stopped_early") else None
         for key, value in record.items():
             if key == "step" or isinstance(value, bool) or not isinstance(value, int | float):
@@ -175,7 +178,7 @@ def _read_run(path: Path, *, label: str) -> TrainingCurves:
 
 
 def _read_configuration(path: Path) -> dict[str, str]:
-    """Returns the values of gin's parameters; {} if the file is missing or not one of ours."""
+    """Returns the values of gin's parameters; {} if the file is missing or has another format."""
     try:
         content = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -211,7 +214,8 @@ def curve_legend(
 ) -> list[tuple[str, str]]:
     """Returns (colour, text) for each training run.
 
-    If the report also has evaluated checkpoints of a training run, the colour is theirs.
+    If the report has evaluated checkpoints of a training run, its curve has the colour of these
+    checkpoints.
     """
     colours = {name: colour for colour, name in series_legend(runs).values()}
     spare = [colour for colour in RUN_COLOURS if colour not in colours.values()]
@@ -224,17 +228,18 @@ def curve_legend(
 
 
 def _find_colour(folder: Path, colours: Mapping[str, str]) -> str | None:
-    """Returns the colour of the model whose name equals the end of a folder's path, or None."""
+    """Returns the colour of the model whose name is the end of a folder's path; None if unknown."""
     names = (name for name in colours if "/" in name and ends_alike(folder, PurePath(name)))
     return next((colours[name] for name in names), None)
 
 
 def curve_panels(curves: Sequence[TrainingCurves], colours: Sequence[str]) -> list[Panel]:
-    """Makes a panel for each known quantity that some training run recorded.
+    """Makes a panel for each known quantity that at least one training run recorded.
 
-    Training values are a pale line. Held-out values are a dark line with a dot for each evaluation.
-    Both lines are named in the panel. A star marks the best evaluation, and a dotted line marks the
-    step of early stopping. The axis of losses is logarithmic if their range is large.
+    Values on training batches are a pale line. Values on held-out examples are a dark line with a
+    dot for each evaluation. The panel names both lines. A star marks the best evaluation, and a
+    dotted line marks the step of early stopping. The axis of losses is logarithmic if their range
+    is large.
     """
     drawn = list(zip(colours, curves, strict=True))
     recorded = {key for run in curves for key in run.points}
@@ -284,7 +289,7 @@ def _curve_panel(quantity: Quantity, curves: Sequence[tuple[str, TrainingCurves]
 def _scale_axis(axes: "Axes", *, logarithmic: bool) -> None:
     """Makes the y axis start at 0.
 
-    If `logarithmic` is set and the values are far apart, makes it logarithmic instead.
+    If `logarithmic` is set and the values are far apart, the axis becomes logarithmic instead.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -302,10 +307,10 @@ def _scale_axis(axes: "Axes", *, logarithmic: bool) -> None:
 def _draw_curve(
     axes: "Axes", run: TrainingCurves, key: str, colour: str, *, alone: bool
 ) -> list[tuple[float, str, str]]:
-    """Draws a line of a run's values.
+    """Draws the line of a quantity in one run.
 
     Returns:
-      [(last value, name, colour)] of the line; [] if the run has no such values.
+      [(last value, name, colour)] of the line; [] if the run has no values of the quantity.
     """
     if key not in run.points:
         return []
@@ -352,10 +357,10 @@ def smoothed(values: Sequence[float], *, radius: int) -> list[float]:
 
 
 def training_table(curves: Sequence[TrainingCurves]) -> list[tuple[str, list[str]]]:
-    """Returns a table of the runs' sizes, final and best values, and times.
+    """Returns a table with the sizes, final values, best values and times of training runs.
 
     Returns:
-      (name, a text for each run) for each row.
+      a list of rows, each (name of the row, a text for each run).
     """
     columns = [_list_final_values(run) for run in curves]
     rows = [(name, [column[name] for column in columns]) for name in (columns or [{}])[0]]
@@ -377,7 +382,7 @@ _SIZES = {
 
 
 def _list_final_values(run: TrainingCurves) -> dict[str, str]:
-    """Returns name of a row in `training_table` -> the run's text; "" if it was not recorded."""
+    """Returns name of a row in `training_table` -> the run's text; "" for unrecorded values."""
     points, best_value = run.points, run.value(*run.best) if run.best else None
     held_out = points.get("validation_loss_per_token", ())
     least = min(((value, step) for step, value in held_out), default=None)
@@ -398,7 +403,7 @@ def _list_final_values(run: TrainingCurves) -> dict[str, str]:
 
 
 def _format_duration(run: TrainingCurves) -> str:
-    """Returns the total time of the logged steps as a text; "" if it is unknown.
+    """Returns the total time of the logged steps as a text; "" if the time is unknown.
 
     The `seconds_per_step` of a line is the mean over the steps since the previous line.
     """

@@ -10,12 +10,12 @@ with exactly one correct choice:
 
 An answer is decoded greedily from the same input as the choices. It is an exact match if it equals
 the correct choice after both are normalized (`NORMALISATION`). `choice` is the index of the first
-choice that equals the answer, or null if there is none. In the results, the task's entry has the
-field `decoded` with the share of exact matches, the share of answers that equal no choice, and the
-settings.
+choice that equals the answer, or null if no choice equals it. In the results, the task's entry has
+the field `decoded` with three parts: the share of exact matches, the share of answers that equal no
+choice, and the settings.
 
-Assumptions: all choices of an example have the same input. An answer may be up to `SLACK` tokens
-longer than the longest choice of the task; longer answers match no choice.
+Assumptions: all choices of an example have the same input. An answer that is more than `SLACK`
+tokens longer than the longest choice of the task does not match any choice.
 """
 
 import itertools
@@ -30,23 +30,23 @@ from t0.scoring.examples import MultipleChoiceExample, ScoringTask
 
 NORMALISATION = "lower case, single spaces, no punctuation at either end"
 SLACK = 8
-# The number of examples in a window. A window is decoded as a whole, by one shard.
+# The number of examples in a window. All examples of a window are decoded by the same shard.
 WINDOW = 512
 _LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 class Decoder(Protocol):
-    """Decodes answers."""
+    """A model that decodes answers."""
 
     def restore(self, checkpoint: str) -> int:
         """Loads a checkpoint's weights; returns the number of variables."""
 
     def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterable[str]:
-        """Greedily decodes each input [L]; returns texts of at most `most_tokens` tokens."""
+        """Decodes each input [L] greedily to a text of at most `most_tokens` tokens."""
 
 
 def normalize_answer(text: str) -> str:
-    """Normalizes a text for comparison.
+    """Normalizes a text, so that answers and choices can be compared.
 
     >>> normalize_answer(" The  Cat."), normalize_answer("'True'"), normalize_answer("?")
     ('the cat', 'true', '?')
@@ -63,7 +63,7 @@ def _is_punctuation(sign: str) -> bool:
 def most_tokens(task: ScoringTask) -> int:
     """Returns the maximum number of tokens of a task's answers.
 
-    It is rounded up to one of a few values, because each value needs its own graph.
+    The number is rounded up to one of a few values, because each value needs its own graph.
     """
     needed = max(longest for _, _, longest in task.sizes) + SLACK
     return next((length for length in _LENGTHS if needed <= length), needed)
@@ -72,15 +72,15 @@ def most_tokens(task: ScoringTask) -> int:
 def answer_lines(
     decoder: Decoder, task: ScoringTask, most: int, *, windows: Iterable[int] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Decodes answers to the examples with exactly one correct choice, and yields their lines.
+    """Decodes an answer to each example with one correct choice, and yields lines for the file.
 
-    The lines are in dataset order.
+    The lines are in the order of the dataset.
 
     Args:
       decoder: a decoder with a checkpoint's weights.
       task: the task.
       most: the maximum number of tokens of an answer.
-      windows: the numbers of the windows to decode, from 0; None for all.
+      windows: the numbers (from 0) of the windows to decode; None for all windows.
 
     Raises:
       UserError: if the choices of an example do not all have the same input.
@@ -125,7 +125,7 @@ def answer_line(example: MultipleChoiceExample, answer: str) -> dict[str, Any]:
 
 
 class AnswerCounts:
-    """Counts answers while they are written.
+    """Counts a task's answers while they are written.
 
     Args:
       most: the maximum number of tokens of an answer.
@@ -144,7 +144,7 @@ class AnswerCounts:
             yield line
 
     def entry(self) -> dict[str, Any]:
-        """Returns the field `decoded` of a task's entry; shares are in percent."""
+        """Returns the field `decoded` for a task's entry in the results; shares are in percent."""
         share = 100 / max(1, self._answers)
         return {
             "exact_match": share * self._right,

@@ -1,18 +1,18 @@
-"""Batches of answer choices: packed rows, a few padded shapes, or groups sorted by length.
+"""Makes batches of answer choices: packed rows, a few padded shapes, or groups sorted by length.
 
-Legend: B groups of choices, C choices of a group, L input tokens, T target tokens of a choice; R
-packed rows, N input tokens of a row, M target tokens of a row.
+Legend: B groups of choices, C choices of a group, L input tokens of a group, T target tokens of a
+choice; R packed rows, N input tokens of a row, M target tokens of a row.
 
-| plan | for | batches |
+| plan | model | batches |
 |---|---|---|
 | `plan_packed` | a T5 in Mesh TensorFlow | rows of inputs [R, N], rows of their choices [R, M] |
 | `plan_padded` | other Mesh TensorFlow models | inputs [B, L] and targets [B, C, T] in few shapes |
 | `SortedPlan(limits)` | PyTorch | inputs [B, L] and targets [B, C, T] in any shape, by length |
 
-Mesh TensorFlow's shapes are static, and each shape needs a lowering. A packed row has padding only
-at its end. The best shape of a row depends on a task's ratio of target tokens to input tokens, so
-tasks with similar ratios share a shape. Shapes are merged as long as a lowering costs more than the
-padding that it saves.
+A group consists of choices with the same input. Mesh TensorFlow's shapes are static, and each shape
+needs a lowering. A packed row has padding only at its end. The best shape of a row depends on a
+task's ratio of target tokens to input tokens, so tasks with similar ratios share a shape. Two
+shapes are merged if an additional lowering costs more than the padding that it saves.
 
 Groups of several tasks wait in queues until they fill a batch:
 
@@ -36,17 +36,19 @@ import numpy as np
 from t0.errors import UserError
 from t0.scoring.examples import ChoiceGroup, ScoreKey, ScoringTask, Size
 
-# Tasks whose ratios of target tokens to input tokens differ by less than this share a shape.
+# Two tasks share a shape if their ratios of target tokens to input tokens differ by less than this.
 _RATIO = 1.1
-# The space for targets in a row is this many times the space that its inputs need on average.
+# The space for targets in a row is the average number of target tokens for the row's inputs, times
+# this number.
 _SPARE = 1.05
-# Groups wait until they fill this many packed batches, so that a batch can mix different groups.
+# Groups wait until they fill this many packed batches, so that a batch can combine different
+# groups.
 _POOL = 4
-# Groups wait until they fill this many sorted batches, so that each batch can have groups of
-# similar length.
+# Groups wait until they fill this many batches. Then they are sorted, so that each batch has groups
+# of similar length.
 _SORTED_POOL = 32
-# C, L and T of padded batches are rounded up to multiples of these; the steps double if there are
-# too many shapes. Targets are short, so their step is small.
+# C, L and T of padded batches are rounded up to multiples of these steps. If there are too many
+# shapes, the steps are doubled. Targets are short, so the step of T is small.
 _STEPS = (1, 32, 4)
 
 
@@ -55,10 +57,10 @@ class Costs:
     """The costs of computations, in floating point operations.
 
     Attributes:
-      input_token: the cost of an input token in the encoder, and of its keys and values for the
+      input_token: the cost of an input token: its encoding, and its keys and values for the
         decoder.
       target_token: the cost of a target token in the decoder and the softmax.
-      lowering: the cost of lowering one more shape.
+      lowering: the cost of one more shape, which needs a lowering.
     """
 
     input_token: float
@@ -90,14 +92,14 @@ def model_costs(variables: Mapping[str, tuple[int, ...]]) -> Costs:
 
 @dataclasses.dataclass(frozen=True)
 class BatchLimits:
-    """Upper bounds of one batch.
+    """The upper bounds for one batch.
 
     Attributes:
-      tokens: the maximum of input tokens B*L plus target tokens B*C*T.
-      target_tokens: the maximum of target tokens B*C*T. Multiplied by the vocabulary size, it is
-        the number of logits.
-      replicas: the number of parts into which a mesh splits the batch. B is a multiple of it, even
-        if B then exceeds the bounds.
+      tokens: the maximum number of tokens: input tokens B*L plus target tokens B*C*T.
+      target_tokens: the maximum number of target tokens B*C*T. The number of logits is this number
+        times the vocabulary size.
+      replicas: the number of parts into which a mesh splits the batch. B is a multiple of this
+        number, even if B then exceeds the bounds.
     """
 
     tokens: int
@@ -105,7 +107,7 @@ class BatchLimits:
     replicas: int = 1
 
     def groups(self, size: Size) -> int:
-        """Returns how many groups of a size fit into a batch, at least one for each replica."""
+        """Returns how many groups of a size are put into a batch; at least one for each replica."""
         choices, inputs, targets = size
         written = max(1, choices * targets)
         most = min(self.tokens // (inputs + written), self.target_tokens // written)
@@ -118,7 +120,7 @@ class BatchShard:
 
     Attributes:
       id: the number of the shard, from 0.
-      of: the number of shards.
+      of: the number of all shards.
     """
 
     id: int = 0
@@ -155,7 +157,7 @@ class BatchShard:
 
     @property
     def words(self) -> str:
-        """The words that messages append to name the shard; empty if there is only one shard."""
+        """The words with which messages name the shard; empty if there is only one shard."""
         return "" if self.of == 1 else f" (shard {self.id} of {self.of})"
 
 
@@ -174,7 +176,7 @@ class PaddedShape:
 
 @dataclasses.dataclass(frozen=True)
 class PaddedBatch:
-    """A batch of padded rows. The padded arrays are built each time they are read.
+    """A batch of padded rows. The padded arrays are built again whenever they are read.
 
     Attributes:
       groups: the groups, one for each of the first rows; the other rows are padding.
@@ -208,7 +210,7 @@ class PaddedBatch:
         return ids
 
     def score(self, scorer: Any) -> np.ndarray:
-        """Scores the batch; returns log-likelihoods [B, C]."""
+        """Scores the batch with a scorer; returns log-likelihoods [B, C]."""
         return scorer.log_likelihoods(self.inputs, self.targets)
 
 
@@ -222,16 +224,16 @@ class PackedShape:
 
 
 class FreeTokens:
-    """The free space in the rows of a batch."""
+    """The numbers of free tokens in the rows of a batch."""
 
     def __init__(self, shape: PackedShape) -> None:
         self._free = [[shape.inputs, shape.targets] for _ in range(shape.rows)]
 
     def take(self, inputs: int, targets: int) -> int | None:
-        """Reserves space for an input and its choices in the first row that has enough.
+        """Reserves space for an input and its choices in the first row with enough free space.
 
         Returns:
-          the row, or None if no row has enough space.
+          the number of the row; None if no row has enough space.
         """
         for row, free in enumerate(self._free):
             if inputs <= free[0] and targets <= free[1]:
@@ -243,14 +245,15 @@ class FreeTokens:
 
 @dataclasses.dataclass(frozen=True)
 class PackedTokens:
-    """The tokens of packed rows, int32. Each row ends in padding, which is 0.
+    """The tokens of packed rows, int32. The padding at the end of each row is 0.
 
     Attributes:
-      inputs: the ids of the inputs, one input after another, [R, N].
+      inputs: the ids of the inputs, concatenated, [R, N].
       input_numbers: for each input token, the number of its input in the row, from 1, [R, N].
-      decoder_inputs: the ids of the choices, shifted by one token, [R, M].
+      decoder_inputs: the ids of the choices, each shifted by one token, [R, M].
       choice_numbers: for each target token, the number of its choice in the row, from 1, [R, M].
-      choice_inputs: for each target token, the number of the input that its choice answers, [R, M].
+      choice_inputs: for each target token, the number of the input to which its choice belongs, [R,
+        M].
       targets: the ids to predict, [R, M].
     """
 
@@ -282,7 +285,7 @@ class PackedBatch:
         return tuple(group.keys for group in self.groups)
 
     def score(self, scorer: Any) -> np.ndarray:
-        """Returns the log-likelihoods, float32 [B, C]; 0 for a choice without tokens."""
+        """Scores the batch; returns float32 [B, C], which is 0 for a choice without tokens."""
         tokens, owners = self.lay_out()
         real, most = owners >= 0, max(len(group.targets) for group in self.groups)
         sums = np.bincount(
@@ -293,11 +296,11 @@ class PackedBatch:
         return sums.astype(np.float32).reshape(len(self.groups), most)
 
     def lay_out(self) -> tuple[PackedTokens, np.ndarray]:
-        """Builds the rows of tokens, and finds the choice of each target token.
+        """Builds the rows of tokens, and finds out to which choice each target token belongs.
 
         Returns:
-          the tokens; and the owners of target tokens, int [R, M]. The owner of a token of choice c
-          of group b is the number b * C + c, and that of padding is -1.
+          (tokens, owners of the target tokens). The owners are int [R, M]. A token of choice c of
+          group b has the owner b * C + c, and padding has the owner -1.
         """
         shape, most = self.shape, max(len(group.targets) for group in self.groups)
         tokens = PackedTokens(
@@ -305,7 +308,8 @@ class PackedBatch:
             *(np.zeros((shape.rows, shape.targets), np.int32) for _ in range(4)),
         )
         owners = np.full((shape.rows, shape.targets), -1)
-        # A row without inputs gets an input of one token, because attention needs at least one.
+        # A row without inputs gets an input of one token, because attention needs at least one
+        # token.
         tokens.input_numbers[:, 0] = tokens.choice_numbers[:, 0] = tokens.choice_inputs[:, 0] = 1
         for row in range(shape.rows):
             members = [b for b, of_group in enumerate(self.rows) if of_group == row]
@@ -349,11 +353,12 @@ Waiting = list[ChoiceGroup]
 
 
 class BatchPlan(Protocol):
-    """Decides how groups become batches. Each queue collects groups of one kind.
+    """Decides how groups are divided into queues, and how a queue's groups become batches.
 
     Attributes:
-      shapes: for each queue, the shape of its batches, or the plan itself if shapes vary.
-      described: the plan in words.
+      shapes: for each queue, the shape of its batches; the plan itself if the shapes in the queue
+        vary.
+      described: a description of the plan for messages.
     """
 
     shapes: tuple[Any, ...]
@@ -363,10 +368,10 @@ class BatchPlan(Protocol):
         """The plan in words."""
 
     def queue_of(self, group: ChoiceGroup) -> int:
-        """Returns the index of the queue of a group."""
+        """Returns the index of the queue in which a group waits."""
 
     def is_full(self, queue: int, waiting: Waiting, tokens: np.ndarray) -> bool:
-        """Returns whether batches should be taken from a queue now.
+        """Returns whether enough groups are waiting in a queue to take batches from it.
 
         Args:
           queue: the index of the queue.
@@ -375,17 +380,17 @@ class BatchPlan(Protocol):
         """
 
     def take(self, queue: int, waiting: Waiting, tasks_before: int) -> tuple[list, Waiting]:
-        """Returns at least one batch of waiting groups, and the remaining groups.
+        """Returns (at least one batch of waiting groups, groups that continue to wait).
 
         Args:
           queue: the index of the queue.
           waiting: its groups.
-          tasks_before: groups of tasks with smaller numbers than this have priority.
+          tasks_before: the number of a task. The groups of all earlier tasks have priority.
         """
 
 
 class BatchQueues:
-    """The queues of a plan. The plan must cover every group that is added."""
+    """The queues of a plan, which must have a queue for every group that is added."""
 
     def __init__(self, plan: BatchPlan) -> None:
         self._plan = plan
@@ -393,7 +398,7 @@ class BatchQueues:
         self._tokens = np.zeros((len(plan.shapes), 2), np.int64)
 
     def add(self, group: ChoiceGroup) -> Iterator[ScoringBatch]:
-        """Yields the batches that `group` completes."""
+        """Adds a group, and yields the batches that are ready now."""
         queue = self._plan.queue_of(group)
         self._waiting[queue].append(group)
         self._tokens[queue] += group.tokens
@@ -401,14 +406,15 @@ class BatchQueues:
             yield from self._take(queue, 0)
 
     def flush(self, tasks_before: int | None = None) -> Iterator[ScoringBatch]:
-        """Yields batches of the waiting groups; the last may not be full.
+        """Yields batches of the waiting groups; the last batches may not be full.
 
         Args:
-          tasks_before: the number of a task. Batches are yielded until no group of a task with a
-            smaller number is waiting. None to empty the queues.
+          tasks_before: the number of a task. Batches are yielded until no group of an earlier task
+            is waiting. None to empty the queues.
         """
         for queue in range(len(self._waiting)):
-            # Groups arrive in the order of their tasks, so the first one is the oldest.
+            # Groups arrive in the order of their tasks, so the first group in a queue belongs to
+            # its earliest task.
             while (waiting := self._waiting[queue]) and (
                 tasks_before is None or waiting[0].keys[0][0] < tasks_before
             ):
@@ -425,13 +431,14 @@ class BatchQueues:
 
 @dataclasses.dataclass(frozen=True)
 class SortedPlan:
-    """Sorts groups by length, and limits the tokens of each batch.
+    """Sorts the groups by length, and divides them into batches with a limited number of tokens.
 
     Attributes:
       limits: the limits of a batch.
-      steps: C, L and T of static shapes are rounded up to multiples of these.
-      largest: the largest C, L and T of all groups. No size is rounded up to more than this.
-      static_groups: (C, L, T) -> B, for static shapes; empty if batches may have any shape.
+      steps: the steps of C, L and T. In static shapes, these sizes are rounded up to multiples of
+        the steps.
+      largest: the largest C, L and T of all groups, beyond which sizes are not rounded up.
+      static_groups: (C, L, T) -> B, the static shapes; empty if batches may have any shape.
     """
 
     limits: BatchLimits
@@ -441,7 +448,7 @@ class SortedPlan:
 
     @property
     def shapes(self) -> tuple["SortedPlan", ...]:
-        """The plan itself instead of a shape, because batches of the only queue vary in shape."""
+        """The plan itself instead of a shape, because batches in the only queue vary in shape."""
         return (self,)
 
     @property
@@ -455,7 +462,7 @@ class SortedPlan:
         return 0
 
     def is_full(self, queue: int, waiting: Waiting, tokens: np.ndarray) -> bool:
-        """Returns whether the groups fill many batches."""
+        """Returns whether the waiting groups fill many batches."""
         del queue, waiting
         return bool(tokens.sum() >= _SORTED_POOL * self.limits.tokens)
 
@@ -528,7 +535,7 @@ def plan_padded(
     groups: collections.Counter[Size] = collections.Counter()
     for size, count in sizes.items():
         groups[plan.padded_size(size)] += count
-    # Reduce B so that the last batch of a shape is nearly full.
+    # Reduce B so that the last batch of each shape is nearly full.
     batches = {size: -(-count // limits.groups(size)) for size, count in groups.items()}
     static = {
         size: -(-count // (batches[size] * limits.replicas)) * limits.replicas
@@ -539,13 +546,13 @@ def plan_padded(
 
 @dataclasses.dataclass(frozen=True)
 class PackedPlan:
-    """Static shapes of packed rows.
+    """Packs groups into rows of a few static shapes.
 
     Attributes:
       shapes: the shapes, in ascending order of target tokens per input token.
       of_tasks: the index of each task's shape.
-      padding: the cost of all rows divided by the cost of their tokens without padding. It is about
-        1.0 or more.
+      padding: the cost of all rows divided by the cost of their tokens without padding, which is
+        about 1.0 or more.
     """
 
     shapes: tuple[PackedShape, ...]
@@ -560,11 +567,11 @@ class PackedPlan:
         return f"in {shapes}; padding adds {self.padding - 1:.0%} to the arithmetic"
 
     def queue_of(self, group: ChoiceGroup) -> int:
-        """Returns the index of the shape of a group's task."""
+        """Returns the index of the shape that the group's task uses."""
         return self.of_tasks[group.keys[0][0]]
 
     def is_full(self, queue: int, waiting: Waiting, tokens: np.ndarray) -> bool:
-        """Returns whether the groups fill several batches."""
+        """Returns whether the waiting groups fill several batches."""
         del waiting
         shape = self.shapes[queue]
         room = np.array([shape.inputs, shape.targets]) * shape.rows
@@ -573,9 +580,10 @@ class PackedPlan:
     def take(
         self, queue: int, waiting: Waiting, tasks_before: int
     ) -> tuple[list[PackedBatch], Waiting]:
-        """Returns a batch of the oldest groups and some others, and the groups that still wait.
+        """Returns a batch of the oldest and some newer groups, and the groups that still wait.
 
-        The others are chosen so that the room for inputs and the room for targets fill evenly.
+        The newer groups are chosen so that the space for inputs and the space for targets fill
+        evenly.
         """
         shape = self.shapes[queue]
         old = sum(group.keys[0][0] < tasks_before for group in waiting)
@@ -603,13 +611,13 @@ class PackedPlan:
 
 @dataclasses.dataclass(frozen=True)
 class _SharedShape:
-    """Tasks that share a shape of packed rows.
+    """The tasks that share one shape of packed rows.
 
     Attributes:
       numbers: the numbers of the tasks.
-      tokens: the total numbers of input and target tokens, one row for each set of tasks with
+      tokens: the total numbers of input tokens and of target tokens, for each set of tasks with
         similar ratios, [sets, 2].
-      groups: the number of groups of choices in all of these tasks.
+      groups: the number of groups in all of these tasks.
       longest: the maximum input tokens and the maximum target tokens of a group, [2].
     """
 
@@ -648,11 +656,11 @@ class _SharedShape:
         return math.ceil(total / max(limits.tokens - unused, limits.tokens / 2))
 
     def shape(self, limits: BatchLimits) -> PackedShape:
-        """Returns the shape of rows that are filled well by groups of all of these tasks."""
+        """Returns a shape of rows that groups of all of these tasks fill with little padding."""
         totals = self.tokens.sum(axis=0)
         rows = self.batches(limits) * limits.replicas
         if rows > 1:
-            # On average, the free space at the end of a row is smaller than one group.
+            # The free space at the end of a row is smaller than one group on average.
             totals = np.ceil(totals * [1.0, _SPARE] / rows + totals / max(1, self.groups))
         inputs, targets = np.maximum(totals, self.longest).astype(int).tolist()
         return PackedShape(limits.replicas, inputs, targets)
@@ -660,8 +668,9 @@ class _SharedShape:
     def cost(self, costs: Costs, limits: BatchLimits) -> float:
         """Returns the cost of all rows, without attention.
 
-        If there are few batches, every batch is assumed to contain groups of all tasks. If there
-        are many, a batch contains only tasks with similar ratios of target to input tokens.
+        If there are few batches, each batch is assumed to contain groups of all tasks. If there are
+        many batches, each batch is assumed to contain only tasks with similar ratios of target
+        tokens to input tokens.
         """
         shape, rows = self.shape(limits), self.batches(limits) * limits.replicas
         room = np.array([shape.inputs, shape.targets])
@@ -682,7 +691,8 @@ def plan_packed(
     Args:
       tasks: all tasks.
       costs: the model's costs.
-      limits: the limits of a batch. A batch with fewer target tokens may have more input tokens.
+      limits: the limits of a batch. If a batch has fewer target tokens, it may have more input
+        tokens.
       most_shapes: the maximum number of shapes, at least 1.
     """
     by_ratio: dict[int, _SharedShape] = {}

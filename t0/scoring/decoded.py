@@ -10,11 +10,11 @@ For each checkpoint, these files are written next to the text files of Mesh Tens
 
     <model_dir>/validation_eval/predictions/mt_en_de_1000.jsonl
 
-Mesh TensorFlow's own evaluation function runs unchanged. The datasets that it gets are wrapped, so
-that the results of their postprocessing and metrics are recorded. The results file is written when
-all tasks of a step have their metrics.
+Mesh TensorFlow's own evaluation function runs unchanged. Its datasets are wrapped, so that the
+results of their postprocessing and metrics are recorded. The results file is written when the
+metrics of all tasks of a step are known.
 
-Predictions are written in the format that the evaluation scripts of each recipe read:
+Predictions are written in the formats that the evaluation scripts of the recipes read:
 
     write_predictions("eval", task, 1000, examples=records, predictions=texts)
     # "eval/predictions/qa_squad_1000.json"
@@ -52,11 +52,11 @@ from t0.tasks.metrics import Bleu, some_unanswerable, squad_metrics, squad_score
 from t0.tasks.recipe_tasks import QuestionSource
 from t0.training.metric_values import MetricValues, check_names
 
-# This many evenly spaced examples of each dataset are written in full for a human reader.
+# The number of evenly spaced examples of each dataset that are written in full for people to read.
 READABLE = 100
 
-# For the interval of a metric: the number of batches, the minimum number of examples in each, and
-# Student's t for 19 degrees of freedom and 95 %.
+# For the interval of a metric: the number of batches, the minimum number of examples in each batch,
+# and Student's t for 19 degrees of freedom and 95 %.
 BATCHES = 20
 FEWEST = 5
 _STUDENT = 2.093
@@ -68,7 +68,8 @@ Record = Mapping[str, Any]
 # A function of (datasets with metrics, path of a checkpoint), which yields the texts that the
 # checkpoint decodes, in the order of the datasets.
 Decode = Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]
-# A function that counts the tokens of a text of a feature, "inputs" or "targets".
+# A function that counts the tokens of a text, given the feature ("inputs" or "targets") and the
+# text.
 CountTokens = Callable[[str, str], int]
 
 
@@ -83,9 +84,10 @@ def with_results(
 
     Args:
       published: Mesh TensorFlow's `eval_model`. The returned function has the same arguments.
-      decode: the function that decodes texts; None for Mesh TensorFlow's own decoding.
-      facts: additional facts of the run, for its results.
-      count_tokens: counts the tokens of a text; None for the vocabulary of the task.
+      decode: the function that decodes texts; None to decode with Mesh TensorFlow.
+      facts: additional facts about the run for the results file.
+      count_tokens: the function that counts the tokens of a text; None to count with the task's
+        vocabulary.
     """
 
     def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -130,16 +132,16 @@ def with_results(
 
 @contextlib.contextmanager
 def read_from(folder: str) -> Iterator[Decode]:
-    """Yields a `Decode` function that reads the texts that another engine has decoded.
+    """Yields a `Decode` function that reads texts which the PyTorch engine has decoded.
 
-    Within the context, Mesh TensorFlow's evaluation uses that engine's checkpoints.
+    Within the context, Mesh TensorFlow's evaluation uses the checkpoints of the PyTorch engine.
 
     Args:
       folder: the folder with the files `<task>_<step>.jsonl` of `t0.inference`, and the file
         `DECODED`, which maps steps to checkpoints.
 
     Raises:
-      UserError: if the texts of a task are missing in the folder, or a file cannot be read.
+      UserError: if the folder does not have the texts of a task, or a file cannot be read.
     """
     steps = {path: step for step, path in read_json(f"{folder}/{DECODED}").items()}
     if not steps:
@@ -160,7 +162,7 @@ def read_from(folder: str) -> Iterator[Decode]:
 
 
 def signature_of(metric: Callable[..., Any]) -> str | None:
-    """Returns sacreBLEU's signature for a BLEU metric, None for other metrics."""
+    """Returns sacreBLEU's signature for a BLEU metric; None for all other metrics."""
     if metric is t5_metrics.bleu:
         return Bleu("intl").signature()
     return metric.signature() if isinstance(metric, Bleu) else None
@@ -207,7 +209,7 @@ class _DecodingRecorder:
         return decode_and_note
 
     def wrap_dataset(self, dataset: mesh_dataset.EvalDataset) -> mesh_dataset.EvalDataset:
-        """Returns the dataset with postprocessing and metrics that record their results."""
+        """Returns the dataset with postprocessing and metrics that also record their results."""
         if not dataset.metric_fns:
             return dataset
         self._tasks.append(dataset.name)
@@ -238,7 +240,7 @@ class _DecodingRecorder:
             returned = metric(targets, predictions)
             entry = self._entries.setdefault(task, {"metrics": {}, "signatures": {}})
             numbers = {}
-            if not isinstance(returned, tf.Summary):  # used only for TensorBoard
+            if not isinstance(returned, tf.Summary):  # needed only for TensorBoard
                 values = self._values.setdefault(task, MetricValues(task))
                 numbers = values.add(metric, returned)
                 entry["metrics"] |= numbers
@@ -299,18 +301,19 @@ def intervals(
 
     The examples are distributed over `BATCHES` batches, and the metric is computed for each batch.
     The standard error of the value over all examples is the standard deviation of the batches'
-    values, divided by the square root of the number of batches. So the metric evaluates each
-    example only once more. The estimate is unbiased for a mean over examples. For a corpus metric
-    such as BLEU it is close if a batch has many sentences.
+    values, divided by the square root of the number of batches. So the metric is computed on each
+    example only one more time. The estimate is unbiased for a mean over examples. For a corpus
+    metric such as BLEU, the estimate is close if a batch has many sentences.
 
-    If all batches have the same value, this method gives no interval. A value of 0 or 100 percent
-    then gets Wilson's interval for a proportion (for 0 of 100 examples: 0 to 3.7). Other values get
-    no interval.
+    If all batches have the same value, this method gives no interval. In this case, a value of 0 or
+    100 percent gets Wilson's interval for a proportion (for 0 of 100 examples: 0 to 3.7), and any
+    other value gets no interval.
 
     Args:
       metric: T5's function of targets and predictions, which returns name -> value.
       whole: the metric's values over all examples.
-      targets: the targets. If there are fewer than `BATCHES` times `FEWEST`, the result is empty.
+      targets: the targets. If there are fewer than `BATCHES` times `FEWEST` targets, the result is
+        empty.
       predictions: the predictions for the same examples.
     """
     if len(targets) != len(predictions) or len(targets) < BATCHES * FEWEST:
@@ -345,7 +348,7 @@ def _count_truncated(
     lengths: Lengths,
     count_tokens: CountTokens | None,
 ) -> int:
-    """Counts the examples whose feature is longer than its limit in tokens."""
+    """Counts the examples in which a feature has more tokens than its limit."""
     most = (lengths or {}).get(feature)
     output_feature = task.output_features.get(feature)
     text_field = f"{feature}_pretokenized"

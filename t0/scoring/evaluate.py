@@ -1,4 +1,4 @@
-"""`score_eval` on Mesh TensorFlow: scores every task of a mixture at each checkpoint.
+"""Mode `score_eval` on Mesh TensorFlow: scores every task of a mixture at each checkpoint.
 
     rank_evaluate(
         MeshModel("bitransformer", mesh_shape="", layout_rules=""),
@@ -7,9 +7,10 @@
     )   # /models/tiny/validation_eval/results_1000.json, scores/<task>_1000.jsonl
 
 All engines share the evaluation itself, `t0.scoring.ranking`. This module has the parts for Mesh
-TensorFlow: the scorer, the settings in gin, `score_eval`, and the choice of a reader. If a task's
-cache holds final examples, the cache files are read directly. If a prompted task is not read from a
-cache, its rows are rendered. Neither way needs TensorFlow. All other tasks are read through SeqIO.
+TensorFlow: the scorer, the gin settings `score_eval`, and the choice of a reader. If a task's cache
+contains final examples, the cache files are read directly. If a prompted task is not read from a
+cache, its rows are rendered. Both ways work without TensorFlow. All other tasks are read with
+SeqIO.
 """
 
 import functools
@@ -53,11 +54,11 @@ from t0.tasks.prompted_tasks import expand_choices
 _READING = ("num_eval_examples", "shuffle_eval_examples", "seed", "use_cached")
 
 # The number of records that are fetched from TensorFlow together. If they were fetched one at a
-# time, Python's overhead would dominate.
+# time, most of the time would be Python's overhead.
 _RECORDS_AT_ONCE = 512
 
-# The class is registered with gin here and not in its own module, because other engines use it
-# without gin.
+# The class is registered with gin here and not in its own module, because the PyTorch engine uses
+# the class without gin.
 RankEvaluationSettings = gin.external_configurable(
     ranking.RankEvaluationSettings, "score_eval", module="t0"
 )
@@ -94,11 +95,11 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
       steps: a step, a list of steps, "all" or None (the latest).
       dir_suffix: a text that is appended to the name of the results folder.
       checkpoint: a checkpoint to score instead of those in `model_dir`, or None.
-      facts: additional facts of the run.
-      make_decoder: builds the decoder of answers from the model, the vocabularies, `dtype`,
-        `lengths` and `batch_size`; None to decode no answers.
-      make_scorer: builds another engine's scorer for a type of activations; None for Mesh
-        TensorFlow's.
+      facts: additional facts about the run for the results file.
+      make_decoder: a function that builds the decoder of answers from the model, the vocabularies,
+        `dtype`, `lengths` and `batch_size`; None if answers are not decoded.
+      make_scorer: a function that builds another engine's scorer for a type of activations; None to
+        use Mesh TensorFlow's scorer.
 
     Raises:
       UserError: if there is no checkpoint or no task, or a task cannot be scored.
@@ -136,7 +137,7 @@ def rank_evaluate(  # noqa: PLR0913 (a run's arguments, by name)
 
     def decoder() -> answers.Decoder:
         for scorer in scorers:
-            scorer.close()  # two models at the same time would need twice the memory
+            scorer.close()  # because two models at the same time would need twice the memory
         options = {"dtype": settings.dtype, "lengths": lengths, "batch_size": batch_size}
         return make_decoder(model, vocabularies, **options)
 
@@ -167,13 +168,13 @@ def _ranked_tasks(
 def plan_batches(
     tasks: Sequence[ScoringTask], scorer: Any, limits: BatchLimits, checkpoint: str, max_shapes: int
 ) -> BatchPlan:
-    """Plans the batches of all tasks in the way that suits the engine.
+    """Plans the batches of all tasks, in the form that the scorer's engine needs.
 
     Args:
       tasks: all tasks.
-      scorer: Mesh TensorFlow's scorer or another engine's.
+      scorer: the scorer of any engine.
       limits: the limits of a batch.
-      checkpoint: the checkpoint, which gives the model's costs.
+      checkpoint: a checkpoint, from which the model's costs are computed.
       max_shapes: the maximum number of batch shapes in Mesh TensorFlow.
     """
     if not isinstance(scorer, MeshScorer):
@@ -189,7 +190,7 @@ def rank_task_facts(
     """Returns the facts about a task that are known before its records are read.
 
     Args:
-      name: the task's name. For a task without a prompt, it is also reported as the dataset.
+      name: the task's name. For a task without a prompt, the results also name it as the dataset.
       split: the split.
       metric_fns: the task's metric functions.
     """
@@ -206,7 +207,7 @@ def rank_task_facts(
 def _open_records(
     data: Any, split: str, examples: int | None, sorter: RecordSorter
 ) -> records.ReadRecords:
-    """Opens a task's records from its cache files, from rendered rows, or through SeqIO."""
+    """Opens a task's records: from its cache files, from rendered rows, or with SeqIO."""
     name, use_cached = data.name, bool(bound("mesh_eval_dataset_fn.use_cached", False))
     as_registered = (
         name in seqio.TaskRegistry.names()
@@ -259,12 +260,12 @@ def _rows(column: Any) -> Sequence[Any]:
 
 
 def reading_facts() -> dict[str, Any]:
-    """Returns the bound parameters of `mesh_eval_dataset_fn` that select a task's records."""
+    """Returns the parameters of `mesh_eval_dataset_fn` that gin binds and that select records."""
     return {name: bound(f"mesh_eval_dataset_fn.{name}") for name in _READING}
 
 
 def vocabulary_facts(vocabulary: Any) -> dict[str, Any]:
-    """Returns the facts about the targets' vocabulary for a results file."""
+    """Returns the facts about the vocabulary of targets for a results file."""
     return {
         "vocabulary": getattr(vocabulary, "sentencepiece_model_file", str(vocabulary)),
         "vocabulary_sha256": vocabulary_hash(vocabulary),

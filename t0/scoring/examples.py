@@ -1,7 +1,7 @@
 """Joins records into rank-evaluation examples, and truncates, counts and checks the examples.
 
-A record has one answer choice, and an example has all choices of a row. So ten records become five
-examples if each row has two choices.
+A record has one answer choice, and an example has all choices of a row. For example, ten records
+become five examples if each row has two choices.
 
     task = count_task(facts, read_records, {"inputs": 1024, "targets": 256})
     for example in task.examples():      # idx ascending, choices in the template's order
@@ -27,7 +27,7 @@ from t0.sources.documents import COLUMNS, documents_in_rows, ids_in_rows
 
 EOS = 1
 
-# The reason for excluding an example; these strings are in results files.
+# The reasons for excluding an example, which are also strings in results files.
 NO_CORRECT_CHOICE = "no correct choice"
 SEVERAL_CORRECT_CHOICES = "several correct choices"
 EQUAL_TOKENS = "the right choice has the same tokens as a wrong one"
@@ -41,13 +41,14 @@ _EQUAL_TOKENS_HINT = (
 _LISTED = 20
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _SHOWN_WARNINGS = 12
-# In results files, this replaces the number of documents if the documents are unknown.
+# If the documents are unknown, results files have this text instead of the number of documents.
 UNKNOWN = "unknown"
 
 Lengths = Mapping[str, int] | None
 # (choices, input tokens, target tokens of the longest choice)
 Size = tuple[int, int, int]
-# (task, example, choice); task and example count from 0 in reading order.
+# (task, example, choice). Tasks and examples are numbered from 0 in the order in which they are
+# read.
 ScoreKey = tuple[int, int, int]
 
 
@@ -59,7 +60,7 @@ class AnswerChoice:
       text: the choice's text.
       tokens: the choice's token ids with EOS, [T].
       is_correct: whether it is the correct choice.
-      inputs: the token ids of the input that the choice is conditioned on, [L].
+      inputs: the token ids of the input that the choice answers, [L].
     """
 
     text: str
@@ -68,7 +69,7 @@ class AnswerChoice:
     inputs: np.ndarray
 
     def reads_as(self, other: "AnswerChoice") -> bool:
-        """Returns whether two choices look the same to a model: equal tokens and equal inputs."""
+        """Returns whether a model reads two choices as equal: the same tokens and inputs."""
         return np.array_equal(self.tokens, other.tokens) and np.array_equal(
             self.inputs, other.inputs
         )
@@ -81,10 +82,10 @@ class MultipleChoiceExample:
     Attributes:
       idx: the row's number.
       choices: the answer choices, in the template's order.
-      text: the prompted input as text; empty if the records do not have it.
-      document: the `idx` of the first example of the same document; None if it is unknown, or no
-        two examples share a document.
-      id: the user's id of the row; None if the rows have none.
+      text: the prompted input as text; empty if the records do not contain this text.
+      document: the `idx` of the first example with the same document; None if the documents are
+        unknown, or if no two examples share a document.
+      id: the id of the row in the user's data; None if the rows have no ids.
     """
 
     idx: int
@@ -102,7 +103,7 @@ class MultipleChoiceExample:
 
     @property
     def excluded(self) -> str | None:
-        """The reason for excluding the example from the accuracy, or None."""
+        """The reason for excluding the example from the accuracy; None if it is not excluded."""
         correct = [choice for choice in self.choices if choice.is_correct]
         if len(correct) != 1:
             return SEVERAL_CORRECT_CHOICES if correct else NO_CORRECT_CHOICE
@@ -126,19 +127,19 @@ class ChoiceGroup:
 
     @property
     def size(self) -> Size:
-        """(C, L, T)."""
+        """The group's (C, L, T): choices, input tokens, target tokens of the longest choice."""
         longest = max(len(target) for target in self.targets)
         return len(self.targets), len(self.inputs), longest
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """The number of input tokens, at least 1, and of target tokens of all choices."""
+        """(number of input tokens, at least 1; number of target tokens of all choices)."""
         return max(1, len(self.inputs)), sum(map(len, self.targets))
 
 
 @dataclasses.dataclass
 class Truncation:
-    """The numbers of inputs and targets that were truncated to the model's limits."""
+    """The numbers of inputs and of targets that were truncated to the model's limits."""
 
     inputs: int = 0
     targets: int = 0
@@ -146,7 +147,7 @@ class Truncation:
 
 @dataclasses.dataclass
 class ExcludedExamples:
-    """The number of examples excluded for one reason, and the `idx` of the first ones."""
+    """The number of examples excluded for one reason, and the `idx` of the first of them."""
 
     count: int = 0
     first: list[int] = dataclasses.field(default_factory=list)
@@ -158,13 +159,14 @@ class RankTaskFacts:
 
     Attributes:
       name: the task's name.
-      dataset: its dataset with the subset, as in results files.
-      prompt: its prompt's name; "" for a task without one.
-      metric_fns: its metric functions.
-      rows: the dataset, subset and split from which a prompted task's examples are made; None for
-        other tasks. If the records do not have the documents, they are found in these rows.
-      truncated: the numbers of inputs and targets that were truncated before `count_task` reads the
-        records.
+      dataset: the task's dataset with its subset, as in results files.
+      prompt: the name of the task's prompt; "" if the task has no prompt.
+      metric_fns: the task's metric functions.
+      rows: (dataset, subset, split) of the rows from which a prompted task is rendered; None for
+        other tasks. If the records do not contain the documents, the documents are found in these
+        rows.
+      truncated: the numbers of inputs and targets that have already been truncated when
+        `count_task` reads the records.
     """
 
     name: str
@@ -180,17 +182,19 @@ class ScoringTask:
     """A task whose records have been counted and checked.
 
     Attributes:
-      facts: the facts that do not come from its records.
+      facts: the facts about the task that do not come from its records.
       read: a function that reads its records in order.
       lengths: the limits in tokens to which its examples are truncated.
-      choices: the number of choices of each example, in the order of `idx`.
+      choices: the number of choices for each example, in the order of `idx`.
       gold: the index of each example's correct choice; -1 if the example is excluded.
-      sizes: size -> number of groups of choices, after truncation.
-      tokens: (input tokens, target tokens of all choices) -> number of groups, after truncation.
+      sizes: size (C, L, T) -> number of groups of choices with this size, after truncation.
+      tokens: (number of input tokens, number of target tokens of all choices) -> number of groups
+        with these numbers, after truncation.
       truncated: the numbers of truncated inputs and targets.
       excluded: reason -> examples that are excluded from the accuracy.
-      documents: the `idx` of the first example of each example's document; None if it is unknown.
-      ids: the user's id of each example's row; None if the rows have none.
+      documents: for each example, the `idx` of the first example with the same document; None if
+        the documents are unknown.
+      ids: the id of each example's row in the user's data; None if the rows have no ids.
     """
 
     facts: RankTaskFacts
@@ -212,14 +216,14 @@ class ScoringTask:
 
     @property
     def document_count(self) -> int | str | None:
-        """The number of documents; None if no two rows share one; `UNKNOWN` if it is unknown."""
+        """The number of documents; None if no two rows share a document; `UNKNOWN` if unknown."""
         if self.documents is not None:
             return len(set(self.documents))
         dataset = self.facts.dataset
         return UNKNOWN if {dataset, dataset.partition("/")[0]} & COLUMNS.keys() else None
 
     def examples(self) -> Iterator[MultipleChoiceExample]:
-        """Yields the examples, truncated to the limits, in the order of `idx`."""
+        """Yields the examples in the order of `idx`, truncated to the limits."""
         count = self.document_count
         shared = isinstance(count, int) and count < len(self.choices)
         for number, (example, _) in enumerate(_examples_of(self.read())):
@@ -232,7 +236,7 @@ class ScoringTask:
 def _examples_of(
     records: Iterator[ChoiceRecord],
 ) -> Iterator[tuple[MultipleChoiceExample, str | None]]:
-    """Joins the adjacent records of each example; yields examples and their documents' keys."""
+    """Joins the adjacent records of each example; yields (example, key of its document or None)."""
     for idx, group in itertools.groupby(records, key=lambda record: record.example):
         by_choice = {record.choice: record for record in group}
         first = next(iter(by_choice.values()))
@@ -256,9 +260,9 @@ def count_task(
     Args:
       facts: the task's name, prompt and metrics.
       read: a function that reads its records in order.
-      lengths: the model's limits {"inputs": tokens, "targets": tokens}, or None for no limits.
-      max_excluded_share: the maximum share of excluded examples.
-      max_truncated_targets_share: the maximum share of truncated choices.
+      lengths: the model's limits {"inputs": tokens, "targets": tokens}; None for no limits.
+      max_excluded_share: the maximum share of examples that are excluded.
+      max_truncated_targets_share: the maximum share of choices that are truncated.
 
     Raises:
       UserError: if the split is empty, if its labels are hidden, if too many examples are excluded,
@@ -273,7 +277,7 @@ def count_task(
 
 
 def count_examples(facts: RankTaskFacts, read: ReadRecords, lengths: Lengths) -> ScoringTask:
-    """Counts a task's examples, which may have no correct choice. The arguments: `count_task`."""
+    """Counts a task's examples, which may be unlabeled; see `count_task` for the arguments."""
     choices: list[int] = []
     gold: list[int] = []
     numbers: list[int] = []
@@ -315,10 +319,10 @@ def count_examples(facts: RankTaskFacts, read: ReadRecords, lengths: Lengths) ->
 def _first_of_document(
     numbers: Sequence[int], keys: Sequence[str | None], facts: RankTaskFacts
 ) -> tuple[int, ...] | None:
-    """Finds, for each example, the number of the first example with the same document.
+    """Finds the number of the first example with the same document, for each example.
 
     Returns:
-      these numbers, or None if the documents are unknown.
+      these numbers; None if the documents are unknown.
     """
     documents: Sequence[str | None] | None = keys
     if None in keys:
@@ -338,12 +342,12 @@ def truncate(
 
     Args:
       example: the whole example.
-      lengths: the limits {"inputs": L, "targets": T} in tokens, or None for no limits. A truncated
-        target still ends in EOS.
+      lengths: the limits {"inputs": L, "targets": T} in tokens; None for no limits. A truncated
+        target still ends with EOS.
 
     Returns:
-      the example and the numbers of truncated inputs and targets; an input counts once for all of
-      its choices.
+      (truncated example, numbers of truncated inputs and targets). An input counts only once, not
+      for each of its choices.
     """
     cut = Truncation()
     if lengths is None:
@@ -362,7 +366,7 @@ def truncate(
 
 
 def choice_groups(task: int, number: int, example: MultipleChoiceExample) -> list[ChoiceGroup]:
-    """Groups an example's choices by their input. In T0's tasks, all choices have one input."""
+    """Groups an example's choices by their input. In T0's tasks, this gives one group."""
     by_input: dict[bytes, list[int]] = {}
     for choice, content in enumerate(example.choices):
         by_input.setdefault(content.inputs.tobytes(), []).append(choice)
@@ -425,7 +429,7 @@ def describe_tasks(tasks: Sequence[ScoringTask]) -> tuple[list[str], list[str]]:
 
 
 def majority_baseline(task: ScoringTask) -> tuple[int, float]:
-    """Returns the most frequent index of a correct choice, and its share of the examples."""
+    """Returns the most frequent index of the correct choice, and its share of the examples."""
     gold = task.gold[task.gold >= 0]
     counts = np.bincount(gold) if len(gold) else np.zeros(1, np.int64)
     return int(counts.argmax()), float(counts.max() / max(1, len(gold)))

@@ -2,12 +2,12 @@
 
     merge(["out"], "out")        # out/results_1000.json, out/scores/<task>_1000.jsonl, events
 
-The command searches the folders and their subfolders for shards. For each checkpoint, it must find
-every shard of one run exactly once, and each must be finished. Lines are merged as a stream, so
-memory does not grow with the examples' texts. The results file is written last.
+The command searches folders and their subfolders for shards. For each checkpoint, it must find
+every shard of one run exactly once, and every shard must be finished. Lines are merged as a stream,
+so memory does not grow with the examples' texts. The results file is written last.
 
-Assumptions: the time of the results file (`created`) and paths of files are taken from the first
-shard. If a shard is found twice, nothing is merged.
+The time (`created`) and the paths in the results file are taken from the first shard. If a shard is
+found twice, nothing is merged.
 """
 
 import contextlib
@@ -29,13 +29,14 @@ from t0.scoring.answers import AnswerCounts
 from t0.scoring.rank_metrics import NORMALISERS, RankClassification, RankMetrics
 
 _AGAIN = "Start the shard's command again"
-# Facts that all shards of a run have in common. Paths may differ between machines.
+# Facts that must be equal in all shards of a run. Paths are not among them, because they may differ
+# between machines.
 _SAME = tuple(name for name in results.MADE_FROM if name != "shard")
 
 
 @dataclasses.dataclass(frozen=True)
 class _ShardScores:
-    """The scores of one checkpoint in one shard."""
+    """The scores that one shard has for one checkpoint."""
 
     path: Path
     step: int
@@ -49,11 +50,11 @@ class _ShardScores:
 
 
 def merge(folders: Iterable[str], output: str) -> list[str]:
-    """Merges the shards in some folders and their subfolders.
+    """Merges the shards in folders and their subfolders.
 
     Args:
       folders: results folders of evaluations or of shards.
-      output: the folder for the merged results, which may be one of them.
+      output: the folder for the merged results, which may be one of `folders`.
 
     Returns:
       the paths of the results files.
@@ -199,7 +200,7 @@ def _count(metrics: RankMetrics, line: Mapping[str, Any]) -> None:
 
 
 def _join_lines(shards: Sequence[_ShardScores], task: str) -> Iterator[dict[str, Any]]:
-    """Yields one line per example in row order, joined from the shards that scored its choices."""
+    """Yields a line for each example in row order, joined from the lines of several shards."""
     with _merge_lines(shard.scores(task) for shard in shards) as merged:
         for idx, lines in itertools.groupby(merged, key=lambda line: line["idx"]):
             yield _join_choices(idx, list(lines))
@@ -207,7 +208,7 @@ def _join_lines(shards: Sequence[_ShardScores], task: str) -> Iterator[dict[str,
 
 @contextlib.contextmanager
 def _merge_lines(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
-    """Yields an iterator that merges the lines of several files, each sorted by row."""
+    """Yields an iterator over the lines of several files, merged by row."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(path.open(encoding="utf-8", newline="\n")) for path in paths]
         streams = [map(parsed_json, file) for file in files]

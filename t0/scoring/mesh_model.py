@@ -1,10 +1,11 @@
-"""Builds, places and restores a Mesh TensorFlow encoder-decoder for scoring and inference.
+"""Builds a Mesh TensorFlow encoder-decoder for scoring or inference, and restores its weights.
 
     spec = MeshModel("bitransformer", mesh_shape="", layout_rules="", mesh_devices=None)
     model, placement = build_model(spec, vocabularies=(vocabulary, vocabulary))
     chosen_checkpoints("/models/tiny", "all", None)     # {1000: "/models/tiny/model.ckpt-1000"}
 
-Gin binds the layers, sizes and types, in the same way as for Mesh TensorFlow's own functions.
+Gin binds the model's layers, sizes and types, in the same way as for Mesh TensorFlow's own
+functions.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ class MeshModel:
       model_type: Mesh TensorFlow's name of the type, such as "bitransformer".
       mesh_shape: the mesh, in any form that `mtf.convert_to_shape` accepts.
       layout_rules: the layout, in any form that `mtf.convert_to_layout_rules` accepts.
-      mesh_devices: a device name for each mesh position; None lets TensorFlow choose.
+      mesh_devices: a device name for each mesh position; None if TensorFlow chooses the devices.
     """
 
     model_type: str
@@ -46,8 +47,9 @@ class Placement:
 
     Attributes:
       mesh_shape: the mesh.
-      layout_rules: which tensor dimension is split over which mesh dimension.
-      devices: a device name for each mesh position ("" lets TensorFlow choose).
+      layout_rules: the layout, which says which tensor dimension is split over which mesh
+        dimension.
+      devices: a device name for each mesh position; "" if TensorFlow chooses the device.
     """
 
     mesh_shape: mtf.Shape
@@ -80,12 +82,12 @@ def build_model(spec: MeshModel, vocabularies: tuple[Any, Any]) -> tuple[Any, Pl
 
 
 def chosen_checkpoints(model_dir: str, requested: Any, checkpoint: str | None) -> dict[int, str]:
-    """Returns step -> path of the checkpoints to use.
+    """Returns step -> path, for the checkpoints to use.
 
     Args:
       model_dir: the folder of the checkpoints.
       requested: a step, a list of steps, "all" or None (the latest).
-      checkpoint: a checkpoint to use instead, or None.
+      checkpoint: a checkpoint to use instead of those in `model_dir`, or None.
     """
     if checkpoint:
         return {checkpoint_files.global_step(checkpoint): checkpoint}
@@ -94,18 +96,18 @@ def chosen_checkpoints(model_dir: str, requested: Any, checkpoint: str | None) -
 
 
 def both_vocabularies(vocabulary: Any) -> tuple[Any, Any]:
-    """Returns the vocabularies of inputs and targets from one vocabulary or a pair."""
+    """Returns (vocabulary of inputs, vocabulary of targets) from one vocabulary or from a pair."""
     return mesh_utils.inputs_vocabulary(vocabulary), mesh_utils.targets_vocabulary(vocabulary)
 
 
 def vocabulary_hash(vocabulary: Any) -> str | None:
-    """Returns the hash of a vocabulary's SentencePiece model, or None if it has no such model."""
+    """Returns the hash of a vocabulary's SentencePiece model; None if it has no such model."""
     model = getattr(vocabulary, "sp_model", None)
     return hashlib.sha256(model).hexdigest() if model else None
 
 
 def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
-    """Returns whether an attention layer has only options that T5 uses."""
+    """Returns whether all options of an attention layer are options that T5 uses."""
     relative = (
         ("bias", "bias_shared", None)
         if type(layer) is transformer_layers.SelfAttention
@@ -127,8 +129,8 @@ def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
 def copy_as_class(kind: type, original: Any) -> Any:
     """Copies an object as an instance of another class.
 
-    The original's class, which belongs to Mesh TensorFlow, stays unchanged. `copy.copy` would leave
-    an attribute on it.
+    The class of the original, which belongs to Mesh TensorFlow, stays unchanged. `copy.copy` would
+    add an attribute to this class.
     """
     copy = object.__new__(kind)
     copy.__dict__.update(original.__dict__)
@@ -138,8 +140,9 @@ def copy_as_class(kind: type, original: Any) -> Any:
 class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
     """A mesh with which many lowerings in one graph share their variables.
 
-    With Mesh TensorFlow's own class, each lowering creates the variables again, and also operations
-    that copy them between masters and slices. These copies are half of a lowering's operations.
+    With Mesh TensorFlow's own class, each lowering would create the variables again, and also the
+    operations that copy variables between masters and slices. These operations are half of a
+    lowering.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -154,9 +157,9 @@ class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
 
 
 def session_of_shapes(graph: tf.Graph) -> tf.Session:
-    """Returns a session for a graph that grows with each new batch shape."""
-    # With this option TensorFlow places only the part of the graph that a run needs. Otherwise each
-    # new shape would cost as much as all earlier shapes together.
+    """Returns a session that stays fast if its graph grows with each new batch shape."""
+    # With this option, TensorFlow places only the part of the graph that a run needs. Otherwise
+    # each new shape would take as long as all earlier shapes together.
     options = tf.GraphOptions(place_pruned_graph=True)
     return tf.Session(
         graph=graph, config=tf.ConfigProto(allow_soft_placement=True, graph_options=options)
@@ -164,11 +167,11 @@ def session_of_shapes(graph: tf.Graph) -> tf.Session:
 
 
 def restore_variables(session: tf.Session, checkpoint: str) -> int:
-    """Restores every variable of a session's graph from `checkpoint`, and returns how many.
+    """Restores every variable of a session's graph from a checkpoint; returns their number.
 
     Raises:
-      UserError: if `check_variables` raises one, if the checkpoint has weights that this model does
-        not have, or if its values cannot be read.
+      UserError: if `check_variables` finds an error, if the checkpoint has weights that this model
+        does not have, or if the checkpoint's values cannot be read.
     """
     with session.graph.as_default():
         variables = tf.global_variables()
@@ -193,14 +196,15 @@ def restore_variables(session: tf.Session, checkpoint: str) -> int:
 
 
 def find_unused_weights(present: Iterable[str], model_variables: Collection[str]) -> list[str]:
-    """Finds weights of a checkpoint that a model does not use, such as those of further layers.
+    """Finds weights of a checkpoint that a model does not use, such as those of additional layers.
 
-    It ignores an optimizer's variables, whose names begin with the whole name of another variable.
-    It also ignores the biases in T5's first checkpoints that no Mesh TensorFlow model reads.
+    Variables of an optimizer are ignored; the name of such a variable begins with the whole name of
+    another variable. The biases in T5's first checkpoints that no Mesh TensorFlow model reads are
+    also ignored.
 
     Args:
-      present: names of the checkpoint's variables.
-      model_variables: names of the model's variables.
+      present: the names of the checkpoint's variables.
+      model_variables: the names of the model's variables.
     """
     names = set(present)
     return [

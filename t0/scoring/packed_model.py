@@ -1,19 +1,20 @@
-"""Runs a T5 on packed rows: inputs and choices follow each other without padding between them.
+"""Runs a T5 on packed rows, in which inputs and choices have no padding between them.
 
 Legend: R rows, N input tokens of a row, M target tokens of a row, S sequences of a row, H heads, D
 key or value size of a head, W tokens of the longest sequence.
 
-All layers except attention work token by token, so they compute [R, N] and [R, M] tokens for
-sequences of any length. Attention gathers the tokens of a row into [S, H, W, D], attends within
-each sequence, and gathers the results back. S and W come from the batch itself, so one lowering
-serves batches of all lengths. To save padding, a row's sequences are split into parts, and each
-part is only as wide as its own longest sequence.
+A sequence is an input or a choice. All layers except attention work token by token, so they compute
+[R, N] or [R, M] tokens, whatever the lengths of the sequences. Attention gathers the tokens of a
+row into [S, H, W, D], attends within each sequence, and puts the results back in their places. S
+and W are computed from each batch, so one lowering works for sequences of all lengths. To save
+padding, a row's sequences are split into parts, and each part is only as wide as its own longest
+sequence.
 
     if pack_attention(model, mesh_shape, layout_rules):
         logits = packed_logits(model, row, variable_dtype)     # [R, M, vocabulary]
 
-The values equal those of Mesh TensorFlow's layers. Packing needs a model with only T5's layers, and
-a layout that does not split lengths or channels.
+The results equal those of Mesh TensorFlow's layers. Packing is possible only for a model with only
+T5's layers and a layout that does not split lengths, channels or the vocabulary.
 """
 
 from collections.abc import Iterator
@@ -26,25 +27,25 @@ from t0.scoring.batching import PackedTokens
 from t0.scoring.mesh_model import copy_as_class, has_t5_options
 
 # The number of parts into which a row's sequences are split. If sequences are sorted by length,
-# more parts need less padding, but more operations.
+# more parts have less padding, but need more operations.
 _PARTS = 4
-# Added to the logits of masked positions, so that their exponential is 0.
+# This is added to the logits of masked positions, so that the exponential of these logits is 0.
 _HIDDEN = -1e9
-# The keys under which layers find shared values: the tokens, and the gathers for each set of
-# sequence numbers.
+# The keys under which layers find the values that they share: the tokens, and the gathers for each
+# set of sequence numbers.
 _PACKED, _GATHERS = "packed tokens", "gathers of packed tokens"
 
 
 def pack_attention(model: Any, mesh_shape: Any, layout_rules: Any) -> bool:
-    """Changes a model's attention layers to accept packed rows, if all of its layers are T5's.
+    """Changes a model's attention layers to accept packed rows, if the model has only T5's layers.
 
     Args:
       model: Mesh TensorFlow's model, which is changed.
       mesh_shape: the mesh.
-      layout_rules: its layout, which must not split lengths, channels or vocabulary.
+      layout_rules: the layout, which must not split lengths, channels or the vocabulary.
 
     Returns:
-      whether the model accepts packed rows now.
+      whether the model accepts packed rows after this call.
     """
     if type(model) is not transformer.Bitransformer or splits_rows(mesh_shape, layout_rules):
         return False
@@ -87,8 +88,8 @@ def packed_logits(
             _GATHERS: {},
         },
     }
-    # The encoder masks only tokens with id 0, as it does for rows with a single input. An empty
-    # input takes one token with id 0, so its encoding stays zero.
+    # The encoder masks only tokens with id 0, in the same way as in rows with a single input. An
+    # empty input has one token with id 0, so the encoding of this input stays zero.
     real = mtf.minimum(tokens.inputs, 1)
     encoded, _ = model.encoder.call_simple(tokens.inputs, None, sequence_id=real, **arguments)
     encoded = mtf.layers.rename_length_to_memory_length(encoded)
@@ -145,7 +146,8 @@ class _PackedEncDecAttention(transformer_layers.EncDecAttention):
         return params.compute_output(attended, output_shape=x.shape)
 
 
-# Mesh TensorFlow names variables after the layer's class, so the classes need the original names.
+# Mesh TensorFlow names variables after the layer's class, so the new classes need the names of the
+# classes that they replace.
 _PackedSelfAttention.__name__ = transformer_layers.SelfAttention.__name__
 _PackedEncDecAttention.__name__ = transformer_layers.EncDecAttention.__name__
 _KINDS = {
@@ -177,8 +179,8 @@ class _Sequences:
     """The positions of the sequences in a row.
 
     Args:
-      numbers: the number of each token's sequence, ascending from 1; 0 in the padding, [N].
-      count: S, scalar.
+      numbers: for each token, the number of its sequence, ascending from 1; 0 for padding, [N].
+      count: the number of sequences S, a scalar.
     """
 
     def __init__(self, numbers: tf.Tensor, count: tf.Tensor) -> None:
@@ -189,7 +191,8 @@ class _Sequences:
     def parts(self) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         """Yields (positions, padding) for each part. For a part of s sequences, both are [s, W].
 
-        `positions` are those of the tokens in the row; `padding` says which of them are padding.
+        `positions` are the positions of tokens in the row, and `padding` says which entries are
+        padding.
         """
         bounds = [self._count * i // _PARTS for i in range(_PARTS + 1)]
         for section in map(slice, bounds[:-1], bounds[1:]):
@@ -200,19 +203,20 @@ class _Sequences:
 
 
 class _Gathers:
-    """The indices and biases with which attention reads a row. All layers use the same ones.
+    """The indices and biases with which attention reads a row. All layers share them.
 
     Args:
       of_queries: the number of each query's sequence, [1, M].
       of_keys: the number of each key's sequence, [1, N].
-      biases: the bias for each offset between key and query, [H, 2N]; None for no biases.
-      heads: H.
+      biases: the bias for each offset between key and query, [H, 2N]; None if there are no biases.
+      heads: the number of heads, H.
 
     Attributes:
-      parts: three tensors for each part of the sequences (X is the keys' W): indices into queries
-        [M * H, D], with shape [s, H, W]; indices into keys [N * H, D], with shape [s, H, X]; and
-        biases to add to logits, with shape [s, H or 1, W or 1, X].
-      back: for each query, its indices in the joined outputs of all parts, [M, H].
+      parts: three tensors for each part of the sequences. With X for the W of the keys, they are:
+        indices into queries [M * H, D], with shape [s, H, W]; indices into keys [N * H, D], with
+        shape [s, H, X]; and biases that are added to logits, with shape [s, H or 1, W or 1, X].
+      back: for each query and head, the index of its result in the joined outputs of all parts, [M,
+        H].
     """
 
     def __init__(
@@ -232,8 +236,8 @@ class _Gathers:
             if biases is not None:
                 added += _expand_to_pairs(biases, tf.shape(rows)[1])
             self.parts.append((_by_head(rows, heads), _by_head(columns, heads), added))
-            # `firsts` has the offset of each sequence in the joined outputs of all parts, and
-            # `widths` has the distance between its heads there.
+            # In the joined outputs of all parts, `firsts` is the offset of each sequence, and
+            # `widths` is the distance between its heads.
             sequences, width = tf.unstack(tf.shape(rows))
             firsts.append(total + tf.range(sequences) * (heads * width))
             widths.append(tf.fill([sequences], width))
@@ -242,7 +246,7 @@ class _Gathers:
         index = tf.range(tf.size(sequence_of_query)) - tf.gather(queries.starts, sequence_of_query)
         index += tf.gather(tf.concat(firsts, 0), sequence_of_query)
         steps = tf.gather(tf.concat(widths, 0), sequence_of_query)
-        # Padding at the end of a row gathers arbitrary values, but nothing reads them.
+        # Padding at the end of a row gets arbitrary values, but nothing reads these values.
         back = index[:, None] + tf.range(heads) * steps[:, None]
         self.back = tf.minimum(back, total - 1)
 
@@ -253,9 +257,10 @@ def _by_head(tokens: tf.Tensor, heads: int) -> tf.Tensor:
 
 
 def _expand_to_pairs(biases: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    """Expands biases by offset, -N to N-1, [H, 2N], to biases by query and key, [H, W, W]."""
+    """Expands biases for offsets -N to N-1, [H, 2N], to biases for queries and keys, [H, W, W]."""
     heads, length = biases.shape[0], biases.shape[1] // 2
-    # Repeat the offsets 0 to W-1, -W to -1. Each row of 2W-1 then begins one offset lower.
+    # Repeat the biases of the offsets 0 to W-1 and -W to -1, and cut the result into rows of 2W-1.
+    # Each row then begins one offset lower than the previous row.
     around = tf.concat([biases[:, length : length + width], biases[:, length - width : length]], 1)
     many = tf.tile(around, [1, width])[:, : width * (2 * width - 1)]
     return tf.reshape(many, [heads, width, 2 * width - 1])[:, :, :width]
@@ -265,10 +270,10 @@ def _attend(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, gathers: _Gathers) -> tf.T
     """Returns the attended values with the shape of the queries.
 
     Args:
-      q: queries, [1, M, H, D].
-      k: keys, [1, N, H, D].
-      v: values, [1, N, H, D].
-      gathers: the indices and biases.
+      q: the queries, [1, M, H, D].
+      k: the keys, [1, N, H, D].
+      v: the values, [1, N, H, D].
+      gathers: the indices and biases with which rows are read.
     """
     size = q.shape[-1]
     flat = [tf.reshape(x, [-1, size]) for x in (q, k, v)]

@@ -7,12 +7,12 @@
     {"schema": 1, "run": {...}, "tasks": {"text_span_corruption": {"examples": 512, "tokens": 31000,
       "metrics": {"nats_per_token": 2.31, "perplexity": 10.07, "token_accuracy": 54.2}}}}
 
-Each number covers all target tokens of the split, including EOS but not padding. Accuracy is in
-percent. `t0 report` shows the file.
+Each number is computed over all target tokens of the split, including EOS but not padding. Accuracy
+is in percent. `t0 report` shows this file.
 
-Mode `perplexity_eval` is Mesh TensorFlow's. It measures `run.perplexity_eval_steps` batches with an
-estimator and logs only the negative logarithm of the perplexity. `with_printed_perplexity` makes it
-also print a line with all results:
+Mode `perplexity_eval` belongs to Mesh TensorFlow. This mode measures `run.perplexity_eval_steps`
+batches with an estimator, and logs only the negative logarithm of the perplexity. With
+`with_printed_perplexity`, it also prints a line with all results:
 
     weather_which_word_validation_32, step 20: perplexity 3.31 (1.1970 nats a token), token accuracy
     54.2 %, sequence accuracy 12.5 %, 96 tokens
@@ -37,9 +37,9 @@ from t0.scoring.results import SCHEMA, write_events, write_json
 from t0.training.graph import TrainingSpec, build_held_out
 from t0.training.losses import PARTS
 
-# The sums over all examples of a task.
+# The names of the sums over all examples of a task.
 SUMS = PARTS[:4]
-# A function that yields a task's batches, each with its number of examples.
+# A function that yields pairs of a task: a batch, and the number of its examples.
 OpenBatches = Callable[[], Iterator[tuple[Mapping[str, np.ndarray], int]]]
 # The features that a model reads. Packed features also have segments and positions.
 _FEATURES = ("inputs", "targets")
@@ -52,7 +52,7 @@ class HeldOutModel(Protocol):
         """Restores a checkpoint's weights; returns the number of variables."""
 
     def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns sums over padded examples [B, L], of which the first are those of `SUMS`."""
+        """Returns sums over padded examples [B, L]; the first sums are those that `SUMS` names."""
 
 
 def measure(
@@ -74,7 +74,8 @@ def measure(
       folder: the folder for results.
       facts: facts of the run for the results file.
       activations: the type of activations.
-      make_model: builds another engine's model; None for Mesh TensorFlow's.
+      make_model: a function that builds another engine's model; None to use Mesh TensorFlow's
+        model.
 
     Raises:
       UserError: if a checkpoint cannot be read, or a task has no target token.
@@ -150,7 +151,7 @@ class _MeshHeldOutModel:
 
 
 def _feature_names(datasets: Sequence[Any]) -> list[str]:
-    """Returns the names of the features that feed the model, which all tasks must have."""
+    """Returns the names of the features that the model reads, which all tasks must have."""
     with tf.Graph().as_default():
         specs = [dataset.dataset_fn().element_spec for dataset in datasets]
     names = [
@@ -195,7 +196,7 @@ def _measure_task(name: str, open_batches: OpenBatches, model: HeldOutModel) -> 
 def _batches(
     dataset: Any, names: Sequence[str], rows: int
 ) -> Iterator[tuple[dict[str, np.ndarray], int]]:
-    """Yields batches and the number of their examples; the last batch is padded."""
+    """Yields (batch, number of its examples). The last batch is padded."""
 
     def batches() -> tf.data.Dataset:
         records = dataset.dataset_fn().map(lambda record: {name: record[name] for name in names})
@@ -241,12 +242,12 @@ def line(name: str, results: Mapping[str, float]) -> str:
     """Returns the line to print for one evaluation.
 
     Args:
-      name: Mesh TensorFlow's name of the evaluation: the task, the split, and the configured number
-        of examples.
+      name: Mesh TensorFlow's name of the evaluation. It consists of the task, the split and the
+        configured number of examples.
       results: the estimator's results.
     """
     nats = -results["neg_log_perplexity"]
-    # With a broken model the nats can be so large that `exp` overflows.
+    # With a broken model, the nats can be so large that `exp` overflows.
     perplexity = math.exp(min(nats, 700.0))
     return (
         f"{name}, step {results['global_step']:,}: perplexity {perplexity:.4g} "

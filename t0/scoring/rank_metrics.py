@@ -1,9 +1,9 @@
 """Computes T5's `rank_classification` metrics with a few bytes of memory per example.
 
-T5's metric needs a tuple and a number for every choice, about 330 bytes. So a task of 400,000
-examples with two choices each took 270 MB. This module stores only the gold choice and the
-prediction of each example. If the metric needs the area under a curve, it also stores the example's
-two scores. All metrics other than rank classification get the same lists as in T5.
+T5's metric needs a tuple and a number for every choice, which take about 330 bytes. So a task of
+400,000 examples with two choices each took 270 MB. This module stores only the gold choice and the
+prediction of each example. If the metric has areas under curves, the module also stores the two
+scores of each example. All metrics other than rank classification get the same lists as in T5.
 
     metrics = RankMetrics(task.metric_fns)
     for example, scores in metrics.accumulate(scored):    # yields every example again
@@ -12,8 +12,9 @@ two scores. All metrics other than rank classification get the same lists as in 
 
 Excluded examples (`MultipleChoiceExample.excluded`) are skipped, and every weight is 1.
 
-T0's accuracy ranks choices by the plain sum of their log-probabilities. `accuracy_by` has the
-accuracies for sums that are divided by the choice's number of tokens (including EOS) or characters:
+T0's accuracy ranks choices by the plain sum of their tokens' log-probabilities. `accuracy_by` has
+the accuracies if this sum is divided by the number of the choice's tokens (including EOS) or
+characters:
 
     metrics.accuracy_by         # {"tokens": 53.1, "characters": 52.7}
 """
@@ -30,7 +31,7 @@ from t0.errors import UserError, say
 from t0.scoring.examples import MultipleChoiceExample
 from t0.training.metric_values import MetricValues
 
-# Divisors of a choice's log-likelihood, as alternatives to T0's plain sum.
+# The lengths by which a choice's log-likelihood may be divided, as alternatives to T0's plain sum.
 NORMALISERS = ("tokens", "characters")
 
 Metric = Callable[..., Mapping[str, float]]
@@ -39,7 +40,7 @@ _Target = tuple[tuple[int, int], bool, float, int]
 
 
 class RankMetrics:
-    """Accumulates a task's examples one by one, then computes its metrics.
+    """Accumulates a task's examples one by one, and then computes the task's metrics.
 
     Args:
       metric_fns: the task's metric functions.
@@ -73,20 +74,20 @@ class RankMetrics:
 
     @property
     def accuracy_by(self) -> dict[str, float]:
-        """For each of `NORMALISERS`, the accuracy in percent if sums are divided by it."""
+        """Name in `NORMALISERS` -> accuracy in percent if sums are divided by this length."""
         return {name: 100 * right / self.examples for name, right in self._right_by.items()}
 
     def accumulate(
         self, scored: Iterable[tuple[MultipleChoiceExample, np.ndarray]]
     ) -> Iterator[tuple[MultipleChoiceExample, np.ndarray]]:
-        """Accumulates examples with the scores [C] of their choices, and yields them again."""
+        """Accumulates pairs (example, scores [C] of its choices), and yields the same pairs."""
         for example, row in scored:
             if not example.excluded:
                 self._add(example, row)
             yield example, row
 
     def compute(self, task: str) -> dict[str, float]:
-        """Returns name -> value of all metrics, accuracy and F1 in percent.
+        """Returns name -> value, for all metrics. Accuracy and F1 are in percent.
 
         Args:
           task: the task's name, for messages.
@@ -111,7 +112,7 @@ class RankMetrics:
         Args:
           gold: the index of the correct choice.
           row: the log-likelihoods [C] of the choices.
-          lengths: each of `NORMALISERS` -> the lengths [C] of the choices.
+          lengths: name in `NORMALISERS` -> the lengths [C] of the choices.
         """
         self._gold.append(gold)
         self._predicted.append(int(np.argmax(row)))
@@ -161,7 +162,7 @@ class RankMetrics:
 
 
 def best_by(row: np.ndarray, lengths: Sequence[int]) -> int:
-    """Returns the index of the choice with the largest quotient of log-likelihood and length.
+    """Returns the index of the choice with the largest quotient log-likelihood / length.
 
     A length of 0 counts as 1.
 
@@ -172,7 +173,7 @@ def best_by(row: np.ndarray, lengths: Sequence[int]) -> int:
 
 
 def classes_of(metric: Metric) -> tuple[int | None] | None:
-    """Returns (number of classes,) for T5's rank classification, and None for other metrics.
+    """Returns (number of classes,) for T5's rank classification; None for all other metrics.
 
     The number is None if it varies between examples.
     """
@@ -186,14 +187,14 @@ def classes_of(metric: Metric) -> tuple[int | None] | None:
 
 
 def _is_rank_classification(metric: Callable[..., Any]) -> bool:
-    """Returns whether a metric is T5's rank classification, by its name, without importing T5."""
+    """Returns whether a metric has the name of T5's rank classification; does not import T5."""
     qualified_name = getattr(metric, "__module__", None), getattr(metric, "__qualname__", None)
     return qualified_name == ("t5.evaluation.metrics", "rank_classification")
 
 
 @dataclasses.dataclass(frozen=True)
 class RankClassification:
-    """T5's rank classification as plain data; `RankMetrics` computes it.
+    """T5's rank classification, described by its number of classes; `RankMetrics` computes it.
 
     Attributes:
       classes: the number of classes; None if it varies between examples.
@@ -209,7 +210,7 @@ class RankClassification:
 def _compute_binary(
     gold: np.ndarray, predicted: np.ndarray, scores: Sequence[Sequence[float]]
 ) -> dict[str, float]:
-    """Returns F1 and the areas under the ROC and the precision-recall curve.
+    """Returns F1, the area under the ROC curve, and the area under the precision-recall curve.
 
     Choice 1 is the positive class.
     """

@@ -1,4 +1,4 @@
-"""Rank evaluation on any engine: reads tasks, plans batches, scores checkpoints, writes results.
+"""Runs a rank evaluation on any engine: reads tasks, plans batches, scores, writes results.
 
     rank(
         runs, "/models/tiny/validation_eval", {"rte_score_eval": (facts, open_records)},
@@ -7,13 +7,13 @@
         settings=RankEvaluationSettings(),
     )
 
-Batches are planned over all tasks. Then each checkpoint is loaded once and scores one task after
-another. If an evaluation is interrupted, its finished tasks are preserved. When it is resumed, its
-results equal those of an uninterrupted run bit for bit.
+Batches are planned over all tasks. Then each checkpoint is loaded once, and all tasks are scored
+with it, one after another. If an evaluation is interrupted, the scores of its finished tasks are
+preserved. After it is resumed, its results equal those of an uninterrupted evaluation bit for bit.
 
-If several processes evaluate together, they run the same code, their scorers split each batch, and
-one process writes. Independent machines can score shards instead, which are subsets of the batches
-(`t0.scoring.batching.BatchShard`).
+If several processes evaluate together, they all run the same code. Their scorers split each batch,
+and one process writes the results. Alternatively, independent machines can score shards, which are
+subsets of the batches (`t0.scoring.batching.BatchShard`).
 """
 
 import collections
@@ -42,23 +42,25 @@ from t0.scoring.examples import (
 from t0.scoring.records import ReadRecords, RecordSorter
 from t0.scoring.results import WITH_EOS, CheckpointResults, Scored, ShardResults, batches_digest
 
-# The maximum number of logits [B, C, T, V] of a batch, 4 bytes each.
+# The maximum number of logits [B, C, T, V] of a batch. Each logit has 4 bytes.
 MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "gpu": 256 * 1024 * 1024}
-# The maximum number of tokens of a batch on each device. Larger batches are no faster, and they
-# leave more of the last batches empty.
+# The maximum number of tokens of a batch on each device. Larger batches are not faster, and the
+# last batches then have more empty rows.
 MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
-# The number of tasks that may wait for later groups to fill their last batches. With more tasks,
-# batches are fuller. With fewer tasks, an interruption loses less work.
+# The number of tasks whose last groups may wait for groups of later tasks, which fill their batch.
+# If more tasks may wait, batches are fuller. If fewer tasks may wait, an interruption loses less
+# work.
 _MOST_WAITING_TASKS = 16
-# The number of datasets whose running accuracy fits into the progress line.
+# The number of datasets whose running accuracies fit into the progress line.
 _SHOWN_DATASETS = 3
 
 
 class ChoiceScorer(Protocol):
-    """Computes log-likelihoods.
+    """A model that computes log-likelihoods of answer choices.
 
-    Batches call these methods. A packed batch calls `log_probabilities` instead of
-    `log_likelihoods`, so a scorer of packed rows has that method.
+    The method `score` of a batch calls these methods. For a packed batch, it calls
+    `log_probabilities` instead of `log_likelihoods`, so a scorer of packed rows must have this
+    method.
     """
 
     replicas: int
@@ -71,8 +73,8 @@ class ChoiceScorer(Protocol):
         """Returns the log-likelihood of each choice given its input, in nats.
 
         Args:
-          inputs: ids [B, L], for B inputs of L tokens. B is a multiple of `replicas`.
-          targets: ids [B, C, T], the C choices of each input, with T tokens.
+          inputs: the ids [B, L] of B inputs with L tokens. B is a multiple of `replicas`.
+          targets: the ids [B, C, T] of the C choices of each input, with T tokens.
 
         Returns:
           float32 [B, C].
@@ -85,22 +87,24 @@ RankedTask = tuple[RankTaskFacts, Callable[[RecordSorter], ReadRecords]]
 
 @dataclasses.dataclass(frozen=True)
 class RankEvaluationSettings:
-    """The settings of a rank evaluation; gin sets the fields as `score_eval.NAME`.
+    """The settings of a rank evaluation. Gin binds the field NAME as `score_eval.NAME`.
 
     Attributes:
       max_excluded_share: the maximum share of a task's examples that are excluded from the
-        accuracy, because they have no correct choice or several, or because the correct choice has
-        the same tokens as a wrong one.
+        accuracy. An example is excluded if it has no correct choice, if it has several correct
+        choices, or if its correct choice has the same tokens as a wrong choice.
       max_truncated_targets_share: the maximum share of a task's choices that exceed the length
         limit.
-      max_shapes: the maximum number of batch shapes in Mesh TensorFlow. More shapes cost more
-        lowerings, fewer shapes more padding.
+      max_shapes: the maximum number of batch shapes in Mesh TensorFlow. More shapes need more
+        lowerings; fewer shapes need more padding.
       dtype: the type of activations, "float32" or "bfloat16". Logits and their softmax are always
         float32.
-      shard_id: the number of this shard, from 0. It scores the batches whose number modulo
+      shard_id: the number of this shard, from 0. The shard scores the batches whose number modulo
         `num_shards` is `shard_id`.
-      num_shards: the number of shards that divide the batches; `t0 merge` merges their results.
-      decode_answers: whether to also decode an answer to each input, judged by exact match.
+      num_shards: the number of shards into which the batches are divided. `t0 merge` merges the
+        results of all shards.
+      decode_answers: whether to also decode an answer to each input, and judge the answer by exact
+        match.
     """
 
     max_excluded_share: float = 0.5
@@ -161,14 +165,15 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
       runs: the facts of each checkpoint's run, as in `results_<step>.json`.
       folder: the folder for results.
       ranked: task name -> the task's facts and records.
-      lengths: the limits of inputs and targets in tokens, or None.
-      make_scorer: builds the scorer; called only if something has to be scored.
-      make_plan: plans the batches of all tasks.
+      lengths: the limits of inputs and targets in tokens; None for no limits.
+      make_scorer: a function that builds the scorer. It is called only if something has to be
+        scored.
+      make_plan: a function that plans the batches of all tasks.
       settings: the settings.
       writes: whether this process writes the results.
-      wait: a barrier for all processes that evaluate together.
-      make_decoder: builds the decoder of answers after all choices are scored; None if the engine
-        has none.
+      wait: a function that waits until all processes that evaluate together have called it.
+      make_decoder: a function that builds the decoder of answers. It is called after all choices
+        are scored. None if the engine cannot decode answers.
 
     Raises:
       UserError: if a task or a checkpoint cannot be read, or results cannot be written.
@@ -199,7 +204,7 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
                 ShardResults(folder, run, [*ranked], shard=shard, batches=digest, writes=writes)
                 for run in runs
             ]
-        wait()  # until all processes know which tasks are finished
+        wait()  # wait until all processes know which tasks are finished
         for result in results:
             if result.unfinished:
                 _score_checkpoint(*ready, result, shard)
@@ -207,8 +212,8 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
                 say(f"{result.KIND}: {result.write()}")
         if decodes:
             _decode(results, ready[0] if ready else (), make_decoder, shard)
-    # The entries are removed only after all steps. If a later step is interrupted, the resumed run
-    # needs the entries of the earlier steps too.
+    # The entries of all steps are removed together at the end. If a later step is interrupted, the
+    # resumed run also needs the entries of the earlier steps.
     for result in results:
         result.remove_unfinished()
 
@@ -219,10 +224,10 @@ def _read(
     lengths: Lengths,
     settings: RankEvaluationSettings,
 ) -> list[ScoringTask]:
-    """Reads all tasks, including finished ones, because batches are planned from all of them.
+    """Reads all tasks, even finished tasks, because batches are planned over all tasks.
 
-    Otherwise a resumed evaluation would use other batches, and its log-likelihoods would differ in
-    the last digits.
+    Without the finished tasks, a resumed evaluation would use different batches, and its
+    log-likelihoods would differ in the last digits.
     """
     tasks = []
     with ProgressLine(len(ranked), unit="task", doing="reading") as progress:
@@ -250,9 +255,9 @@ def batch_limits(
 
     Args:
       batch_size: the maximum number of full-length sequences.
-      lengths: the lengths of full sequences in tokens, or None for no limits.
+      lengths: the lengths of full sequences in tokens; None for no limits.
       vocabulary_size: the number of logits per token.
-      scorer: the scorer, which knows its kind of device and its number of replicas.
+      scorer: the scorer, from which the kind of device and the number of replicas are read.
     """
     most = MAX_TOKENS[scorer.device_kind] * scorer.replicas
     configured = batch_size * sum(lengths.values()) if lengths else most
@@ -294,7 +299,7 @@ def _decode(
     make_decoder: Callable[[], answers.Decoder],
     shard: BatchShard,
 ) -> None:
-    """Decodes the answers of every checkpoint, and writes its results."""
+    """Decodes the answers of every checkpoint, and writes the checkpoint's results."""
     decoder = make_decoder() if any(result.undecoded for result in results) else None
     for result in results:
         remaining = [
@@ -320,16 +325,17 @@ def _decode(
 
 
 class _RunningAccuracy:
-    """Shows counted examples on a progress line, with the running accuracy of recent datasets."""
+    """Shows a progress line with the number of examples and the accuracy of recent datasets."""
 
     def __init__(self, progress: ProgressLine) -> None:
         self._progress = progress
         self._right: collections.Counter[str] = collections.Counter()
-        # Dataset -> the number of its counted examples. The last dataset is the one scored last.
+        # Dataset -> the number of its counted examples. The last dataset is the one that was
+        # counted last.
         self._counted: dict[str, int] = {}
 
     def count(self, task: ScoringTask, right: bool | None) -> None:
-        """Counts an example; `right` is None if it is excluded from the accuracy."""
+        """Counts an example; `right` is None if the example is excluded from the accuracy."""
         dataset = task.facts.dataset
         if right is not None:
             self._right[dataset] += right
@@ -355,14 +361,15 @@ def _task_line(task: str, entry: Mapping[str, Any]) -> str:
 
 
 class _TaskScores:
-    """The scores of a task so far, four bytes for each choice.
+    """The scores of a task so far, with four bytes for each choice.
 
     Attributes:
       task: the task.
-      first: the index in `values` of each example's first choice.
-      values: the log-likelihoods of the choices, NaN until they are scored.
-      remaining: the number of choices that are neither scored nor skipped.
-      remaining_of: for each example, the number of its choices that are neither scored nor skipped.
+      first: for each example, the index of its first choice in `values`.
+      values: the log-likelihoods of the choices; NaN if a choice is not scored yet.
+      remaining: the number of choices of the task that still have to be scored or skipped.
+      remaining_of: for each example, the number of its choices that still have to be scored or
+        skipped.
       broken: (example, choice, value) of scores that are NaN or infinite.
     """
 
@@ -380,7 +387,7 @@ class _TaskScores:
         Args:
           example: the index of the example in the task.
           choice: the index of the choice in the example.
-          value: None for a choice that another shard scores.
+          value: the log-likelihood; None if another shard scores the choice.
         """
         if value is not None:
             self.values[self.first[example] + choice] = value
@@ -391,7 +398,7 @@ class _TaskScores:
         return not self.remaining_of[example]
 
     def right(self, example: int) -> bool | None:
-        """Returns whether the best choice of an example is the correct one; None if unknown."""
+        """Returns whether the best choice of an example is its correct choice; None if unknown."""
         gold = self.task.gold[example]
         scores = self.values[self.first[example] : self.first[example + 1]]
         is_complete = gold >= 0 and not np.isnan(scores).any()
@@ -411,19 +418,19 @@ def score_tasks(
 
     Args:
       scorer: a scorer with a checkpoint's weights.
-      tasks: all tasks of the run. The batches are always filled from all of them. So a choice is
-        scored in the same batch, with the same bits, whichever tasks are in `task_names`. Batches
-        without a choice of a named task are skipped.
+      tasks: all tasks of the run. The batches are always filled from all tasks. So a choice is
+        always scored in the same batch, with the same bits, even if `task_names` has other tasks.
+        If a batch has no choice of a named task, it is skipped.
       plan: the batch shapes, planned from all tasks.
-      task_names: names of the tasks to yield.
-      tick: called with (task, right) for each example when its last choice is scored. `right` says
-        whether the best choice is the correct one. It is None if the example is excluded from the
-        accuracy, or if other shards score some of its choices.
+      task_names: the names of the tasks to yield.
+      tick: a function that is called with (task, right) for each example when its last choice is
+        scored. `right` is whether the best choice is the correct choice. It is None if the example
+        is excluded from the accuracy, or if other shards score some of its choices.
       shard: the batches to score.
 
     Yields:
-      a task, and the log-likelihoods (float32, nats) of all choices of all its examples in order.
-      Choices that other shards score have NaN.
+      (task, log-likelihoods of all choices of all its examples in order, float32, in nats). A
+      choice that another shard scores has NaN.
 
     Raises:
       UserError: if a score is NaN or infinite.
@@ -460,9 +467,9 @@ def score_tasks(
 def _score_batch(
     scorer: ChoiceScorer, batch: ScoringBatch, open_tasks: Mapping[int, _TaskScores], *, own: bool
 ) -> list[tuple[_TaskScores, int]]:
-    """Scores a batch with choices of open tasks, and returns the examples that it completes.
+    """Scores a batch with choices of open tasks; returns the examples that are complete now.
 
-    If `own` is false, the batch belongs to another shard and is not scored.
+    If `own` is false, the batch belongs to another shard, and its choices are skipped.
     """
     cells = [
         (row, column, key)
@@ -516,8 +523,9 @@ def run_facts(
       fingerprint: its fingerprint.
       settings: the settings.
       split: the split.
-      lengths: the limits in tokens, or None.
-      vocabulary: a mapping with "vocabulary" (its path), "vocabulary_sha256" and "vocabulary_size".
+      lengths: the limits in tokens; None for no limits.
+      vocabulary: the facts "vocabulary" (the vocabulary's path), "vocabulary_sha256" and
+        "vocabulary_size".
       reading: the parameters of `mesh_eval_dataset_fn` that select a task's records.
     """
     return {

@@ -1,17 +1,17 @@
 """Reads the records of rank-evaluation tasks in the order of `idx`, without TensorFlow.
 
-A task has one record for each answer choice: `idx` [2] (the numbers of the example and the choice),
-`inputs` and `targets` as token ids, `is_correct`, the texts, and `document` (`t0.sources`) if rows
-of the dataset share a text.
+A task has one record for each answer choice. The record has `idx` [2] (the numbers of the example
+and of the choice), `inputs` and `targets` as token ids, `is_correct`, and the texts. If rows of the
+dataset share a text, the record also has `document` (`t0.sources`).
 
     with RecordSorter() as sorter:
         read = cached_records("rte_score_eval", files, sorter)
         for record in read():                  # as often as needed, in the same order
             record.example, record.choice, record.text
 
-Caches written by this project are in order, so their files are simply read again each time. All
-other records, such as those of SeqIO's own shuffled caches, are sorted once. They are sorted in
-memory, up to a limit for all tasks together, and beyond that in a temporary Arrow file. So memory
+Caches that this project wrote are in order, so their files are simply read again each time. All
+other records, such as those in SeqIO's own shuffled caches, are sorted once. They are sorted in
+memory until all tasks together reach a limit, and after that in temporary Arrow files. So memory
 does not grow with the number of records.
 """
 
@@ -32,13 +32,13 @@ from t0.files import paths, publishing
 
 _INTEGERS = ("idx", "inputs", "targets", "is_correct")
 _TEXTS = ("inputs_pretokenized", "targets_pretokenized", "document")
-# The features of a record that are read.
+# The features that are read from a record.
 FEATURES = (*_INTEGERS, *_TEXTS)
-# The number of records that are decoded together, and that are written to a file together.
+# The number of records that are decoded together or written to a file together.
 _BATCH_RECORDS = 512
 # The maximum memory for the records of all tasks.
 MEMORY_BYTES = 32 * 2**20
-_RECORD_BYTES = 800  # overhead of Python objects, in addition to their content
+_RECORD_BYTES = 800  # the overhead of a record's Python objects, in addition to their content
 # The seed of the samples that `draw_sample` draws, as results files record it.
 SAMPLE_SEED = 0
 
@@ -54,9 +54,10 @@ class ChoiceRecord(NamedTuple):
       inputs: the input's token ids, [L].
       targets: the choice's token ids with EOS, [T].
       is_correct: whether it is the correct choice.
-      text: the choice's text; empty if the record has none.
-      input_text: the prompted input as text; empty if the record has none.
-      document: the key of the document (`t0.sources`); None if the record does not have it.
+      text: the choice's text; empty if the record does not contain it.
+      input_text: the prompted input as text; empty if the record does not contain it.
+      document: the key of the example's document (`t0.sources`); None if the record does not
+        contain it.
     """
 
     example: int
@@ -74,7 +75,7 @@ ReadRecords = Callable[[], Iterator[ChoiceRecord]]
 
 
 def record_of(features: Mapping[str, Any]) -> ChoiceRecord:
-    """Builds a record from the features `FEATURES`; texts may be missing."""
+    """Builds a record from the features that `FEATURES` names; the texts may be missing."""
     example, choice = (int(number) for number in features["idx"])
     document = features.get("document")
     return ChoiceRecord(
@@ -92,18 +93,18 @@ def record_of(features: Mapping[str, Any]) -> ChoiceRecord:
 def draw_sample(items: Iterable[tuple[int, _T]], examples: int | None) -> Iterator[tuple[int, _T]]:
     """Draws a random sample of examples, and yields their items in the order of the numbers.
 
-    The sample depends only on the numbers and on `SAMPLE_SEED`. So all prompts of a dataset get the
-    same rows, and a larger sample contains the smaller ones.
+    The sample depends only on the examples' numbers and on `SAMPLE_SEED`. So all prompts of a
+    dataset get the same rows, and a larger sample contains every smaller sample.
 
     Args:
-      items: (number of the example, item) in any order; an example may have several items.
-      examples: the number of examples to draw; None to yield all items as they come.
+      items: pairs (number of the example, item) in any order. An example may have several items.
+      examples: the number of examples to draw; None to yield all items in the given order.
     """
     if examples is None:
         yield from items
         return
     sample: dict[int, list[_T]] = {}
-    draws: list[tuple[int, int]] = []  # (negative hash, number); the largest hash comes first
+    draws: list[tuple[int, int]] = []  # (negative hash, number), largest hash first
     for number, item in items:
         if number not in sample:
             digest = hashlib.blake2b(f"{SAMPLE_SEED} {number}".encode(), digest_size=8).digest()
@@ -124,12 +125,12 @@ def sample_records(records: Iterable[ChoiceRecord], examples: int | None) -> Ite
 
 
 def sample_facts(examples: int | None) -> dict[str, int]:
-    """Returns the facts about a sample of this many examples for a results file; {} for None."""
+    """Returns the facts about a sample for a results file; {} if `examples` is None."""
     return {} if examples is None else {"examples": examples, "sample_seed": SAMPLE_SEED}
 
 
 def text_of(value: Any) -> str:
-    """Returns a record's text as a string; TensorFlow's texts are bytes."""
+    """Returns a record's text as a string, also if it is bytes, as in TensorFlow."""
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -149,13 +150,13 @@ def cached_records(
     Args:
       task: the task's name, for messages.
       files: the TFRecord files of the split.
-      sorter: sorts the records of a shuffled cache. It also stores the records of a cache in a
-        bucket, so that they are downloaded only once.
-      examples: the number of examples to draw from all, as `draw_sample` does; None for all.
+      sorter: the sorter for the records of a shuffled cache. It also stores the records of a cache
+        in a bucket, so that they are downloaded only once.
+      examples: the number of examples to draw with `draw_sample`; None to read all examples.
 
     Raises:
       UserError: if a file cannot be read or is damaged, or if its records have no answer choices.
-        The returned function may raise it too.
+        The returned function may also raise this error.
     """
 
     def read() -> Iterator[ChoiceRecord]:
@@ -167,7 +168,7 @@ def cached_records(
 
 
 def _are_ordered(files: Sequence[str]) -> bool:
-    """Returns whether `idx` ascends from record to record through all files."""
+    """Returns whether `idx` ascends from each record to the next, through all files."""
     last = -1
     for file in files:
         for records in record_batches(file, _BATCH_RECORDS):
@@ -210,11 +211,11 @@ def prompted_records(
     Args:
       source: the task's `PromptedSource`.
       split: the split.
-      features: `inputs` and `targets` -> the feature with its vocabulary and `add_eos`.
+      features: name ("inputs" or "targets") -> feature with its vocabulary and `add_eos`.
       examples: see `rendered_rows`.
     """
 
-    @functools.lru_cache(4096)  # choices and inputs of a row repeat
+    @functools.lru_cache(4096)  # the choices and inputs of a row repeat
     def encode(name: str, text: str) -> list[int]:
         vocabulary = features[name].vocabulary
         return [*vocabulary.encode(text), *([vocabulary.eos_id] if features[name].add_eos else [])]
@@ -241,9 +242,9 @@ def rendered_rows(
     Args:
       source: the task's `PromptedSource`.
       split: the split.
-      examples: the number of rows to draw, as `draw_sample` does; None for all. In a sample, an
-        example's number is its row's index, so all prompts get the same rows even if some prompt
-        drops a row.
+      examples: the number of rows to draw with `draw_sample`; None for all rows. In a sample, the
+        number of an example is the index of its row. So all prompts get the same rows, even if some
+        prompt drops a row.
     """
     if examples is None:
         return enumerate(source.records(split))
@@ -252,9 +253,9 @@ def rendered_rows(
 
 
 class RecordSorter:
-    """Sorts the records of a run's tasks. Its files are removed when the `with` block ends.
+    """Sorts the records of a run's tasks. It is a context manager, which removes its files.
 
-    If a process is killed, the next process that uses a sorter removes the files.
+    If the process is killed, the next process that uses a sorter removes the files.
     """
 
     def __enter__(self) -> "RecordSorter":

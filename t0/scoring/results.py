@@ -6,26 +6,29 @@
      "choices": [{"text": "True", "log_likelihood": -1.25, "tokens": 2, "characters": 4}, ...],
      "gold": 1, "prediction": 0}
 
-- `log_likelihood`: nats, summed over the choice's tokens and its EOS. `tokens` includes EOS.
-- `prediction`: the choice with the largest sum.
-- `gold`: the correct choice; -1 if the example is excluded from the accuracy.
-- `document`, if rows share one: the `idx` of the first row with the same document
-  (`t0.sources.documents`).
-- `id`, if the rows have a column of this name and all of them are evaluated: the row's id.
+- `log_likelihood`: the log-likelihood in nats, summed over the choice's tokens and its EOS.
+  `tokens` also counts EOS.
+- `prediction`: the index of the choice with the highest log-likelihood.
+- `gold`: the index of the correct choice; -1 if the example is excluded from the accuracy.
+- `document`: the `idx` of the first row with the same document (`t0.sources.documents`). The field
+  exists only if rows share documents.
+- `id`: the row's id. The field exists only if the rows have a column `id` and all rows are
+  evaluated.
 
-`results_<step>.json` holds the run's facts and each task's metrics. `documents` is the number of a
-task's documents, null if no two rows share a document, or "unknown". If answers were decoded, each
-task has `decoded`, and `answers/<task>_<step>.jsonl` is next to `scores/` (`t0.scoring.answers`).
-Files get these names only when they are complete.
+`results_<step>.json` has the run's facts and an entry for each task with its metrics. The field
+`documents` of an entry is the number of the task's documents, null if no two rows share a document,
+or "unknown". If answers were decoded, each entry has the field `decoded`, and the folder `answers/`
+with `<task>_<step>.jsonl` is next to `scores/` (`t0.scoring.answers`). Files get these names only
+when they are complete.
 
-During an evaluation, `unfinished_<step>/<task>.json` holds the entry of each finished task, and the
-facts that its scores depend on. A resumed evaluation reuses the entries whose facts have not
+During an evaluation, `unfinished_<step>/<task>.json` has the entry of a finished task, and the
+facts that the task's scores depend on. A resumed evaluation reuses the entries whose facts have not
 changed. The entries are removed when the results of all steps are written.
 
-With several shards, each one scores some of the batches on its own machine. All shards plan the
-same batches over all examples of all tasks. So a choice is scored in the same batch as in a single
-evaluation, with the same bits, and `t0.scoring.merging` produces the same files. A shard's folder
-is `shard-00002-of-00008` below the folder for results:
+If there are several shards, each shard scores some of the batches on its own machine. All shards
+plan the same batches over all examples of all tasks. So a choice is scored in the same batch as in
+an evaluation without shards, with the same bits, and `t0.scoring.merging` writes the same files. A
+shard has a folder such as `shard-00002-of-00008` in the folder for results:
 
     scores/<task>_<step>.jsonl    a line for each example with a choice that the shard scored;
                                   log-likelihoods of other choices, and the prediction, are null
@@ -61,13 +64,15 @@ from t0.training.recorder import EventFile
 
 SCHEMA = SHARD_SCHEMA = 1
 SHARD_KIND = "shard of a rank evaluation"
-# The normalization of log-likelihoods, in the facts of a run.
+# The description of the normalization of log-likelihoods, in the facts of a run.
 WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
 WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
-# The file that maps steps to checkpoints, in a folder of texts that another engine has decoded.
+# If another engine has decoded the texts in a folder, the folder also has this file, which maps
+# steps to checkpoints.
 DECODED = "checkpoints.json"
 
-# The facts of a run that a task's scores depend on. If one differs, the task is scored again.
+# The facts of a run that a task's scores depend on. If one of these facts differs, the task is
+# scored again.
 MADE_FROM = (
     "checkpoint_fingerprint",
     "split",
@@ -88,18 +93,19 @@ MADE_FROM = (
 # Group in the table of T0's datasets -> group in results files.
 _TRAINING_GROUPS = {"BASE": "training", "GPT_EVAL": "T0+ training", "SGLUE": "T0++ training"}
 
-# An example, and the log-likelihoods [C] of its choices.
+# (example, log-likelihoods [C] of its choices)
 Scored = tuple[MultipleChoiceExample, np.ndarray]
 
 
 class CheckpointResults:
-    """Collects the results of one checkpoint task by task, then writes the results file.
+    """Collects the results of one checkpoint task by task, and then writes the results file.
 
     Args:
       folder: the folder for results.
       run: the run's facts, as in `results_<step>.json`.
       tasks: the names of all tasks, in the order of the results file.
-      writes: whether this process writes; if several evaluate together, only one does.
+      writes: whether this process writes files. If several processes evaluate together, only one
+        process writes.
     """
 
     KIND = "results"
@@ -126,7 +132,7 @@ class CheckpointResults:
 
     @property
     def unfinished(self) -> set[str]:
-        """The tasks whose scores are still missing."""
+        """The names of the tasks that are not scored yet."""
         return {task for task, entry in self._entries.items() if entry is None}
 
     def add(self, task: ScoringTask, scored: Iterable[Scored]) -> Mapping[str, Any]:
@@ -143,7 +149,7 @@ class CheckpointResults:
         return entry
 
     def _scored(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
-        """Writes the scores of a task and returns its entry."""
+        """Writes the scores of a task, and returns the task's entry."""
         metrics = RankMetrics(task.facts.metric_fns)
         lines = (score_line(*pair) for pair in metrics.accumulate(scored))
         self._write_lines(task.name, lines)
@@ -151,18 +157,18 @@ class CheckpointResults:
 
     @property
     def undecoded(self) -> set[str]:
-        """The scored tasks without decoded answers."""
+        """The names of the scored tasks whose answers are not decoded yet."""
         return {task for task, entry in self._entries.items() if entry and "decoded" not in entry}
 
     def add_answers(
         self, task: str, lines: Iterable[Mapping[str, Any]], counts: AnswerCounts
     ) -> Mapping[str, Any]:
-        """Writes the answers of a scored task, and returns its entry.
+        """Writes the answers of a scored task, and returns the task's entry in the results.
 
         Args:
           task: the task's name.
           lines: the lines from `answers.answer_lines`.
-          counts: counts the lines while they are written.
+          counts: the counts to which the lines are added while they are written.
         """
         step, counted_lines = self.run["step"], counts.count_lines(lines)
         if self._writes:
@@ -195,13 +201,13 @@ class CheckpointResults:
         return write_results(self._folder, step, self.run, self._entries)
 
     def remove_unfinished(self) -> None:
-        """Removes the entries with which an interrupted evaluation can be resumed."""
+        """Removes the entries that are needed only to resume an interrupted evaluation."""
         if self._writes:
             remove_entries(self._folder, self.run["step"])
 
 
 def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, Any]:
-    """Returns the line of one example for the scores file.
+    """Returns the line for one example in the scores file.
 
     Args:
       example: the example.
@@ -260,7 +266,7 @@ def write_events(
       step: the checkpoint's step.
       tasks: task -> its entry in the results file. The tags of its metrics are
         `eval/<task>/<metric>`.
-      kind: the kind of the evaluation, a part of the file's name.
+      kind: the kind of the evaluation, which is part of the file's name.
     """
     values = {
         f"eval/{task}/{name}": value
@@ -274,7 +280,7 @@ def write_events(
 def save_finished_entry(
     folder: str, step: int, task: str, *, entry: Mapping[str, Any], made_from: Mapping[str, Any]
 ) -> None:
-    """Writes the entry of a finished task, so that an interrupted evaluation can resume from it.
+    """Writes the entry of a finished task, so that a resumed evaluation can reuse it.
 
     Args:
       folder: the folder for results.
@@ -298,8 +304,8 @@ def load_finished_entry(
 ) -> dict[str, Any] | None:
     """Returns the entry of a task that an interrupted evaluation finished.
 
-    Returns None if there is no such entry, if the facts `made_from` differ, if one of the `needed`
-    fields is missing, or if the size of the scores file has changed.
+    Returns None if there is no such entry, if it was made from other facts than `made_from`, if one
+    of the `needed` fields is missing, or if the size of the scores file has changed.
     """
     content = read_json(_unfinished_path(folder, step, task))
     same = content.get("made_from") == json.loads(json.dumps(dict(made_from)))
@@ -310,7 +316,7 @@ def load_finished_entry(
 
 
 def remove_entries(folder: str, step: int) -> None:
-    """Removes the entries that `save_finished_entry` wrote, once the evaluation is finished."""
+    """Removes the entries that `save_finished_entry` wrote for a step."""
     paths.remove(_join(folder, f"unfinished_{step}"))
 
 
@@ -326,7 +332,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def write_json(path: str, content: Any) -> None:
-    """Writes a JSON file, which is never incomplete (see `write_whole`)."""
+    """Writes a JSON file with `write_whole`, so that it is never incomplete."""
     write_whole(path, [json.dumps(content, indent=1, ensure_ascii=False) + "\n"])
 
 
@@ -335,7 +341,7 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
 
     Args:
       path: the file.
-      lines: the file's text, in pieces that may but need not be lines.
+      lines: the file's text in pieces. A piece does not have to be a line.
 
     Raises:
       UserError: if the file cannot be written.
@@ -374,8 +380,8 @@ def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dic
 
     Args:
       facts: the result of `task_facts`.
-      metrics: the task's metrics, after all of its scores were counted.
-      task: its name, for messages.
+      metrics: the task's metrics, in which all scores of the task have been counted.
+      task: the task's name, for messages.
     """
     return {
         **{name: facts[name] for name in _NAMES},
@@ -390,7 +396,7 @@ def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dic
 
 
 def group_in_t0(dataset: str) -> str:
-    """Returns how T0 used a dataset: held out or in training; "" if T0 does not use it.
+    """Returns how T0 uses a dataset: as held-out or as training data; "" if T0 does not use it.
 
     >>> group_in_t0("super_glue/rte"), group_in_t0("sciq"), group_in_t0("mine")
     ('held-out', 'training', '')
@@ -429,7 +435,7 @@ def _join(*parts: str) -> str:
 
 
 def batches_digest(tasks: Sequence[ScoringTask], plan: BatchPlan) -> str:
-    """Returns a hash of all tasks and their planned batches, which is equal in all shards of a run.
+    """Returns a hash of all tasks and their planned batches. It is equal in all shards of a run.
 
     Raises:
       UserError: if a task has a metric that is not T5's rank classification.
@@ -517,7 +523,7 @@ class ShardResults(CheckpointResults):
 
 
 def _partial(line: dict[str, Any]) -> dict[str, Any]:
-    """Sets the missing scores in an example's line to None, and also its prediction."""
+    """Sets the prediction and all missing scores in an example's line to None."""
     for choice in line["choices"]:
         if np.isnan(choice["log_likelihood"]):
             choice["log_likelihood"] = None

@@ -3,18 +3,17 @@
 Legend: B inputs of a batch, C choices of an input, L input tokens, T target tokens, V vocabulary; R
 packed rows, N input tokens of a row, M target tokens of a row.
 
-A T5 takes packed rows if the mesh does not split rows or the vocabulary. Inputs [R, N] and all
-of their choices [R, M] then follow each other almost without padding (`t0.scoring.packed_model`).
-Other models take padded inputs [B, L] and targets [B, C, T]. Their decoder has a `choices`
-dimension that the encoder's output does not have, so all choices of an input attend to one
-encoding.
+If the mesh does not split rows or the vocabulary, a T5 reads packed rows. They contain inputs [R,
+N] and all of their choices [R, M] almost without padding (`t0.scoring.packed_model`). All other
+models read padded inputs [B, L] and targets [B, C, T]. Their decoder has a `choices` dimension that
+the encoder's output does not have, so all choices of an input attend to one encoding.
 
 Mesh TensorFlow's shapes are static, so each shape has its own lowering, which is built on first
 use. All lowerings share one set of variables, which is restored once. `t0.scoring.batching` limits
 the number of shapes.
 
-Logits and their softmax are always float32. Unless the mesh splits the vocabulary, embeddings are
-looked up by a gather.
+Logits and their softmax are always float32. If the mesh does not split the vocabulary, embeddings
+are looked up with a gather operation.
 
     scorer = MeshScorer(model, variable_dtype, Placement(mesh_shape, layout_rules, devices=[""]))
     scorer.restore("/models/tiny/model.ckpt-1000")
@@ -39,7 +38,7 @@ from t0.scoring.packed_model import pack_attention, packed_logits
 
 # The padded shape (B, C, L, T) of a batch.
 _Padded = tuple[int, int, int, int]
-# Logits of this many target tokens are computed together: [tokens, V] in float32.
+# The number of target tokens whose logits [tokens, V] are computed together in float32.
 _BLOCK = 512
 # The inputs of a packed shape's program.
 _PACKED_INPUTS = tuple(field.name for field in dataclasses.fields(PackedTokens))
@@ -49,7 +48,7 @@ _PACKED_INPUTS = tuple(field.name for field in dataclasses.fields(PackedTokens))
 class _LoweredShape:
     """The lowered program of a batch shape.
 
-    It has placeholders for the inputs, and a tensor of log-likelihoods, [B, C] or [R, M].
+    The program has placeholders for the inputs, and a tensor of log-likelihoods, [B, C] or [R, M].
     """
 
     fed: Mapping[str, tf.Tensor]
@@ -85,7 +84,7 @@ class MeshScorer:
     def replicas(self) -> int:
         """The number of parts into which the mesh splits a batch.
 
-        A packed batch has this number of rows. In a padded batch, B is a multiple of it.
+        A packed batch has this number of rows. In a padded batch, B is a multiple of this number.
         """
         return replicas(self._placement.mesh_shape, self._placement.layout_rules)
 
@@ -101,8 +100,9 @@ class MeshScorer:
           the number of restored variables.
 
         Raises:
-          UserError: if the checkpoint cannot be read, if a variable of the model is missing in it
-            or has another shape or type, or if it has weights that the model does not have.
+          UserError: if the checkpoint cannot be read, if a variable of the model is missing in the
+            checkpoint or has a different shape or type there, or if the checkpoint has weights that
+            the model does not have.
         """
         first = PackedShape(self.replicas, 1, 1) if self.packs else (self.replicas, 1, 1, 1)
         self._lower(first)
@@ -116,10 +116,11 @@ class MeshScorer:
         """Returns log p(choice | input) in nats, summed over the choice's tokens and its EOS.
 
         Args:
-          inputs: int [B, L], 0 is padding; B is a multiple of `replicas` unless the scorer packs.
-          targets: int [B, C, T] with EOS, 0 is padding; the score of a choice of zeros is 0.
-          shape: the shape of the rows, for a scorer that packs; None for the smallest rows that
-            hold the tokens.
+          inputs: int [B, L], 0 is padding. If the scorer does not pack, B is a multiple of
+            `replicas`.
+          targets: int [B, C, T] with EOS, 0 is padding. If a choice has only zeros, its score is 0.
+          shape: the shape of the rows if the scorer packs; None for the smallest rows into which
+            the tokens fit.
 
         Returns:
           the log-likelihoods, float32 [B, C].
@@ -137,7 +138,7 @@ class MeshScorer:
         return pack_groups(groups, shape).score(self)
 
     def log_probabilities(self, tokens: PackedTokens, shape: PackedShape) -> np.ndarray:
-        """Returns log p of each target token in packed rows, float32 [R, M].
+        """Returns the log-probability of each target token in packed rows, float32 [R, M].
 
         The values of padding are arbitrary.
         """
@@ -212,7 +213,8 @@ class MeshScorer:
         self, mesh: mtf.Mesh, fed: Mapping[str, tf.Tensor], scores: mtf.Tensor
     ) -> _LoweredShape:
         lowering = mtf.Lowering(mesh.graph, {mesh: self._mesh_impl}, autostack=False)
-        # The slices belong to the first lowering. If they are the masters, this does nothing.
+        # All lowerings share the slices of the first lowering. If the slices are the masters,
+        # nothing is copied.
         if not self._lowered:
             self._slice_copies = lowering.copy_masters_to_slices()
         return _LoweredShape(fed, lowering.export_to_tf_tensor(scores))
@@ -225,7 +227,7 @@ def _unpadded(ids: np.ndarray) -> np.ndarray:
 def _placeholders(
     dims: Mapping[str, Sequence[mtf.Dimension]],
 ) -> tuple[mtf.Mesh, dict[str, tf.Tensor], dict[str, mtf.Tensor]]:
-    """Returns a new mesh, placeholders for ids of these dimensions, and the ids on the mesh."""
+    """Returns (new mesh, placeholders for ids of these dimensions, the ids on the mesh)."""
     mesh = mtf.Mesh(mtf.Graph(), "scoring")
     fed = {name: tf.placeholder(tf.int32, [d.size for d in of]) for name, of in dims.items()}
     imported = {
@@ -236,7 +238,7 @@ def _placeholders(
 
 
 def _in_float32(logits: mtf.Tensor) -> mtf.Tensor:
-    """Computes logits in float32, instead of converting logits of another type to float32."""
+    """Returns logits that are computed in float32, instead of logits converted to float32."""
     product = logits.operation
     if logits.dtype == tf.float32 or not isinstance(product, mtf.EinsumOperation):
         return mtf.cast(logits, tf.float32)
@@ -252,16 +254,16 @@ def _log_probabilities_by_one_hot(
 def _log_probabilities_in_blocks(
     hidden: tf.Tensor, weights: tf.Tensor, targets: tf.Tensor, *, by_row: bool
 ) -> tf.Tensor:
-    """Returns log p of targets [R, M], given hidden states [R, M, D] and the softmax's weights.
+    """Returns the log-probabilities of targets [R, M], given hidden states [R, M, D] and weights.
 
-    The weights are [D, V], or [V, D] if `by_row`.
+    The weights of the softmax are [D, V], or [V, D] if `by_row` is set.
     """
     size = hidden.shape[-1]
     rows, ids = tf.reshape(hidden, [-1, size]), tf.reshape(targets, [-1])
     blocks = []
     for start in range(0, int(ids.shape[0]), _BLOCK):
         block = slice(start, start + _BLOCK)
-        with tf.control_dependencies(blocks[-1:]):  # memory holds the logits of only one block
+        with tf.control_dependencies(blocks[-1:]):  # only the logits of one block are in memory
             logits = tf.matmul(rows[block], weights, transpose_b=by_row)
         # This sequence of operations is faster than TensorFlow's cross entropy.
         above = logits - tf.reduce_max(logits, -1, keepdims=True)

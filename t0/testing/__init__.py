@@ -1,4 +1,4 @@
-"""Helps to test prompts, tasks and runs, with a tiny vocabulary, a tiny dataset and a tiny model.
+"""Helps to test prompts, tasks and runs: makes a tiny vocabulary, dataset and model.
 
     model = train_vocabulary(folder / "tiny.model", ["rain in Oslo.", "snow in Lima."] * 50)
     prompts = {"which": ("{{text}} ||| {{answer_choices[label]}}", "rain ||| snow")}
@@ -6,9 +6,9 @@
     with registries_restored(), gin_restored():     # restores the global state at the end
         ...
 
-All of these are plain functions, which work with any test framework. SentencePiece trains the
-vocabularies, which have T5's special pieces. The datasets are folders to which `T0_DATA_DIR` can
-point. No function uses the network, and only functions that need TensorFlow import it.
+All of these are plain functions, which work with any test framework. The vocabularies are
+SentencePiece models with T5's special pieces. `T0_DATA_DIR` can point to a folder with the
+datasets. No function uses the network. TensorFlow is imported only by the functions that need it.
 """
 
 from t0.testing.datasets import write_dataset, write_rows, write_templates

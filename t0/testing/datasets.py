@@ -20,7 +20,7 @@ def write_dataset(
     """Writes `templates.yaml` and a JSON Lines file for each split; returns the folder.
 
     Args:
-      folder: the folder to write. Its name is the name of the dataset.
+      folder: the folder to write. The name of the folder becomes the name of the dataset.
       prompts: name of a prompt -> its template, and its answer choices (None if it has none).
       splits: name of a split -> its rows.
     """

@@ -1,4 +1,4 @@
-"""Restores the global state of a process after a test, and has the settings of a tiny model.
+"""Restores the global state of a process after a test, and defines the settings of a tiny model.
 
 with registries_restored(), gin_restored():
     import my_tasks
@@ -7,13 +7,13 @@ with registries_restored(), gin_restored():
 import contextlib
 from collections.abc import Iterator
 
-# Gin bindings of a T5 1.1 that trains in milliseconds. Pass each as --gin_param, together with a
-# --gin_file of models/, whose sizes they replace.
+# Gin bindings of a T5 1.1 that trains in milliseconds. Pass each binding as --gin_param, together
+# with a --gin_file from models/. The bindings replace the sizes in that file.
 TINY_MODEL = ("d_model = 16", "d_ff = 32", "d_kv = 8", "num_heads = 2", "num_layers = 1")
 
 
 class Killed(BaseException):
-    """Simulates SIGKILL in a test: it is no `Exception`, so no `except Exception` catches it."""
+    """Simulates SIGKILL in a test. `except Exception` does not catch this class."""
 
 
 @contextlib.contextmanager

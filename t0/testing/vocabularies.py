@@ -13,15 +13,16 @@ _OPTIONS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "hard_vocab_lim
 
 
 def train_vocabulary(path: Path, text: Iterable[str], *, size: int = 60, **options: Any) -> Path:
-    """Trains a SentencePiece model with the first pieces of T5's: padding, end of text, unknown.
+    """Trains a SentencePiece model that begins with T5's pieces: padding, end of text, unknown.
 
-    As in T5's model, there is no piece for the start of a text.
+    As in T5's model, no piece stands for the start of a text.
 
     Args:
       path: the file to write.
       text: the sentences to train on. The same sentences always give the same model.
-      size: the largest number of pieces. There are fewer if the text does not have as many.
-      options: further options of `SentencePieceTrainer.train`.
+      size: the largest number of pieces. The model has fewer pieces if the text is too short for
+        this number.
+      options: more options for `SentencePieceTrainer.train`.
 
     Returns:
       `path`.
@@ -48,7 +49,8 @@ def with_sentinels(source: Path, path: Path, *, count: int = 100, before: str = 
       source: the file of the model to copy.
       path: the file to write.
       count: the number of sentinels.
-      before: the prefix of a sentinel's text. T5's model has SentencePiece's mark of a space.
+      before: the prefix of each sentinel's text. In T5's model, the prefix is SentencePiece's mark
+        for a space.
 
     Returns:
       `path`.

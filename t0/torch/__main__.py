@@ -4,10 +4,10 @@
     torchrun --nproc_per_node=8 -m t0.torch --model_dir=/models/tiny --gin_file=... [flags]
     python -m t0.torch spec.json --device=cpu
 
-`t5_mesh_transformer ... --save_spec=spec.json` writes a specification. The flags of
-`t5_mesh_transformer` can be given instead of the file. The first process then starts a separate
+`t5_mesh_transformer ... --save_spec=spec.json` writes a specification. Instead of this file, the
+flags of `t5_mesh_transformer` can be given. Then the first process of the run starts a helper
 process, which imports TensorFlow and makes a specification from the flags. The first process sends
-this specification to the others, so none of the processes of the run imports TensorFlow.
+this specification to the other processes of the run, so none of them imports TensorFlow.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> None:
 
     with world.join_processes(arguments.device, arguments.timeout_minutes) as joined:
         if arguments.export_hf and not _is_file(words):
-            words = [*words, f"--export_hf={arguments.export_hf}"]  # to check it with the flags
+            words = [*words, f"--export_hf={arguments.export_hf}"]  # to check this flag too
         text = _read_specification(words, joined)
         joined.check_equal("the specification", text)
         spec = from_json(text, RunSpec)
@@ -139,7 +139,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _check_evaluates(arguments: argparse.Namespace, mode: str) -> None:
-    """Raises a UserError if a training flag is set in a mode that evaluates or predicts."""
+    """Raises a UserError if a flag for training is set in a mode that does not train."""
     parser = make_parser()
     for name in ("recompute", "keep_gathered", "compile", "export_mtf", "export_hf"):
         if getattr(arguments, name) != parser.get_default(name):
@@ -147,7 +147,7 @@ def _check_evaluates(arguments: argparse.Namespace, mode: str) -> None:
 
 
 def _read_specification(words: Sequence[str], world: "World") -> str:
-    """Returns the text of the specification file, or the text that process 0 makes from flags."""
+    """Returns the text of the specification, from its file or made by process 0 from flags."""
     if _is_file(words):
         with reading(words[0]):
             return Path(words[0]).read_text(encoding="utf-8")
@@ -155,7 +155,7 @@ def _read_specification(words: Sequence[str], world: "World") -> str:
 
 
 def _describe_caches(spec: RunSpec) -> str:
-    """Describes the contents of the run's caches on this process's machine."""
+    """Describes the contents of the caches that the run reads on this machine."""
     sets = [spec.data, spec.validation]
     tasks = [task for data in sets if data for task in data.tasks]
     tasks += [job.task for job in spec.infer.jobs if job.task] if spec.infer else []
@@ -174,7 +174,7 @@ def _make_specification(words: Sequence[str]) -> str:
         command.append(f"--save_spec={path}")
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
         if done.returncode or not path.exists():
-            raise SystemExit(done.returncode or 2)  # the separate process has printed the reason
+            raise SystemExit(done.returncode or 2)  # that process has printed the reason
         return path.read_text(encoding="utf-8")
 
 

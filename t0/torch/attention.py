@@ -1,13 +1,13 @@
-"""Computes attention, and chooses PyTorch's kernel for a bias that has a gradient.
+"""Computes attention, and chooses a PyTorch kernel that supports a bias with a gradient.
 
     kernel, lines = choose_kernel(torch.device("cuda"), torch.bfloat16)     # "efficient", []
     mixed = attend(queries, keys, values, bias, kernel)
 
 The kernel "efficient" (memory-efficient attention) does not store the attention probabilities for
-the backward pass; the kernel "plain" does. On CUDA, a run first tries both on small tensors,
-forward and backward, in this order, and uses the first one that is correct. Flash attention and
-cuDNN's attention accept no bias with a gradient. FlexAttention does not need a bias for every
-sequence, but on an H100 with PyTorch 2.11 it made the model slower, and its gradients of
+the backward pass; the kernel "plain" does. On CUDA, a run first tries both kernels in this order on
+small tensors, forward and backward, and uses the first kernel that gives correct results. Flash
+attention and cuDNN's attention accept no bias with a gradient. FlexAttention does not need a bias
+for every sequence, but on an H100 with PyTorch 2.11 it made the model slower, and its gradients of
 cross-attention were wrong.
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-HIDDEN = -1e9  # added to the logits of masked keys, as in Mesh TensorFlow
+HIDDEN = -1e9  # this is added to the logits of masked keys, as in Mesh TensorFlow
 _BACKENDS = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "plain": SDPBackend.MATH}
 KERNELS = tuple(_BACKENDS)
 _COST = "each layer keeps its attention probabilities, which takes about 1.4 times the memory"
@@ -34,12 +34,12 @@ def attend(
     """Returns the attended values, [B, H, L, d_kv].
 
     Args:
-      queries: [B, H, L, d_kv], for B sequences, H heads and L tokens.
-      keys: [B, H, M, d_kv], for M tokens.
-      values: [B, H, M, d_kv].
-      bias: the bias of the logits, [B or 1, H or 1, L, M].
-      kernel: the kernel to use if the bias has a gradient, one of `KERNELS`; "auto" to let PyTorch
-        choose.
+      queries: the queries [B, H, L, d_kv] of B sequences, H heads and L tokens.
+      keys: the keys [B, H, M, d_kv] of M tokens.
+      values: the values [B, H, M, d_kv] of these M tokens.
+      bias: the bias that is added to the logits, [B or 1, H or 1, L, M].
+      kernel: the kernel to use if the bias has a gradient: one of `KERNELS`, or "auto" if PyTorch
+        chooses.
     """
     options = {"attn_mask": bias, "scale": 1.0}
     if kernel == "auto" or not bias.requires_grad:
@@ -51,7 +51,7 @@ def attend(
 def choose_kernel(
     device: torch.device, dtype: torch.dtype, candidates: tuple[str, ...] = KERNELS
 ) -> tuple[str, list[str]]:
-    """Returns the first kernel that works on a device, and a line about each that does not.
+    """Returns the first kernel that works on a device, and a line about each that fails.
 
     Args:
       device: the device that computes.
@@ -59,7 +59,8 @@ def choose_kernel(
       candidates: the kernels to try, in this order.
 
     Returns:
-      the kernel, which is "auto" on a CPU or if no candidate works; and the lines.
+      (kernel, lines). The kernel is "auto" on a CPU, or if no candidate works. A line names a
+      candidate that was tried and failed, and the reason.
     """
     lines: list[str] = []
     for kernel in candidates if device.type == "cuda" else ():
@@ -71,8 +72,8 @@ def choose_kernel(
 
 
 def supported_backends(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, str]]:
-    """Yields each kernel's name, and "runs" or why it accepts no bias with a gradient."""
-    _reference()  # computed here, because within the loop a kernel is selected
+    """Yields (name of a PyTorch kernel, "runs" or its error with a bias that has a gradient)."""
+    _reference()  # computed here, because the loop selects other kernels
     backends = {
         "flash": SDPBackend.FLASH_ATTENTION,
         "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -84,7 +85,7 @@ def supported_backends(device: torch.device, dtype: torch.dtype) -> Iterator[tup
 
 
 def _find_fault(kernel: str, device: torch.device, dtype: torch.dtype) -> str:
-    """Tries a kernel on small tensors, forward and backward; returns its error, "" if correct."""
+    """Tries a kernel on small tensors, forward and backward; returns its error, or ""."""
     try:
         results = _run_trial(kernel, device, dtype)
     except RuntimeError as error:  # from PyTorch, CUDA or the allocator
@@ -99,14 +100,14 @@ def _find_fault(kernel: str, device: torch.device, dtype: torch.dtype) -> str:
 
 @functools.cache
 def _reference() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns the exact results of `_run_trial`."""
+    """Returns the results of `_run_trial` in float32 on the CPU, as a reference."""
     return _run_trial("auto", torch.device("cpu"), torch.float32)
 
 
 def _run_trial(
     kernel: str, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns a small attention result, and the gradients of its queries and of its bias."""
+    """Returns the result of a small attention, and the gradients of its queries and its bias."""
     draw = torch.Generator().manual_seed(0)
     queries, keys, values = (
         torch.randn(2, 2, 128, 64, generator=draw).mul(0.3).to(device, dtype) for _ in range(3)

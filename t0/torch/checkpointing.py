@@ -4,10 +4,11 @@
     checkpoints.save(100, {"position": position, ...}, best=80)
     record = checkpoints.restore(latest("/models/tiny"))
 
-The checkpoint of step 100 is the folder `torch.ckpt-100`. It has a safetensors file from each
-process, written by `torch.distributed.checkpoint`, and `resume.json` with the position in the data
-and the other state of the run. Any number of processes can read a checkpoint; each reads its own
-rows. A folder gets its final name only when it is complete and on the disk. No file is pickled.
+The checkpoint of step 100 is the folder `torch.ckpt-100`. It contains a safetensors file from each
+process, which `torch.distributed.checkpoint` writes, and `resume.json` with the position in the
+data and other state of the run. Any number of processes can read a checkpoint, and each of them
+reads only its own rows. A folder gets its final name only when all of it is on the disk. No file is
+pickled.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ _SAVING = ".saving-torch-"
 
 
 def steps(model_dir: str) -> list[int]:
-    """Returns the steps of the complete checkpoints in a model directory, ascending."""
+    """Returns the steps of all complete checkpoints in a model directory, in ascending order."""
     return list(torch_shards.steps(Path(model_dir)))
 
 
@@ -50,11 +51,11 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-      model_dir: the model directory, to which every process can write.
+      model_dir: the model directory, to which every process must be able to write.
       model: the model.
       optimizer: the optimizer of the model.
       world: the processes.
-      keep: the rules for removing older checkpoints.
+      keep: the rules for keeping and removing older checkpoints.
       vocabulary: the path of the SentencePiece model.
     """
 
@@ -78,15 +79,15 @@ class Checkpoints:
         self._own: list[int] = []
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None = None) -> Path:
-        """Writes the checkpoint of a step; every process must call this.
+        """Writes the checkpoint of a step. All processes must call this method.
 
         Args:
-          step: the number of steps done.
+          step: the number of finished steps.
           record: the state of the run, which `restore` will return.
           best: the step of the best checkpoint so far; None if there is none.
 
         Raises:
-          UserError: if the checkpoint cannot be written. Earlier checkpoints are unchanged.
+          UserError: if the checkpoint cannot be written. Earlier checkpoints then stay unchanged.
         """
         target = folder_of(self._model_dir, step)
         staging = target.with_name(f"{_SAVING}{step}")
@@ -115,14 +116,15 @@ class Checkpoints:
         return target
 
     def restore(self, step: int) -> dict[str, Any]:
-        """Loads a checkpoint bit for bit; returns its record.
+        """Loads weights and slots from a checkpoint bit for bit; returns the record of the run.
 
         Raises:
-          UserError: if the checkpoint is damaged, or is of another model or optimizer.
+          UserError: if the checkpoint is damaged, or belongs to another model or optimizer.
         """
         path = folder_of(self._model_dir, step)
         record = read_record(path)
-        # Without this check, the rows of a missing file would silently keep their present values.
+        # Without this check, if a file is missing, its rows would silently keep their present
+        # values.
         torch_shards.checked_files(path, record["files"])
         self._check_checksums(path, record)
         state = self._state()
@@ -139,16 +141,16 @@ class Checkpoints:
         return record
 
     def _checksums(self, folder: Path) -> dict[str, str]:
-        """Returns name of a file -> its SHA-256, for a new checkpoint; each process hashes some."""
-        # All processes use the first process's list of files, because a network folder may show the
-        # other processes an older list.
+        """Returns name of a file -> its SHA-256, for a new checkpoint. Processes share the work."""
+        # All processes use the list of files from the first process, because a network folder may
+        # show an older list to the other processes.
         names, *_ = self._world.gather(sorted(path.name for path in folder.iterdir()))
         own = names[self._world.rank :: self._world.size]
         checksums = {name: torch_shards.file_checksum(folder / name) for name in own}
         return {name: text for each in self._world.gather(checksums) for name, text in each.items()}
 
     def _check_checksums(self, folder: Path, record: Mapping[str, Any]) -> None:
-        """Checks the hashes of all files. Each process hashes a part; all raise the same error."""
+        """Checks the hashes of all files. Each process hashes some; all raise the same error."""
         paths = [folder / name for name in sorted(record["files"])]
         own = paths[self._world.rank :: self._world.size]
         damaged = [path for path in own if not torch_shards.has_checksum(path, record)]
@@ -180,7 +182,7 @@ def _as_dtensor(slot: Slot, mesh: Any) -> DTensor:
 
 
 def _publish(staging: Path, target: Path) -> None:
-    """Gives a complete folder its final name, and replaces a folder that has that name."""
+    """Gives a complete folder its final name; replaces any folder with that name."""
     for path in staging.iterdir():
         publishing.to_disk(str(path))
     publishing.to_disk(str(staging))
@@ -191,8 +193,8 @@ def _publish(staging: Path, target: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    # The record is removed first. Without it, the folder does not count as a checkpoint even if the
-    # removal is interrupted.
+    # The record is removed first. A folder without a record is not a checkpoint, even if the
+    # removal of the other files is interrupted.
     with contextlib.suppress(FileNotFoundError):
         (folder / RECORD).unlink()
         shutil.rmtree(folder)

@@ -1,9 +1,9 @@
-"""Writes a specification's configuration files into the model directory, and compares them.
+"""Writes a specification's configuration files to the model directory, and compares them.
 
     check_same(spec, allowed=False)      # UserError if the run began with another configuration
     write(spec)                   # configuration.json, operative_config.gin, prompts.json
 
-Both engines write the same files, and compare them in the same way.
+Both engines write the same files, and compare them with those of earlier starts in the same way.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,12 @@ _RECORDS = (CONFIGURATION_FILE, PROMPTS_FILE, "operative_config.gin", "operative
 
 
 def check_same(spec: RunSpec, *, allowed: bool) -> None:
-    """Compares the configuration with that of the model directory; prints the differences.
+    """Compares the configuration with that in the model directory; prints the differences.
 
     Args:
       spec: a training run.
-      allowed: whether the configuration may differ from that of an earlier start with any engine.
+      allowed: whether the configuration may differ from the configuration of an earlier start, with
+        either engine.
 
     Raises:
       UserError: if the configuration differs although that is not allowed, or if a file of the
@@ -47,7 +48,7 @@ def check_same(spec: RunSpec, *, allowed: bool) -> None:
 
 
 def write(spec: RunSpec) -> None:
-    """Writes the configuration files of the specification into the model directory."""
+    """Writes the configuration files of the specification to the model directory."""
     for name, text in spec.records.items():
         if name == PROMPTS_FILE:
             model_directory.save_prompts(spec.model_dir, text, spec.inputs_vocabulary.file)

@@ -4,12 +4,12 @@
     generator.restore("/models/tiny/torch.ckpt-1000")
     ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
-The letters of shapes are B examples, K beams (1 without beam search), L input tokens, T target
-tokens, D for `d_model`, H heads, W for the width of a head, and V for the vocabulary.
+Legend: B examples, K beams (1 without beam search), L input tokens, T target tokens, D `d_model`, H
+heads, W width of a head, V vocabulary.
 
-Every process has the whole model, in the type of activations, so that processes decode different
-batches without waiting for each other. The encoder runs once; a step computes one position of every
-beam. Tokens and scores are the same as those of `t0.inference.search`.
+Every process has the whole model, in the type of activations. So processes decode different batches
+without waiting for each other. The encoder runs once per batch. Each step of the decoder computes
+one position of every beam. Tokens and scores are the same as with `t0.inference.search`.
 """
 
 import numpy as np
@@ -70,14 +70,15 @@ class TorchGenerator:
 
         Args:
           inputs: int [B, L]; 0 is padding.
-          limits: int [B], the largest number of tokens to predict for each row; 0 for a row of
-            padding.
-          draws: float [B, T], uniform random numbers from 0 to below 1, which only sampling uses. T
-            is at least the largest limit.
+          limits: int [B], the maximum number of tokens to predict for each row; 0 for a padding
+            row.
+          draws: float [B, T], uniform random numbers in [0, 1), which only sampling uses. T must
+            not be less than any limit.
 
         Returns:
-          the tokens, int32 [B, T]: for each row, its tokens up to EOS or its limit, then zeros; and
-          the scores, float32 [B]: the sum of the log-probabilities of these tokens, in nats.
+          (tokens, scores). The tokens, int32 [B, T], are each row's tokens up to EOS or the row's
+          limit, followed by zeros. The scores, float32 [B], are the sums of the tokens'
+          log-probabilities in nats.
         """
         device, beams = self._world.device, self._method.beam_size
         tokens = torch.from_numpy(inputs).to(device, torch.int64)
@@ -100,17 +101,17 @@ class TorchGenerator:
 
 
 class CachedDecoder:
-    """The decoder's state for a batch: the keys and values of all earlier positions.
+    """A decoder for one batch, which stores the keys and values of all earlier positions.
 
     The beams of an example share the keys and values of its inputs. Each beam has its own keys and
-    values of earlier tokens, which are copied when the beams change their order.
+    values of earlier tokens. When a beam continues another beam, these keys and values are copied.
 
     Args:
       model: the model, in evaluation mode.
       memory: the encoder's output, [B, L, D].
       segments: 1 for tokens of the inputs and 0 for padding, [B, L].
       beams: the number of beams, K.
-      length: the largest number of steps, T.
+      length: the maximum number of steps, T.
     """
 
     def __init__(
@@ -119,8 +120,8 @@ class CachedDecoder:
         self._model, self._beams = model, beams
         self._mask = mask(torch.ones_like(segments[:, :1]), segments, memory.dtype)
         layers = [[layer.inner for layer in block.layer] for block in model.decoder.block]
-        # Each block has keys and values of the inputs, [B, H, L, W], and of the tokens so far,
-        # [B * K, H, T, W].
+        # For each block: keys and values of the inputs, [B, H, L, W], and keys and values of the
+        # tokens so far, [B * K, H, T, W].
         self._inputs = [cross.keys_and_values(memory) for _, cross, _ in layers]
         self._tokens = [
             tuple(
@@ -130,11 +131,12 @@ class CachedDecoder:
         ]
 
     def step(self, tokens: torch.Tensor, position: int) -> torch.Tensor:
-        """Returns the hidden states of the last layer at a position, [B * K, D].
+        """Computes one position; returns the hidden states of the last layer, [B * K, D].
 
         Args:
           tokens: the tokens of the previous position, [B, K]; zeros at position 0.
-          position: the position, from 0. Each position must be computed once, in order.
+          position: the position, from 0. All positions must be computed in order, each of them
+            once.
         """
         decoder = self._model.decoder
         x = self._model.shared(tokens.flatten())[:, None]
@@ -152,10 +154,11 @@ class CachedDecoder:
         return decoder.final_layer_norm(x)[:, 0]
 
     def reorder(self, parents: torch.Tensor, position: int) -> None:
-        """Gives each beam the keys and values of its parent, up to a position.
+        """Copies the keys and values of each beam's parent to the beam, up to a position.
 
         Args:
-          parents: for each beam, the number of the earlier beam that it continues, [B, K].
+          parents: for each beam, the number of its parent, which is the earlier beam that it
+            continues, [B, K].
           position: the last position that was computed.
         """
         first = torch.arange(len(parents), device=parents.device)[:, None] * self._beams
@@ -167,11 +170,11 @@ class CachedDecoder:
 
 
 class _SingleSearch:
-    """The state of greedy search or sampling.
+    """The state of a greedy search or of sampling.
 
     Attributes:
-      tokens: the next tokens to feed to the decoder, [B, 1].
-      running: whether the search still chooses tokens for each example, [B].
+      tokens: the tokens that the decoder reads next, [B, 1].
+      running: for each example, whether the search still chooses tokens, [B].
       ids: the tokens chosen so far, [B, T].
       score: the sum of the log-probabilities of these tokens, in nats, [B].
     """
@@ -198,24 +201,24 @@ class _SingleSearch:
 
 
 def _draw_tokens(logits: torch.Tensor, draws: torch.Tensor, method: DecodingMethod) -> torch.Tensor:
-    """Samples tokens [B] with `draws` [B], which are uniform random numbers from 0 to below 1."""
+    """Samples tokens [B] with `draws` [B], which are uniform random numbers in [0, 1)."""
     likeliest = None
     if method.top_k:
         logits, likeliest = logits.topk(min(method.top_k, logits.shape[-1]))
     below = (logits / method.temperature).softmax(-1).cumsum(-1)
     # The result is the first token at which the cumulative probability exceeds the draw. The draw
-    # is scaled by the sum of all probabilities, because rounding can make that sum less than 1.
+    # is multiplied by the sum of all probabilities, because rounding may make that sum less than 1.
     index = (below <= draws[:, None] * below[:, -1:]).sum(-1).clamp(max=logits.shape[-1] - 1)
     return index if likeliest is None else likeliest.gather(1, index[:, None])[:, 0]
 
 
 class _BeamSearch:
-    """The state of beam search. It has the attributes of `_SingleSearch`, with tokens [B, K].
+    """The state of a beam search. It has the attributes of `_SingleSearch`, with tokens [B, K].
 
-    In each step, the 2K best continuations are computed. The best K of those without EOS become the
-    next beams. A continuation finishes if it is among the best K and has EOS or reaches the
-    example's limit. Only the best finished continuation is kept. An example ends when no unfinished
-    beam can become better than this one.
+    Each step finds the best 2K continuations. The best K of those without EOS become the next
+    beams. A continuation finishes if it is among the best K and has EOS or reaches the example's
+    limit. Only the best finished continuation is kept. An example ends when no unfinished beam can
+    become better than this continuation.
     """
 
     def __init__(self, method: DecodingMethod, limits: torch.Tensor, length: int) -> None:
@@ -254,7 +257,7 @@ class _BeamSearch:
     def _best_continuations(
         self, logits: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns scores, beams and tokens of the 2K best continuations, best first: [B, 2K]."""
+        """Returns the scores, beams and tokens of the best 2K continuations, each [B, 2K]."""
         count = 2 * self._method.beam_size
         nats, tokens = logits.log_softmax(-1).topk(min(count, logits.shape[-1]))
         per_beam = nats.shape[-1]
@@ -266,7 +269,7 @@ class _BeamSearch:
     def _finish(
         self, step: int, scores: torch.Tensor, tokens: torch.Tensor, candidates: torch.Tensor
     ) -> None:
-        """Keeps the best continuation that finishes now, if it is the best one so far."""
+        """Keeps the best continuation that finishes in this step, if it is the best one so far."""
         ended = (tokens == EOS) | (step + 1 >= self._limits)[:, None]
         finished = scores.masked_fill(~ended, NEVER)[:, : self._method.beam_size]
         best = finished.argmax(-1, keepdim=True)
@@ -279,7 +282,7 @@ class _BeamSearch:
 
 
 def _largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the largest values [B, count] and their indices; equal values stay in order."""
+    """Returns the largest values [B, count] and their indices. Equal values stay in order."""
     values, indices = values.sort(dim=-1, descending=True, stable=True)
     return values[:, :count], indices[:, :count]
 

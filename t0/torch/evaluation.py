@@ -1,12 +1,13 @@
-"""Runs mode `eval` on PyTorch: ranks the choices of tasks, or decodes if metrics compare texts.
+"""Runs mode `eval` on PyTorch: ranks answer choices, or decodes texts and computes metrics.
 
     evaluate(spec, world, computes_metrics=True)    # spec: a `RunSpec` whose mode is "eval"
 
-T5's metrics need TensorFlow. So after decoding, the first process starts `t5_mesh_transformer` with
-the arguments of the run. That process computes the metrics and writes the same files as the
-TensorFlow engine. It is not started if TensorFlow is not installed, or if the arguments come from a
-specification file, because their `--module_import` would be executed. In these cases the decoded
-texts are kept, and the command that computes the metrics is printed.
+The metrics of a task decide whether its choices are ranked or texts are decoded. T5's metrics need
+TensorFlow. So after decoding, the first process starts `t5_mesh_transformer` with the arguments of
+the run. This command computes the metrics and writes the same files as the TensorFlow engine. It is
+not started if TensorFlow is not installed. It is also not started if the arguments come from a
+specification file, because it would execute the `--module_import` in this file. In both cases the
+decoded texts are kept, and the command is printed.
 """
 
 import dataclasses
@@ -29,8 +30,8 @@ def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
     Args:
       spec: a run whose mode is "eval".
       world: the processes.
-      computes_metrics: whether the command that computes the metrics may be started. It may if its
-        arguments are from the user's command line instead of a file.
+      computes_metrics: whether the command that computes the metrics may be started. This is safe
+        if its arguments come from the user's command line instead of a file.
 
     Raises:
       UserError: if this engine cannot evaluate this run, or the metrics cannot be computed.
@@ -65,7 +66,7 @@ def _compute_metrics(spec: RunSpec, computes_metrics: bool) -> str:
         )
         return "decoded"
     sys.stdout.flush()
-    # This process uses the GPUs, so the other one must not.
+    # This process uses the GPUs, so the other process must not use them.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, *words], env=environment, check=False)
     if done.returncode:

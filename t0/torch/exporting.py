@@ -3,8 +3,8 @@
     to_mesh(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_mtf")   # with slots and position
     to_hugging_face(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_hf")
 
-The TensorFlow engine can resume the run in the folder that `to_mesh` writes, with the same next
-batch. Tensors are converted one at a time, so the whole model is never in memory.
+The TensorFlow engine can resume the run in the folder that `to_mesh` writes; the next batch is then
+the same. Tensors are converted one at a time, so the whole model is never in memory.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
     Args:
       checkpoint: the folder of a checkpoint of this engine.
       folder: the folder to write, new or empty.
-      dtype: the type of weights in the new checkpoint, which is the run's gin parameter
-        `get_variable_dtype.master_dtype`. If it has fewer bits than float32, the missing bits of
-        each weight are in the resume file.
+      dtype: the type of the weights in the new checkpoint. It must be equal to the gin parameter
+        `get_variable_dtype.master_dtype` of the run. If the type has fewer bits than float32, the
+        missing bits of each weight are written to the resume file.
 
     Raises:
       UserError: if the checkpoint is damaged, or the folder cannot be written.
@@ -59,7 +59,7 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
 
 
 def _low_halves(checkpoint: Path, dtype: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of a resume file: the bits of weights that are lost in type `dtype`."""
+    """Returns the arrays of a resume file: the bits of weights that type `dtype` does not have."""
     if dtype == "float32":
         return {}
     arrays: dict[str, np.ndarray] = {}

@@ -3,9 +3,9 @@
     find("a100-80")                                 # a name for `t0 plan --engine=torch --gpu=`
     find_by_device_name("NVIDIA A100-SXM4-80GB")    # PyTorch's name; None if it is not listed
 
-The FLOP/s are for dense products of bfloat16 numbers, summed in float32. Data sheets also have
-twice that number "with sparsity", but T5's weights are not sparse. FLOP/s for float32 activations
-are not listed.
+The FLOP/s are for dense matrix products of bfloat16 numbers, summed in float32. Data sheets also
+have a number "with sparsity", which is twice as high, but T5's weights are not sparse. FLOP/s for
+float32 activations are not listed.
 """
 
 import dataclasses
@@ -15,14 +15,15 @@ from t0.errors import unknown_name
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """A GPU.
+    """A type of GPU, with its memory and peak FLOP/s.
 
     Attributes:
-      name: a value of `--gpu`.
+      name: the name of the GPU in the flag `--gpu`.
       memory_gib: the memory in GiB.
-      teraflops: TFLOP/s of dense bfloat16 products; None if the GPU has no bfloat16 products.
-      devices: PyTorch's names of such devices.
-      source: the document of NVIDIA with these numbers.
+      teraflops: the peak TFLOP/s of dense bfloat16 products; None if the GPU does not compute
+        bfloat16 products.
+      devices: PyTorch's names for this GPU.
+      source: the NVIDIA document in which these numbers are published.
     """
 
     name: str
@@ -70,10 +71,10 @@ GPUS = (
 
 
 def find(name: str) -> Gpu:
-    """Returns the GPU with a name of the table, such as "a100-80".
+    """Returns the GPU with this name in the table, such as "a100-80".
 
     Raises:
-      UserError: if the name is unknown. The message has the most similar names.
+      UserError: if the name is unknown. The message contains the most similar names.
     """
     match = next((gpu for gpu in GPUS if gpu.name == name.lower()), None)
     if match is None:

@@ -2,10 +2,11 @@
 
     train(spec, world, ComputeOptions(activations=torch.bfloat16))
 
-`train` fills the weights from the newest checkpoint of the model directory, which either engine may
-have written. If there is none, it fills them from the initial checkpoint, or at random. The loop
-over steps is `t0.training.stepping.Stepping`, which both engines share; `TorchEngine` computes each
-step. A resumed run reads the same next batch, even with another number of processes.
+`train` fills the weights from the newest checkpoint in the model directory, which either engine may
+have written. If the directory has no checkpoint, the weights are filled from the initial checkpoint
+or at random. Both engines share the loop over steps, `t0.training.stepping.Stepping`; `TorchEngine`
+computes each step. A resumed run continues with the same next batch, even with a different number
+of processes.
 """
 
 import contextlib
@@ -51,7 +52,7 @@ from t0.training.start_report import RunSize
 from t0.training.stepping import LoopOptions, Stepping
 from t0.training.stopping import TimeLimit
 
-_MOST_TOKENS = 2**26  # in a batch or a window; a larger number is a mistake in the specification
+_MOST_TOKENS = 2**26  # in a batch or a window of the data; a larger number must be a mistake
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +61,19 @@ class ComputeOptions:
 
     Attributes:
       activations: the type of activations.
-      recompute: whether the backward pass computes activations again instead of storing them; one
-        of `memory.CHOICES`.
-      keep_gathered: whether weights that are gathered from other processes are kept until the end
-        of the step; one of `memory.CHOICES`.
-      compiled: whether PyTorch compiles the blocks, the loss and Adafactor's passes over matrices.
+      recompute: one of `memory.CHOICES`, which says whether the backward pass computes activations
+        again instead of storing them.
+      keep_gathered: one of `memory.CHOICES`, which says whether weights that are gathered from
+        other processes are kept until the end of the step.
+      compiled: whether PyTorch compiles the model's blocks, the loss, and Adafactor's passes over
+        matrices.
       attention: the attention kernels to try, in this order; see `t0.torch.attention`.
-      replays: whether a single process on a GPU replays its steps as CUDA graphs.
-      export_mtf: the folder to which the last checkpoint is exported for Mesh TensorFlow, or None.
-      export_hf: the folder to which the last checkpoint is exported for Hugging Face, or None.
+      replays: whether the steps are replayed as CUDA graphs if the run has a single process on a
+        GPU.
+      export_mtf: the folder to which the last checkpoint is exported for Mesh TensorFlow; None if
+        it is not exported.
+      export_hf: the folder to which the last checkpoint is exported for Hugging Face; None if it is
+        not exported.
     """
 
     activations: torch.dtype = torch.float32
@@ -90,8 +95,8 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
       compute: options that affect speed and memory.
 
     Raises:
-      UserError: if this engine does not support a setting of the run, the data ends, the loss is
-        not finite, or a checkpoint cannot be read or written.
+      UserError: if this engine does not support a setting of the run, if the data ends too early,
+        if the loss is not finite, or if a checkpoint cannot be read or written.
       SystemExit: with the status `PREEMPTED` after SIGTERM, or 130 after Ctrl-C.
     """
     options = _read_options(spec, world)
@@ -181,7 +186,7 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
 
 
 def _check_sizes(spec: RunSpec) -> None:
-    """Checks that a batch and a window of the data have a plausible number of tokens."""
+    """Checks that the numbers of tokens in a batch and in a window of the data are plausible."""
     for data in (spec.data, spec.validation or spec.data):
         rows = max(spec.batch_sequences, data.window_rows)
         if rows * sum(data.lengths.values()) > _MOST_TOKENS:
@@ -203,7 +208,7 @@ def _check_compiler() -> None:
 
 
 class TorchEngine:
-    """The PyTorch engine of `Stepping`, with a model and an optimizer that are not yet filled.
+    """The PyTorch engine for `Stepping`. It starts with a model and an optimizer without values.
 
     Args:
       spec: a training run.
@@ -215,8 +220,8 @@ class TorchEngine:
     Attributes:
       model: the sharded model.
       kernel: the name of the attention kernel.
-      switches: the options that trade memory for time.
-      needed: the memory that this process needs, computed with formulas.
+      switches: the options that save memory but need more time.
+      needed: an estimate of the memory that this process needs.
     """
 
     def __init__(
@@ -285,15 +290,16 @@ class TorchEngine:
 
     def _replays(self, switches: memory.MemorySwitches) -> bool:
         """Returns whether steps are replayed as CUDA graphs."""
-        # Recomputation restores the state of the random number generator. CUDA graphs cannot do so.
+        # Recomputation restores the state of the random number generator, which is impossible in
+        # CUDA graphs.
         allowed = self._compute.replays and not switches.recompute
         return allowed and self._world.size == 1 and self._world.device.type in replayed.DEVICES
 
     def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
-        """Chooses the options that trade memory for time.
+        """Chooses the options that save memory but need more time.
 
         Returns:
-          the options, and the memory that one process needs with them.
+          (options, memory that one process needs with these options).
         """
         spec, world = self._spec, self._world
         share = memory.MicrobatchShare(
@@ -315,13 +321,13 @@ class TorchEngine:
             )
             for each in choices
         ]
-        # All processes gather a block's weights together and need the same options, so the process
-        # with the least memory decides.
+        # All processes must have the same options, because they gather a block's weights together.
+        # So the process with the least free memory decides.
         index = world.max_over_processes(memory.first_that_fits(choices, needs, world.free_bytes()))
         return choices[index], needs[index]
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
-        """Fills the weights and slots; yields lines that say where the values are from."""
+        """Fills the weights and slots; yields lines that say where the values come from."""
         spec, model_dir = self._spec, self._spec.model_dir
         own_step = max(checkpointing.steps(model_dir), default=-1)
         mesh_checkpoint = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
@@ -357,7 +363,7 @@ class TorchEngine:
         weights.fill_at_random(self.model, self._spec.seed, self._world)
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Takes one training step; returns its values, such as the loss, by name."""
+        """Takes one training step; returns name -> value of its measurements, such as the loss."""
         rate, microbatches = self._rate(self._step), self._microbatches
         if self._replayed:
             return self._take_replayed(batch, rate)
@@ -409,8 +415,8 @@ class TorchEngine:
     ) -> dict[str, torch.Tensor]:
         """Returns this process's rows of a microbatch, on the device.
 
-        Microbatch i has the rows i, i + `microbatches`, ... of the batch. The processes take these
-        rows in turn.
+        Microbatch i has the rows i, i + `microbatches`, i + 2 `microbatches` ... of the batch. The
+        processes take these rows in turn.
 
         Args:
           batch: the global batch.
@@ -423,7 +429,7 @@ class TorchEngine:
         return move_to_device({n: x[rows] for n, x in batch.items()}, self._world.device)
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
-        """Computes the held-out loss if it is due at this step; returns its fields, or {}."""
+        """Computes the held-out loss if it is due at this step; returns its fields, else {}."""
         interval = self._options.validate_every_steps
         if not interval or not (last or step % interval == 0):
             return {}
@@ -461,7 +467,7 @@ class TorchEngine:
         return str(checkpointing.folder_of(self._spec.model_dir, step))
 
     def start_lines(self, first: int, last: int) -> list[str]:
-        """Returns the lines that describe the size of the run, for steps `first` to `last`."""
+        """Returns lines about the size of the run, which trains from step `first` to `last`."""
         world = self._world
         devices = f"{world.size} process(es) on {world.device.type}"
         activations = str(self._compute.activations).removeprefix("torch.")
@@ -485,7 +491,7 @@ class TorchEngine:
         )
 
     def ideal_seconds(self) -> float | None:
-        """Returns the seconds of a step at the GPUs' peak FLOP/s; None if the peak is unknown."""
+        """Returns how many seconds a step would take at peak FLOP/s; None if that is unknown."""
         world = self._world
         if world.device.type != "cuda" or self._compute.activations != torch.bfloat16:
             return None
@@ -502,7 +508,7 @@ class TorchEngine:
         return flops / (world.size * gpu.teraflops * 1e12)
 
     def gpu_peaks(self) -> list[int]:
-        """Returns the peak of the bytes in use on this process's GPU so far; [] without a GPU."""
+        """Returns a list with the peak of bytes in use on this process's GPU; [] without a GPU."""
         device = self._world.device
         return [torch.cuda.max_memory_allocated(device)] if device.type == "cuda" else []
 
@@ -511,12 +517,12 @@ class TorchEngine:
         return self._world.max_over_processes(int(number))
 
     def infinite_weights(self) -> list[str]:
-        """Returns the names of weights with NaN or infinity in the rows of this process."""
+        """Returns the names of weights that have NaN or infinity in this process's rows."""
         parameters = sharding.names_and_parameters(self.model)
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 
 def _seed(seed: int, step: int, microbatch: int) -> None:
-    """Seeds PyTorch, so that dropout depends only on seed, step, process and microbatch."""
+    """Seeds PyTorch, so that dropout depends only on the seed, step, process and microbatch."""
     mixed = np.random.SeedSequence([seed, step, microbatch]).generate_state(1, np.uint64)
     torch.manual_seed(int(mixed[0] >> np.uint64(1)))

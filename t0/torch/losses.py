@@ -1,4 +1,4 @@
-"""Computes the cross entropy, the z-loss and the other sums that a step records, in float32.
+"""Computes the cross entropy, the z-loss and other sums that a step records, in float32.
 
 The formulas are those of `t0.training.losses`, which computes them with Mesh TensorFlow.
 """
@@ -15,23 +15,24 @@ def sums(
     """Returns the sums that `SUM_NAMES` names, float32 [6].
 
     The sums are: cross entropy in nats, z-loss, number of correctly predicted tokens, number of
-    tokens, and the last two numbers again without EOS.
+    tokens, number of correctly predicted tokens without EOS, and number of tokens without EOS.
 
     Args:
-      logits: [N, V], for N positions and V tokens. The type can be any floating type; the
-        computation is in float32.
+      logits: the logits [N, V] of N positions and V tokens, in any floating type. They are
+        converted to float32.
       targets: the correct tokens, [N]. Positions with 0 are padding and do not count.
-      z_loss: the factor of the z-loss, which is the square of the logarithm of the softmax's
+      z_loss: the factor of the z-loss. The z-loss is the square of the logarithm of the softmax's
         denominator.
-      label_smoothing: the part of the target's probability that is spread evenly over all V tokens.
+      label_smoothing: the part of the target's probability that is taken from the target and spread
+        evenly over all V tokens.
     """
     wide = logits.float()
     log_z = wide.logsumexp(-1)
     target_logits = wide.gather(-1, targets[:, None]).squeeze(-1)
     nll = log_z - target_logits
     if label_smoothing:
-        # The label distribution is label_smoothing / V everywhere, plus 1 - label_smoothing at the
-        # target.
+        # The label distribution is label_smoothing / V for every token, plus 1 - label_smoothing
+        # for the target.
         nll = (1.0 - label_smoothing) * nll + label_smoothing * (log_z - wide.mean(-1))
     predicted = targets > 0
     nll, log_z = (torch.where(predicted, x, 0.0) for x in (nll, log_z))

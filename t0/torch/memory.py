@@ -1,14 +1,14 @@
-"""Estimates the memory of a training step before anything is built, without importing PyTorch.
+"""Estimates the memory of a training step before the model is built, without importing PyTorch.
 
     share = MicrobatchShare(rows=2, inputs=1024, targets=256, bytes_each=2)
     switches = MemorySwitches(keep=True, recompute=False)
     needed(shape, optimizer, share, switches, processes=8, microbatches=4).total          # bytes
     model_flops(shape, rows=64, inputs=1024, targets=256)                                  # 6 N D
 
-The formulas are those of `t0.mesh.formulas`. This module adds the weights and gradients that
-sharding gathers, and chooses the switches that trade memory for time. `docs/gpu.md` has a table of
-all terms. Tests compare the bytes of activations with the tensors that PyTorch keeps for the
-backward pass.
+The formulas are those in `t0.mesh.formulas`. This module adds the weights and gradients that
+sharding gathers. It also chooses the switches that save memory but need more time. `docs/gpu.md`
+has a table of all terms. Tests compare the estimated bytes of activations with the tensors that
+PyTorch stores for the backward pass.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
 from t0.training import start_report
 
-KERNEL = "efficient"  # the attention kernel that a plan assumes; see `t0.torch.attention`
+KERNEL = "efficient"  # the attention kernel that `t0 plan` assumes; see `t0.torch.attention`
 _ADAFACTOR = "mesh_tensorflow.optimize.AdafactorOptimizer"
-# The fraction of a GPU's memory that a run can fill. The rest is CUDA's context, NCCL's buffers and
-# fragmentation. This number is an assumption; we did not measure it.
+# The fraction of a GPU's memory that a run can use. The rest is for CUDA's context, NCCL's buffers
+# and fragmentation. This fraction is an assumption; we did not measure it.
 USABLE = 0.9
 HOW = "by formula: docs/gpu.md; a run uses more if its memory is fragmented"
 CHOICES = ("auto", "on", "off")
@@ -36,8 +36,8 @@ class MicrobatchShare(Share):
     """The part of a microbatch that one process computes.
 
     Attributes:
-      kernel: the attention kernel: one of `t0.torch.attention.KERNELS`, or "auto" for PyTorch's own
-        choice on a CPU. PyTorch then chooses a kernel that stores the attention probabilities,
+      kernel: the attention kernel: one of `t0.torch.attention.KERNELS`, or "auto" if PyTorch
+        chooses the kernel on a CPU. In this case, the kernel stores the attention probabilities,
         because the position bias has a gradient.
     """
 
@@ -46,11 +46,11 @@ class MicrobatchShare(Share):
 
 @dataclasses.dataclass(frozen=True)
 class MemorySwitches:
-    """Options that trade memory for time; results do not depend on them.
+    """Options that save memory but need more time. Results do not depend on them.
 
     Attributes:
-      keep: whether gathered weights are kept until the end of the step. If not, the weights of each
-        block are gathered for its forward pass, and again for its backward pass.
+      keep: whether gathered weights are kept until the end of the step. Otherwise the weights of
+        each block are gathered twice: for its forward pass and for its backward pass.
       recompute: whether the backward pass computes a block's activations again instead of storing
         them.
     """
@@ -64,18 +64,19 @@ NEITHER = MemorySwitches(keep=False, recompute=False)
 
 @dataclasses.dataclass(frozen=True)
 class Needed:
-    """The bytes of a process at the peak of a step.
+    """The bytes that a process needs at the peak of a step.
 
     Attributes:
       weights: this process's rows of the float32 weights.
       slots: this process's rows of the optimizer's state.
-      gradients: this process's rows of the float32 gradients. With several microbatches, all rows.
+      gradients: the float32 gradients. With one microbatch, a process has only its own rows; with
+        several microbatches, it has all rows.
       gathered: the weights that are gathered from other processes, and their gradients. If steps
-        are replayed, the copy of the weights with which the model computes.
+        are replayed, it is the copy of the weights with which the model computes.
       activations: the tensors that are stored for the backward pass.
       logits: the logits and their gradients.
-      update: the temporary tensors of the optimizer's update. They are allocated when `gathered`,
-        `activations` and `logits` are already freed.
+      update: the temporary tensors of the optimizer's update. When they are allocated, `gathered`,
+        `activations` and `logits` have already been freed.
     """
 
     weights: int
@@ -88,16 +89,16 @@ class Needed:
 
     @property
     def step(self) -> int:
-        """The peak of the bytes that a step needs in addition to weights and slots."""
+        """The bytes that a step needs at its peak, in addition to weights and slots."""
         return self.gradients + max(self.gathered + self.activations + self.logits, self.update)
 
     @property
     def total(self) -> int:
-        """The peak of all bytes of the process."""
+        """All bytes that the process needs at the peak of a step."""
         return self.weights + self.slots + self.step
 
     def line(self, processes: int) -> str:
-        """Returns the line about memory that a run prints at its start."""
+        """Returns the line about memory that a run prints when it starts."""
         run_memory = start_report.Memory(
             processes * (self.weights + self.slots), processes * self.step
         )
@@ -109,12 +110,12 @@ def count_microbatches(rows: int, microbatches: int, processes: int) -> int:
 
     Args:
       rows: the number of sequences in the global batch.
-      microbatches: the number of microbatches of a single process that computes the whole batch.
+      microbatches: the number of microbatches if a single process computed the whole batch.
       processes: the number of processes; `rows` is a multiple of it.
 
     Returns:
-      the smallest number that divides a process's sequences into equal microbatches that are not
-      larger than a microbatch of the single process.
+      the smallest number that divides a process's sequences into equal microbatches, none of which
+      is larger than a microbatch of the single process.
     """
     own = rows // processes
     least = -(-microbatches // processes)
@@ -146,7 +147,7 @@ def needed(
     count = formulas.parameters(shape)
     a, stored = share.bytes_each, TORCH_FUSED if share.kernel == KERNEL else TORCH_PLAIN
     root = count - sum(math.prod(s) for name, s in shapes.items() if "/block_" in name)
-    # The formula uses a block of the decoder, because it is larger than one of the encoder.
+    # The formula uses a block of the decoder, because a block of the encoder is smaller.
     block = sum(math.prod(s) for name, s in shapes.items() if name.startswith("decoder/block_000/"))
     largest = max(map(math.prod, shapes.values()))
     adafactor = optimizer.selector == _ADAFACTOR
@@ -159,8 +160,8 @@ def needed(
     if replays:
         gathered = a * count
         update += gathered
-        # With one microbatch, gradients are in the type of activations, and the memory of
-        # activations is freed while the gradients are allocated.
+        # With one microbatch, gradients have the type of activations, and the memory of activations
+        # is freed while gradients are allocated.
         if microbatches == 1:
             gradients, update = 0, update + a * count
     return Needed(
@@ -190,8 +191,8 @@ def _activations(
 ) -> int:
     """Returns the bytes that are stored for the backward pass, without logits.
 
-    With `recompute`, each block stores its input, and only one block at a time also stores its
-    other activations.
+    With `recompute`, each block stores only its input, except that one block at a time also stores
+    its other activations.
     """
     encoder, decoder = formulas.layer_bytes(shape, share, stored)
     layers = shape.encoder_layers * encoder + shape.decoder_layers * decoder
@@ -212,17 +213,18 @@ def model_flops(
       rows: the number of sequences in the batch.
       inputs: the number of input tokens of a sequence, including padding.
       targets: the number of target tokens of a sequence, including padding.
-      predicted: the fraction of the target positions for which logits are computed.
+      predicted: the fraction of target positions for which logits are computed.
     """
     return 3 * formulas.product_flops(shape, Share(rows, inputs, targets), predicted=predicted)
 
 
 def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemorySwitches]:
-    """Returns the combinations of switches to choose from, from the fastest to the smallest.
+    """Returns the combinations of switches to choose from, fastest first and smallest last.
 
     Args:
-      recompute: whether activations are recomputed, one of `CHOICES`.
-      keep: whether gathered weights are kept until the end of the step, one of `CHOICES`.
+      recompute: one of `CHOICES`, which says whether activations are recomputed.
+      keep: one of `CHOICES`, which says whether gathered weights are kept until the end of the
+        step.
     """
     return [
         MemorySwitches(keeps, recomputes)
@@ -232,12 +234,12 @@ def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemoryS
 
 
 def first_that_fits(choices: Sequence[MemorySwitches], needs: Sequence[Needed], free: int) -> int:
-    """Returns the index of the first choice that fits into memory; of the last if none does.
+    """Returns the index of the first choice that fits into memory, or of the last if none fits.
 
     Args:
       choices: the combinations of switches, from `memory_switches`.
       needs: the memory that each combination needs.
-      free: the bytes that the process can allocate.
+      free: the number of bytes that the process can allocate.
     """
     fits = (number for number, each in enumerate(needs) if each.total <= free)
     return next(fits, len(needs) - 1)

@@ -3,15 +3,16 @@
     model = T5(spec)                               # spec: a `t0.torch.shape.T5Spec`
     losses = model(batch)                          # batch: name -> int [B, L]; float32 [6]
 
-The model computes the same numbers as Mesh TensorFlow. The letters of shapes are B sequences, L
-tokens of a sequence, M tokens of the memory to which they attend, H heads, D for `d_model`, and V
-vocabulary rows. In a packed batch, tokens attend only to tokens of the same example:
-"inputs_segmentation" and "targets_segmentation" number the examples of a row from 1, and 0 is
-padding. In a batch without these features, a row is one example.
+The model computes the same numbers as Mesh TensorFlow. In shapes, B is the number of sequences, L
+the number of tokens of a sequence, M the number of tokens to which they attend (the memory), H the
+number of heads, D `d_model`, and V the number of vocabulary rows. In a packed batch, tokens attend
+only to tokens of the same example. The features "inputs_segmentation" and "targets_segmentation"
+number the examples of a row from 1, and padding has 0. If a batch does not have these features,
+each row is one example.
 
-Dropout is applied as in Mesh TensorFlow, which makes one draw for all positions of a sequence. So
-the dropout factor of the attention weights has the shape [B, H, 1, M], and can multiply the values
-instead of the weights.
+Dropout is applied as in Mesh TensorFlow, where all positions of a sequence share the same random
+factors. So the dropout factors of the attention weights have the shape [B, H, 1, M], and can
+multiply the values instead of the weights.
 """
 
 import math
@@ -44,7 +45,7 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns x [B, L, D], divided by its root mean square over D, times the scale."""
+        """Divides x [B, L, D] by its root mean square over D, and multiplies it by the scale."""
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
         return wide.to(x.dtype) * self.weight
@@ -55,8 +56,8 @@ class Attention(nn.Module):
 
     Args:
       spec: the model.
-      bidirectional: whether keys before and after a query have different position biases; None for
-        a layer without position bias.
+      bidirectional: whether the position bias distinguishes keys before a query from keys after it;
+        None for a layer without position bias.
 
     Attributes:
       kernel: the kernel to use if the bias has a gradient; see `t0.torch.attention`.
@@ -78,17 +79,19 @@ class Attention(nn.Module):
     def bias(self, length: int, first: int = 0) -> torch.Tensor:
         """Returns the relative position bias [1, H, L - first, L] of queries `first` to L - 1."""
         table = self.relative_attention_bias.weight
-        # The bias is looked up once per distance. Each query then reads a window of L distances.
+        # The bias is looked up only once per distance. The biases of a query are then a window of L
+        # distances.
         distance = torch.arange(1 - length, length - first, device=table.device)
         of_distance = table[bucket(distance, table.shape[0], self._bidirectional)]
-        # The dimension of keys must be contiguous, because the kernels accept no other order.
+        # The dimension of keys must be contiguous in memory, because the kernels do not accept any
+        # other order.
         return of_distance.T.contiguous().unfold(1, length, 1).flip(1)[None]
 
     def forward(self, x: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Attends from x [B, L, D] to memory [B, M, D], with bias [B or 1, H or 1, L, M].
 
-        If several sequences share a memory (x is [B * C, L, D]), their queries attend together, so
-        that the keys and values of the memory are computed only once.
+        If C sequences share each memory (x is [B * C, L, D]), they attend together, so that the
+        keys and values of the memory are computed only once.
 
         Returns:
           the attended values, in the shape of x.
@@ -140,7 +143,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer with its norm and residual; `name` is the layer's name in Hugging Face's models."""
+    """A layer with its norm and residual. `name` is the layer's name in Hugging Face's models."""
 
     def __init__(self, name: str, inner: nn.Module, spec: T5Spec) -> None:
         super().__init__()
@@ -154,7 +157,7 @@ class Layer(nn.Module):
         return getattr(self, self._name)
 
     def forward(self, x: torch.Tensor, *context: torch.Tensor) -> torch.Tensor:
-        """Returns [B, L, D]: the sum of x and the inner layer's output."""
+        """Returns the sum of x [B, L, D] and the inner layer's output."""
         normed = self.layer_norm(x)
         if self._name == "SelfAttention":
             context = (normed, *context)
@@ -162,7 +165,7 @@ class Layer(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of the encoder or decoder. The first block computes the position bias for all."""
+    """A block of the encoder or decoder. The first block computes the bias for all blocks."""
 
     def __init__(self, spec: T5Spec, *, decoder: bool, first: bool) -> None:
         super().__init__()
@@ -181,14 +184,14 @@ class Block(nn.Module):
         memory: torch.Tensor | None = None,
         cross: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Returns the output of the block; the first block also returns the bias for the others.
+        """Returns the output of the block, and for the first block also the bias for all blocks.
 
         Args:
           x: the input of the block, [B, L, D].
-          bias: the sum of mask and position bias, [B, H, L, L]. The first block gets only the mask,
-            [B, 1, L, L], and adds the position bias.
-          memory: the encoder's output, [B, M, D]; only for a block of the decoder.
-          cross: the mask of the memory, [B, 1, L, M]; only for a block of the decoder.
+          bias: the sum of the mask and the position bias, [B, H, L, L]. The first block gets only
+            the mask, [B, 1, L, L], and adds the position bias itself.
+          memory: the encoder's output, [B, M, D], which only a block of the decoder gets.
+          cross: the mask of the memory, [B, 1, L, M], which only a block of the decoder gets.
         """
         self_attention, *cross_layers, dense = self.layer
         if self._first:
@@ -196,8 +199,8 @@ class Block(nn.Module):
         x = self_attention(x, bias)
         for layer in cross_layers:
             x = layer(x, memory, cross)
-        # The other blocks return None instead of their argument, because FSDP would return a view
-        # of it, and warn about that.
+        # The other blocks return None instead of the bias. If they returned the bias, FSDP would
+        # return a view of it and print a warning.
         return dense(x), bias if self._first else None
 
 
@@ -263,9 +266,9 @@ class T5(nn.Module):
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns the sums of `losses.sums` over a batch, float32 [6].
 
-        If the targets are answer choices, [B, C, L], it returns their log-likelihoods in nats,
-        [B, C], instead. If the batch has "predicted" (see `move_to_device`), logits are computed
-        only at these positions; otherwise at all positions.
+        If the targets are answer choices, [B, C, L], it returns the log-likelihoods of the choices
+        in nats, [B, C], instead of the sums. If the batch has "predicted" (see `move_to_device`),
+        logits are computed only at these positions, otherwise at all positions.
         """
         targets = batch["targets"]
         if targets.dim() == 3:
@@ -283,8 +286,8 @@ class T5(nn.Module):
     ) -> torch.Tensor:
         """Returns the log-likelihoods [B, C] of choices [B, C, L], given inputs [B, M], in nats.
 
-        Each input is encoded once, and all choices of an input attend to the same keys. Logits and
-        their softmax are float32.
+        Each input is encoded only once, and all choices of an input attend to the same keys. Logits
+        and their softmax are float32.
         """
         memory, segments = self.encode({"inputs": inputs})
         rows = targets.flatten(0, 1)
@@ -312,7 +315,7 @@ class T5(nn.Module):
     def decode(
         self, batch: Mapping[str, torch.Tensor], memory: torch.Tensor, segments: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the decoder's output [B, L, D] for all positions of the targets [B, L]."""
+        """Returns the decoder's output [B, L, D] at all positions of the targets [B, L]."""
         targets = batch["targets"]
         target_segments = batch.get("targets_segmentation", targets.clamp(max=1))
         x = self.shared(shift_right(targets, target_segments))
@@ -334,8 +337,9 @@ def move_to_device(
 ) -> dict[str, torch.Tensor]:
     """Copies a batch to a device as int64, without waiting for a GPU.
 
-    The result also has "predicted": the positions in the flattened targets that are not padding.
-    They are computed on the CPU, because the CPU would have to wait for a GPU to return them.
+    The result also has "predicted", the positions in the flattened targets that are not padding.
+    These positions are computed on the CPU. If a GPU computed them, the CPU would have to wait for
+    the result.
     """
     tensors = {}
     for name, values in {**batch, "predicted": np.flatnonzero(batch["targets"])}.items():
@@ -352,13 +356,13 @@ def _future_positions(length: int, device: torch.device) -> torch.Tensor:
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
-    # The embeddings get no random values here, because drawing values on the meta device would
+    # The embeddings do not get random values here, because random values on the meta device would
     # import PyTorch's compiler, which is slow.
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 def shift_right(targets: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
-    """Returns the decoder's inputs [B, L]: the previous target, or 0 where an example starts."""
+    """Returns the decoder's inputs [B, L]: the previous target, or 0 at the start of an example."""
     before = functional.pad(targets, (1, 0))[:, :-1]
     same = functional.pad(segments, (1, 0))[:, :-1] == segments
     return before * same
@@ -385,9 +389,9 @@ def mask(
 def bucket(distance: torch.Tensor, buckets: int, bidirectional: bool) -> torch.Tensor:
     """Returns the bucket of the position bias for each distance from query to key.
 
-    Half of the buckets are for single distances, and half for ranges of distances that grow
-    logarithmically up to 128. With `bidirectional`, keys after the query have their own buckets.
-    Mesh TensorFlow computes the same numbers (`_relative_position_bucket` in
+    Half of the buckets have a single distance each. The other half have ranges of distances, which
+    grow logarithmically up to 128. With `bidirectional`, keys after the query have their own
+    buckets. Mesh TensorFlow computes the same numbers (`_relative_position_bucket` in
     mesh_tensorflow/transformer/transformer_layers.py).
     """
     first = torch.zeros_like(distance)
@@ -404,7 +408,7 @@ def bucket(distance: torch.Tensor, buckets: int, bidirectional: bool) -> torch.T
 
 
 def apply_row_dropout(x: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
-    """Applies dropout to x [B, L, D], with the same draw for all positions of a row."""
+    """Applies dropout to x [B, L, D], with the same random factors at all positions of a row."""
     return apply_dropout(x, rate, (x.shape[0], 1, x.shape[2])) if training and rate else x
 
 

@@ -1,13 +1,13 @@
-"""Updates weights whose rows are sharded over processes, with Mesh TensorFlow's optimizers.
+"""Implements Mesh TensorFlow's optimizers for weights whose rows are sharded over processes.
 
     optimizer = build(spec.optimizer, weights, total=world.all_reduce_sum)
     squares = optimizer.step(step=0, rate=0.001, clip_norm=None)      # of gradients, of weights
     optimizer.slots["encoder/rms_norm/scale_slot_v"].value
 
-The rules are those of `t0.training.optimizers`. A process has its own rows of each weight, in
-PyTorch's orientation, and no weight is ever gathered. Means over columns and root mean squares need
-sums over the processes. The sums of all weights are reduced together, so Adafactor and AdamW need
-only two reductions per step.
+The update rules are those of `t0.training.optimizers`. Each process has its own rows of each
+weight, in PyTorch's orientation, and no weight is ever gathered. Means over columns and root mean
+squares need sums over the processes. These sums are computed for all weights together, so Adafactor
+and AdamW need only two reductions (all-reduces) per step.
 """
 
 import abc
@@ -30,16 +30,16 @@ Total = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """A weight that is trained.
+    """A weight that the optimizer trains.
 
     Attributes:
       name: the name in Mesh TensorFlow.
       shape: the shape of the whole weight, in Mesh TensorFlow's orientation.
-      transposed: whether PyTorch has the two dimensions in the opposite order.
-      local: function that returns this process's rows, in PyTorch's orientation. Writing to these
+      transposed: whether PyTorch stores the two dimensions in the opposite order.
+      local: a function that returns this process's rows, in PyTorch's orientation. Writing to these
         rows changes the model.
-      gradient: function that returns the gradient of these rows; None if the loss does not depend
-        on the weight.
+      gradient: a function that returns the gradient of these rows, or None if the loss does not
+        depend on the weight.
     """
 
     name: str
@@ -56,13 +56,14 @@ class Weight:
 
 @dataclasses.dataclass
 class Slot:
-    """A variable of the optimizer.
+    """A variable that the optimizer stores for a weight.
 
     Attributes:
       weight: the name of the weight to which the slot belongs.
       kind: "vr", "vc", "v" or "m" for Adafactor; "adam_m" or "adam_v" for AdamW.
-      value: the values in float32: this process's rows if `by_rows`, otherwise the whole slot.
-      by_rows: whether each process has its own rows of the slot.
+      value: the values in float32. If `by_rows` is set, they are only this process's rows;
+        otherwise they are the whole slot.
+      by_rows: whether each process stores only its own rows of the slot.
       shape: the shape of the whole slot, in PyTorch's orientation.
     """
 
@@ -75,7 +76,7 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Squares:
-    """Sums of squares over all weights in one step.
+    """The sums of squares over all weights in one step.
 
     Attributes:
       gradient: the sum of squares of the gradients, before any clipping.
@@ -94,7 +95,7 @@ _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 
 @dataclasses.dataclass(frozen=True)
 class _PowerDecay:
-    """The parameters of `adafactor_decay_rate_pow`."""
+    """The parameters of gin's `adafactor_decay_rate_pow`."""
 
     exponent: Annotated[float, Range(0, 10)]
     offset: int
@@ -118,7 +119,7 @@ class _AdafactorParameters:
 
 @dataclasses.dataclass(frozen=True)
 class _AdamParameters:
-    """The parameters that both forms of AdamW have."""
+    """The parameters that `AdamW` has in both of its forms."""
 
     weight_decay_rate: float
     beta_1: _BelowOne
@@ -148,7 +149,7 @@ class Optimizer(abc.ABC):
         """Updates the weights; returns the sums of squares before the update.
 
         Args:
-          step: the number of steps done, from 0.
+          step: the number of finished steps, from 0.
           rate: the learning rate.
           clip_norm: the norm to which all gradients together are clipped; None for no clipping.
         """
@@ -169,10 +170,11 @@ class Optimizer(abc.ABC):
     def _collect_gradients(
         self, *, wide: bool = True
     ) -> list[tuple[Weight, torch.Tensor, torch.Tensor]]:
-        """Returns (weight, this process's rows, their gradient) of each weight with a gradient.
+        """Returns (weight, this process's rows, their gradient), for each weight with a gradient.
 
         Args:
-          wide: whether the gradients of matrices are cast to float32. Those of vectors always are.
+          wide: whether the gradients of matrices are cast to float32. The gradients of vectors are
+            always cast to float32.
         """
         pairs = [(weight, weight.gradient()) for weight in self._weights]
         return [
@@ -195,8 +197,8 @@ class Adafactor(Optimizer):
     """Mesh TensorFlow's Adafactor (Shazeer and Stern 2018; mesh_tensorflow/optimize.py).
 
     The second moments of a matrix are factored if both dimensions have at least
-    `min_dim_size_to_factor` elements. Then the slots are two vectors of means instead of a matrix:
-    "vr" has means over the larger dimension, and "vc" has means over the other.
+    `min_dim_size_to_factor` elements. In this case, the slots are two vectors of means instead of a
+    matrix: "vr" has means over the larger dimension, and "vc" has means over the other dimension.
     """
 
     def __init__(self, weights: Sequence[Weight], total: Total, **parameters: Any) -> None:
@@ -204,7 +206,8 @@ class Adafactor(Optimizer):
         self._parameters = parameters
         self._passes = _MATRIX_PASSES
         self._cached_weight_facts: tuple[torch.Tensor, torch.Tensor] | None = None
-        # Name of a weight -> its slots along rows and columns; one slot if it is not factored.
+        # Name of a weight -> its slots along rows and along columns, or its only slot if the weight
+        # is not factored.
         self._slots_by_weight: dict[str, tuple[Slot, ...]] = {}
         for weight in weights:
             shape = tuple(weight.local().shape[1:])
@@ -220,7 +223,7 @@ class Adafactor(Optimizer):
                 self._add(weight, "m", (_rows(weight), *shape), by_rows=True)
 
     def _kinds(self, weight: Weight) -> tuple[str | None, str | None]:
-        """Returns the kinds of the slots along rows and along columns; None if not factored."""
+        """Returns the kinds of the slots along rows and columns; (None, None) if not factored."""
         shape = weight.shape
         small = self._parameters["min_dim_size_to_factor"]
         if not self._parameters["factored"] or len(shape) < 2 or sorted(shape)[-2] < small:
@@ -236,12 +239,12 @@ class Adafactor(Optimizer):
     def update(
         self, decay: float | torch.Tensor, rate: float | torch.Tensor, clip_norm: float | None
     ) -> torch.Tensor:
-        """Updates the weights without waiting for a GPU; returns the two values of `Squares`, [2].
+        """Updates the weights without waiting for a GPU; returns the values of `Squares`, [2].
 
-        `decay` and `rate` may be tensors, which a CUDA graph reads at each replay.
+        `decay` and `rate` may be tensors, whose values a CUDA graph reads again at each replay.
 
         Args:
-          decay: the factor of the old second moments; see the method `decay`.
+          decay: the factor by which the old second moments are multiplied; see the method `decay`.
           rate: the learning rate.
           clip_norm: the norm to which all gradients together are clipped; None for no clipping.
         """
@@ -284,11 +287,11 @@ class Adafactor(Optimizer):
         return squares
 
     def compile(self) -> None:
-        """Compiles the passes over matrices, so that each reads the gradient only once."""
+        """Compiles the passes over matrices, so that each pass reads the gradient only once."""
         self._passes = _Passes(*(torch.compile(x, dynamic=False) for x in _MATRIX_PASSES))
 
     def decay(self, step: int) -> float:
-        """Returns the factor of the old second moments at a step, between 0 and 1."""
+        """Returns the factor (from 0 to 1) by which a step multiplies the old second moments."""
         decay = self._parameters["decay_rate"]
         if isinstance(decay, float):
             return decay
@@ -309,11 +312,11 @@ class Adafactor(Optimizer):
         Args:
           trained: the weights, with their rows and gradients.
           slots: the slots of each weight.
-          along: for each weight, the squares of its gradient; if the weight is factored, their sum
-            for each row.
-          columns: for each factored weight, the sum of squares for each column, over all processes.
+          along: for each weight, the squares of its gradient; for each factored weight, the sum of
+            the squares in each row instead.
+          columns: for each factored weight, the sum of squares in each column, over all processes.
           clip: the factor by which clipping multiplies the gradients.
-          decay: the factor of the old moments.
+          decay: the factor by which the old moments are multiplied.
         """
         next_columns = iter(columns)
         for (weight, _, gradient), weight_slots, rows in zip(trained, slots, along, strict=True):
@@ -329,8 +332,8 @@ class Adafactor(Optimizer):
     ) -> torch.Tensor:
         """Returns this process's part of two sums for a weight, [2].
 
-        The first sum is over the squares of gradient / sqrt(moments). The second is over the slot
-        along rows; it is 0 if the weight is not factored.
+        The first sum is the sum of the squares of gradient / sqrt(moments). The second sum is the
+        sum of the slot along rows, or 0 if the weight is not factored.
         """
         moment = weight_slots[0].value
         if len(weight_slots) == 1:
@@ -342,12 +345,12 @@ class Adafactor(Optimizer):
     def _moment_mean(
         weight: Weight, weight_slots: tuple[Slot, ...], row_sum: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the mean of the slot "vr", by which it is divided; 1 if there is no such slot.
+        """Returns the mean by which the slot "vr" is divided; 1 if there is no such slot.
 
         Args:
           weight: the weight.
-          weight_slots: the slots of the weight, first the one along rows.
-          row_sum: the sum of the slot along rows, over all processes.
+          weight_slots: the slots of the weight. The first slot is the slot along rows.
+          row_sum: the sum over the slot along rows, over all processes.
         """
         if len(weight_slots) == 1:
             return torch.ones_like(row_sum)
@@ -366,14 +369,13 @@ class Adafactor(Optimizer):
         squares: torch.Tensor,
         update_squares: torch.Tensor,
     ) -> torch.Tensor:
-        """Returns the factor of each weight's update, [N].
+        """Returns the factor by which each weight's update is multiplied, [N].
 
         Args:
           trained: the N weights, with their rows and gradients.
           rate: the learning rate.
           squares: the sum of squares of each weight, [N].
-          update_squares: the sum of squares of each update before it is multiplied by this factor,
-            [N].
+          update_squares: the sum of squares of each update before this multiplication, [N].
         """
         parameters = self._parameters
         sizes, unscaled = self._weight_facts(
@@ -415,9 +417,9 @@ class Adafactor(Optimizer):
     def _weight_facts(
         self, names: tuple[str, ...], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns two tensors: the sizes of weights, and which weights have no parameter scale.
+        """Returns two tensors: the weights' sizes, and whether each weight has no parameter scale.
 
-        The tensors are made only once, because a copy to a GPU has to wait for the GPU.
+        The tensors are made only once, because copying them to a GPU has to wait for the GPU.
         """
         if self._cached_weight_facts is None:
             self._cached_weight_facts = self._make_weight_facts(names, device)
@@ -446,10 +448,10 @@ class _Passes(NamedTuple):
 def _matrix_sums(
     local: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns the sums of the gradient's squares by row and by column, and two total sums, [2].
+    """Returns the sums of squares of the gradient by row and by column, and two total sums, [2].
 
-    The total sums are over the squares of the gradient, and over the squares of the weight's rows
-    `local`.
+    The first total sum is over the squares of the gradient. The second is over the squares of
+    `local`, this process's rows of the weight.
     """
     square = gradient.float().square()
     rows = square.sum(1)
@@ -482,10 +484,11 @@ _MATRIX_PASSES = _Passes(_matrix_sums, _matrix_update_squares, _update_matrix)
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay, and optionally with Adafactor's bound and scale.
+    """Adam with decoupled weight decay, and optionally with Adafactor's update bound and scale.
 
-    It is `t0.AdamWOptimizer`; with `epsilon_first`, it is `t0.AdamWScaleOptimizer`, the optimizer
-    of nanoT5. `t0.training.optimizers` describes the parameters.
+    This class implements `t0.AdamWOptimizer`. With `epsilon_first`, it implements
+    `t0.AdamWScaleOptimizer`, the optimizer of nanoT5. `t0.training.optimizers` describes the
+    parameters.
     """
 
     def __init__(
@@ -551,13 +554,13 @@ class AdamW(Optimizer):
         return (mean / corrections[0]) / ((square / corrections[1]).sqrt() + epsilon)
 
 
-# The parameters that `t0.AdamWScaleOptimizer` sets to fixed values.
+# The parameters to which `t0.AdamWScaleOptimizer` gives fixed values.
 _SCALED = {
     "rms_clipping_threshold": None,
     "multiply_by_parameter_scale": True,
     "exclude_from_weight_decay": ("rms_norm", "layer_norm"),
 }
-# Selector in gin -> the constructor of the optimizer, and the class of its parameters.
+# Selector in gin -> (constructor of the optimizer, class of its parameters).
 _KINDS: Mapping[str, tuple[Callable[..., Optimizer], type]] = {
     "mesh_tensorflow.optimize.AdafactorOptimizer": (Adafactor, _AdafactorParameters),
     "t0.AdamWOptimizer": (AdamW, _AdamWParameters),
@@ -566,11 +569,11 @@ _KINDS: Mapping[str, tuple[Callable[..., Optimizer], type]] = {
 
 
 def read_parameters(configured: ConfiguredSpec) -> dict[str, Any]:
-    """Checks and returns the parameters of the optimizer that a specification names.
+    """Checks the parameters of the optimizer that a specification names, and returns them.
 
     Raises:
-      UserError: if this engine does not have the optimizer; or if a parameter is missing, is
-        unknown, has another type or is out of range.
+      UserError: if this engine does not have the optimizer, or if a parameter is missing, is
+        unknown, has a wrong type or is out of range.
     """
     if configured.selector not in _KINDS:
         raise UserError(
@@ -607,8 +610,8 @@ def build(
 
     Args:
       configured: the selector and the parameters of the optimizer, as `run.optimizer` binds them.
-      weights: the weights that are trained.
-      total: function that sums a tensor over all processes.
+      weights: the weights that the optimizer trains.
+      total: a function that sums a tensor over all processes.
       compiled: whether PyTorch compiles Adafactor's passes over matrices, once for each shape.
 
     Raises:
@@ -622,7 +625,7 @@ def build(
 
 
 def _steps_since(step: int, offset: int, name: str) -> int:
-    """Returns the number of steps from step `offset` to `step`, including both."""
+    """Returns the number of steps from step `offset` to step `step`, including both."""
     if offset > step:
         raise UserError(f"{name}.offset is {offset:,} at step {step:,}; wanted at most that step")
     return step - offset + 1
@@ -640,5 +643,5 @@ def _clip_factor(square: torch.Tensor, norm: float | None) -> torch.Tensor:
 
 
 def _bias_correction(beta: float, step: float) -> float:
-    """Returns the ratio of a moving average that started at 0 to an unbiased average."""
+    """Returns the ratio between a moving average that started at 0 and an unbiased average."""
     return -math.expm1(step * math.log(beta)) if beta else 1.0

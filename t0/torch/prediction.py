@@ -1,9 +1,10 @@
-"""Runs mode `infer` on PyTorch: predictions for caches and files, in one or several processes.
+"""Runs mode `infer` on PyTorch: predicts texts for the inputs in task caches and files.
 
     predict(spec, world)    # spec: a `RunSpec` whose mode is "infer"
 
-The inputs, batches and output files are the same as with the other engine, because `t0.inference`
-makes them for both. Each process has the whole model, and predicts every `world.size`-th batch.
+The inputs, batches and output files are the same as on the TensorFlow engine, because
+`t0.inference` makes them for both engines. A run may have several processes. Each process has the
+whole model, and predicts every `world.size`-th batch.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from t0.torch.world import World
 
 
 class Pieces:
-    """A SentencePiece model with the interface of SeqIO's vocabularies.
+    """A SentencePiece vocabulary with the interface of SeqIO's vocabularies.
 
     Args:
       path: the file of the SentencePiece model.
@@ -108,7 +109,7 @@ def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Pr
 
 
 def _sample_examples(source: InputSource, most: int | None) -> InputSource:
-    """Returns a source with a random sample of `most` examples; with all if `most` is None."""
+    """Returns a source with a random sample of `most` examples, or all if `most` is None."""
     if most is None:
         return source
 

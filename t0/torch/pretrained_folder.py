@@ -1,12 +1,13 @@
-"""Reads folders of Hugging Face's transformers: an encoder-decoder or a decoder-only model.
+"""Reads an encoder-decoder or a decoder-only model from a folder of Hugging Face's transformers.
 
     folder = PretrainedFolder("/models/bart")       # checks the files, and loads the tokenizer
     folder.is_encoder_decoder, folder.positions     # True, 1024
     model = folder.load_model(torch.device("cpu"), torch.float32)
 
-No file of a folder can run code: weights are safetensors, Python files are ignored, and no value of
-config.json chooses code. The tokenizer is first loaded within limits (`tokenizer_check`). Every
-weight of the model is read from the folder, so a missing or unexpected tensor is an error.
+No file in a folder can run code: weights must be safetensors, Python files are ignored, and no
+value in config.json can choose code. The tokenizer is first loaded in a separate process with
+limits (`tokenizer_check`). Every weight of the model must be in the folder, so a missing or
+unexpected tensor is an error.
 """
 
 import contextlib
@@ -26,21 +27,22 @@ from t0.errors import UserError, short_reason
 from t0.torch import tokenizer_check
 from t0.torch.tokenizer_check import import_transformers
 
-# A folder has a tokenizer if it has one of these files.
+# A folder with a tokenizer has at least one of these files.
 TOKENIZERS = (
     *("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model"),
     "sentencepiece.bpe.model",  # mBART
 )
 _BESIDE = (*TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
-# The fields of config.json with which transformers chooses code or files. Two more such fields,
-# attn_implementation and experts_implementation (which can name a kernel of the hub), are not here,
-# because `load_model` sets them itself.
+# The fields of config.json with which transformers chooses code or files. Two other fields,
+# attn_implementation and experts_implementation, can also choose code, because they can name a
+# kernel of the hub. They are not in this list, because `load_model` sets them itself.
 _CHOOSING = ("quantization_config", "fusion_config", "transformers_weights")
-# The ids that a model needs to generate texts. Its other settings, such as its number of beams, are
-# ignored, because tasks are decoded greedily.
+# The ids that a model needs to generate texts. All other generation settings of the folder, such as
+# the number of beams, are ignored, because tasks are decoded greedily.
 _GENERATED_IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
-_SHOWN = 4  # the number of tensors that a message names
-# A model is not built if it has over twice the elements of its file, plus this number.
+_SHOWN = 4  # the maximum number of tensors that a message names
+# A model is built only if its elements are at most twice the elements in its files, plus this
+# number.
 _LARGEST_UNREAD = 10_000_000
 _SUPPORTED = (
     "Give a T5, another encoder-decoder (such as BART, mBART, LongT5 or T5Gemma), or a "
@@ -49,18 +51,18 @@ _SUPPORTED = (
 
 
 class PretrainedFolder:
-    """A folder with config.json, safetensors and a tokenizer.
+    """A folder with config.json, safetensors and a tokenizer, whose files have been checked.
 
     Args:
       path: the folder.
 
     Attributes:
       path: the folder.
-      config: its config, as transformers reads it.
-      tokenizer: its tokenizer.
+      config: the model's config, as transformers reads it.
+      tokenizer: the model's tokenizer.
 
     Raises:
-      UserError: if a file is missing or cannot be read, or the model is not supported.
+      UserError: if a file is missing or cannot be read, or if the model is not supported.
     """
 
     def __init__(self, path: str) -> None:
@@ -78,17 +80,17 @@ class PretrainedFolder:
 
     @property
     def positions(self) -> int | None:
-        """The context window in tokens, of an encoder and of a decoder; None without a limit."""
+        """The context window of the encoder and the decoder, in tokens; None if unlimited."""
         return getattr(self._text_config, "max_position_embeddings", None)
 
     @property
     def embeddings(self) -> int | None:
-        """The number of token embeddings; None if the config does not have it."""
+        """The number of token embeddings; None if the config does not have this number."""
         return getattr(self._text_config, "vocab_size", None)
 
     @property
     def decoder_start(self) -> int | None:
-        """The id with which an encoder-decoder starts to decode."""
+        """The first id that the decoder of an encoder-decoder reads."""
         start = getattr(self.config, "decoder_start_token_id", None)
         return getattr(self._text_config, "bos_token_id", None) if start is None else start
 
@@ -98,7 +100,7 @@ class PretrainedFolder:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that changes if a file with weights changes, or its modification time."""
+        """A hash that changes if a file with weights or its modification time changes."""
         return _hash(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in self._weights)
 
     @property
@@ -112,10 +114,10 @@ class PretrainedFolder:
         }
 
     def load_model(self, device: torch.device, dtype: torch.dtype) -> Any:
-        """Loads the model and its weights; its generation settings are those of greedy search.
+        """Loads the model and its weights, with generation settings for greedy search.
 
         Raises:
-          UserError: if a tensor of the model is missing in the folder, or the folder has tensors
+          UserError: if a tensor of the model is missing in the folder, or if the folder has tensors
             that the model does not have.
         """
         self._check_size()
@@ -127,16 +129,17 @@ class PretrainedFolder:
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=True,
-                # None means the library's default, so that config.json cannot choose.
+                # None selects the library's default, so that config.json cannot choose an
+                # implementation.
                 attn_implementation=None,
                 experts_implementation=None,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # the report names them, and is checked below
+                ignore_mismatched_sizes=True,  # the report names mismatches; see below
             )
         _check_report(self.path, report)
         ids = {name: getattr(model.generation_config, name, None) for name in _GENERATED_IDS}
         model.generation_config = import_transformers().GenerationConfig(
-            # Rows of a batch are filled with this id after their end; it is never read.
+            # After its end, a row of a batch is filled with this id, which is never read.
             pad_token_id=self.tokenizer.pad_token_id or 0,
             num_beams=1,
             do_sample=False,
@@ -152,10 +155,10 @@ class PretrainedFolder:
         return package.AutoModelForCausalLM
 
     def _check_size(self) -> None:
-        """Checks that the model is about as large as its file, before any memory is allocated.
+        """Checks that the model is about as large as its files, before any memory is allocated.
 
-        Otherwise transformers would allocate all missing weights, and fill them at random, before
-        it reports that they are missing.
+        Without this check, transformers would first allocate all missing weights and fill them at
+        random, and only then report that they are missing.
         """
         stored = sum(int(np.prod(tensor.shape)) for tensor in self._tensors.values())
         layers = getattr(self._text_config, "num_hidden_layers", 0)
@@ -182,9 +185,9 @@ def _hash(parts: Iterator[str]) -> str:
 
 
 def _check_files(folder: Path) -> None:
-    """Checks that the folder has safetensors, no adapter, and no special files such as pipes.
+    """Checks that the folder has safetensors, but no adapter and no special files such as pipes.
 
-    Reading a pipe could wait forever.
+    Reading from a pipe could wait forever.
     """
     look_alikes.check(folder)
     for path in folder.iterdir():
@@ -199,10 +202,10 @@ def _check_files(folder: Path) -> None:
 
 
 def _check_report(folder: Path, report: Mapping[str, Any]) -> None:
-    """Checks the report of transformers about the tensors that it has loaded.
+    """Checks the report in which transformers lists the tensors that it has loaded.
 
     Raises:
-      UserError: if a tensor of the model was not loaded, or a tensor of the folder was not used.
+      UserError: if a tensor of the model was not loaded, or if a tensor in the folder was not used.
     """
     kinds = {
         "missing": report["missing_keys"],
@@ -249,7 +252,7 @@ def _read_config(folder: Path) -> Any:
 
 
 def _check_architecture(folder: Path, config: Any) -> None:
-    """Checks that transformers has a class for the config that reads and writes texts."""
+    """Checks that transformers has a class for this config that reads and writes texts."""
     package = import_transformers()
     if config.is_encoder_decoder:
         classes = package.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
@@ -283,8 +286,8 @@ def as_user_error(folder: Path, fault: str = "cannot be read as a model") -> Ite
         yield
     except UserError:
         raise
-    except BaseException as error:  # these libraries raise errors of many classes
-        # A panic in Rust is raised as a BaseException that is no Exception.
+    except BaseException as error:  # because these libraries raise errors of many classes
+        # A panic in Rust is raised as a BaseException, but not as an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise UserError(

@@ -1,4 +1,4 @@
-"""Runs mode `score_eval` on PyTorch: rank evaluation with a model that is sharded over processes.
+"""Runs mode `score_eval` on PyTorch: ranks answer choices with a model sharded over processes.
 
     evaluate(spec, world)    # spec: a `RunSpec` whose mode is "score_eval"
 
@@ -80,11 +80,11 @@ def evaluate(spec: RunSpec, world: World) -> None:
 
 
 class ShardedScorer:
-    """Scores choices with a sharded model. The interface is `ranking.ChoiceScorer`.
+    """Scores choices with a sharded model. Implements `ranking.ChoiceScorer`.
 
     Args:
       spec: the model.
-      world: the processes, among which each batch is divided.
+      world: the processes, over which each batch is divided.
       activations: the type of activations.
     """
 
@@ -110,7 +110,7 @@ class ShardedScorer:
 
     @torch.no_grad()
     def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Returns log p(choice | input) in nats; see `ranking.ChoiceScorer`."""
+        """Returns the log-likelihoods of choices in nats; see `ranking.ChoiceScorer`."""
         own = slice(self._world.rank, None, self._world.size)
         batch = move_to_device({"inputs": inputs[own], "targets": targets[own]}, self._world.device)
         scores = torch.zeros(targets.shape[:2], device=self._world.device)
@@ -121,7 +121,7 @@ class ShardedScorer:
     def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the sums of `losses.SUM_NAMES` over a batch of examples padded to [B, L].
 
-        All processes have the same batch; see `t0.scoring.perplexity.HeldOutModel`.
+        All processes must be given the same batch; see `t0.scoring.perplexity.HeldOutModel`.
         """
         return self.model(move_to_device(batch, self._world.device)).double().cpu().numpy()
 

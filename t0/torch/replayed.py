@@ -3,13 +3,14 @@
     steps = ReplayedSteps(masters, local, optimizer, denominator=16384, clip_norm=None)
     sums, squares = steps.take(batches, seeds, step=0, rate=0.001)      # of losses; of all weights
 
-Without graphs, Python starts thousands of kernels per step, one after the other. On an H100 this
-takes longer than the computation: T5 1.1 large took 410 ms per step, and the GPU waited most of the
-time. A CUDA graph starts all kernels in one call. Its shapes and memory addresses are fixed, so
-logits are computed at all target positions, including padding, which does not count in the loss.
+Without graphs, Python starts thousands of kernels per step, one after the other. On an H100,
+starting the kernels takes longer than the computation: T5 1.1 large took 410 ms per step, and the
+GPU waited most of the time. A CUDA graph starts all kernels in one call. The shapes and memory
+addresses in a graph are fixed, so logits are computed at all target positions, including padding.
+Padding does not count in the loss.
 
-A single process needs no weights of other processes. So it has two models: `masters` has the
-sharded float32 weights that checkpoints contain, and `local` is a copy in the type of activations,
+A single process does not gather weights from other processes. Instead, it has two models: `masters`
+has the float32 weights that checkpoints contain, and `local` is a copy in the type of activations,
 which computes losses and gradients.
 """
 
@@ -30,14 +31,14 @@ _EAGER = 2  # the number of steps before the recording, in which kernels are com
 
 
 class ReplayedSteps:
-    """Takes the training steps of a run: the first ones eagerly, then by replaying CUDA graphs.
+    """Takes the training steps of a run: the first few eagerly, and then by replaying CUDA graphs.
 
     Args:
       masters: the model with the float32 weights.
       local: the model that computes the losses and gradients, on the same device.
       optimizer: the optimizer, which updates the masters with the gradients of `local` (see
         `use_gradients_of`).
-      denominator: the divisor of the summed losses.
+      denominator: the number by which the summed losses are divided.
       clip_norm: the norm to which all gradients together are clipped; None for no clipping.
     """
 
@@ -67,7 +68,7 @@ class ReplayedSteps:
         self.refresh()
 
     def refresh(self) -> None:
-        """Copies the masters' values to the local model; call it after filling the masters."""
+        """Copies the masters' values to the local model. Call it after the masters are filled."""
         _copy(self._narrow, self._wide)
 
     def take(
@@ -78,17 +79,18 @@ class ReplayedSteps:
         step: int,
         rate: float,
     ) -> tuple[torch.Tensor, Squares]:
-        """Takes a training step; returns the sums of losses [6], and the sums of squares.
+        """Takes a training step; returns the sums of losses, [6], and the sums of squares.
 
         Args:
           batches: the microbatches of the step.
-          seed: function that seeds the dropout of a microbatch, given its number.
+          seed: a function of the number of a microbatch that seeds the dropout of this microbatch.
           step: the number of steps done.
           rate: the learning rate.
         """
         if self._stream is None:
             return self._take(batches, seed, step, rate)
-        # CUDA cannot record on the default stream, because other streams wait for that one.
+        # CUDA cannot record on the default stream, because other streams wait for the default
+        # stream.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             return self._take(batches, seed, step, rate)  # the call waits for the stream at its end
@@ -143,14 +145,14 @@ class ReplayedSteps:
             parameter.grad = None
 
     def _record_graphs(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph | None]:
-        """Returns the graph of a microbatch, and that of Adafactor's update (None with AdamW)."""
+        """Returns (graph of a microbatch, graph of Adafactor's update or, with AdamW, None)."""
         if self._graphs is None:
             self._clear_gradients()
             torch.cuda.synchronize()
-            torch.cuda.empty_cache()  # the graphs have their own memory
+            torch.cuda.empty_cache()  # the graphs use their own memory
             microbatch_graph, update_graph = torch.cuda.CUDAGraph(), None
-            # CUDA must check only this thread's calls during the recording, because NCCL's thread
-            # queries its events at the same time.
+            # During the recording, CUDA must check only the calls of this thread, because NCCL's
+            # thread queries its events at the same time.
             with torch.cuda.graph(
                 microbatch_graph, stream=self._stream, capture_error_mode="thread_local"
             ):
@@ -179,7 +181,7 @@ class ReplayedSteps:
 
 
 def _add_to_sum(parameter: torch.nn.Parameter) -> None:
-    """Adds the gradient of a microbatch to the sum, immediately after it has been computed."""
+    """Adds the gradient of a microbatch to the sum of gradients as soon as it is computed."""
     parameter.grad_sum += parameter.grad
     parameter.grad = None
 
@@ -187,12 +189,12 @@ def _add_to_sum(parameter: torch.nn.Parameter) -> None:
 def use_gradients_of(
     local: T5, masters: T5, weights: Sequence[Weight], *, microbatches: int
 ) -> list[Weight]:
-    """Returns the weights of `masters`, with gradients that are computed by `local`.
+    """Returns the weights of `masters`, with the gradients that `local` computes.
 
     Args:
-      local: the model that computes.
+      local: the model that computes losses and gradients.
       masters: the model to which the weights belong.
-      weights: the weights that are trained, in the order of the names in `masters`.
+      weights: the trained weights, in the order of the names in `masters`.
       microbatches: the number of microbatches per step. If there are several, their gradients are
         summed in float32.
     """

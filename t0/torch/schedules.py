@@ -3,8 +3,9 @@
     rate = schedule(spec.schedule, total=spec.schedule_steps)
     rate(0)
 
-Some schedules are functions of `t0.training.schedules`. The others are in this module: they are
-those of Mesh TensorFlow's `transformer/learning_rate_schedules.py`, computed with Python numbers.
+Some schedules are functions of `t0.training.schedules`. All other schedules are in this module.
+They are the schedules of Mesh TensorFlow's `transformer/learning_rate_schedules.py`, computed with
+Python numbers.
 """
 
 import inspect
@@ -18,15 +19,15 @@ from t0.training.schedules import SCHEDULES
 
 Rate = Callable[[int], float]
 _MESH_MODULE = "mesh_tensorflow.transformer.learning_rate_schedules"
-_LARGEST = 3.4e38  # about the largest float32 number
+_LARGEST = 3.4e38  # approximately the largest float32 number
 
 
 def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
     """Returns the learning rate as a function of the number of steps done.
 
     Args:
-      configured: the schedule of a specification, or a constant rate.
-      total: the number of steps for which the schedule is made.
+      configured: the schedule in a specification, or a constant rate.
+      total: the total number of steps of the schedule.
 
     Raises:
       UserError: if this engine does not have the schedule, or one of its parameters is wrong.
@@ -59,7 +60,7 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
 
 
 def _check_parameters(selector: str, parameters: Any) -> None:
-    """Checks the parameters of a schedule; for a product, also those of its factors.
+    """Checks the parameters of a schedule. If it is a product, also checks its factors.
 
     Raises:
       UserError: if a parameter is missing, is unknown or is not a finite number.

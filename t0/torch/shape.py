@@ -3,9 +3,9 @@
     model = t5(spec.model)
     model.sizes.d_model, model.activation, model.dropout.residual
 
-A specification holds the parameters of Mesh TensorFlow's layers as gin sets them. `t5` accepts T5
-1.0, T5 1.1, LM-adapted models and mT5. A setting that this engine does not compute is
-an error that names the setting, so no parameter is silently ignored.
+A specification contains the parameters of Mesh TensorFlow's layers, with the values that gin binds.
+`t5` accepts T5 1.0, T5 1.1, LM-adapted models and mT5. If this engine does not support a setting,
+an error names the setting, so no parameter is silently ignored.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ _BLOCKS = {
 }
 _NORMS = ("sublayer_rms_norm", "sublayer_legacy_rms_norm", "sublayer_legacy_final_rms_norm")
 _DROPOUTS = ("sublayer_dropout", "sublayer_legacy_dropout")
-# The sublayers of a T5 in their order. Dropout sublayers may be missing.
+# The sublayers of a T5's layers in their order. The dropout sublayers may be missing.
 _SUBLAYERS = {
     "initial": ("dropout",),
     "per_layer": ("norm", "sublayer_call_layer", "dropout", "sublayer_residual"),
@@ -80,16 +80,17 @@ class T5Spec:
     """The settings of a T5: its sizes, activation, dropout rates and loss.
 
     Attributes:
-      sizes: the sizes of its tensors.
-      activation: the activation of feed-forward layers: "relu"; or "gelu" or "silu", whose layers
-        are gated.
+      sizes: the sizes of the model's tensors.
+      activation: the activation of feed-forward layers. With "relu", the layers are not gated; with
+        "gelu" or "silu", they are gated.
       dropout: the dropout rates.
-      label_smoothing: the part of the target's probability that is spread over all tokens.
-      z_loss: the factor of the z-loss, which is the square of the logarithm of the softmax's
+      label_smoothing: the part of the target's probability that is taken from the target and spread
+        evenly over all tokens.
+      z_loss: the factor of the z-loss. The z-loss is the square of the logarithm of the softmax's
         denominator.
-      loss_denominator: the divisor of the summed loss; None for the number of target positions in
-        the batch.
-      legacy_norms: whether norms have their older names in Mesh TensorFlow's checkpoints.
+      loss_denominator: the number by which the summed loss is divided; None to divide by the number
+        of target positions in the batch.
+      legacy_norms: whether norms have their older names in the model's Mesh TensorFlow checkpoints.
     """
 
     sizes: ModelShape
@@ -181,7 +182,7 @@ def _read_model(spec: ModelSpec) -> T5Spec:
 
 
 def _read_layers(side: str, stack: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the parameters of a stack's layers, after checking their kinds and fixed values."""
+    """Checks the kinds and fixed values of a stack's layers; returns the layers' parameters."""
     _check_fixed(side, stack, _STACK)
     _check_sublayers(side, stack["sublayers"])
     kinds = [layer["selector"].rpartition(".")[2] for layer in stack["layers"]]
@@ -236,7 +237,7 @@ def _residual_dropout(stack: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _common_value(parameter_sets: Iterable[Mapping[str, Any]], name: str) -> Any:
-    """Returns the value of a parameter that must be the same wherever it occurs."""
+    """Returns the value of a parameter, which must be the same in all parameter sets."""
     key = name.rpartition(" ")[2]
     values = [x[key] for x in parameter_sets]
     if any(value != values[0] for value in values):

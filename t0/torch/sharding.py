@@ -4,9 +4,10 @@
     model = sharded(spec, world, activations=torch.bfloat16, switches=switches)
     weights = trained_weights(model, variable_filter=None)
 
-Each process stores its own rows of each weight, in float32. Each block is a unit of `fully_shard`:
-before a block computes, its weights are gathered in the type of activations. Its gradients are
-summed over the processes in float32. With one process, nothing is gathered.
+Each process stores its own rows of each weight, in float32. Each block is a unit of `fully_shard`.
+Before a block computes, its weights are gathered from all processes in the type of activations. The
+gradients of a block are summed over the processes in float32. With one process, nothing is
+gathered.
 """
 
 import functools
@@ -38,14 +39,14 @@ def sharded(
     compiled: bool = False,
     kernel: str = "auto",
 ) -> T5:
-    """Returns a sharded model, in which this process's rows of the weights are not yet filled.
+    """Returns a sharded model. This process's rows of the weights do not have values yet.
 
     Args:
       spec: the model.
       world: the processes.
       activations: the type of activations, in which the model computes.
       switches: the options that trade memory for time.
-      compiled: whether PyTorch compiles the blocks and the loss, at the first step.
+      compiled: whether PyTorch compiles the blocks and the loss when the first step is computed.
       kernel: the attention kernel in training; see `t0.torch.attention`.
     """
     model = unsharded(spec, switches=switches, compiled=compiled, kernel=kernel)
@@ -59,8 +60,8 @@ def sharded(
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            # The factor is 1, because the loop has already divided the loss, so gradients only
-            # have to be summed. (With gloo, sums are the only choice.)
+            # The factor is 1: the loop has already divided the loss, so gradients only have to be
+            # summed. (gloo does not support any other factor.)
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return model.to_empty(device=world.device)
@@ -73,9 +74,9 @@ def unsharded(
     compiled: bool = False,
     kernel: str = "auto",
 ) -> T5:
-    """Returns a model on the device "meta", so its weights have no values and need no memory.
+    """Returns a model on the device "meta", where weights have no values and need no memory.
 
-    The arguments are those of `sharded`.
+    See `sharded` for the arguments.
     """
     with torch.device("meta"):
         model = T5(spec)
@@ -85,13 +86,14 @@ def unsharded(
         model.loss_sums = torch.compile(model.loss_sums)
         for module in model.modules():
             if isinstance(module, Block):
-                # Kernels for dynamic shapes are slower, and shapes do not change between batches.
+                # Kernels for dynamic shapes are slower, and they are not needed because all batches
+                # have the same shape.
                 module.compile(dynamic=False)
     return model
 
 
 def names_and_parameters(model: T5) -> dict[str, nn.Parameter]:
-    """Returns canonical name -> parameter, in the order of Mesh TensorFlow's variables."""
+    """Returns canonical name -> parameter, in the order of the variables in Mesh TensorFlow."""
     parameters = dict(model.named_parameters())
     return {name: parameters[names.hf_name(name)] for name in expected_shapes(model.spec.sizes)}
 
@@ -101,8 +103,8 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
 
     Args:
       model: the model.
-      variable_filter: a regular expression for Mesh TensorFlow's names of the weights; None to
-        train all.
+      variable_filter: a regular expression for the names (in Mesh TensorFlow) of the weights to
+        train; None to train all weights.
 
     Raises:
       UserError: if the filter is not a regular expression, or matches no weight.
@@ -137,7 +139,7 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
 def own_rows(rows: int, world: World) -> slice:
     """Returns the slice of a weight's rows that this process has.
 
-    All processes have equally many rows, except that the last ones may have fewer.
+    All processes have the same number of rows, except that the last processes may have fewer.
     """
     chunk = -(-rows // world.size)
     return slice(min(world.rank * chunk, rows), min((world.rank + 1) * chunk, rows))

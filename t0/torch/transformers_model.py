@@ -1,4 +1,4 @@
-"""Ranks, decodes and measures with models of Hugging Face's transformers that are not T5s.
+"""Ranks choices, decodes and measures perplexity with models of Hugging Face's transformers.
 
     model = TransformersModel(PretrainedFolder("/models/bart"), world, torch.float32, 16384)
     inputs, targets = model.encode("It rains. Wet?", "yes")
@@ -6,12 +6,14 @@
     model.log_likelihoods(inputs, targets)      # [B, L], [B, C, T] -> float32 [B, C]
     list(model.decode([inputs], 16))            # ["yes"]
 
-An encoder-decoder reads the input and writes the choice. Each input is encoded once for all of its
-choices. A decoder-only model reads an input and a choice as one text. If the two parts are
-tokenized separately, the ids may differ from those of the whole text, so the score depends on how
-the parts are joined. `JOINS` has the published ways.
+T5 models do not use this module. The encoder of an encoder-decoder reads the input, and its decoder
+scores the choices. Each input is encoded once for all of its choices. A decoder-only model reads an
+input and a choice as one text. If the two parts are tokenized separately, the ids may differ from
+those of the whole text, so the score depends on how the parts are joined. `JOINS` contains the
+published ways to join them.
 
-Arrays have each token id plus 1, because 0 is padding in `t0.scoring` but a token of these models.
+Arrays contain each token id plus 1, because 0 is padding in `t0.scoring` but a token in these
+models.
 """
 
 import dataclasses
@@ -27,21 +29,22 @@ from t0.scoring.ranking import MAX_LOGITS
 from t0.torch.pretrained_folder import PretrainedFolder, as_user_error
 from t0.torch.world import World
 
-# How many tokens a check of causality has, and how much a later token may change an earlier token's
-# logits by rounding, in standard deviations of the logits.
+# For the check of causality: the number of tokens, and the largest change in an earlier token's
+# logits that is accepted as rounding if a later token changes, in standard deviations of the
+# logits.
 _PROBE_TOKENS, _PROBE_SHARE = 4, 1e-3
-_IGNORED = -100  # the label of a position that is not scored, as in transformers
+_IGNORED = -100  # the label of positions that are not scored; transformers has the same label
 
 
 @dataclasses.dataclass(frozen=True)
 class Join:
-    """A way in which a model reads an input and a choice.
+    """A way in which an input and a choice are joined for a model.
 
     Attributes:
       description: the description of this way in results files.
-      join: function from (folder, input, choice) to (the ids that the model is given, the ids that
-        are scored).
-      cut_left: whether an input that is too long loses its beginning instead of its end.
+      join: a function of (folder, input, choice) that returns (ids that are given to the model, ids
+        that are scored).
+      cut_left: whether an input that is too long is cut at its beginning instead of its end.
     """
 
     description: str
@@ -58,7 +61,7 @@ def _join_as_lm_eval(
         return [_first_id(tokenizer)], tokenizer.encode(text, add_special_tokens=False)
     bare = given.rstrip()
     whole = tokenizer.encode(given + text)
-    # The tokenizer adds the same special tokens, such as BOS, to the input and to the whole text.
+    # The tokenizer adds the same special tokens (such as BOS) to the input as to the whole text.
     context = tokenizer.encode(bare) if bare else whole[:1]
     return context, whole[len(context) :]
 
@@ -74,17 +77,18 @@ def _join_as_t_zero(
 def _encode_separately(
     folder: PretrainedFolder, given: str, choice: str
 ) -> tuple[list[int], list[int]]:
-    """Encodes the input for an encoder and the choice, with EOS, for its decoder."""
+    """Encodes an input for the encoder, and a choice with EOS for the decoder."""
     tokenizer = folder.tokenizer
     scored = tokenizer(text_target=choice)["input_ids"]
-    # A tokenizer such as Gemma's begins each text with the id with which the decoder starts anyway.
+    # Some tokenizers, such as Gemma's, begin each text with the id that the decoder reads first
+    # anyway.
     scored = scored[1:] if scored[:1] == [folder.decoder_start] else scored
     eos = tokenizer.eos_token_id
     return tokenizer(given)["input_ids"], scored + [eos] * (eos is not None and eos not in scored)
 
 
 def _first_id(tokenizer: Any) -> int | None:
-    """Returns the id before a text: BOS, or EOS if the tokenizer has no BOS."""
+    """Returns the id with which a text begins: BOS, or EOS if the tokenizer has no BOS."""
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     return eos if bos is None else bos
 
@@ -111,14 +115,14 @@ _SEPARATE = Join(
 
 
 class TransformersModel:
-    """A model of transformers, as `t0.scoring` ranks, decodes and measures with it.
+    """A model of transformers, with the methods that `t0.scoring` needs.
 
     Args:
       folder: the model's folder.
-      world: the process with the device that computes.
+      world: the world of a single process, with the device that computes.
       activations: the type of weights and activations. The softmax is always float32.
       batch_tokens: the maximum number of tokens in a forward pass.
-      join: the way in which a decoder-only model reads inputs and choices, one of `JOINS`.
+      join: the way in which inputs and choices are joined for a decoder-only model, one of `JOINS`.
     """
 
     replicas = 1
@@ -145,7 +149,8 @@ class TransformersModel:
         """Returns the ids of an input and the ids of a choice.
 
         Raises:
-          UserError: if the tokenizer fails, or returns an id for which the model has no embedding.
+          UserError: if the tokenizer fails, or if it returns an id for which the model has no
+            embedding.
         """
         with as_user_error(self.folder.path, "its tokenizer cannot encode a text"):
             context, scored = self.join.join(self.folder, given, choice)
@@ -153,10 +158,11 @@ class TransformersModel:
         return context, scored
 
     def encode_windows(self, text: str, most: int) -> Iterator[tuple[list[int], list[int]]]:
-        """Yields the windows of a text, of at most `most` tokens, as pairs (given ids, scored ids).
+        """Yields windows of a text, each of at most `most` tokens, as (given ids, scored ids).
 
-        Each token is scored once. As in lm-evaluation-harness (`get_rolling_token_windows`), a
-        window is given the token before it, and the first window BOS or EOS.
+        Each token of the text is scored once. As in lm-evaluation-harness
+        (`get_rolling_token_windows`), the model is also given the token before a window. Before the
+        first window, it is given BOS or EOS.
         """
         tokenizer = self.folder.tokenizer
         with as_user_error(self.folder.path, "its tokenizer cannot encode a text"):
@@ -183,7 +189,7 @@ class TransformersModel:
                 )
 
     def truncate(self, context: list[int], most: int) -> list[int]:
-        """Returns at most `most` ids of an input; an encoder's input keeps its last special ids."""
+        """Truncates an input to `most` ids; an encoder's input keeps the special ids at its end."""
         if len(context) <= most:
             return context
         if self.join.cut_left:
@@ -193,7 +199,7 @@ class TransformersModel:
         return context[: most - last] + context[len(context) - last :]
 
     def excess(self, context: int, scored: int) -> str:
-        """Returns the number of tokens, with advice, if a text exceeds the context window, else "".
+        """Returns a message with advice if a text exceeds the context window, otherwise "".
 
         Args:
           context: the number of tokens of the input.
@@ -211,25 +217,25 @@ class TransformersModel:
         )
 
     def restore(self, checkpoint: str) -> int:
-        """Loads the weights, if they are not loaded; returns the number of tensors.
+        """Loads the weights if they are not loaded yet; returns the number of tensors.
 
         Raises:
           UserError: if a tensor of the model is missing in the folder, or the folder has tensors
             that the model does not have.
         """
-        del checkpoint  # not needed, because the weights are in the folder
+        del checkpoint  # not needed, because `folder` is the checkpoint
         if self._model is None:
             self._model = self.folder.load_model(self._world.device, self._activations)
             self._check_logits()
-        # Tied weights count once. The report of the loading names no tensor, so all have been read.
+        # Tied weights count once. `load_model` has checked that all tensors have been read.
         return sum(1 for _ in self._model.parameters())
 
     @torch.inference_mode()
     def _check_logits(self) -> None:
-        """Checks that logits are finite, and that a decoder-only model's depend on no later token.
+        """Checks that logits are finite and, in a decoder-only model, depend on no later token.
 
         Raises:
-          UserError: if that is not so.
+          UserError: if the logits fail this check.
         """
         rows = torch.ones(2, _PROBE_TOKENS, dtype=torch.int64, device=self._world.device)
         rows[1, -1] = 2
@@ -249,12 +255,12 @@ class TransformersModel:
             )
 
     def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Returns log p(choice | input) in nats, float32 [B, C].
+        """Returns the log-likelihood of each choice, given its input, in nats, float32 [B, C].
 
         Args:
           inputs: int [B, L], ids plus 1; 0 is padding.
-          targets: int [B, C, T], the C choices of each input, also as ids plus 1. A choice with
-            only padding has the result 0.
+          targets: int [B, C, T], the C choices of each input, also as ids plus 1. The result is 0
+            for a choice with only padding.
         """
         return self._score(inputs, targets)[..., 0]
 
@@ -265,7 +271,7 @@ class TransformersModel:
 
     @torch.inference_mode()
     def _score(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Returns the log-likelihood and the number of correctly predicted tokens, [B, C, 2]."""
+        """Returns each choice's log-likelihood and number of correct tokens, [B, C, 2]."""
         scores = np.zeros((*targets.shape[:2], 2), np.float32)
         places = np.argwhere(targets.any(-1))  # (row, choice)
         separate = self.folder.is_encoder_decoder
@@ -298,7 +304,7 @@ class TransformersModel:
     def _score_decoded(
         self, encoded: Mapping[str, torch.Tensor], targets: np.ndarray
     ) -> np.ndarray:
-        """Returns the scores [N, 2] of targets [N, T] with an encoder-decoder."""
+        """Returns the scores [N, 2] that an encoder-decoder gives to targets [N, T]."""
         from transformers.modeling_outputs import BaseModelOutput
 
         labels = torch.from_numpy(targets.astype(np.int64)).to(self._world.device) - 1
@@ -312,7 +318,7 @@ class TransformersModel:
         return _score_labels(logits, labels)
 
     def _score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """Returns the scores [N, 2] of pairs (given ids, scored ids) with a decoder-only model."""
+        """Returns the scores [N, 2] that a decoder-only model gives to (given ids, scored ids)."""
         width = max(len(context) + len(scored) for context, scored in pairs) - 1
         ids, seen = (torch.zeros(len(pairs), width, dtype=torch.int64) for _ in range(2))
         labels = torch.full_like(ids, _IGNORED)
@@ -321,7 +327,7 @@ class TransformersModel:
             length = len(whole) - 1
             ids[row, :length], seen[row, :length] = whole[:-1], 1
             labels[row, len(context) - 1 : length] = whole[len(context) :]
-        # Logits are computed only from the first scored position on.
+        # Logits are computed only for the first scored position and all positions after it.
         keep = width - (min(len(context) for context, _ in pairs) - 1)
         some = {"logits_to_keep": keep} if _keeps_logits(self._model) else {}
         batch = {"input_ids": ids, "attention_mask": seen}
@@ -330,14 +336,15 @@ class TransformersModel:
         return _score_labels(logits, labels[:, -keep:].to(self._world.device))
 
     def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterator[str]:
-        """Greedily decodes each input [L]; yields texts of at most `most_tokens` tokens.
+        """Decodes each input [L] greedily; yields texts of at most `most_tokens` tokens.
 
         Args:
           inputs: the ids of each input plus 1.
           most_tokens: the maximum number of tokens of a text.
 
         Raises:
-          UserError: if an input and its text may not fit into the context window.
+          UserError: if an input together with `most_tokens` tokens does not fit into the context
+            window.
         """
         order = sorted(range(len(inputs)), key=lambda number: -len(inputs[number]))
         longest = len(inputs[order[0]]) if order else 0
@@ -360,7 +367,7 @@ class TransformersModel:
         seen = torch.zeros_like(ids)
         separate = self.folder.is_encoder_decoder
         for number, row in enumerate(rows):
-            # A decoder-only model continues a row at its right end.
+            # A decoder-only model continues a row at its right end, so its padding is on the left.
             columns = slice(0, len(row)) if separate else slice(width - len(row), width)
             ids[number, columns], seen[number, columns] = torch.from_numpy(row.astype(np.int64)), 1
         generated = self._model.generate(
@@ -372,11 +379,11 @@ class TransformersModel:
 
 
 def _score_labels(logits: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
-    """Returns the log-likelihood and the number of correct tokens, [N, 2].
+    """Returns the log-likelihood and the number of correctly predicted tokens of rows, [N, 2].
 
     Args:
-      logits: [N, T, V].
-      labels: the ids that are scored, or `_IGNORED`, [N, T].
+      logits: the logits, [N, T, V].
+      labels: the ids that are scored, or `_IGNORED` at positions that are not scored, [N, T].
     """
     logits, scored = logits.float(), labels != _IGNORED
     nats = logits.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]

@@ -31,13 +31,13 @@ from t0.torch.sharding import local_rows, names_and_parameters, own_rows
 from t0.torch.world import World
 from t0.training import resume_file, start_report
 
-# The dimensions of the weights of Mesh TensorFlow's dense layers. The initial values of these
-# weights are at most two standard deviations from zero.
+# The dimensions of the weights in Mesh TensorFlow's dense layers. The initial values of these
+# weights are drawn within two standard deviations of zero.
 _TRUNCATED = ("DF", "FD", "DV")
 
 
 def find_checkpoints(model_dir: str, checkpoint: str | None, steps: Any) -> dict[int, str]:
-    """Returns step -> path of the checkpoints to evaluate; each may have any format.
+    """Returns step -> path, for the checkpoints to evaluate, which may have any format.
 
     Args:
       model_dir: the folder with checkpoints of either engine.
@@ -81,20 +81,19 @@ def warm_start(
     Args:
       model: the model.
       optimizer: the optimizer of the model.
-      path: a checkpoint in any format. Variables may be missing only if it is Mesh TensorFlow's
-        format.
+      path: a checkpoint in any format. Variables may be missing only in Mesh TensorFlow's format.
       world: the processes.
-      unfilled: regular expressions for Mesh TensorFlow's names of the variables that may be
-        missing, and then have random values.
+      unfilled: regular expressions for the names (in Mesh TensorFlow) of variables that may be
+        missing. Missing variables get random values.
       seed: the seed of these random values.
 
     Returns:
-      the checkpoint's step, and lines about the filled weights. One of the lines names the
-      variables that have random values.
+      (checkpoint's step, lines about the filled weights). One of the lines names the variables with
+      random values.
 
     Raises:
-      UserError: if there is no such checkpoint, a variable is missing that `unfilled` does not
-        match, or a variable has another shape.
+      UserError: if there is no such checkpoint, if a variable that `unfilled` does not match is
+        missing, or if a variable has another shape.
     """
     kind, prefix = conversion.recognise(path) if unfilled else ("", "")
     if kind != "mtf":
@@ -144,18 +143,18 @@ def load(
     *,
     exact: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[int, list[str]]:
-    """Fills the weights, and those slots of the optimizer that the checkpoint has.
+    """Fills the weights, and the optimizer's slots if the checkpoint has them.
 
     Args:
       model: the model.
       optimizer: the optimizer of the model; None to read only the weights.
       path: a checkpoint in any format.
       world: the processes.
-      exact: the arrays of the checkpoint's resume file, which have the missing bits of weights that
-        the checkpoint stores in bfloat16; None if there are none.
+      exact: the arrays of the checkpoint's resume file. If the checkpoint stores weights in
+        bfloat16, these arrays contain the missing bits. None if there are no such arrays.
 
     Returns:
-      the checkpoint's step, and lines about the restored weights and slots.
+      (checkpoint's step, lines about the restored weights and slots).
 
     Raises:
       UserError: if there is no such checkpoint, or it belongs to another model.
@@ -201,7 +200,7 @@ def _check_sizes(model: T5, source: CheckpointSource) -> None:
 
 
 def _load_slots(optimizer: Optimizer, prefix: str, world: World) -> int:
-    """Fills the slots that a Mesh TensorFlow checkpoint has; returns the number of these slots."""
+    """Fills the slots that a Mesh TensorFlow checkpoint contains; returns their number."""
     with contextlib.closing(BundleReader(prefix)) as reader:
         stored_names = optimizer.slots.keys() & reader.entries.keys()
         for name in stored_names:
@@ -220,7 +219,7 @@ def _load_slots(optimizer: Optimizer, prefix: str, world: World) -> int:
 def fill_at_random(model: T5, seed: int, world: World) -> None:
     """Fills the weights at random, from the distributions of Mesh TensorFlow's initializers.
 
-    The values depend only on the seed, not on the number of processes.
+    The values depend only on the seed, and not on the number of processes.
     """
     for name, parameter in names_and_parameters(model).items():
         key = hashlib.sha256(f"{seed} {name}".encode()).digest()

@@ -31,10 +31,10 @@ from t0.torch.memory import USABLE
 _T = TypeVar("_T")
 
 DEVICES = ("auto", "cuda", "cpu")
-TIMEOUT_MINUTES = 30.0  # how long a process waits for the others before it reports a missing one
+TIMEOUT_MINUTES = 30.0  # after this time, a missing process is reported
 FAILED = 2  # the exit status after a UserError
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-# Words in gloo's error messages about a process that has ended or does not answer.
+# Words that gloo's error messages contain if a process has ended or does not answer.
 _LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -42,8 +42,8 @@ _LOST = (
     "timed out connecting",
     "Socket",
 )
-_SETTLED_SECONDS = 3.0  # the time after which all processes have noticed that one is lost
-_MISTAKE = "t0/mistake"  # a key in torchrun's store: a UserError ended the run, so do not restart
+_SETTLED_SECONDS = 3.0  # the time after which all processes have noticed that a process is lost
+_MISTAKE = "t0/mistake"  # a key in torchrun's store, set if a UserError ended the run: no restart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class World:
         return int(tensor.item())
 
     def gather(self, value: _T) -> list[_T]:
-        """Returns the values of all processes, in order of rank."""
+        """Returns a list of the values that all processes pass, in order of rank."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value)
@@ -95,7 +95,7 @@ class World:
         self.max_over_processes(0)
 
     def broadcast_text(self, make_text: Callable[[], str]) -> str:
-        """Returns the text that the first process makes, on every process.
+        """Returns, on every process, the text that the first process makes.
 
         Raises:
           SystemExit: on the other processes, if the first process could not make the text.
@@ -108,14 +108,15 @@ class World:
             if self.size > 1:
                 dist.broadcast_object_list(texts)
         if texts[0] is None:
-            raise SystemExit(FAILED)  # the first process prints the reason
+            raise SystemExit(FAILED)  # the first process has printed the reason
         return texts[0]
 
     def check_equal(self, label: str, text: str) -> None:
         """Checks that all processes have the same text.
 
         Raises:
-          UserError: if texts differ. The message names the processes that differ from the first.
+          UserError: if texts differ. The message names the processes whose text differs from that
+            of the first process.
         """
         digests = self.gather(hashlib.sha256(text.encode()).hexdigest())
         others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
@@ -127,7 +128,7 @@ class World:
 
     @contextlib.contextmanager
     def only_first_prints(self) -> Iterator[None]:
-        """Discards the output of the block, except in the first process."""
+        """Discards what is printed in a `with` block, except in the first process."""
         with contextlib.ExitStack() as stack:
             if not self.first:
                 stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
@@ -144,15 +145,15 @@ class World:
 
 @contextlib.contextmanager
 def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
-    """Joins the processes of this run for the duration of the block.
+    """Joins the processes of this run for the duration of a `with` block.
 
     If several processes fail, only one of them prints the reason. If the reason is a UserError,
-    processes that `torchrun --max_restarts` starts again end immediately, because they would only
-    fail with the same message.
+    restarted processes would fail with the same message. So processes that `torchrun
+    --max_restarts` starts again end immediately.
 
     Args:
       device: "cuda", "cpu", or "auto" for CUDA if there is a GPU.
-      minutes: the time in minutes for which a process waits for the others.
+      minutes: the number of minutes for which a process waits for the others.
 
     Raises:
       UserError: if there is no such device, or a process is lost.
@@ -167,8 +168,9 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
     all_starts = store = None
     try:
         all_starts = _open_store(rank, timeout)
-        # Torchrun's store is still there when it restarts the processes. If all starts used the
-        # same keys, PyTorch would find the addresses of processes that have ended.
+        # When torchrun restarts the processes, its store still has the entries of the earlier
+        # start. If all starts used the same keys, PyTorch would find the addresses of processes
+        # that have ended.
         start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"t0/start/{start}", all_starts)
         backend = "nccl" if torch_device.type == "cuda" else "gloo"
@@ -185,7 +187,7 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
             raise SystemExit(FAILED) from None
         raise
     except RuntimeError as error:
-        lost = any(words in str(error) for words in _LOST)  # gloo has no error class
+        lost = any(words in str(error) for words in _LOST)  # gloo does not have its own error class
         if not lost and not isinstance(error, dist.DistBackendError):
             raise
         raise _lost_process(store, rank, size, error) from error
@@ -196,7 +198,7 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
 
 
 def _open_store(rank: int, timeout: datetime.timedelta) -> dist.Store:
-    """Returns the store with which the processes find each other: torchrun's, or our own."""
+    """Returns the store through which processes find each other: torchrun's store, or a new one."""
     if "RANK" not in os.environ:
         return dist.HashStore()
     by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -210,30 +212,30 @@ def _open_store(rank: int, timeout: datetime.timedelta) -> dist.Store:
 
 
 def _is_first_to_fail(store: dist.Store | None, rank: int) -> bool:
-    """Records that this process failed.
+    """Records that this process has failed.
 
     Returns:
-      whether it is the first to fail. Only the first one prints the reason.
+      whether this process is the first to fail. Only the first process to fail prints the reason.
     """
     if store is None:
         return True
     try:
         store.set(f"t0/failed/{rank}", "")
         return store.add("t0/failed", 1) == 1
-    except RuntimeError:  # the process that failed first had the store, which is now gone
+    except RuntimeError:  # the store is gone, because the process that failed first had it
         return False
 
 
 def _lost_process(
     store: dist.Store | None, rank: int, size: int, error: Exception
 ) -> BaseException:
-    """Returns the exception with which this process ends after another process was lost.
+    """Returns the exception with which this process ends because another process is lost.
 
     The first process that notices the loss gets a UserError that names the lost process. All others
     get a SystemExit without a message.
     """
-    # Torchrun sends SIGTERM to this process because another one is lost. The signal is ignored, so
-    # that the message can still be printed.
+    # Torchrun sends SIGTERM to this process because another process is lost. The signal is ignored,
+    # so that this process can still print the message.
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if not _is_first_to_fail(store, rank):
@@ -249,7 +251,7 @@ def _lost_process(
 
 
 def _find_silent(store: dist.Store, size: int) -> list[int]:
-    """Waits a few seconds, and returns the processes that have not reported a failure by then."""
+    """Waits a few seconds, and returns the processes that have reported no failure by then."""
     deadline = time.monotonic() + _SETTLED_SECONDS
     silent = list(range(size))
     with contextlib.suppress(RuntimeError):
@@ -290,7 +292,7 @@ def device_name(device: torch.device) -> str:
 
 
 def _no_gpu() -> str:
-    """Returns the reason why PyTorch finds no GPU, as the end of an error message."""
+    """Returns the end of an error message: the reason why PyTorch does not find a GPU."""
     if torch.version.cuda is None:
         return ": this build of PyTorch is for the CPU; install one for CUDA"
     try:
@@ -301,7 +303,7 @@ def _no_gpu() -> str:
 
 
 def choose_activation_type(name: str, device: torch.device) -> torch.dtype:
-    """Returns the type of activations; warns if it is bfloat16 and the processor has to emulate it.
+    """Returns the type of activations. Warns if this is bfloat16 and the processor must emulate it.
 
     Args:
       name: "float32", "bfloat16" or "auto". "auto" is bfloat16 if the device has instructions for
@@ -319,7 +321,7 @@ def choose_activation_type(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if fast else torch.float32
 
 
-@functools.cache  # prints the warning only once, even if several tasks are predicted
+@functools.cache  # so that the warning is printed only once, even if several tasks are predicted
 def _warn_of_bfloat16() -> None:
     # With PyTorch 2.13.0 on a processor without AVX-512, products of large matrices took 2 to 7
     # times as long in bfloat16 as in float32 in a forward pass. If no operand is transposed, as in
