@@ -406,8 +406,13 @@ def _found(what: str, met: bool) -> dict[str, Any]:
 def report(facts: Mapping[str, Any]) -> str:
     """Returns the measurements as a Markdown page."""
     lines = [f"# GPU acceptance: {facts['device']}", ""]
-    lines += ["Use this page to compare your GPU with this one: `bin/gpu_acceptance` wrote it with"]
-    lines += [f"PyTorch {facts['torch']}. The first table has our goals.", ""]
+    lines += [
+        "Use this page to compare your GPU with this one. `bin/gpu_acceptance` wrote this page"
+    ]
+    lines += [
+        f"with PyTorch {facts['torch']}. The first table shows whether the GPU met our goals.",
+        "",
+    ]
     lines += table(list(verdicts(facts["parts"])))
     for name, found in facts["parts"].items():
         groups = itertools.groupby(found, key=lambda record: "support" in record)
