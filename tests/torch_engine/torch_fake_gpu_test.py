@@ -1,0 +1,113 @@
+"""The program of the PyTorch engine on a GPU, run on a fake one.
+
+`fake_gpu/fake_steps.py` runs in processes of its own, because it replaces parts of PyTorch.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+FOLDER = Path(__file__).resolve().parent / "fake_gpu"
+pytestmark = [
+    pytest.mark.fake_gpu,
+    pytest.mark.skipif(not shutil.which("g++"), reason="builds a library with g++"),
+]
+# The waits for logged numbers at the end of a step: the sums of squares, and the loss.
+LOGGED = {"optimizers.step": 1, "loop._values": 1}
+# Size -> FSDP units that are gathered: the blocks, and the rest of the model.
+UNITS = {"small": 17, "xl": 49, "xxl": 49}
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """The library that gives PyTorch's CPU build a fake CUDA device."""
+    root, path = Path(torch.__file__).parent, tmp_path_factory.mktemp("fake_gpu") / "fake_cuda.so"
+    includes = [f"-I{root}/include", f"-I{root}/include/torch/csrc/api/include"]
+    links = [f"-L{root}/lib", f"-Wl,-rpath,{root}/lib", "-lc10", "-ltorch_cpu"]
+    command = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", *includes]
+    command += [str(FOLDER / "fake_cuda.cpp"), *links, "-o", str(path)]
+    subprocess.run(command, check=True)
+    return path
+
+
+def run(library, *cases):
+    command = [sys.executable, FOLDER / "fake_steps.py", library, *map(json.dumps, cases)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "worlds"),
+    [("small", "plain", (1, 8)), ("xl", "efficient", (8,)), ("xxl", "efficient", (64,))],
+)
+def test_fake_gpu_training_step_waits_only_for_logs_and_stays_within_planned_memory(
+    library, size, kernel, worlds
+):
+    cases = ({"work": "train", "size": size, "kernel": kernel, "processes": n} for n in worlds)
+    for processes, step in zip(worlds, run(library, *cases), strict=True):
+        assert step["waits"] == LOGGED
+        check_memory(step)
+        check_collectives(step, size, processes)
+
+
+def check_memory(step):
+    """Checks that the plan is an upper bound of the peak.
+
+    The plan adds gradients and gathered weights of the end of a step to the activations and logits
+    of its middle. So it is up to a third above the peak of steps that are not replayed.
+    """
+    assert 0.7 < step["peak"] / step["planned"]["total"] < 1.02
+
+
+def check_collectives(step, size, processes):
+    """Checks the numbers and bytes of a step's collectives against the planned weights."""
+    collectives, weights = step["collectives"], step["planned"]["weights"]
+    if processes == 1:
+        return
+    calls, received = collectives.pop("allgather_base")
+    # Weights are gathered in bfloat16; without room to keep them, blocks are gathered twice.
+    assert calls in (UNITS[size], 2 * UNITS[size] - 1)
+    assert received >= weights * processes / 2 * 0.999
+    calls, sent = collectives.pop("reduce_scatter_base")
+    assert calls == UNITS[size]
+    assert sent == pytest.approx(weights * processes, rel=0.01)  # gradients are summed in float32
+    # Adafactor's sums of all weights, the sums of updates, and the logged sums.
+    assert collectives.keys() == {"allreduce"}
+    assert collectives["allreduce"][0] == 3
+
+
+def test_fake_gpu_recomputation_stays_within_planned_memory(library):
+    case = {"work": "train", "size": "small", "recompute": "on", "rows": 16}
+    (step,) = run(library, case)
+    assert step["waits"] == LOGGED
+    check_memory(step)
+
+
+def test_fake_gpu_ranking_waits_once_for_each_batch(library):
+    cases = ({"work": "rank", "size": "small", "processes": n} for n in (1, 8))
+    for batch in run(library, *cases):
+        assert batch["waits"] == {"rank_evaluation.log_likelihoods": 1}
+
+
+def test_fake_gpu_decoding_waits_once_for_each_token(library):
+    # After each token, the CPU asks whether all examples have ended; then it reads the result.
+    (batch,) = run(library, {"work": "decode", "size": "xl"})
+    assert batch["waits"]["decoding.predict"] <= 16 + 2
+    assert batch["waits"].keys() == {"decoding.predict"}
+
+
+def test_fake_gpu_finds_injected_mistakes(library):
+    item, device = run(
+        library,
+        {"work": "train", "size": "small", "fault": "item"},
+        {"work": "train", "size": "small", "fault": "device"},
+    )
+    assert item["waits"] != LOGGED
+    assert "same device" in device["error"]
