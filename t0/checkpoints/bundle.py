@@ -18,8 +18,8 @@ its value is a `BundleEntryProto`.
 This module does not use TensorFlow, because TensorFlow is a library of 500 MB and copies whole
 tensors several times. This module holds one tensor in memory at a time, so a checkpoint may be
 larger than memory. It reads the same files as TensorFlow's C++ classes BundleReader and
-table::Table. It can also read blocks compressed with Snappy, which checkpoints written within
-Google have. Like TensorFlow, it writes uncompressed blocks.
+table::Table. It can also read blocks that are compressed with Snappy, such as those in checkpoints
+from within Google. Like TensorFlow, it writes uncompressed blocks.
 
 Files are little-endian. TensorFlow writes big-endian files only on big-endian machines.
 """

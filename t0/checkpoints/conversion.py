@@ -595,7 +595,7 @@ def _upload(folder: Path, destination: Path, last: str) -> None:
 
 
 def _remove_unfinished(parent: Path) -> None:
-    """Removes the hidden folders that killed conversions left in `parent`."""
+    """Removes the hidden folders of killed conversions from `parent`."""
     if paths.is_remote(parent):
         return
     with contextlib.suppress(OSError):  # the folder is missing, or belongs to another user

@@ -204,7 +204,13 @@ def _find(column: str, name: str) -> tuple[str, int] | None:
 
 @functools.cache
 def _patterns(column: str) -> list[tuple[re.Pattern[str], TensorNames]]:
-    """Returns a pattern for each row's name. The pattern's only group is the block's number."""
+    """Returns, for each row of the table, a pattern that matches its names in one format.
+
+    If the names contain a block number, this number is the pattern's only group.
+
+    Args:
+      column: the format, a field of `TensorNames`.
+    """
     split_names = [re.split(r"\{b[^}]*\}", getattr(row, column)) for row in ROWS]
     patterns = (re.compile(r"(\d{1,9})".join(map(re.escape, texts))) for texts in split_names)
     return list(zip(patterns, ROWS, strict=True))

@@ -141,9 +141,9 @@ def _step_beams(method: DecodingMethod) -> Callable[..., tuple[tf.Tensor, ...]]:
     """Returns the step function of beam search.
 
     Each step finds the best 2K continuations. The best K of those without EOS become the next
-    beams. A continuation finishes if it is among the best K and has EOS or reaches the example's
-    limit. Only the best finished beam is kept. An example ends when no unfinished beam can become
-    better than this one.
+    beams. If one of the best K continuations has EOS or is at the example's limit, it is finished.
+    Only the best finished beam is kept. An example ends when no unfinished beam can become better
+    than this one.
     """
     beams = method.beam_size
 

@@ -40,7 +40,10 @@ def load(prompts: Sequence[str], split: str, **_unused: object) -> dict[str, Any
 def process_results(
     doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]
 ) -> dict[str, Any]:
-    """Returns the metrics of one row: its prompt, and whether the model's choice is correct.
+    """Returns the value of one row for each metric.
+
+    The value for "acc" is 1.0 if the model's choice is correct, or else 0.0. The other two metrics
+    compute accuracies by prompt, so their value is a pair of the row's prompt and this number.
 
     Args:
       doc: a row that `load` returned.

@@ -333,7 +333,7 @@ def torch_evaluation(arguments: Mapping[str, Any]) -> Any:
 
 
 def given_facts() -> dict[str, Any]:
-    """Returns the settings that differ from their defaults, which results files record as facts."""
+    """Returns the settings that differ from their defaults. Results files record them as facts."""
     settings = EvaluationSettings()
     engine = settings.engine if settings.engine != "tensorflow" else None
     facts = {"name": settings.name, "source": settings.source, "engine": engine}

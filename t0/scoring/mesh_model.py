@@ -129,8 +129,8 @@ def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
 def copy_as_class(kind: type, original: Any) -> Any:
     """Copies an object as an instance of another class.
 
-    The class of the original, which belongs to Mesh TensorFlow, stays unchanged. `copy.copy` would
-    add an attribute to this class.
+    The class of the original belongs to Mesh TensorFlow and must stay unchanged. So `copy.copy` is
+    not used: it stores the attribute `__slotnames__` in the class of the object that it copies.
     """
     copy = object.__new__(kind)
     copy.__dict__.update(original.__dict__)

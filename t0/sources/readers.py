@@ -388,8 +388,10 @@ def parsed_line(where: str, line: bytes) -> dict[str, Any]:
 def checked_row(where: str, row: Any, *, may_be_bad: bool = True) -> dict[str, Any]:  # noqa: ANN401
     """Checks that a value from JSON is an object whose texts are Unicode, and returns it.
 
+    If `may_be_bad` is False, the texts are not checked.
+
     Raises:
-      UserError: the row is not an object or, if `may_be_bad`, contains half of a surrogate pair.
+      UserError: the row is not an object, or a checked text contains half of a surrogate pair.
     """
     if not isinstance(row, dict):
         raise UserError(

@@ -54,7 +54,7 @@ class Checkpoints:
       model_dir: the model directory, to which every process must be able to write.
       model: the model.
       optimizer: the optimizer of the model.
-      world: the processes.
+      world: the processes of the run.
       keep: the rules for keeping and removing older checkpoints.
       vocabulary: the path of the SentencePiece model.
     """

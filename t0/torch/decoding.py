@@ -216,9 +216,9 @@ class _BeamSearch:
     """The state of a beam search. It has the attributes of `_SingleSearch`, with tokens [B, K].
 
     Each step finds the best 2K continuations. The best K of those without EOS become the next
-    beams. A continuation finishes if it is among the best K and has EOS or reaches the example's
-    limit. Only the best finished continuation is kept. An example ends when no unfinished beam can
-    become better than this continuation.
+    beams. If one of the best K continuations has EOS or is at the example's limit, it is finished.
+    Only the best finished continuation is kept. An example ends when no unfinished beam can become
+    better than this continuation.
     """
 
     def __init__(self, method: DecodingMethod, limits: torch.Tensor, length: int) -> None:

@@ -29,7 +29,7 @@ def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
 
     Args:
       spec: a run whose mode is "eval".
-      world: the processes.
+      world: the processes of the run.
       computes_metrics: whether the command that computes the metrics may be started. This is safe
         if its arguments come from the user's command line instead of a file.
 

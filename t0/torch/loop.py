@@ -91,7 +91,7 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
 
     Args:
       spec: a training run.
-      world: the processes.
+      world: the processes of the run.
       compute: options that affect speed and memory.
 
     Raises:
@@ -214,7 +214,7 @@ class TorchEngine:
       spec: a training run.
       options: the settings of the run's loop.
       data: the opened data of the run.
-      world: the processes.
+      world: the processes of the run.
       compute: options that affect speed and memory.
 
     Attributes:

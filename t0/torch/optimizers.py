@@ -417,7 +417,7 @@ class Adafactor(Optimizer):
     def _weight_facts(
         self, names: tuple[str, ...], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns two tensors: the weights' sizes, and whether each weight has no parameter scale.
+        """Returns two tensors: the weights' sizes, and True for weights without parameter scale.
 
         The tensors are made only once, because copying them to a GPU has to wait for the GPU.
         """

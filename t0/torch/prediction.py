@@ -46,7 +46,7 @@ def predict(spec: RunSpec, joined: World) -> None:
 
     Args:
       spec: a run whose mode is "infer".
-      joined: the processes.
+      joined: the processes of the run.
 
     Raises:
       UserError: if this engine does not support the run, or a file cannot be read or written.

@@ -30,7 +30,7 @@ def evaluate(spec: RunSpec, world: World) -> None:
 
     Args:
       spec: a run whose mode is "score_eval".
-      world: the processes.
+      world: the processes of the run.
 
     Raises:
       UserError: if this engine cannot evaluate this run, or the evaluation fails.
@@ -84,7 +84,7 @@ class ShardedScorer:
 
     Args:
       spec: the model.
-      world: the processes, over which each batch is divided.
+      world: the processes of the run, over which each batch is divided.
       activations: the type of activations.
     """
 

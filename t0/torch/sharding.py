@@ -43,7 +43,7 @@ def sharded(
 
     Args:
       spec: the model.
-      world: the processes.
+      world: the processes of the run.
       activations: the type of activations, in which the model computes.
       switches: the options that trade memory for time.
       compiled: whether PyTorch compiles the blocks and the loss when the first step is computed.

@@ -82,7 +82,7 @@ def warm_start(
       model: the model.
       optimizer: the optimizer of the model.
       path: a checkpoint in any format. Variables may be missing only in Mesh TensorFlow's format.
-      world: the processes.
+      world: the processes of the run.
       unfilled: regular expressions for the names (in Mesh TensorFlow) of variables that may be
         missing. Missing variables get random values.
       seed: the seed of these random values.
@@ -149,7 +149,7 @@ def load(
       model: the model.
       optimizer: the optimizer of the model; None to read only the weights.
       path: a checkpoint in any format.
-      world: the processes.
+      world: the processes of the run.
       exact: the arrays of the checkpoint's resume file. If the checkpoint stores weights in
         bfloat16, these arrays contain the missing bits. None if there are no such arrays.
 

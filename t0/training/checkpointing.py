@@ -284,7 +284,7 @@ def _upload(pairs: Sequence[Sequence[str]]) -> None:
 
 
 def _tidy_bucket(model_dir: str, step: int) -> None:
-    """Removes incomplete checkpoints that killed runs left in a bucket, and the index of `step`."""
+    """Removes the index of `step` and any incomplete checkpoints of killed runs from a bucket."""
     names = paths.list_names(model_dir)
     whole = {name.removesuffix(".index") for name in names if name.endswith(".index")}
     # Only this project's checkpoints have a resume state. Other incomplete checkpoints are kept,

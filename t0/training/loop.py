@@ -242,8 +242,9 @@ def session_config(devices: Sequence[str]) -> tf.ConfigProto:
 
 
 def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
-    """Checks that at most one of Mesh TensorFlow's two options for resuming in the data is set.
+    """Checks that at most one of two options of Mesh TensorFlow is set.
 
+    With either option, a restarted run continues at the position in the data that it had reached.
     Our own loop does not need these options.
 
     Raises:
