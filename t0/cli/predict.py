@@ -81,9 +81,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_output(output: str) -> None:
-    from t0.inference.prediction_table import check_format
+    from t0.files.table_files import check_format
 
-    check_format(output)
+    check_format(output, "--output")
     if os.path.lexists(output):
         raise UserError(f"{output} exists already: remove it, or choose another --output")
     if not Path(output).absolute().parent.is_dir():

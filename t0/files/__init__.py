@@ -12,6 +12,7 @@
     object_facts    sizes and checksums of objects in a bucket, and the bucket's region
     names           validates names from data, so that a joined path never leaves its folder
     untrusted       parses JSON and YAML from others, with limits on size and depth
+    table_files     writes rows as CSV, TSV, JSON Lines or Parquet
     tfrecord        frames of records, masked CRC-32C
     tf_examples     bytes of `tf.train.Example` messages
     protobuf_wire   varints and fields of protocol buffers

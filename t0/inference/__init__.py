@@ -11,12 +11,10 @@
 | `generator.MeshGenerator(model, types, placement, method)` | predict tokens |
 | `text_decoder.TextDecoder`, `evaluation_decoder` | decode texts in memory, for evaluations |
 | `row_predictions.rank_rows`, `write_predictions` | `t0 predict`: predictions for a file's rows |
-| `prediction_table.write_table(path, ...)` | the user's rows as CSV, TSV, JSON Lines or Parquet |
 | `methods.DecodingMethod`, `search.search(method)` | greedy search, sampling, beam search |
 | `cached_attention.cache_attention(decoder)` | attention with cached keys and values |
 | `prediction_file.PredictionFile(path, facts)` | the output file, and finished batches |
 
-`methods`, `inputs`, `cached_inputs`, `prediction_jobs`, `prediction_file`, `prediction_loop`,
-`prediction_table` and `row_predictions` do not import TensorFlow, so that other engines can use
-them.
+`methods`, `inputs`, `cached_inputs`, `prediction_jobs`, `prediction_file`, `prediction_loop` and
+`row_predictions` do not import TensorFlow, so that other engines can use them.
 """

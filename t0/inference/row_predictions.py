@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError, reading, say
+from t0.files.table_files import write_table
 from t0.inference.inputs import InferenceExample, InputSource
 from t0.inference.prediction_file import BatchPredictions, PredictionFile
-from t0.inference.prediction_table import write_table
 from t0.progress import ProgressLine
 from t0.prompts import Example, is_missing
 from t0.prompts.model_prompts import RecordedPrompt

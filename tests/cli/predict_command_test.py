@@ -58,7 +58,7 @@ def predict(tmp_path, capsys, monkeypatch):
         (["model", "none.csv", "--output=out.csv"], "none.csv does not exist"),
         (["model", "empty.csv", "--output=out.csv"], "empty.csv has no rows"),
         (["model", "other.csv", "--output=out.csv"], "has no column text, which the prompt"),
-        (["model", "rows.csv", "--output=out.xlsx"], "predictions are written as .csv"),
+        (["model", "rows.csv", "--output=out.xlsx"], "tables are written as .csv"),
         (["model", "rows.csv", "--output=rows.csv"], "rows.csv exists already"),
         (["model", "rows.csv", "--output=no/out.csv"], "the folder no does not exist"),
         (["model", "rows.csv", "--output=out.csv", "--prompt=wich"], "Did you mean"),
