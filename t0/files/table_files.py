@@ -10,7 +10,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,15 @@ from t0.errors import UserError
 from t0.files.publishing import whole_file, write_whole
 
 Row = Mapping[str, Any]
+# Extension -> what separates the cells of a row; empty for formats without cells.
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": ""}
 
 
 def check_format(path: str, flag: str) -> None:
     """Raises a UserError, which names the flag, if the extension of a file to write is unknown."""
-    if Path(path).suffix not in _WRITERS:
+    if Path(path).suffix not in _SEPARATORS:
         raise UserError(
-            f"{flag}={path}: tables are written as {', '.join(_WRITERS)}. Choose one of these "
+            f"{flag}={path}: tables are written as {', '.join(_SEPARATORS)}. Choose one of these "
             "extensions"
         )
 
@@ -38,9 +40,17 @@ def write_table(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
       rows: the rows, which have these columns.
 
     Raises:
-      UserError: a format cannot hold the values, or the file cannot be written.
+      UserError: the format cannot hold the values, or the file cannot be written.
     """
-    _WRITERS[Path(path).suffix](path, columns, rows)
+    extension = Path(path).suffix
+    if extension == ".parquet":
+        _write_parquet(path, columns, [*rows])
+    elif extension == ".jsonl":
+        write_whole(path, (_json({name: row[name] for name in columns}) + "\n" for row in rows))
+    else:
+        cells = (map(_cell, (row[name] for name in columns)) for row in rows)
+        lines = separated_lines(itertools.chain([columns], cells), _SEPARATORS[extension])
+        write_whole(path, lines)
 
 
 def separated_lines(table: Iterable[Iterable[object]], separator: str = ",") -> Iterator[str]:
@@ -51,7 +61,7 @@ def separated_lines(table: Iterable[Iterable[object]], separator: str = ",") -> 
       separator: the separator.
     """
     buffer = io.StringIO()
-    # Spreadsheets end a row at a carriage return. The writer only quotes it as a line terminator.
+    # Spreadsheets end a row at a carriage return, which `csv` quotes only in a line terminator.
     writer = csv.writer(buffer, delimiter=separator, lineterminator="\r\n")
     for cells in table:
         writer.writerow(cells)
@@ -60,42 +70,21 @@ def separated_lines(table: Iterable[Iterable[object]], separator: str = ",") -> 
         buffer.truncate()
 
 
-def _write_separated(separator: str) -> Callable[[str, Sequence[str], Iterable[Row]], None]:
-    def write(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        cells = (map(_cell, (row[name] for name in columns)) for row in rows)
-        write_whole(path, separated_lines(itertools.chain([columns], cells), separator))
-
-    return write
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _cell(value: Any) -> Any:
     """Returns JSON for lists, objects and booleans; other values unchanged."""
-    if isinstance(value, list | dict | tuple | bool):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return value
+    return _json(value) if isinstance(value, list | dict | tuple | bool) else value
 
 
-def _write_json_lines(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    write_whole(
-        path,
-        (
-            json.dumps({name: row[name] for name in columns}, ensure_ascii=False, default=str)
-            + "\n"
-            for row in rows
-        ),
-    )
-
-
-def _write_parquet(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+def _write_parquet(path: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
     import pyarrow as pa
     import pyarrow.parquet
 
-    values: dict[str, list[Any]] = {name: [] for name in columns}
-    for row in rows:
-        for name, stored in values.items():
-            stored.append(row[name])
     try:
-        table = pa.table(values)
+        table = pa.table({name: [row[name] for row in rows] for name in columns})
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise UserError(
             f"{path}: Parquet cannot hold these rows, because a column has values of different "
@@ -103,11 +92,3 @@ def _write_parquet(path: str, columns: Sequence[str], rows: Iterable[Row]) -> No
         ) from error
     with whole_file(path) as temporary:
         pyarrow.parquet.write_table(table, temporary)
-
-
-_WRITERS: dict[str, Callable[[str, Sequence[str], Iterable[Row]], None]] = {
-    ".csv": _write_separated(","),
-    ".tsv": _write_separated("\t"),
-    ".jsonl": _write_json_lines,
-    ".parquet": _write_parquet,
-}
