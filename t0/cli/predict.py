@@ -58,6 +58,12 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--batch_tokens {args.batch_tokens}: expected a number from 1")
     look_alikes.check(any_path(args.model))
     prompts_folder = model_prompts.find_model_folder(args.model)
+    if prompts_folder is None:
+        raise UserError(
+            f"{args.model} has no recorded prompts ({model_prompts.FILE}). A training run on "
+            "prompted tasks records them: start its command again, or predict inputs that you have "
+            "rendered, with runs/infer.gin"
+        )
     prompts = model_prompts.read_model_prompts(prompts_folder)
     task = RowTask(open_rows(args.rows), prompts.choose(args.prompt))
     _check_output(args.output)
@@ -69,6 +75,7 @@ def main(args: argparse.Namespace) -> int:
 
     with model_directory.lock(folder, busy):
         try:
+            _check_output(args.output)  # another process may have written it
             lines = _write_lines(args, folder, prompts_folder, prompts, task)
             notes = write_predictions(task, lines, args.output, all_choices=args.all_choices)
         except UserError:

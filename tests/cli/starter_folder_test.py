@@ -4,10 +4,12 @@ import argparse
 
 import pytest
 
-from t0.cli import cache_tasks, eval, mesh_transformer
+from t0.cli import arguments, cache_tasks, eval, mesh_transformer
 from t0.config import flags
 from t0.config.starter_settings import StarterSettings, find_starter_folder
 from t0.errors import UserError
+from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
+from t0.prompts.templates import Template
 
 
 @pytest.fixture
@@ -92,3 +94,38 @@ def test_starter_folder_fills_arguments_of_eval(starter):
     args = parser.parse_args(["tickets/model", "--tasks=super_glue_.*"])
     eval._apply_starter_folder(args)
     assert (args.tasks, args.output, args.cache_dirs) == ("super_glue_.*", None, "")
+
+
+def test_starter_folder_eval_reads_the_lengths_that_the_model_was_trained_with(starter):
+    parser = argparse.ArgumentParser()
+    eval.add_arguments(parser)
+    template = Template("say", "{{text}} ||| {{label}}", None, "", True, True, (), "say")
+    prompts = (RecordedPrompt("tickets_say", "tickets", False, template),)
+    recorded = ModelPrompts({"inputs": 128, "targets": 8}, "/v/spiece.model", prompts)
+    (starter / "model" / "prompts.json").write_text(recorded.to_json())
+    args = parser.parse_args(["tickets/model/model.ckpt-4"])
+    eval._apply_starter_folder(args)
+    assert args.lengths == "inputs=128,targets=8"
+
+
+@pytest.mark.parametrize(
+    ("word", "tasks"),
+    [("tickets", "tickets_.*"), (".", "tickets_.*"), ("tickets_say", "tickets_say")],
+)
+def test_starter_folder_is_applied_to_its_own_tasks(starter, monkeypatch, word, tasks):
+    monkeypatch.chdir(starter)
+    args = argparse.Namespace(task=word, data_dir=None, vocab=None)
+    assert arguments.find_starter_tasks(args, "task")
+    assert (args.task, args.data_dir, args.vocab) == (tasks, ["data"], "/v/spiece.model")
+
+
+def test_starter_folder_is_not_applied_to_other_names(starter, monkeypatch):
+    monkeypatch.chdir(starter)
+    args = argparse.Namespace(task="super_glue_rte_.*", data_dir=None, vocab=None)
+    assert arguments.find_starter_tasks(args, "task") is None
+    assert args.data_dir is None
+    parser = argparse.ArgumentParser()
+    eval.add_arguments(parser)
+    args = parser.parse_args(["bigscience/T0_3B"])
+    eval._apply_starter_folder(args)
+    assert (args.tasks, args.vocab, args.data_dir) == (None, None, None)
