@@ -178,6 +178,8 @@ def test_predict_mistakes_in_rows(task, tmp_path):
         ("{% if review_text %}{{review_text}} ||| {{label}}{% endif %}", {"review_text"}),
         ("{% if x %}a ||| b{% elif y %}{{z}} ||| c{% else %}{{u}} ||| d{% endif %}{{label}}",
          {"x", "y", "z", "u"}),
+        ("{% if x %}{{a}} ||| b{% endif %}{% if y %}{{c}} ||| d{% endif %}{{label}}",
+         {"x", "a", "y", "c"}),
         ("{% if label %}Is it good?{% endif %} ||| {{v}}", {"label"}),
     ],
 )  # fmt: skip
