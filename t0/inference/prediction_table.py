@@ -9,89 +9,75 @@ The file appears when it is complete. All formats but Parquet are written row by
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError
 from t0.files import whole_file, write_whole
 
-Row = Mapping[str, Any]
+# Extension -> what separates the cells of a row; None for formats without cells.
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".parquet": None}
 
 
 def check_format(path: str) -> None:
     """Raises a UserError if the extension of a file to write is unknown."""
-    if Path(path).suffix not in _WRITERS:
+    if Path(path).suffix not in _SEPARATORS:
         raise UserError(
-            f"--output={path}: predictions are written as {', '.join(_WRITERS)}. Choose one of "
+            f"--output={path}: predictions are written as {', '.join(_SEPARATORS)}. Choose one of "
             "these extensions"
         )
 
 
-def write_table(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+def write_table(path: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a table atomically; the extension of `path` selects the format.
 
     Args:
-      path: the file.
+      path: the file, whose extension `check_format` accepts.
       columns: the columns, in order.
       rows: the rows, which have these columns.
 
     Raises:
-      UserError: the extension is unknown, a format cannot hold the values, or the file cannot be
-        written.
+      UserError: the format cannot hold the values, or the file cannot be written.
     """
-    check_format(path)
-    _WRITERS[Path(path).suffix](path, columns, rows)
+    rows = ({name: row[name] for name in columns} for row in rows)
+    extension = Path(path).suffix
+    if extension == ".parquet":
+        _write_parquet(path, rows)
+    elif extension == ".jsonl":
+        write_whole(path, (_json(row) + "\n" for row in rows))
+    else:
+        write_whole(path, _separated_lines(columns, rows, _SEPARATORS[extension]))
 
 
-def _write_separated(delimiter: str) -> Callable[[str, Sequence[str], Iterable[Row]], None]:
-    def write(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        write_whole(path, lines(columns, rows))
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
-    def lines(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(columns)
-        for row in rows:
-            writer.writerow([_cell(row[name]) for name in columns])
-            yield buffer.getvalue()
-            buffer.seek(0)
-            buffer.truncate()
+
+def _separated_lines(
+    columns: Sequence[str], rows: Iterable[Mapping[str, Any]], separator: str
+) -> Iterator[str]:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, delimiter=separator, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(map(_cell, row.values()))
         yield buffer.getvalue()
-
-    return write
-
-
-def _cell(value: Any) -> str:
-    """Returns a cell's text: nothing for a missing value, JSON for lists and objects."""
-    if value is None:
-        return ""
-    if isinstance(value, list | dict | tuple):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
+        buffer.seek(0)
+        buffer.truncate()
 
 
-def _write_json_lines(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    write_whole(
-        path,
-        (
-            json.dumps({name: row[name] for name in columns}, ensure_ascii=False, default=str)
-            + "\n"
-            for row in rows
-        ),
-    )
+def _cell(value: Any) -> Any:
+    """Returns the value of a cell: JSON for lists and objects. `csv` writes nothing for None."""
+    return _json(value) if isinstance(value, list | dict | tuple) else value
 
 
-def _write_parquet(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+def _write_parquet(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet
 
-    values: dict[str, list[Any]] = {name: [] for name in columns}
-    for row in rows:
-        for name, stored in values.items():
-            stored.append(row[name])
     try:
-        table = pa.table(values)
+        table = pa.Table.from_pylist([*rows])
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise UserError(
             f"{path}: Parquet cannot hold these rows, because a column has values of different "
@@ -99,11 +85,3 @@ def _write_parquet(path: str, columns: Sequence[str], rows: Iterable[Row]) -> No
         ) from error
     with whole_file(path) as temporary:
         pyarrow.parquet.write_table(table, temporary)
-
-
-_WRITERS: dict[str, Callable[[str, Sequence[str], Iterable[Row]], None]] = {
-    ".csv": _write_separated(","),
-    ".tsv": _write_separated("\t"),
-    ".jsonl": _write_json_lines,
-    ".parquet": _write_parquet,
-}
