@@ -8,6 +8,7 @@ The file appears when it is complete. All formats but Parquet are written row by
 
 import csv
 import io
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -58,11 +59,10 @@ def _separated_lines(
     columns: Sequence[str], rows: Iterable[Mapping[str, Any]], separator: str
 ) -> Iterator[str]:
     buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter=separator, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow(map(_cell, row.values()))
-        yield buffer.getvalue()
+    writer = csv.writer(buffer, delimiter=separator, lineterminator="\r\n")  # it quotes both
+    for cells in itertools.chain([columns], (map(_cell, row.values()) for row in rows)):
+        writer.writerow(cells)
+        yield buffer.getvalue().removesuffix("\r\n") + "\n"
         buffer.seek(0)
         buffer.truncate()
 

@@ -12,6 +12,7 @@ import pytest
 from t0.errors import UserError
 from t0.inference import row_predictions
 from t0.inference.prediction_file import PredictionFile
+from t0.inference.prediction_table import write_table
 from t0.inference.row_predictions import RowTask, open_rows, rank_rows, write_predictions
 from t0.prompts.model_prompts import RecordedPrompt
 from t0.prompts.templates import Template
@@ -138,6 +139,15 @@ def test_predict_writes_every_format(task, tmp_path):
     assert [r["review text"] for r in again.reader.rows(0, None)] == [
         r["review text"] for r in rows
     ]
+
+
+@pytest.mark.parametrize("extension", ["csv", "tsv"])
+def test_predict_table_reads_back_texts_with_any_line_end(tmp_path, extension):
+    texts = ["a\rb", "c\r\nd", "e\nf", 'say "x"', '"q"', "a;b,c\td", '"']
+    path = str(tmp_path / f"out.{extension}")
+    write_table(path, ("text", "n"), [{"text": text, "n": "x"} for text in texts])
+    assert [row["text"] for row in open_rows(path).reader.rows(0, None)] == texts
+    assert Path(path).read_bytes().startswith(b"text,n\n" if extension == "csv" else b"text\tn\n")
 
 
 def test_predict_with_choices_of_the_row(tmp_path):
