@@ -20,7 +20,6 @@ import shlex
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from t0.catalogue.columns import ColumnTable, Labels
@@ -282,7 +281,7 @@ def _settings(plan: StarterFolder, lengths: Mapping[str, int]) -> starter_settin
     vocabulary = plan.vocabulary
     if vocabulary and "://" not in vocabulary:
         vocabulary = os.path.abspath(vocabulary)  # noqa: PTH100 (commands run in any folder)
-    return starter_settings.StarterSettings(Path(), plan.name, vocabulary, lengths)
+    return starter_settings.StarterSettings(".", plan.name, vocabulary, lengths)
 
 
 def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]:

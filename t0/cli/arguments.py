@@ -85,7 +85,7 @@ def find_starter_tasks(args: argparse.Namespace, name: str) -> Any:
     settings = find_starter_folder(word) if word else None
     if settings is None:
         return None
-    if Path(word) in (Path(settings.name), settings.folder):
+    if Path(word) in map(Path, (settings.name, settings.folder)):
         setattr(args, name, f"{settings.name}_.*")
     elif not word.startswith(settings.name):
         return None  # other tasks, named inside the folder
