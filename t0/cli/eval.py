@@ -138,7 +138,8 @@ def _apply_starter_folder(args: argparse.Namespace) -> None:
         return
     args.tasks = f"{settings.name}_rank"
     model = Path(args.checkpoint)
-    args.output = args.output or settings.path("eval", model.name)
+    below = Path(os.path.expanduser(model)).relative_to(settings.folder)  # noqa: PTH111
+    args.output = args.output or settings.path("eval", "_".join(below.parts))
     if not args.cache_dirs and Path(settings.path("cache")).is_dir():
         args.cache_dirs = settings.path("cache")
     folder = model if model.is_dir() else model.parent

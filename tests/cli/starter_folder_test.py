@@ -93,6 +93,12 @@ def test_starter_folder_fills_arguments_of_eval(starter):
     assert (args.tasks, args.output) == ("tickets_rank", "tickets/eval/model")
     assert (args.cache_dirs, args.lengths) == ("tickets/cache", "inputs=80,targets=16")
     assert [str(path) for path in args.metrics] == ["tickets/model"]
+    outputs = []
+    for checkpoint in ("tickets/seed_1/model.ckpt-4", "tickets/seed_2/model.ckpt-4"):
+        args = parser.parse_args([checkpoint])
+        eval._apply_starter_folder(args)
+        outputs.append(args.output)
+    assert outputs == ["tickets/eval/seed_1_model.ckpt-4", "tickets/eval/seed_2_model.ckpt-4"]
     args = parser.parse_args(["tickets/model", "--tasks=super_glue_.*"])
     eval._apply_starter_folder(args)
     assert (args.tasks, args.output, args.cache_dirs) == ("super_glue_.*", None, "")
