@@ -272,7 +272,8 @@ def _report(output: Path, args: argparse.Namespace) -> int:
     files = [path for head in _HEADLINES for path in sorted(output.glob(f"{head}_*.json"))]
     notes = []
     if args.limit:
-        notes = [f"A random sample of at most {args.limit:,} examples of each task."]
+        sample = "a random sample, or the first ones for perplexity"
+        notes = [f"At most {args.limit:,} examples of each task: {sample}."]
     report = read_report(files, notes=notes, metrics_paths=args.metrics)
     written = report.write(output / "report")
     print()

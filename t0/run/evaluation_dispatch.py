@@ -211,7 +211,6 @@ def select_examples(
       names: the tasks; None for all.
     """
     settings = EvaluationSettings()
-    max_examples = settings.examples
     mixtures = [{"mixture_or_task_name": name} for name in settings.tasks] or [{}]
 
     def read(**keyword_arguments: Any) -> list[Any]:
@@ -220,20 +219,19 @@ def select_examples(
         )
         named = (mesh_dataset.EvalDataset(*fields) for fields in all_fields)
         datasets = (dataset for dataset in named if names is None or dataset.name in names)
-        return [
-            limit_examples(dataset, max_examples) if max_examples else dataset
-            for dataset in datasets
-        ]
+        return [limit_examples(dataset, settings.examples) for dataset in datasets]
 
     return read
 
 
-def limit_examples(dataset: Any, max_examples: int) -> Any:
-    """Returns a task's dataset with a random sample of its examples, as `draw_sample` draws it.
+def limit_examples(dataset: Any, max_examples: int | None) -> Any:
+    """Returns a task's dataset with a random sample of its examples; for None, the dataset itself.
 
-    The rank evaluation samples its records itself. Perplexity is measured on the first examples,
-    because a stream of text may be too long to be counted.
+    `draw_sample` draws the sample. The rank evaluation samples its records itself. Perplexity is
+    measured on the first examples, because a stream of text may be too long to be counted.
     """
+    if max_examples is None:
+        return dataset
 
     def records(**keyword_arguments: Any) -> Any:
         examples = dataset.dataset_fn(**keyword_arguments)
