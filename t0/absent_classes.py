@@ -8,6 +8,8 @@
 
 from collections.abc import Mapping
 
+_MOST_NAMED = 5
+
 
 def warn_of_absent_classes(counts: Mapping[str, int], where: str) -> str | None:
     """Returns a warning that names the classes without examples; None if there are none.
@@ -21,7 +23,7 @@ def warn_of_absent_classes(counts: Mapping[str, int], where: str) -> str | None:
     if not absent or len(absent) == len(counts):
         return None
     noun, pronoun = ("class", "its") if len(absent) == 1 else ("classes", "their")
-    return (
-        f"{where} has no example of the {noun} {', '.join(absent)}, so it cannot measure "
-        f"{pronoun} recall"
-    )
+    names = ", ".join(absent[:_MOST_NAMED])
+    if len(absent) > _MOST_NAMED:
+        names += f" and {len(absent) - _MOST_NAMED:,} more"
+    return f"{where} has no example of the {noun} {names}, so it cannot measure {pronoun} recall"

@@ -11,7 +11,6 @@ split. The validation rows are chosen by a hash of their texts, so that equal ro
 split. If a split would then have no rows of a class, one text of this class is moved to this split.
 """
 
-import collections
 import dataclasses
 import json
 import os
@@ -21,7 +20,6 @@ import shlex
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from t0.catalogue.columns import ColumnTable, Labels
@@ -96,9 +94,9 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
         if the data has a validation split, "validation".
 
     Returns:
-      a mapping with these keys: `rows`, the number of rows of each split; `left_out`, the number of
-      rows that were left out; `lengths`, the sequence lengths in tokens; and `notes`, which tell
-      the user about texts that are changed before the model reads them.
+      a mapping with `rows`, split -> answer -> number of rows; `left_out`, the number of rows that
+      were left out; `lengths`, the sequence lengths in tokens; and `notes`, for the user, about
+      texts that the model does not see unchanged.
 
     Raises:
       UserError: the folder exists, it cannot be written, or too few rows have a text and a label.
@@ -113,8 +111,7 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
             os.makedirs(data)  # noqa: PTH103
         written = _write_rows(plan, data, splits)
         publishing.write_whole(posixpath.join(data, "templates.yaml"), _templates(plan))
-        written["lengths"], notes = _measure(plan, data)
-        written["notes"] = [*_absent_classes(plan, written.pop("classes")), *notes]
+        written["lengths"], written["notes"] = _measure(plan, data)
         for name, text in {
             "data/mixtures.yaml": _mixtures(plan),
             "train.gin": _train_file(plan, written["lengths"]),
@@ -181,7 +178,7 @@ def _convert_rows(
 
 
 def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
-    counts = dict.fromkeys(("train", "validation"), 0)
+    counts = {name: dict.fromkeys(plan.labels.choices, 0) for name in ("train", "validation")}
     usable = sum(row is not None for rows in splits.values() for row in _convert_rows(plan, rows()))
     if usable < _FEWEST_ROWS:
         raise UserError(
@@ -195,7 +192,6 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
         for name in counts
     }
     left_out = 0
-    classes = {name: collections.Counter[int]() for name in counts}
     try:
         for split, rows in splits.items():
             for index, row in enumerate(_convert_rows(plan, rows())):
@@ -207,25 +203,12 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
                     files[target_split].write(
                         json.dumps(row, ensure_ascii=False, default=str) + "\n"
                     )
-                counts[target_split] += 1
-                classes[target_split][row[LABEL]] += 1
+                counts[target_split][plan.labels.choices[row[LABEL]]] += 1
     finally:
         for file in files.values():
             with publishing.writing(file.name):
                 file.close()
-    return {"rows": counts, "left_out": left_out, "classes": classes}
-
-
-def _absent_classes(plan: StarterFolder, classes: Mapping[str, Mapping[int, int]]) -> list[str]:
-    """Returns a warning for each split in which a class has no rows."""
-    choices = plan.labels.choices
-    absent = {
-        split: [repr(choice) for index, choice in enumerate(choices) if not counts.get(index)]
-        for split, counts in classes.items()
-    }
-    return [
-        f"{split} has no rows of {', '.join(names)}" for split, names in absent.items() if names
-    ]
+    return {"rows": counts, "left_out": left_out}
 
 
 def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
@@ -312,7 +295,7 @@ def _settings(plan: StarterFolder, lengths: Mapping[str, int]) -> starter_settin
     vocabulary = plan.vocabulary
     if vocabulary and "://" not in vocabulary:
         vocabulary = os.path.abspath(vocabulary)  # noqa: PTH100 (commands run in any folder)
-    return starter_settings.StarterSettings(Path(), plan.name, vocabulary, lengths)
+    return starter_settings.StarterSettings(".", plan.name, vocabulary, lengths)
 
 
 def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]:

@@ -8,8 +8,7 @@
 
 from pathlib import Path
 
-from t0.errors import reading
-from t0.files.untrusted import parsed_json
+from t0.files.untrusted import read_json
 
 # The published ways to join an input and an answer choice for a decoder-only model; see
 # `t0.torch.transformers_model.JOINS`.
@@ -24,6 +23,4 @@ def needs_transformers(path: str) -> bool:
     file = Path(path) / _CONFIG
     if "://" in path or not file.is_file():
         return False
-    with reading(file, ValueError):
-        config = parsed_json(file.read_text(encoding="utf-8"))
-    return isinstance(config, dict) and config.get("model_type", "t5") not in MODEL_TYPES
+    return read_json(file).get("model_type", "t5") not in MODEL_TYPES

@@ -61,14 +61,20 @@ def apply_shared(args: argparse.Namespace) -> None:
         skip_bad_rows()
 
 
-def apply_starter_folder(args: argparse.Namespace, name: str) -> Any:
-    """If no flags set the data folder and the vocabulary, takes them from a starter folder.
+def apply_starter_folder(args: argparse.Namespace, settings: Any) -> None:
+    """Takes the data folder and the vocabulary from a starter folder, if no flags set them."""
+    args.data_dir = args.data_dir or [settings.path("data")]
+    args.vocab = args.vocab or settings.vocabulary
+    apply_shared(args)
+
+
+def find_starter_tasks(args: argparse.Namespace, name: str) -> Any:
+    """Applies a starter folder if an argument names it or its tasks.
 
     Args:
       args: the arguments of a command.
-      name: the name of the argument whose value may be a path in a starter folder. If the value is
-        the starter folder itself, it is replaced by a regular expression that matches the folder's
-        tasks.
+      name: the argument with a regular expression of tasks. If it names a starter folder, it
+        becomes a regular expression of the folder's tasks.
 
     Returns:
       the settings of the starter folder; None if the path is not in a starter folder.
@@ -77,12 +83,13 @@ def apply_starter_folder(args: argparse.Namespace, name: str) -> Any:
 
     word = getattr(args, name)
     settings = find_starter_folder(word) if word else None
-    if settings:
-        if Path(word) in (Path(settings.name), settings.folder):
-            setattr(args, name, f"{settings.name}_.*")
-        args.data_dir = args.data_dir or [settings.path("data")]
-        args.vocab = args.vocab or settings.vocabulary
-        apply_shared(args)
+    if settings is None:
+        return None
+    if Path(word) in map(Path, (settings.name, settings.folder)):
+        setattr(args, name, f"{settings.name}_.*")
+    elif not word.startswith(settings.name):
+        return None  # other tasks, named inside the folder
+    apply_starter_folder(args, settings)
     return settings
 
 

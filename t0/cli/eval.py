@@ -122,19 +122,25 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _apply_starter_folder(args: argparse.Namespace) -> None:
-    """Sets missing flags from the starter folder that contains the checkpoint, if there is one."""
-    settings = apply_starter_folder(args, "checkpoint")
+    """Takes what the flags do not set from the starter folder that the checkpoint is in."""
+    from t0.catalogue.row_preview import lengths_text
+    from t0.checkpoints.hub_models import is_hub_name
+    from t0.config.starter_settings import find_starter_folder
+    from t0.prompts.model_prompts import read_lengths
+
     args.metrics = []
+    settings = None if is_hub_name(args.checkpoint) else find_starter_folder(args.checkpoint)
     if settings is None:
         return
-    from t0.catalogue.row_preview import lengths_text
-
-    args.lengths = args.lengths or lengths_text(settings.lengths)
+    apply_starter_folder(args, settings)
+    lengths = read_lengths(args.checkpoint) or settings.lengths
+    args.lengths = args.lengths or lengths_text(lengths)
     if args.tasks or args.reproduce:
         return
     args.tasks = f"{settings.name}_rank"
     model = Path(args.checkpoint)
-    args.output = args.output or settings.path("eval", model.name)
+    below = Path(os.path.expanduser(model)).relative_to(settings.folder)  # noqa: PTH111
+    args.output = args.output or settings.path("eval", "_".join(below.parts))
     if not args.cache_dirs and Path(settings.path("cache")).is_dir():
         args.cache_dirs = settings.path("cache")
     folder = model if model.is_dir() else model.parent
@@ -267,7 +273,8 @@ def _report(output: Path, args: argparse.Namespace) -> int:
     files = [path for head in _HEADLINES for path in sorted(output.glob(f"{head}_*.json"))]
     notes = []
     if args.limit:
-        notes = [f"A random sample of at most {args.limit:,} examples of each task."]
+        sample = "a random sample, or the first ones for perplexity"
+        notes = [f"At most {args.limit:,} examples of each task: {sample}."]
     report = read_report(files, notes=notes, metrics_paths=args.metrics)
     written = report.write(output / "report")
     print()

@@ -166,20 +166,8 @@ def _choose_column(table: Any, candidates: list[str], flag: str, meaning: str) -
             return answer
 
 
-def _count_answers(plan: Any, folder: str) -> dict[str, int]:
-    """Returns answer -> number of rows with it in the validation split of the written folder."""
-    from t0.catalogue.starter_folder import LABEL
-    from t0.sources import readers
-
-    counts = dict.fromkeys(plan.labels.choices, 0)
-    path = Path(folder, "data", plan.name, "validation.jsonl")
-    for row in readers.reader_for("jsonl", (path,)).rows(0, None):
-        counts[plan.labels.choices[row[LABEL]]] += 1
-    return counts
-
-
 def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
-    rows = ", ".join(f"{split} {count:,}" for split, count in written["rows"].items())
+    rows = ", ".join(f"{split} {sum(n.values()):,}" for split, n in written["rows"].items())
     left_out = f"; {written['left_out']:,} without text or label left out" * bool(
         written["left_out"]
     )
@@ -193,7 +181,7 @@ def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
         say(f"#   note: {note}")
     if plan.vocabulary is None:
         print("#   vocabulary: T5's, read from Google Cloud Storage; for another one, --vocab=FILE")
-    absent = warn_of_absent_classes(_count_answers(plan, folder), "validation")
+    absent = warn_of_absent_classes(written["rows"]["validation"], "validation")
     for note in (*written["notes"], *([absent] if absent else [])):
         print(f"#   WARNING: {note}")
     say(f"# Prompts to change: {folder}/data/{plan.name}/templates.yaml. The commands:")

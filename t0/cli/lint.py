@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from t0.cli.arguments import JoinedList, add_shared, apply_starter_folder, split_list
+from t0.cli.arguments import JoinedList, add_shared, find_starter_tasks, split_list
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.text_tables import print_table
 
@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--rows={args.rows}: expected a number from 1")
     if not 0 <= args.max_share <= 1:
         raise UserError(f"--max_share={args.max_share:g}: expected a share from 0 to 1")
-    apply_starter_folder(args, "regex")
+    find_starter_tasks(args, "regex")
     tokens = load_tokens(args.vocab)
     selected = _select(args)
     splits = split_list(args.splits)

@@ -59,6 +59,12 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--batch_tokens {args.batch_tokens}: expected a number from 1")
     look_alikes.check(any_path(args.model))
     prompts_folder = model_prompts.find_model_folder(args.model)
+    if prompts_folder is None:
+        raise UserError(
+            f"{args.model} has no recorded prompts ({model_prompts.FILE}). A training run on "
+            "prompted tasks records them: start its command again, or predict inputs that you have "
+            "rendered, with runs/infer.gin"
+        )
     prompts = model_prompts.read_model_prompts(prompts_folder)
     task = RowTask(open_rows(args.rows), prompts.choose(args.prompt))
     _check_output(args.output)
@@ -70,10 +76,12 @@ def main(args: argparse.Namespace) -> int:
 
     with model_directory.lock(folder, busy):
         try:
+            _check_output(args.output)  # another process may have written it
             lines = _write_lines(args, folder, prompts_folder, prompts, task)
             notes = write_predictions(task, lines, args.output, all_choices=args.all_choices)
         except UserError:
-            _remove_if_empty(folder)
+            if not any(Path(folder).glob("predictions.jsonl*")):  # nothing to resume
+                paths.remove(folder)
             raise
         paths.remove(folder)
     for note in notes:
@@ -82,9 +90,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_output(output: str) -> None:
-    from t0.inference.prediction_table import check_format
+    from t0.files.table_files import check_format
 
-    check_format(output)
+    check_format(output, "--output")
     if os.path.lexists(output):
         raise UserError(f"{output} exists already: remove it, or choose another --output")
     if not Path(output).absolute().parent.is_dir():
@@ -94,11 +102,12 @@ def _check_output(output: str) -> None:
 def _write_lines(
     args: argparse.Namespace, folder: str, prompts_folder: str, prompts: Any, task: Any
 ) -> str:
-    """Writes predictions into `folder`; returns the file, with a line for each renderable row."""
+    """Predicts into `folder`; returns the file with a line for each row that can be rendered."""
+    from t0.files import paths
     from t0.prompts.model_prompts import VOCABULARY_FILE
 
     copied = os.path.join(prompts_folder, VOCABULARY_FILE)  # noqa: PTH118 (gs:// paths)
-    own = copied if os.path.exists(copied) else prompts.vocabulary  # noqa: PTH110
+    own = copied if paths.exists(copied) else prompts.vocabulary
     vocabulary = os.environ["T0_VOCAB"] = args.vocab or own  # t5 reads it during import
     from t0.checkpoints import described
     from t0.config import flags
@@ -121,11 +130,3 @@ def _write_lines(
     )
     command.run(flags.parse(words), sys.argv)
     return os.path.join(folder, row_prediction.LINES)  # noqa: PTH118
-
-
-def _remove_if_empty(folder: str) -> None:
-    """Removes the folder of an unfinished run if it contains no predictions."""
-    import shutil
-
-    if not any(Path(folder).glob("predictions.jsonl*")):
-        shutil.rmtree(folder, ignore_errors=True)

@@ -12,9 +12,10 @@ import argparse
 
 from t0.errors import UserError, printable
 from t0.files.any_path import any_path
+from t0.files.table_files import check_format
 from t0.reports import read_report
 from t0.reports.evaluations import last_of_series
-from t0.reports.example_file import ONLY, check_path, write_examples
+from t0.reports.example_file import ONLY, write_examples
 from t0.text_tables import terminal_width
 
 
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--any_texts", action="store_true", help=any_texts)
     output = "folder for report.html, CSV, JSON and pictures"
     add("--output", type=any_path, metavar="DIR", help=output)
-    examples = "file for the examples of the last step: .csv, .tsv or .jsonl"
+    examples = "file for the examples of the last step: .csv, .tsv, .jsonl or .parquet"
     add("--examples", type=any_path, metavar="FILE", help=examples)
     add("--only", choices=ONLY, help="write only the wrong or the right examples to that file")
     metrics = (
@@ -78,7 +79,7 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
     if args.only and args.examples is None:
         raise UserError("--only selects what --examples writes: add --examples FILE")
     if args.examples is not None:
-        check_path(args.examples)
+        check_format(str(args.examples), "--examples")
         if not args.runs:
             raise UserError("--examples needs evaluated examples: add results_<step>.json")
     report = read_report(

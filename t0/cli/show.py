@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t0.cli.arguments import JoinedList, add_shared, apply_starter_folder
+from t0.cli.arguments import JoinedList, add_shared, find_starter_tasks
 from t0.errors import AbsentData, UserError
 
 DEFAULT_ROWS = 3
@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
         if value is not None and value < least:
             raise UserError(f"--{name} {value}: expected a number from {least}")
     task = args.task
-    settings = apply_starter_folder(args, "task")
+    settings = find_starter_tasks(args, "task")
     args.all_prompts = args.all_prompts or args.task != task
     lengths = T0_LENGTHS | (settings.lengths if settings else {}) | parse_lengths(args.lengths)
     tokens = load_tokens(args.vocab)

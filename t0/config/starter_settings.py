@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from t0.config.specification import Tokens, read_plain
 from t0.errors import UserError, reading
 from t0.files.untrusted import parsed_json
 
 FILE = "starter.json"
-_MODULE = "t0.seqio_tasks"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,23 +34,24 @@ class StarterSettings:
       lengths: feature -> sequence length in tokens.
     """
 
-    folder: Path
+    folder: str
     name: str
     vocabulary: str | None
-    lengths: Mapping[str, int]
+    lengths: Mapping[str, Tokens]
 
     def path(self, *names: str) -> str:
         """Returns the path of a file or folder in the starter folder."""
-        return str(self.folder.joinpath(*names))
+        return str(Path(self.folder, *names))
 
     def flags(self) -> dict[str, Any]:
-        """Returns flag -> value, for the flags that several commands have."""
-        flags = {"module_import": [_MODULE], "data_dir": [self.path("data")]}
+        """Returns flag -> value, for the flags that several commands share."""
+        flags = {"module_import": ["t0.seqio_tasks"], "data_dir": [self.path("data")]}
         return flags | ({"vocab": self.vocabulary} if self.vocabulary else {})
 
     def text(self) -> str:
         """Returns the content of `starter.json`."""
-        fields = {"name": self.name, "vocabulary": self.vocabulary, "lengths": dict(self.lengths)}
+        fields = dataclasses.asdict(self)
+        del fields["folder"]
         return json.dumps(fields, indent=1) + "\n"
 
 
@@ -74,21 +75,12 @@ def _read(folder: Path) -> StarterSettings:
     with reading(path):
         content = path.read_bytes()
     try:
-        fields = parsed_json(content)
-        name, vocabulary, lengths = (fields[key] for key in ("name", "vocabulary", "lengths"))
-        valid = (
-            isinstance(name, str)
-            and isinstance(vocabulary, str | None)
-            and all(type(length) is int and length > 0 for length in lengths.values())
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        valid = False
-    if not valid:
+        fields = {**parsed_json(content), "folder": str(folder)}
+        return read_plain(fields, StarterSettings, FILE)
+    except (ValueError, TypeError) as error:
         raise UserError(
-            f"{path} is malformed: expected an object with name, vocabulary and lengths, as "
-            "`t0 init` writes it. Restore it, or delete it and give all flags yourself"
-        )
-    return StarterSettings(folder, name, vocabulary, lengths)
+            f"{path} is malformed ({error}): restore it, or delete it and set all flags yourself"
+        ) from error
 
 
 def fill_flags(flag_values: Any, values: Mapping[str, Any]) -> None:

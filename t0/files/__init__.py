@@ -11,10 +11,11 @@
     any_path        paths in an object store, with the methods of `pathlib.Path`
     object_facts    sizes and checksums of objects in a bucket, and the bucket's region
     names           validates names from data, so that a joined path never leaves its folder
-    untrusted       parses JSON and YAML from untrusted sources, with limits on size and depth
-    tfrecord        reads and writes TFRecord files, and computes masked CRC-32C checksums
-    tf_examples     encodes `tf.train.Example` messages
-    protobuf_wire   encodes and decodes the fields of protocol buffers
+    untrusted       parses JSON and YAML from others, with limits on size and depth
+    table_files     writes rows as CSV, TSV, JSON Lines or Parquet
+    tfrecord        frames of records, masked CRC-32C
+    tf_examples     bytes of `tf.train.Example` messages
+    protobuf_wire   varints and fields of protocol buffers
 
 This package imports TensorFlow only for paths with `://` in them.
 """

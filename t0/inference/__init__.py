@@ -9,14 +9,12 @@
 | `task_inputs.open_task`, `cached_inputs.open_cache` | read a task with SeqIO, or from its cache |
 | `prediction_loop.predict_checkpoints(...)` | run jobs with any engine |
 | `generator.MeshGenerator(model, types, placement, method)` | predict tokens |
-| `text_decoder.TextDecoder`, `evaluation_decoder` | decode texts in memory |
-| `row_predictions.rank_rows`, `write_predictions` | predict for the rows of a file |
-| `prediction_table.write_table(path, ...)` | write rows and predictions to a file |
-| `methods.DecodingMethod`, `search.search(method)` | choose the next tokens |
-| `cached_attention.cache_attention(decoder)` | cache keys and values in attention |
-| `prediction_file.PredictionFile(path, facts)` | write the output file batch by batch |
+| `text_decoder.TextDecoder`, `evaluation_decoder` | decode texts in memory, for evaluations |
+| `row_predictions.rank_rows`, `write_predictions` | `t0 predict`: predictions for a file's rows |
+| `methods.DecodingMethod`, `search.search(method)` | greedy search, sampling, beam search |
+| `cached_attention.cache_attention(decoder)` | attention with cached keys and values |
+| `prediction_file.PredictionFile(path, facts)` | the output file, and finished batches |
 
-`methods`, `inputs`, `cached_inputs`, `prediction_jobs`, `prediction_file`, `prediction_loop`,
-`prediction_table` and `row_predictions` do not import TensorFlow, so that other engines can use
-them.
+`methods`, `inputs`, `cached_inputs`, `prediction_jobs`, `prediction_file`, `prediction_loop` and
+`row_predictions` do not import TensorFlow, so that other engines can use them.
 """

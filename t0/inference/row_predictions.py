@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError, reading, say
+from t0.files.table_files import write_table
 from t0.inference.inputs import InferenceExample, InputSource
 from t0.inference.prediction_file import BatchPredictions, PredictionFile
-from t0.inference.prediction_table import write_table
 from t0.progress import ProgressLine
 from t0.prompts import Example, is_missing
 from t0.prompts.model_prompts import RecordedPrompt
@@ -38,7 +38,6 @@ from t0.sources.readers import FORMATS, Reader, reader_for
 
 # The number of rows in a window. The predictions of a window are saved together.
 WINDOW_ROWS = 128
-_ENCODED_TEXTS = 4096
 PREDICTION, PROBABILITY, SCORE = "prediction", "probability", "score"
 
 
@@ -134,13 +133,13 @@ class RowTask:
                 f"which the prompt {self.prompt.task} uses. Its columns: "
                 f"{', '.join(self.rows.columns)}"
             )
-        self.check_names(self.added_columns())
-        reason = ""
+        self.check_names(self.added_columns)
+        fault = ""
         for number, row in enumerate(self.rows.reader.rows(0, None)):
-            reason = self.reason(row, number)
-            if not reason:
+            example, fault = self.render(row, number)
+            if example:
                 return
-        raise UserError(f"none of the {self.rows.count:,} rows can be rendered: {reason}")
+        raise UserError(f"none of the {self.rows.count:,} rows can be rendered: {fault}")
 
     def check_names(self, added: Sequence[str]) -> None:
         """Raises a UserError if the file already has a column that predictions add."""
@@ -151,47 +150,32 @@ class RowTask:
                 "replace: rename it"
             )
 
+    @property
     def added_columns(self) -> tuple[str, str]:
-        """Returns the names of two added columns: the prediction, and its probability or score."""
+        """The names of the prediction's column and of its number's."""
         return PREDICTION, PROBABILITY if self.prompt.is_ranked else SCORE
 
-    def render(self, row: Mapping[str, Any], number: int) -> Example | None:
-        """Renders a row without its label; returns None if all columns of the input are empty.
-
-        Raises:
-          UserError: if the template fails on the row.
-        """
+    def render(self, row: Mapping[str, Any], number: int) -> tuple[Example | None, str]:
+        """Renders a row without its label. If that fails, returns None and the reason."""
         variables = {name: row[column] for name, column in self._columns.items()}
-        shown = [variables[n] for n in self.prompt.compiled.input_columns if n in variables]
+        shown = [variables[name] for name in self.prompt.compiled.input_columns]
         if shown and all(is_missing(value) or not str(value).strip() for value in shown):
-            return None
-        return self.prompt.compiled.example(variables, number, labeled=False)
-
-    def reason(self, row: Mapping[str, Any], number: int) -> str:
-        """Returns the reason why a row cannot be rendered; "" if it can be rendered."""
+            return None, f"in row {number} the prompt's columns are empty"
         try:
-            example = self.render(row, number)
+            example = self.prompt.compiled.example(variables, number, labeled=False)
         except UserError as error:
-            return str(error)
-        return "" if example else f"in row {number} the prompt's columns are empty"
+            return None, str(error)
+        return example, "" if example else f"row {number} renders to an empty text"
 
     def examples(self, start: int, stop: int | None) -> Iterator[tuple[int, Example]]:
         """Yields (row number, rendered texts) for each row that can be rendered."""
         for number, row in enumerate(self.rows.reader.rows(start, stop), start):
-            try:
-                example = self.render(row, number)
-            except UserError:
-                continue
+            example, _ = self.render(row, number)
             if example:
                 yield number, example
 
-    @functools.cached_property
-    def _encode(self) -> Callable[[str, bool], list[int]]:
-        @functools.lru_cache(_ENCODED_TEXTS)  # many rows have the same choices
-        def encode(text: str, eos: bool) -> list[int]:
-            return [*self.vocabulary.encode(text), *([self.vocabulary.eos_id] if eos else [])]
-
-        return encode
+    def _encode(self, text: str, eos: bool) -> list[int]:
+        return [*self.vocabulary.encode(text), *[self.vocabulary.eos_id] * eos]
 
     def records(self, start: int, stop: int) -> Iterator[ChoiceRecord]:
         """Yields the answer choices of rows `start` to `stop`. No choice is marked as correct."""
@@ -314,7 +298,7 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
     counts: collections.Counter[str] = collections.Counter()
     first: list[str] = []
     names = _choice_columns(task, lines) if all_choices else []
-    added = (*task.added_columns(), *names)
+    added = (*task.added_columns, *names)
     task.check_names(added)
 
     def predicted_rows() -> Iterator[dict[str, Any]]:
@@ -328,7 +312,7 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
             else:
                 counts["empty"] += 1
                 values = {}
-                first.extend([] if first else [task.reason(row, number)])
+                first.extend([] if first else [task.render(row, number)[1]])
             yield {**row, **dict.fromkeys(added), **values}
 
     write_table(output, (*task.rows.columns, *added), predicted_rows())
@@ -367,7 +351,7 @@ def _values(
 ) -> dict[str, Any]:
     """Returns column -> value, for the columns that are added to the row of a prediction."""
     if not task.prompt.is_ranked:
-        return {name: prediction[name] for name in task.added_columns()}
+        return {name: prediction[name] for name in task.added_columns}
     scores = np.array(prediction["scores"])
     shares = np.exp(scores - scores.max())
     shares = [round(float(share), 6) for share in shares / shares.sum()]

@@ -110,22 +110,18 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def find_model_folder(model: str) -> str:
-    """Returns the folder that contains the recorded prompts of a model.
-
-    Args:
-      model: a model directory, or a checkpoint in a model directory.
-
-    Raises:
-      UserError: neither `model` nor the folder that contains it has recorded prompts.
-    """
+def find_model_folder(model: str) -> str | None:
+    """Returns the folder with the prompts of a model directory or of a checkpoint in it."""
     for folder in (model, os.path.dirname(model.rstrip("/")) or "."):  # noqa: PTH120 (gs:// paths)
         if paths.exists(os.path.join(folder, FILE)):  # noqa: PTH118
             return folder
-    raise UserError(
-        f"{model} has no recorded prompts ({FILE}). A training run on prompted tasks records them: "
-        "start its command again, or predict inputs that you have rendered, with runs/infer.gin"
-    )
+    return None
+
+
+def read_lengths(model: str) -> Mapping[str, int] | None:
+    """Returns the lengths that a training run recorded with its prompts, if it did."""
+    folder = find_model_folder(model)
+    return read_model_prompts(folder).lengths if folder else None
 
 
 def read_model_prompts(folder: str) -> ModelPrompts:

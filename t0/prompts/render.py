@@ -41,7 +41,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jinja2
@@ -385,15 +385,6 @@ def _reads_names(tree: nodes.Template) -> bool:
     return next(tree.find_all(nodes.Name), None) is not None
 
 
-def _columns_read(source: str) -> frozenset[str]:
-    """Returns the names that the source reads but does not define: the columns of the row.
-
-    Raises:
-      jinja2.TemplateSyntaxError: the source is not valid Jinja.
-    """
-    return frozenset(meta.find_undeclared_variables(ENVIRONMENT.parse(source)))
-
-
 NO_LABEL = "<NO LABEL>"
 """The target that T0 uses instead of an empty target, so that rows without a label are kept."""
 
@@ -690,16 +681,16 @@ class CompiledTemplate:
         return None if self.template.answer_choices is None else self._compile("answer_choices")
 
     def _source(self, field: str) -> str:
-        size = len(getattr(self.template, field) or "")
-        if size > budget.LONGEST_TEMPLATE and not self.template.published:
+        text = getattr(self.template, field) or ""
+        if len(text) > budget.LONGEST_TEMPLATE and not self.template.published:
             raise UserError(
-                f"{self._label}: its {field} has {size:,} characters, more than "
+                f"{self._label}: its {field} has {len(text):,} characters, more than "
                 f"{budget.LONGEST_TEMPLATE:,}; make it shorter, and put long texts into the rows"
             )
         if field == "jinja":
             end = _TRUNCATION if self.template.truncate else _UNCUT
-            return self.template.jinja.replace("}}", end)
-        return self.template.answer_choices
+            return text.replace("}}", end)
+        return text
 
     def _compile(self, field: str) -> _Program:
         try:
@@ -726,7 +717,8 @@ class CompiledTemplate:
 
     def _columns_of(self, field: str) -> frozenset[str]:
         try:
-            return _columns_read(self._source(field) or "")
+            tree = ENVIRONMENT.parse(self._source(field))
+            return frozenset(meta.find_undeclared_variables(tree))
         except jinja2.TemplateSyntaxError as error:
             raise self._syntax_error(field, error) from error
         except (RecursionError, MemoryError, SyntaxError, OverflowError, ValueError) as error:
@@ -736,11 +728,12 @@ class CompiledTemplate:
         self, row: Mapping[str, Any], row_index: int, *, labeled: bool = True
     ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
         self.compile()  # here, because a message about a syntax error must not name the row
-        render = partial(self._render_texts_and_choices, labeled=labeled)
-        return self._render_with_copy(render, row, row_index)
+        return self._render_with_copy(
+            lambda variables: self._render_texts_and_choices(variables, labeled), row, row_index
+        )
 
     def _render_texts_and_choices(
-        self, variables: dict[str, Any], *, labeled: bool
+        self, variables: dict[str, Any], labeled: bool
     ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
         if "answer_choices" in variables:
             raise UserError(

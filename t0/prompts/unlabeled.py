@@ -24,21 +24,23 @@ def until_separator(pieces: Iterator[str]) -> Iterator[str]:
 
 
 def remove_targets(body: list[nodes.Node]) -> bool:
-    """Removes the nodes after the first separator; returns whether a separator was found."""
+    """Removes the nodes after separators; returns whether there is a separator."""
+    last = None
     for position, node in enumerate(body):
         if isinstance(node, nodes.Output):
-            inner = node.nodes
-            first = next((n for n, each in enumerate(inner) if _prints_separator(each)), None)
-            del inner[len(inner) if first is None else first :]
-            ends = first is not None
-        else:
-            branches = [getattr(node, name, None) or [] for name in ("body", "else_")]
-            branches += [branch.body for branch in getattr(node, "elif_", None) or []]
-            ends = sum(map(remove_targets, branches)) > 0  # unlike `any`, visits all branches
-        if ends:
-            del body[position + 1 :]
-            return True
-    return False
+            pieces = node.nodes
+            first = next((n for n, each in enumerate(pieces) if _prints_separator(each)), None)
+            if first is not None:
+                del pieces[first:], body[position + 1 :]
+                return True
+            continue
+        branches = [getattr(node, name, None) or [] for name in ("body", "else_")]
+        branches += [branch.body for branch in getattr(node, "elif_", None) or []]
+        if sum(map(remove_targets, branches)):  # of all branches, not only the first
+            last = position  # a later node may be the input of rows that skip this one
+    if last is not None:
+        del body[last + 1 :]
+    return last is not None
 
 
 def _prints_separator(node: nodes.Node) -> bool:

@@ -2,10 +2,10 @@
 
     >>> gold, predicted = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])
     >>> metrics = measure_classes(gold, predicted, ("yes", "no", "maybe"))
-    >>> [row["class"] for row in metrics.rows()], [row["support"] for row in metrics.rows()]
+    >>> [row["class"] for row in metrics.rows], [row["support"] for row in metrics.rows]
     (['yes', 'no', 'maybe'], [3, 1, 0])
-    >>> round(metrics.macro_f1, 1), round(metrics.macro_f1_all_classes, 1)
-    (73.3, 48.9)
+    >>> {name: round(value, 1) for name, value in metrics.means.items()}
+    {'macro_f1': 73.3, 'macro_f1_all_classes': 48.9, 'balanced_accuracy': 83.3}
 
 All values are in percent. Undefined values are None: the precision if a class is never predicted,
 the recall if a class has no examples, and the F1 if a class has neither predictions nor examples.
@@ -22,55 +22,23 @@ from typing import Any
 
 import numpy as np
 
-# The properties of `ClassMetrics` that are means over classes.
+# The keys of `ClassMetrics.means`.
 MEANS = ("macro_f1", "macro_f1_all_classes", "balanced_accuracy")
 
 
 @dataclass(frozen=True)
 class ClassMetrics:
-    """The metrics of the C classes of one task in one run, in percent; NaN if undefined.
+    """The metrics of the classes of one task in one run.
 
     Attributes:
-      classes: the texts of the answer choices.
-      precision: float [C], the share of correct predictions among the predictions of the class.
-      recall: float [C], the share of correct predictions among the examples of the class.
-      f1: float [C], the harmonic mean of precision and recall.
-      support: int [C], the number of examples of each class.
-      predicted: int [C], the number of predictions of each class.
+      rows: for each class, its text as `class`, `precision`, `recall` and `f1` in percent (None if
+        undefined), its number of examples as `support`, and its number of predictions as
+        `predicted`.
+      means: one of `MEANS` -> the mean over classes in percent.
     """
 
-    classes: tuple[str, ...]
-    precision: np.ndarray
-    recall: np.ndarray
-    f1: np.ndarray
-    support: np.ndarray
-    predicted: np.ndarray
-
-    @property
-    def macro_f1(self) -> float:
-        """The mean F1 of the classes that have examples."""
-        return float(self.f1[self.support > 0].mean())
-
-    @property
-    def macro_f1_all_classes(self) -> float:
-        """The mean F1 of all classes; an undefined F1 counts as 0."""
-        return float(np.nan_to_num(self.f1).mean())
-
-    @property
-    def balanced_accuracy(self) -> float:
-        """The mean recall of the classes that have examples."""
-        return float(self.recall[self.support > 0].mean())
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Returns a row for each class; an undefined value is None."""
-        names = ("precision", "recall", "f1", "support", "predicted")
-        columns = zip(*(getattr(self, name).tolist() for name in names), strict=True)
-        rows = [dict(zip(names, values, strict=True)) for values in columns]
-        return [
-            {"class": name}
-            | {key: None if np.isnan(value) else value for key, value in row.items()}
-            for name, row in zip(self.classes, rows, strict=True)
-        ]
+    rows: list[dict[str, Any]]
+    means: dict[str, float]
 
 
 def measure_classes(
@@ -85,9 +53,21 @@ def measure_classes(
     """
     from sklearn.metrics import precision_recall_fscore_support
 
-    numbers = range(len(classes))
     *shares, support = precision_recall_fscore_support(
-        gold, predicted, labels=numbers, zero_division=np.nan
+        gold, predicted, labels=range(len(classes)), zero_division=np.nan
     )
-    counts = np.bincount(predicted, minlength=len(classes))
-    return ClassMetrics(classes, *(100 * share for share in shares), support, counts)
+    precision, recall, f1 = (100 * share for share in shares)
+    columns = {
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+        "support": support,
+        "predicted": np.bincount(predicted, minlength=len(classes)),
+    }
+    rows: list[dict[str, Any]] = [{"class": name} for name in classes]
+    for name, values in columns.items():
+        for row, value in zip(rows, values.tolist(), strict=True):
+            row[name] = None if np.isnan(value) else value
+    occurs = support > 0
+    means = f1[occurs].mean(), np.nan_to_num(f1).mean(), recall[occurs].mean()
+    return ClassMetrics(rows, dict(zip(MEANS, map(float, means), strict=True)))

@@ -10,6 +10,7 @@ Accuracies are in percent. The accuracy of a dataset is the mean over its prompt
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from t0.reports import class_metrics
@@ -250,17 +251,16 @@ def _make_prompt_table(summary: Summary) -> ReportTable:
 
 
 def _make_class_mean_table(summary: Summary) -> ReportTable:
-    headings = dict(
-        zip(class_metrics.MEANS, ("macro F1", "over all choices", "balanced accuracy"), strict=True)
-    )
-    keys = ("run", "label", MARK, "step", "dataset", "prompts", *headings)
+    keys = ("run", "label", MARK, "step", "dataset", "prompts", *class_metrics.MEANS)
     rows = [
         {key: row[key] for key in keys} for row in summary.datasets if row["macro_f1"] is not None
     ]
     columns = (
         _DATASET,
         *run_column(summary),
-        *(ReportColumn(key, head[0].upper() + head[1:], head) for key, head in headings.items()),
+        ReportColumn("macro_f1", "Macro F1", "macro F1"),
+        ReportColumn("macro_f1_all_classes", "Over all choices", "over all choices"),
+        ReportColumn("balanced_accuracy", "Balanced accuracy", "balanced accuracy"),
     )
     note = (
         "Mean over the prompts whose choices are the same in all examples. Macro F1: the mean F1 "
@@ -273,29 +273,26 @@ def _make_class_mean_table(summary: Summary) -> ReportTable:
 
 
 def _make_class_table(summary: Summary) -> ReportTable:
-    names = ("run", "label", MARK, "step", "dataset", "prompt", "task")
+    keys = ("run", "label", MARK, "step", "dataset", "prompt", "task")
     rows = [
-        {name: row[name] for name in names} | of_class
+        {key: row[key] for key in keys} | of_class
         for row in summary.prompts
         if row["diagnosis"] and row["diagnosis"].classes
-        for of_class in row["diagnosis"].classes.rows()
+        for of_class in row["diagnosis"].classes.rows
     ]
-    headings = {"precision": "precision", "recall": "recall", "f1": "F1", "support": "examples"}
-    headings["predicted"] = "predicted"
-    # The terminal shows only a short table.
-    in_terminal = len(rows) <= _MOST_TERMINAL_ROWS
-    columns = (
-        ReportColumn("dataset", "Dataset", "dataset" * in_terminal, css="t head", kind="name"),
+    columns = [
+        ReportColumn("dataset", "Dataset", "dataset", css="t head", kind="name"),
         *run_column(summary),
-        ReportColumn(
-            "prompt", "Prompt", "prompt" * in_terminal, css="t head", text=_format_prompt_name
-        ),
-        ReportColumn("class", "Class", "class" * in_terminal, _cut_class, css="t"),
-        *(
-            ReportColumn(key, head.capitalize(), head * in_terminal)
-            for key, head in headings.items()
-        ),
-    )
+        ReportColumn("prompt", "Prompt", "prompt", css="t head", text=_format_prompt_name),
+        ReportColumn("class", "Class", "class", _cut_class, css="t"),
+        ReportColumn("precision", "Precision", "precision"),
+        ReportColumn("recall", "Recall", "recall"),
+        ReportColumn("f1", "F1", "F1"),
+        ReportColumn("support", "Examples", "examples"),
+        ReportColumn("predicted", "Predicted", "predicted"),
+    ]
+    if len(rows) > _MOST_TERMINAL_ROWS:  # only on the page and in files
+        columns = [replace(column, short="") for column in columns]
     note = (
         "Precision, recall and F1 (%) of each class of the prompts whose choices are the same in "
         "all examples. Examples: how often the class is right. A dash: the class is never "

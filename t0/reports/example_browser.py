@@ -186,5 +186,5 @@ def diagnosis_record(diagnosis: Diagnosis | None) -> dict[str, Any] | None:
         "calibration_interval": [round(calibration.low, 4), round(calibration.high, 4)],
         "accuracy_without_ties": diagnosis.without_ties and round(diagnosis.without_ties, 4),
         "entropy_bits": round(diagnosis.entropy, 4),
-        "classes": diagnosis.classes and diagnosis.classes.rows(),
+        "classes": diagnosis.classes and diagnosis.classes.rows,
     }

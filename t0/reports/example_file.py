@@ -4,40 +4,27 @@
     # id,prompt,text,target,prediction,correct,score billing,score technical problem
     # T-17,which,My invoice is ...,billing,technical problem,false,-3.41,-0.92
 
-The extension of the file chooses the format: `.csv`, `.tsv` or `.jsonl`. `id` is the id in the
-user's rows. If the rows have no ids, it is the number of the row. A score is the log-likelihood of
-a choice in nats. If the choices differ between examples, the columns are `choice 1`, `score 1` and
-so on. Decoded texts have no scores. If there are several runs or datasets, the first columns name
-the run and the dataset.
+The extension of the file selects the format (`t0.files.table_files`). `id` is the user's, if the
+rows have one, otherwise the number of the row. A score is the log-likelihood of a choice in nats.
+If the choices differ between examples, the columns are `choice 1`, `score 1` and so on. Decoded
+texts have no scores. With several runs or datasets, the first columns name them.
 """
 
-import csv
-import io
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError
-from t0.files.publishing import write_whole
+from t0.files.table_files import write_table
 from t0.reports.accuracies import scores_of
 from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask, read_predictions
 from t0.reports.example_scores import inputs_of
 from t0.reports.tables import escape_formula
 
-# Extension of a file -> the separator of columns; None for JSON Lines.
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None}
-# If there are more different choices than this, the columns have numbers instead of the choices'
-# texts.
+# More different choices than this are numbered instead.
 _MOST_NAMED_CHOICES = 50
 ONLY = ("wrong", "right")
-
-
-def check_path(path: Path) -> None:
-    """Raises a UserError if the file's extension is unknown."""
-    if path.suffix not in _SEPARATORS:
-        raise UserError(f"--examples {path}: expected a name that ends in {', '.join(_SEPARATORS)}")
 
 
 def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = None) -> int:
@@ -45,14 +32,13 @@ def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = 
 
     Args:
       runs: the runs.
-      path: the file.
+      path: the file, with an extension that `table_files.check_format` accepts.
       only: one of `ONLY`; None for all examples.
 
     Raises:
-      UserError: if the extension is unknown, if the runs have neither per-example scores nor
-        decoded texts, if a file of scores cannot be read, or if the output cannot be written.
+      UserError: if there are no per-example scores and no decoded texts, a file of scores cannot be
+        read, or the output cannot be written.
     """
-    check_path(path)
     ranked = [(run, task) for run in runs for task in run.tasks if scores_of([task])]
     decoded = [
         (run, task)
@@ -63,6 +49,7 @@ def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = 
     if not ranked and not decoded:
         raise UserError("--examples: these results have no per-example scores or decoded texts")
     columns, named = _list_columns(runs, ranked)
+    is_spreadsheet = path.suffix in (".csv", ".tsv")
     count = 0
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -72,9 +59,11 @@ def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = 
         for row in itertools.chain(examples, texts):
             if only is None or row["correct"] == (only == "right"):
                 count += 1
-                yield {name: row.get(name) for name in columns}
+                values = map(row.get, columns)
+                cells = map(escape_formula, values) if is_spreadsheet else values
+                yield dict(zip(columns, cells, strict=True))
 
-    write_whole(str(path), _lines(rows(), columns, _SEPARATORS[path.suffix]))
+    write_table(str(path), columns, rows())
     return count
 
 
@@ -127,19 +116,3 @@ def _decoded_rows(run: EvaluatedRun, task: DecodedTask) -> Iterator[dict[str, An
             "prediction": example.prediction,
             "correct": example.prediction.strip() in example.targets,
         }
-
-
-def _lines(
-    rows: Iterator[dict[str, Any]], columns: Sequence[str], separator: str | None
-) -> Iterator[str]:
-    if separator is None:
-        yield from (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        return
-    text = io.StringIO()
-    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
-    for cells in ([*columns], *([*row.values()] for row in rows)):
-        cells = [str(cell).lower() if isinstance(cell, bool) else cell for cell in cells]
-        writer.writerow(map(escape_formula, cells))
-        yield text.getvalue()
-        text.seek(0)
-        text.truncate()

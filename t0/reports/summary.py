@@ -239,7 +239,7 @@ def _make_prompt_row(task: RankedTask) -> dict[str, Any]:
         },
         "chance": task.chance,
         **{name: diagnosis and getattr(diagnosis, name) for name in _DIAGNOSIS},
-        **{name: classes and getattr(classes, name) for name in class_metrics.MEANS},
+        **(classes.means if classes else dict.fromkeys(class_metrics.MEANS)),
         **{
             f"calibration_{name}": calibration and getattr(calibration, name)
             for name in ("error", "low", "high")

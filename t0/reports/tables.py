@@ -15,12 +15,11 @@ apostrophe as prefix in CSV. An unknown value (None) is a dash on the page and i
 empty in CSV, and null in JSON.
 """
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from t0.files.table_files import separated_lines
 from t0.text_tables import table_lines
 
 Row = Mapping[str, Any]
@@ -199,12 +198,8 @@ class ReportTable:
         names = [
             name for name in self._list_fields((self.rows or [{}])[0]) if name not in self.nested
         ]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(names)
-        for record in self.records():
-            writer.writerow([escape_formula(record[name]) for name in names])
-        return text.getvalue()
+        rows = [[escape_formula(record[name]) for name in names] for record in self.records()]
+        return "".join(separated_lines([names, *rows]))
 
     def lines(self, width: int | None = None) -> Iterator[str]:
         """Yields the table's lines for a terminal of `width` characters; None for no limit."""
@@ -232,6 +227,5 @@ def escape_formula(value: object) -> object:
         value = "; ".join(f"{key}: {item}" for key, item in value.items())
     if not isinstance(value, str):
         return value
-    # Spreadsheets end a row at a carriage return, which Python's CSV writer does not quote.
     text = value.replace("\r\n", "\n")
     return f"'{text}" if text.startswith(_FORMULA_SIGNS) else text

@@ -214,7 +214,6 @@ def select_examples(
       names: the names of the tasks; None for all tasks.
     """
     settings = EvaluationSettings()
-    max_examples = settings.examples
     mixtures = [{"mixture_or_task_name": name} for name in settings.tasks] or [{}]
 
     def read(**keyword_arguments: Any) -> list[Any]:
@@ -223,20 +222,19 @@ def select_examples(
         )
         named = (mesh_dataset.EvalDataset(*fields) for fields in all_fields)
         datasets = (dataset for dataset in named if names is None or dataset.name in names)
-        return [
-            limit_examples(dataset, max_examples) if max_examples else dataset
-            for dataset in datasets
-        ]
+        return [limit_examples(dataset, settings.examples) for dataset in datasets]
 
     return read
 
 
-def limit_examples(dataset: Any, max_examples: int) -> Any:
-    """Returns a task's dataset with a random sample of its examples, drawn by `draw_sample`.
+def limit_examples(dataset: Any, max_examples: int | None) -> Any:
+    """Returns a task's dataset with a random sample of its examples; for None, the dataset itself.
 
-    This is for decoded tasks. Rank evaluation samples its records itself. Perplexity is measured on
-    the first examples, because counting the examples of a long text could take too much time.
+    `draw_sample` draws the sample. The rank evaluation samples its records itself. Perplexity is
+    measured on the first examples, because a stream of text may be too long to be counted.
     """
+    if max_examples is None:
+        return dataset
 
     def records(**keyword_arguments: Any) -> Any:
         examples = dataset.dataset_fn(**keyword_arguments)

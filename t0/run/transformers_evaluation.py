@@ -8,7 +8,6 @@ own tokenizer converts them to token ids. So the tasks' vocabulary is not needed
 have the same format as for a T5.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -233,8 +232,7 @@ class _Run:
                 longest = len(pool[-1].inputs) + len(pool[-1].targets)
                 rows = max(1, self.batch_tokens // longest)
                 batch, pool = pool[-rows:], pool[:-rows]
-                columns = {name: [getattr(r, name) for r in batch] for name in _COLUMNS}
-                arrays = {name: _pad(column) for name, column in columns.items()}
+                arrays = {name: _pad([getattr(r, name) for r in batch]) for name in _COLUMNS}
                 yield arrays, sum(record.choice == 0 for record in batch)
 
     def decode(self, tasks: Sequence[seqio.Task]) -> None:
@@ -255,15 +253,11 @@ class _Run:
             )
             for task in tasks
         ]
-        if evaluation.examples:
-            datasets = [limit_examples(each, evaluation.examples) for each in datasets]
-        # Mesh TensorFlow's writer of summaries needs a graph.
-        with contextlib.ExitStack() as replaced, tf1.Graph().as_default():
-            for name, function in {
-                "mesh_utils.get_checkpoint_iterator": lambda *_, **__: [folder],
-                "mesh_utils.get_step_from_checkpoint_path": lambda path: _STEP,
-            }.items():
-                replaced.enter_context(compat.replaced(name, function))
+        with (
+            compat.replaced("mesh_utils.get_checkpoint_iterator", lambda *_, **__: [folder]),
+            compat.replaced("mesh_utils.get_step_from_checkpoint_path", lambda path: _STEP),
+            tf1.Graph().as_default(),  # which Mesh TensorFlow's writer of summaries needs
+        ):
             eval_model(
                 lambda **_: None,  # no estimator, which only Mesh TensorFlow's decoding needs
                 None,
@@ -271,7 +265,7 @@ class _Run:
                 1,
                 evaluation.split,
                 folder,
-                lambda **_: datasets,
+                lambda **_: [limit_examples(each, evaluation.examples) for each in datasets],
                 evaluation.output,
                 None,
             )
@@ -313,37 +307,28 @@ class TextJoiner:
         """Yields records with the ids of input and choice. Each id is the tokenizer's id plus 1."""
         example = None
         for record in texts:
-            number = record.example
-            context, scored = self._encode(number, record.input_text, record.text)
-            context, scored, cut = self._truncate(context, scored)
-            self._check(number, record.text, context, scored)
-            self.cut.inputs += cut and number != example
-            example = number if cut else example
+            try:
+                context, scored, cut = self._join(record)
+            except UserError as error:
+                raise UserError(f"task {self.task}, example {record.example}: {error}") from error
+            self.cut.inputs += cut and record.example != example
+            example = record.example if cut else example
             yield _with_ids(record, context, scored)
 
-    def _encode(self, number: int, input_text: str, choice: str) -> tuple[list[int], list[int]]:
-        try:
-            return self.model.encode(input_text, choice)
-        except UserError as error:
-            raise UserError(f"task {self.task}, example {number}: {error}") from error
-
-    def _check(self, number: int, choice: str, context: list[int], scored: list[int]) -> None:
+    def _join(self, record: ChoiceRecord) -> tuple[list[int], list[int], bool]:
+        """Returns the ids of input and choice, and whether the input was truncated."""
+        whole, scored = self.model.encode(record.input_text, record.text)
+        context = whole
+        if self.lengths:
+            context = self.model.truncate(whole, self.lengths["inputs"])
+            self.cut.targets += len(scored) > self.lengths["targets"]
+            scored = scored[: self.lengths["targets"]]
         if not context or not scored:
-            raise UserError(
-                f"task {self.task}, example {number}: "
-                + (f"the choice {choice!r:.60}" if context else "the input")
-                + " has no separate token, so there is nothing to score"
-            )
-        excess = self.model.excess(len(context), len(scored))
-        if excess:
-            raise UserError(f"task {self.task}, example {number}: input and choice have {excess}")
-
-    def _truncate(self, context: list[int], scored: list[int]) -> tuple[list[int], list[int], bool]:
-        if not self.lengths:
-            return context, scored, False
-        self.cut.targets += len(scored) > self.lengths["targets"]
-        truncated = self.model.truncate(context, self.lengths["inputs"])
-        return truncated, scored[: self.lengths["targets"]], len(truncated) < len(context)
+            empty = f"the choice {record.text!r:.60}" if context else "the input"
+            raise UserError(f"{empty} has no separate token, so there is nothing to score")
+        if excess := self.model.excess(len(context), len(scored)):
+            raise UserError(f"input and choice have {excess}")
+        return context, scored, len(context) < len(whole)
 
 
 def _with_ids(record: ChoiceRecord, context: list[int], scored: list[int]) -> ChoiceRecord:

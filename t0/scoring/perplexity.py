@@ -121,6 +121,7 @@ def measure_batches(
             entry = entries[name] = _measure_task(name, open_batches, model)
             print(_line(name, step, entry), flush=True)
         run = {**facts, "step": step, "checkpoint": path, "mode": "perplexity"}
+        run.pop("sample_seed", None)  # the first examples are measured, instead of a sample
         now = datetime.datetime.now(datetime.timezone.utc)
         run["created"] = now.isoformat(timespec="seconds")
         results_path = os.path.join(folder, f"perplexity_{step}.json")  # noqa: PTH118

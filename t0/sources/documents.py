@@ -76,9 +76,9 @@ def documents_in_rows(
 def ids_in_rows(dataset: str, subset: str | None, split: str, examples: int) -> list[str] | None:
     """Returns the user's id of each row of a split.
 
-    The ids are in a column named `id`, in upper or lower case. The arguments are the same as in
-    `documents_in_rows`, and the result is None in the same cases. The result is also None if the
-    rows cannot be read, because an evaluation of a cache does not need the rows.
+    A row without an id has its number instead. The arguments and the cases of None are those of
+    `documents_in_rows`. The result is also None if the rows cannot be read, because an evaluation
+    of a cache does not need them.
     """
 
     def find_id(columns: Iterable[str]) -> str | None:
@@ -88,7 +88,7 @@ def ids_in_rows(dataset: str, subset: str | None, split: str, examples: int) -> 
         ids = _column_of_rows(dataset, subset, split, examples, find_id)
     except UserError:
         return None
-    return ids and [str(row_id) for row_id in ids]
+    return ids and [str(n if row_id is None else row_id) for n, row_id in enumerate(ids)]
 
 
 def _column_of_rows(

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from t0.checkpoints import look_alikes, weight_files
-from t0.checkpoints.formats import read_json
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, short_reason
+from t0.files.untrusted import read_json
 from t0.torch import tokenizer_check
 from t0.torch.tokenizer_check import import_transformers
 

@@ -1,5 +1,6 @@
 """`t0 predict`: what it refuses, in one line and without leaving a file."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from t0.cli import main as cli
 from t0.errors import UserError
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, read_model_prompts
 from t0.prompts.templates import Template
+from t0.training import model_directory
 
 
 def recorded(task, dataset="reviews", choices="bad ||| good"):
@@ -58,7 +60,7 @@ def predict(tmp_path, capsys, monkeypatch):
         (["model", "none.csv", "--output=out.csv"], "none.csv does not exist"),
         (["model", "empty.csv", "--output=out.csv"], "empty.csv has no rows"),
         (["model", "other.csv", "--output=out.csv"], "has no column text, which the prompt"),
-        (["model", "rows.csv", "--output=out.xlsx"], "predictions are written as .csv"),
+        (["model", "rows.csv", "--output=out.xlsx"], "tables are written as .csv"),
         (["model", "rows.csv", "--output=rows.csv"], "rows.csv exists already"),
         (["model", "rows.csv", "--output=no/out.csv"], "the folder no does not exist"),
         (["model", "rows.csv", "--output=out.csv", "--prompt=wich"], "Did you mean"),
@@ -91,6 +93,21 @@ def test_predict_output_that_another_process_writes(predict, tmp_path):
     assert status == 2
     assert f"out.csv is being written by process {other.pid}" in errors
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_predict_output_that_another_process_has_just_written(predict, tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def lock(folder, busy):
+        (tmp_path / "out.csv.partial").mkdir()
+        (tmp_path / "out.csv").write_text("of the other process")
+        yield
+
+    monkeypatch.setattr(model_directory, "lock", lock)
+    status, errors = predict("model", "rows.csv", "--output=out.csv")
+    assert status == 2
+    assert "out.csv exists already" in errors
+    assert (tmp_path / "out.csv").read_text() == "of the other process"
+    assert not (tmp_path / "out.csv.partial").exists()
 
 
 def test_predict_chooses_the_first_ranked_prompt_of_one_dataset(tmp_path):

@@ -4,10 +4,12 @@ import argparse
 
 import pytest
 
-from t0.cli import cache_tasks, eval, mesh_transformer
+from t0.cli import arguments, cache_tasks, eval, mesh_transformer
 from t0.config import flags
 from t0.config.starter_settings import StarterSettings, find_starter_folder
 from t0.errors import UserError
+from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
+from t0.prompts.templates import Template
 
 
 @pytest.fixture
@@ -17,7 +19,9 @@ def starter(tmp_path, monkeypatch):
     folder = tmp_path / "tickets"
     for name in ("data", "cache", "model"):
         (folder / name).mkdir(parents=True)
-    settings = StarterSettings(folder, "tickets", "/v/spiece.model", {"inputs": 80, "targets": 16})
+    settings = StarterSettings(
+        str(folder), "tickets", "/v/spiece.model", {"inputs": 80, "targets": 16}
+    )
     (folder / "starter.json").write_text(settings.text())
     return folder
 
@@ -37,7 +41,7 @@ def starter(tmp_path, monkeypatch):
 def test_starter_folder_is_found_by_path(starter, monkeypatch, inside, path, found):
     monkeypatch.chdir(inside)
     settings = find_starter_folder(path)
-    assert (str(settings.folder) if settings else None) == found
+    assert (settings.folder if settings else None) == found
     if settings:
         assert (settings.name, settings.lengths["inputs"]) == ("tickets", 80)
 
@@ -54,7 +58,7 @@ def test_starter_folder_is_found_by_path(starter, monkeypatch, inside, path, fou
 )
 def test_starter_folder_malformed_settings_are_an_error(starter, text):
     (starter / "starter.json").write_text(text)
-    with pytest.raises(UserError, match=r"tickets/starter\.json is malformed: expected an object"):
+    with pytest.raises(UserError, match=r"tickets/starter\.json is malformed"):
         find_starter_folder("tickets/model")
 
 
@@ -89,6 +93,47 @@ def test_starter_folder_fills_arguments_of_eval(starter):
     assert (args.tasks, args.output) == ("tickets_rank", "tickets/eval/model")
     assert (args.cache_dirs, args.lengths) == ("tickets/cache", "inputs=80,targets=16")
     assert [str(path) for path in args.metrics] == ["tickets/model"]
+    outputs = []
+    for checkpoint in ("tickets/seed_1/model.ckpt-4", "tickets/seed_2/model.ckpt-4"):
+        args = parser.parse_args([checkpoint])
+        eval._apply_starter_folder(args)
+        outputs.append(args.output)
+    assert outputs == ["tickets/eval/seed_1_model.ckpt-4", "tickets/eval/seed_2_model.ckpt-4"]
     args = parser.parse_args(["tickets/model", "--tasks=super_glue_.*"])
     eval._apply_starter_folder(args)
     assert (args.tasks, args.output, args.cache_dirs) == ("super_glue_.*", None, "")
+
+
+def test_starter_folder_eval_reads_the_lengths_that_the_model_was_trained_with(starter):
+    parser = argparse.ArgumentParser()
+    eval.add_arguments(parser)
+    template = Template("say", "{{text}} ||| {{label}}", None, "", True, True, (), "say")
+    prompts = (RecordedPrompt("tickets_say", "tickets", False, template),)
+    recorded = ModelPrompts({"inputs": 128, "targets": 8}, "/v/spiece.model", prompts)
+    (starter / "model" / "prompts.json").write_text(recorded.to_json())
+    args = parser.parse_args(["tickets/model/model.ckpt-4"])
+    eval._apply_starter_folder(args)
+    assert args.lengths == "inputs=128,targets=8"
+
+
+@pytest.mark.parametrize(
+    ("word", "tasks"),
+    [("tickets", "tickets_.*"), (".", "tickets_.*"), ("tickets_say", "tickets_say")],
+)
+def test_starter_folder_is_applied_to_its_own_tasks(starter, monkeypatch, word, tasks):
+    monkeypatch.chdir(starter)
+    args = argparse.Namespace(task=word, data_dir=None, vocab=None)
+    assert arguments.find_starter_tasks(args, "task")
+    assert (args.task, args.data_dir, args.vocab) == (tasks, ["data"], "/v/spiece.model")
+
+
+def test_starter_folder_is_not_applied_to_other_names(starter, monkeypatch):
+    monkeypatch.chdir(starter)
+    args = argparse.Namespace(task="super_glue_rte_.*", data_dir=None, vocab=None)
+    assert arguments.find_starter_tasks(args, "task") is None
+    assert args.data_dir is None
+    parser = argparse.ArgumentParser()
+    eval.add_arguments(parser)
+    args = parser.parse_args(["bigscience/T0_3B"])
+    eval._apply_starter_folder(args)
+    assert (args.tasks, args.vocab, args.data_dir) == (None, None, None)

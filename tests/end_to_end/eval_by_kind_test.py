@@ -274,7 +274,7 @@ def test_evaluation_of_a_checkpoint_in_any_format(
         done = t0_eval(in_other_formats / name, *words)
         assert "Path not found" not in done.err
         assert done.status == 0, done.err
-        assert "A random sample of at most 6 examples of each task." in done.out
+        assert "At most 6 examples of each task: a random sample" in done.out
         assert f"report: {out}/report/report.html" in done.out
         assert (out / "report" / "report.html").exists()
         results = load(out / "results_1.json")

@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from t0.errors import UserError
+from t0.files.table_files import write_table
 from t0.inference import row_predictions
 from t0.inference.prediction_file import PredictionFile
 from t0.inference.row_predictions import RowTask, open_rows, rank_rows, write_predictions
@@ -140,6 +141,15 @@ def test_predict_writes_every_format(task, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("extension", ["csv", "tsv"])
+def test_predict_table_reads_back_texts_with_any_line_end(tmp_path, extension):
+    texts = ["a\rb", "c\r\nd", "e\nf", 'say "x"', '"q"', "a;b,c\td", '"']
+    path = str(tmp_path / f"out.{extension}")
+    write_table(path, ("text", "n"), [{"text": text, "n": "x"} for text in texts])
+    assert [row["text"] for row in open_rows(path).reader.rows(0, None)] == texts
+    assert Path(path).read_bytes().startswith(b"text,n\n" if extension == "csv" else b"text\tn\n")
+
+
 def test_predict_with_choices_of_the_row(tmp_path):
     more = {"a": lambda n: f"yes {n}", "b": lambda n: "no"}
     rows = open_rows(str(write_csv(tmp_path / "rows.csv", **more)))
@@ -178,6 +188,8 @@ def test_predict_mistakes_in_rows(task, tmp_path):
         ("{% if review_text %}{{review_text}} ||| {{label}}{% endif %}", {"review_text"}),
         ("{% if x %}a ||| b{% elif y %}{{z}} ||| c{% else %}{{u}} ||| d{% endif %}{{label}}",
          {"x", "y", "z", "u"}),
+        ("{% if x %}{{a}} ||| b{% endif %}{% if y %}{{c}} ||| d{% endif %}{{label}}",
+         {"x", "a", "y", "c"}),
         ("{% if label %}Is it good?{% endif %} ||| {{v}}", {"label"}),
     ],
 )  # fmt: skip

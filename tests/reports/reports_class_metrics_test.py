@@ -8,6 +8,7 @@ import pytest
 from made_up_evaluations import example_line
 from sklearn import metrics as sklearn_metrics
 
+from t0.absent_classes import warn_of_absent_classes
 from t0.cli import main as t0_main
 from t0.reports import read_report
 from t0.reports.class_metrics import MEANS, measure_classes
@@ -41,14 +42,14 @@ def tickets(evaluation):
 def test_class_metrics_agree_with_sklearn(seed):
     rng = np.random.default_rng(seed)
     gold, predicted = rng.integers(0, 3, 40), rng.integers(0, 4, 40)
-    ours = measure_classes(gold, predicted, ("a", "b", "c", "d"))
+    ours = measure_classes(gold, predicted, ("a", "b", "c", "d")).means
     occurring = np.unique(gold)
     expected = sklearn_metrics.f1_score(gold, predicted, labels=occurring, average="macro")
-    assert ours.macro_f1 == pytest.approx(100 * expected)
+    assert ours["macro_f1"] == pytest.approx(100 * expected)
     expected = sklearn_metrics.f1_score(gold, predicted, labels=range(4), average="macro")
-    assert ours.macro_f1_all_classes == pytest.approx(100 * expected)
+    assert ours["macro_f1_all_classes"] == pytest.approx(100 * expected)
     expected = sklearn_metrics.recall_score(gold, predicted, labels=occurring, average="macro")
-    assert ours.balanced_accuracy == pytest.approx(100 * expected)
+    assert ours["balanced_accuracy"] == pytest.approx(100 * expected)
 
 
 def test_class_metrics_in_terminal_csv_json_and_page(tickets, tmp_path, capsys, rough_pictures):
@@ -97,6 +98,14 @@ def test_class_metrics_in_terminal_csv_json_and_page(tickets, tmp_path, capsys, 
     page = (tmp_path / "out" / "report.html").read_text()
     assert '<section id="classes">' in page
     assert '<section id="class_means">' in page
+
+
+def test_warning_of_many_absent_classes_names_the_first():
+    counts = {f"c{n}": int(n > 6) for n in range(150)}
+    assert warn_of_absent_classes(counts, "validation") == (
+        "validation has no example of the classes 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more, so it "
+        "cannot measure their recall"
+    )
 
 
 def test_class_metrics_of_many_prompts_are_not_in_the_terminal(evaluation):

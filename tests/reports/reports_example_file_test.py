@@ -87,7 +87,7 @@ def test_examples_of_decoded_texts(tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--examples", "wrong.xlsx"], "expected a name that ends in .csv, .tsv, .jsonl"),
+        (["--examples", "wrong.xlsx"], "tables are written as .csv, .tsv, .jsonl, .parquet"),
         (["--only", "wrong"], "--only selects what --examples writes: add --examples FILE"),
         (["--examples", "no/folder/wrong.csv"], "cannot write no/folder/wrong.csv"),
     ],

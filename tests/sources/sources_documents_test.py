@@ -55,7 +55,7 @@ def test_document_keys_of_rows_come_from_a_column(on_this_machine, dataset, colu
 
 @pytest.mark.parametrize(
     ("column", "values", "expected"),
-    [("id", ["T-1", "T-2"], ["T-1", "T-2"]), ("ID", [7, 9], ["7", "9"]), ("idx", [0, 1], None)],
+    [("id", ["T-1", "T-2"], ["T-1", "T-2"]), ("ID", [7, None], ["7", "1"]), ("idx", [0, 1], None)],
 )
 def test_ids_of_rows_come_from_a_column(on_this_machine, column, values, expected):
     on_this_machine("mine", column, values)

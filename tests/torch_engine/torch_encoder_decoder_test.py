@@ -233,7 +233,10 @@ def test_eval_shards_of_an_encoder_decoder_merge_to_the_whole(evaluate, world):
 def test_eval_measures_perplexity_of_texts(evaluate, saved, kind, task):
     done, folder = evaluate(kind, f"{kind} {task}", f"--tasks={task}", "--limit=3")
     assert done.returncode == 0, done.stderr
-    entry = read(folder, "perplexity_0.json")["tasks"][task]
+    results = read(folder, "perplexity_0.json")
+    assert results["run"]["examples"] == 3
+    assert "sample_seed" not in results["run"]  # the first examples are measured
+    entry = results["tasks"][task]
     assert entry["examples"] == 3
     model = opened(saved(kind))
     rows = [("rain", "snow"), ("much snow", "wind today"), ("rain", "snow")]

@@ -106,9 +106,11 @@ def test_eval_engine_torch_resolves_auto_activations_for_its_device(monkeypatch,
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: expected == "bfloat16")
-    evaluation = WholeEvaluation("out", ["mine"], activations="auto", engine="torch", device="cuda")
+    evaluation = WholeEvaluation(
+        "out", "mine", ["mine"], activations="auto", engine="torch", device="cuda"
+    )
     source = seqio.FunctionDataSource(lambda split, shuffle_files: None, ["validation"])
     with registries_restored():
         seqio.TaskRegistry.add("mine", source, preprocessors=[], output_features=t5_features())
-        words = command_line(Described("m", "m", "m.ckpt-1", "m.gin", None, None), evaluation)
+        words = command_line(Described("m", "m", "m.ckpt-1", "m.gin", None), evaluation)
     assert f"--activation_dtype={expected}" in words

@@ -1,0 +1,94 @@
+"""Writes tables of rows as CSV, TSV, JSON Lines or Parquet.
+
+    check_format("predicted.csv", "--output")       # UserError for an unknown extension
+    write_table("predicted.csv", ("text", "prediction"), [{"text": "fine", "prediction": "good"}])
+
+The file appears when it is complete. All formats but Parquet are written row by row.
+"""
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t0.errors import UserError
+from t0.files.publishing import whole_file, write_whole
+
+Row = Mapping[str, Any]
+# Extension -> what separates the cells of a row; empty for formats without cells.
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": ""}
+
+
+def check_format(path: str, flag: str) -> None:
+    """Raises a UserError, which names the flag, if the extension of a file to write is unknown."""
+    if Path(path).suffix not in _SEPARATORS:
+        raise UserError(
+            f"{flag}={path}: tables are written as {', '.join(_SEPARATORS)}. Choose one of these "
+            "extensions"
+        )
+
+
+def write_table(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """Writes a table atomically; the extension of `path` selects the format.
+
+    Args:
+      path: the file, with an extension that `check_format` accepts.
+      columns: the columns, in order.
+      rows: the rows, which have these columns.
+
+    Raises:
+      UserError: the format cannot hold the values, or the file cannot be written.
+    """
+    extension = Path(path).suffix
+    if extension == ".parquet":
+        _write_parquet(path, columns, [*rows])
+    elif extension == ".jsonl":
+        write_whole(path, (_json({name: row[name] for name in columns}) + "\n" for row in rows))
+    else:
+        cells = (map(_cell, (row[name] for name in columns)) for row in rows)
+        lines = separated_lines(itertools.chain([columns], cells), _SEPARATORS[extension])
+        write_whole(path, lines)
+
+
+def separated_lines(table: Iterable[Iterable[object]], separator: str = ",") -> Iterator[str]:
+    """Yields the lines of a table as CSV, or with another separator between the columns.
+
+    Args:
+      table: the cells of each line; the first has the names of the columns.
+      separator: the separator.
+    """
+    buffer = io.StringIO()
+    # Spreadsheets end a row at a carriage return, which `csv` quotes only in a line terminator.
+    writer = csv.writer(buffer, delimiter=separator, lineterminator="\r\n")
+    for cells in table:
+        writer.writerow(cells)
+        yield buffer.getvalue().removesuffix("\r\n") + "\n"
+        buffer.seek(0)
+        buffer.truncate()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _cell(value: Any) -> Any:
+    """Returns JSON for lists, objects and booleans; other values unchanged."""
+    return _json(value) if isinstance(value, list | dict | tuple | bool) else value
+
+
+def _write_parquet(path: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        table = pa.table({name: [row[name] for row in rows] for name in columns})
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise UserError(
+            f"{path}: Parquet cannot hold these rows, because a column has values of different "
+            f"types ({error!s:.100}). Write .jsonl"
+        ) from error
+    with whole_file(path) as temporary:
+        pyarrow.parquet.write_table(table, temporary)
