@@ -113,20 +113,32 @@ def _write_lines(
     from t0.config import flags
     from t0.run import command, row_prediction
     from t0.run.torch_evaluation import choose_engine
+    from t0.run.whole_evaluation import choose_batch_size
 
     engine = choose_engine(args.engine, args.device)
     path, source = described.locate(args.model)
     description = described.describe(path, source, Path(folder), vocabulary=vocabulary)
-    settings = row_prediction.RowPredictionSettings(
-        args.rows, prompts_folder, task.prompt.task, engine, args.device
-    )
-    words = row_prediction.command_line(
-        description,
-        settings,
-        folder=folder,
-        lengths=prompts.lengths,
-        activations=args.activation_dtype,
-        batch_tokens=args.batch_tokens,
-    )
+    tokens = sum(prompts.lengths.values())
+    values = {
+        "CHECKPOINT_PATH": description.checkpoint,
+        "INFER_OUTPUT_DIR": folder,
+        "TASK_FEATURE_LENGTHS": dict(prompts.lengths),
+        "BATCH_SIZE": choose_batch_size(engine, args.device, tokens, args.batch_tokens),
+        "t0.row_predictions.rows": args.rows,
+        "t0.row_predictions.prompts": prompts_folder,
+        "t0.row_predictions.prompt": task.prompt.task,
+        "t0.row_predictions.engine": engine,
+        "t0.row_predictions.device": args.device,
+    }
+    words = [
+        "t0 predict",
+        f"--gin_file={description.gin_file}",
+        "--gin_file=runs/infer.gin",
+        f"--checkpoint={description.checkpoint}",
+        f"--activation_dtype={args.activation_dtype}",
+        f"--vocab={vocabulary}",
+        "--module_import=t0.tasks",  # the prompts are recorded, so no tasks are registered
+        *(f"--gin_param={name} = {value!r}" for name, value in values.items()),
+    ]
     command.run(flags.parse(words), sys.argv)
     return os.path.join(folder, row_prediction.LINES)  # noqa: PTH118

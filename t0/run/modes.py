@@ -21,6 +21,7 @@ from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, interruptible
 from t0.feeding.opening import open_dataset_function
+from t0.files import paths
 from t0.inference import jobs, predict, text_decoder
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
@@ -201,6 +202,10 @@ def _train_in_directory(
     for line in checkpointing.repair_latest_checkpoint_file(spec.model_dir):
         print(line, flush=True)
     if is_finished(spec.model_dir, train_steps):
+        if not paths.exists(f"{spec.model_dir}/{model_directory.PROMPTS_FILE}"):
+            # The model was trained by a version that did not record prompts.
+            mixture = bound("mesh_train_dataset_fn.mixture_or_task_name")
+            checkpointing.save_prompts(spec.model_dir, mixture, spec.sequence_length)
         return
     options = LoopOptions(train_steps)
     data = open_dataset_function(

@@ -3,9 +3,8 @@
     RowPredictionSettings("rows.csv", "tickets/model", "tickets_which", engine="torch")
     predict(arguments, "tickets/model/model.ckpt-400")        # in mode "infer"
 
-`command_line` returns the command line of this run. The run reads the gin file `runs/infer.gin` and
-the gin settings `t0.row_predictions`. Like all runs in mode "infer", it is checked first, and it
-can be resumed. Either engine can perform it.
+The run reads `runs/infer.gin` and `t0.row_predictions`. It has the checks of mode "infer", and it
+can be resumed.
 """
 
 import dataclasses
@@ -15,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from t0.checkpoints import checkpoint_files
-from t0.checkpoints.described import Described
 from t0.compat import gin
 from t0.errors import UserError
 from t0.inference import jobs, row_predictions, text_decoder
@@ -25,7 +23,6 @@ from t0.inference.prediction_jobs import PredictionJob
 from t0.inference.prediction_loop import predict_checkpoints
 from t0.mesh import devices
 from t0.prompts.model_prompts import read_model_prompts
-from t0.run import whole_evaluation
 from t0.run.torch_evaluation import TorchEvaluation
 from t0.scoring import evaluate, ranking
 from t0.scoring.mesh_model import MeshModel, both_vocabularies, chosen_checkpoints, vocabulary_hash
@@ -51,50 +48,6 @@ class RowPredictionSettings:
     prompt: str = ""
     engine: str = "tensorflow"
     device: str = "auto"
-
-
-def command_line(
-    description: Described,
-    settings: RowPredictionSettings,
-    *,
-    folder: str,
-    lengths: Mapping[str, int],
-    activations: str,
-    batch_tokens: int | None,
-) -> list[str]:
-    """Returns the command line of the run that predicts.
-
-    Args:
-      description: the description of the checkpoint.
-      settings: the rows, the prompt and the engine.
-      folder: the folder for the file of predictions.
-      lengths: the limits {"inputs": tokens, "targets": tokens}.
-      activations: the type of activations.
-      batch_tokens: the maximum number of tokens per batch; None for this machine's default.
-    """
-    tokens = sum(lengths.values())
-    size = whole_evaluation.choose_batch_size(
-        settings.engine, settings.device, tokens, batch_tokens
-    )
-    values = {
-        "CHECKPOINT_PATH": description.checkpoint,
-        "INFER_OUTPUT_DIR": folder,
-        "TASK_FEATURE_LENGTHS": dict(lengths),
-        "BATCH_SIZE": size,
-    }
-    values |= {
-        f"t0.row_predictions.{name}": value for name, value in dataclasses.asdict(settings).items()
-    }
-    return [
-        "t0 predict",
-        f"--gin_file={description.gin_file}",
-        "--gin_file=runs/infer.gin",
-        f"--checkpoint={description.checkpoint}",
-        f"--activation_dtype={activations}",
-        f"--vocab={os.environ['T0_VOCAB']}",
-        "--module_import=t0.tasks",  # no tasks are registered, because the prompts are recorded
-        *(f"--gin_param={name} = {value!r}" for name, value in values.items()),
-    ]
 
 
 def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:

@@ -283,9 +283,8 @@ class Stepping:
         lines = [f"trained to step {self._step:,}: {checkpoint}"]
         best = self._best.best
         if best:
-            lines.append(f"best checkpoint, {self._best.title}:")
             checkpoint = self._engine.checkpoint(best.step)
-            lines.append(f"  {checkpoint}")
+            lines.append(f"best by {self._best.metric}: {checkpoint}")
         tasks = "" if find_starter_folder(self._model_dir) else " --tasks=TASKS"
         return [*lines, f"next: t0 eval {shlex.quote(checkpoint)}{tasks}"]
 

@@ -55,7 +55,7 @@ class BestEvaluation:
         smaller_is_better: bool | None = None,
         patience: int | None = None,
     ) -> None:
-        self._metric, self._patience = metric, patience
+        self.metric, self._patience = metric, patience
         by_name = any(word in (metric or "") for word in _SMALLER)
         self._smaller = by_name if smaller_is_better is None else smaller_is_better
         self.best: Best | None = None
@@ -63,15 +63,15 @@ class BestEvaluation:
         self._seen: set[str] = set()
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from the `state` of an earlier start. A state of another metric is ignored."""
-        if isinstance(state, Mapping) and state.get("metric") == self._metric:
+        """Continues from the `state` of an earlier start, unless it is about another metric."""
+        if isinstance(state, Mapping) and state.get("metric") == self.metric:
             self.best = Best(state["value"], state["step"])
             self._evaluations_since_best = state["since"]
 
     def update(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Adds an evaluation, and returns whether it is the best so far."""
         self._seen |= metrics.keys()
-        value = metrics.get(self._metric) if self._metric else None
+        value = metrics.get(self.metric) if self.metric else None
         if value is None:
             return False
         better = math.isfinite(value) and (
@@ -93,19 +93,14 @@ class BestEvaluation:
         """The reason for early stopping, in words that fit into a sentence."""
         where = f"{self.best.value:.4g} at step {self.best.step:,}" if self.best else "no value"
         times = f"{self._evaluations_since_best} evaluations in a row"
-        return f"{self._metric} has been no better than {where} for {times}"
-
-    @property
-    def title(self) -> str:
-        """The best evaluation, such as "by validation_loss: 0.6621 at step 200"."""
-        return f"by {self._metric}: {self.best.value:.4g} at step {self.best.step:,}"
+        return f"{self.metric} has been no better than {where} for {times}"
 
     @property
     def note(self) -> dict[str, Any]:
         """The fields that describe the best evaluation in `metrics.jsonl`."""
         if self.best is None:
             return {}
-        fields = {"best_by": self._metric, "best_step": self.best.step}
+        fields = {"best_by": self.metric, "best_step": self.best.step}
         return fields | ({"stopped_early": True} if self.exhausted else {})
 
     @property
@@ -114,17 +109,17 @@ class BestEvaluation:
         if self.best is None:
             return None
         best = dataclasses.asdict(self.best)
-        return {"metric": self._metric, **best, "since": self._evaluations_since_best}
+        return {"metric": self.metric, **best, "since": self._evaluations_since_best}
 
     @property
     def knows_metric(self) -> bool:
-        """Whether at least one evaluation so far had the metric; True if no metric is set."""
-        return self._metric is None or self._metric in self._seen
+        """Whether any evaluation so far had the metric; True if no metric is set."""
+        return self.metric is None or self.metric in self._seen
 
     def unknown_metric(self) -> UserError:
         """Returns the error that reports that no evaluation of the run computes the metric."""
         hint = "(keep_checkpoints.best_by)"
-        return unknown_name("metric", str(self._metric), sorted(self._seen), hint)
+        return unknown_name("metric", str(self.metric), sorted(self._seen), hint)
 
 
 class TimeLimit:

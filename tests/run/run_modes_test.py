@@ -10,9 +10,12 @@ from tiny_checkpoints import write_mtf
 from t0.compat import gin, mesh_utils
 from t0.config.flags import GIN_MODES
 from t0.errors import UserError
+from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, read_model_prompts
+from t0.prompts.templates import Template
 from t0.run import arguments, modes
 from t0.run.modes import ConfiguredRun
 
+LENGTHS = {"inputs": 64, "targets": 8}
 PLACES = dict.fromkeys(("tpu_job_name", "tpu", "gcp_project", "tpu_zone"))
 ARGUMENTS = {"model_dir": "/m", "vocabulary": "v", "mesh_shape": "", "mesh_devices": [""], **PLACES}
 
@@ -59,12 +62,30 @@ def test_infer_mode_of_language_model_does_not_wait_for_checkpoint(monkeypatch, 
 def test_resume_writes_the_missing_checkpoint_file(tmp_path, capsys):
     weights = {"shared/embedding": np.zeros([8, 2], np.float32)}
     write_mtf(tmp_path, weights, step=5)
-    spec = types.SimpleNamespace(model_dir=str(tmp_path))
+    spec = types.SimpleNamespace(model_dir=str(tmp_path), sequence_length=LENGTHS)
     modes.train_here(spec, None, train_steps=5)
     said = capsys.readouterr().out
     assert f"checkpoint is missing: resuming from {tmp_path}/model.ckpt-5, the newest" in said
     assert "nothing to train" in said
     assert 'model_checkpoint_path: "model.ckpt-5"' in (tmp_path / "checkpoint").read_text()
+
+
+def test_finished_run_without_recorded_prompts_records_them(tmp_path, monkeypatch):
+    write_mtf(tmp_path, {"shared/embedding": np.zeros([8, 2], np.float32)}, step=5)
+    template = Template("say", "{{text}} ||| {{label}}", None, "", True, True, (), "say")
+    prompts = (RecordedPrompt("reviews_say", "reviews", False, template),)
+    monkeypatch.setattr(
+        modes.checkpointing,
+        "prompts_of_mixture",
+        lambda mixture, lengths: ModelPrompts(lengths, "/v.model", prompts),
+    )
+    spec = types.SimpleNamespace(model_dir=str(tmp_path), sequence_length=LENGTHS)
+    modes.train_here(spec, None, train_steps=5)
+    file = tmp_path / "prompts.json"
+    assert read_model_prompts(str(tmp_path)).lengths == LENGTHS
+    file.write_text("the prompts of the training")
+    modes.train_here(spec, None, train_steps=5)
+    assert file.read_text() == "the prompts of the training"
 
 
 def test_replaced_functions_are_restored_after_a_run(monkeypatch, called):
