@@ -163,8 +163,7 @@ def follow(
       UserError: if the data differs from the manifest's, or the position cannot be found.
     """
     step, position = place
-    window, row = (position["window"], position["row"]) if position and data.spec else (0, 0)
-    current = build(data, rows, Start(step, window, row))
+    current = build(data, rows, _start_at(step, position)) if data.spec else None
     if current is None or recorded is None:
         return current, position
     change = find_difference(recorded, current)
@@ -182,9 +181,12 @@ def follow(
         return recorded, position
     if current.indexed and find_difference(dataclasses.replace(recorded, batch=rows), current):
         # The rows of this window are others now, so the new data begins with the next window.
-        position = data.locate(0, rows, window + 1)
-    start = Start(step, *((position["window"], position["row"]) if position else (0, 0)))
-    return dataclasses.replace(current, start=start), position
+        position = data.locate(0, rows, position["window"] + 1 if position else 1)
+    return dataclasses.replace(current, start=_start_at(step, position)), position
+
+
+def _start_at(step: int, position: Position | None) -> Start:
+    return Start(step, position["window"], position["row"]) if position else Start(step)
 
 
 def locate(manifest: Manifest, data: TrainingData, step: int) -> Position:
