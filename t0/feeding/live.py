@@ -65,10 +65,7 @@ class LiveSource:
     use_cached: bool = False
     lengths: Mapping[str, int] | None = None
     examples: int | None = None
-    indexed: ClassVar[bool] = False
-
-    def check_count(self) -> None:
-        """Does nothing: there is no cache."""
+    cache: ClassVar[None] = None
 
     @property
     def name(self) -> str:

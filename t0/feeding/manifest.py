@@ -75,7 +75,8 @@ def build(data: Any, rows: int, start: Start) -> Manifest | None:
     if data.spec is None:
         return None
     for stream in data.mixture.streams:
-        stream.source.check_count()
+        if stream.source.cache:
+            stream.source.cache.check_count()
     files = [file for task in data.spec.tasks for file in task.cache_files]
     return Manifest(data.spec, rows, start, dict(zip(files, find_checksums(files), strict=True)))
 

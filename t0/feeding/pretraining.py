@@ -118,10 +118,7 @@ class PretrainingSource:
     objective: ObjectiveSpec
     lengths: Mapping[str, int]
     examples: None = None  # unknown before all documents are read
-    indexed: ClassVar[bool] = False
-
-    def check_count(self) -> None:
-        """Does nothing: the number of examples is unknown."""
+    cache: ClassVar[None] = None
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields blocks of examples from number `first` on, unshuffled if `seed` is None."""
