@@ -37,6 +37,11 @@ def write_stream(folder: str, passed_arguments: Mapping[str, Any], steps: str | 
         vocabulary=arguments["vocabulary"],
         dataset_split=arguments["dataset_split"],
     )
+    if data.spec is None or not all(stream.source.cache for stream in data.mixture.streams):
+        raise UserError(
+            "a stream needs a mixture whose tasks are cached examples: cache it with "
+            "seqio_cache_tasks, and set mesh_train_dataset_fn.use_cached = True"
+        )
     model_dir, initial = arguments["model_dir"], arguments["init_checkpoint"]
     done = checkpointing.steps_done(model_dir)
     if not done and initial:
@@ -49,11 +54,6 @@ def write_stream(folder: str, passed_arguments: Mapping[str, Any], steps: str | 
         (done, None),
         allow_change=options.allow_config_change,
     )
-    if recorded is None or not recorded.indexed:
-        raise UserError(
-            "a stream needs a mixture whose tasks are cached examples: cache it with "
-            "seqio_cache_tasks, and set mesh_train_dataset_fn.use_cached = True"
-        )
     first, last = _read_steps(steps, recorded.start.step, arguments["train_steps"])
     for line in batch_stream.write(
         folder, recorded, data, first=first, last=last, workers=len(os.sched_getaffinity(0))
