@@ -3,7 +3,7 @@
     mask = pack_rows([0, 1, 4], start=0, stop=5)     # text: one bit for each row, compressed
     content_of(source, infos)                        # the file's content, from the parts' masks
     rows = read("/cache/toy", "train")
-    rows.source.dataset                              # "super_glue"
+    rows.dataset                                     # "super_glue"
     rows.numbers                                     # int64 [kept rows]: [0, 1, 4]
 
 The file `rows.<split>.json` is next to the files that SeqIO knows, and SeqIO ignores it. A kept row
@@ -13,19 +13,19 @@ task for rank evaluation, a record was made from the kept row with index `idx[0]
 
 import base64
 import dataclasses
+import functools
 import posixpath
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from t0.config.specification import read_plain
+from t0.config.specification import Range, read_plain
 from t0.errors import UserError, short_reason
 from t0.files import paths
 from t0.files.untrusted import parsed_json
 
-_MOST_ROWS = 2**32
 # The name of the mask in the counts of a part.
 MASK = "row_mask"
 
@@ -50,16 +50,21 @@ class RowSource:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordRows:
+class RecordRows(RowSource):
     """The rows of the records of a split.
 
     Attributes:
-      source: the dataset and the prompt.
-      numbers: the numbers of the rows that have records, int64, ascending.
+      rows: the number of the dataset's rows.
+      mask: a result of `pack_rows`: which rows have records.
     """
 
-    source: RowSource
-    numbers: np.ndarray
+    rows: Annotated[int, Range(0, 2**32)]
+    mask: str
+
+    @functools.cached_property
+    def numbers(self) -> np.ndarray:
+        """The numbers of the rows that have records, int64, ascending."""
+        return np.flatnonzero(_decode(self.mask, self.rows))
 
 
 def pack_rows(kept: Sequence[int], start: int, stop: int) -> str:
@@ -103,14 +108,10 @@ def read(folder: str, split: str) -> RecordRows | None:
     if not paths.exists(path):
         return None
     try:
-        content = parsed_json(paths.read_bytes(path))
-        rows = content["rows"]
-        if type(rows) is not int or not 0 <= rows < _MOST_ROWS:
-            raise ValueError(f"it has {rows!r:.40} rows")
-        fields = {field.name: content[field.name] for field in dataclasses.fields(RowSource)}
-        source = read_plain(fields, RowSource, "the source")
-        return RecordRows(source, np.flatnonzero(_decode(content["mask"], rows)))
-    except (OSError, ValueError, TypeError, LookupError, zlib.error) as error:
+        recorded = read_plain(parsed_json(paths.read_bytes(path)), RecordRows, "the file")
+        recorded.numbers  # noqa: B018 - decodes the mask
+        return recorded
+    except (OSError, ValueError, zlib.error) as error:
         raise UserError(
             f"{path} is damaged ({short_reason(error):.100}). Cache the task again, or copy the "
             "file again"

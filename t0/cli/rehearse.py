@@ -57,11 +57,6 @@ def main(args: argparse.Namespace) -> int:
             f"--kill_at {args.kill_at}: expected a step from 1 to {args.steps - 1}, before the "
             "last one (--steps)"
         )
-    if (args.kill_at or args.batch_hashes) and args.data is None:
-        raise UserError(
-            "--kill_at and --batch_hashes rehearse the data of a run: add --data with the folder "
-            "of its cache"
-        )
     flag_values = run_flags(args, "t0 rehearse", more=("engine",))
     if flag_values.engine != "mesh":
         raise UserError("t0 rehearse runs a TPU's program with Mesh TensorFlow: leave out --engine")

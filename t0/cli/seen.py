@@ -10,9 +10,8 @@ ends with the checkpoint `model.ckpt-N`.
 """
 
 import argparse
-import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model_dir", help="a run's model directory, or the folder of its stream")
     add("--step", type=int, metavar="N", help="the step (default: that of the last checkpoint)")
-    add("--count", action="store_true", help="count the uses of each task up to the step")
     add("--task", help="with --count: count the uses of each record of this task")
-    add("--find", metavar="TEXT", help="find the steps, up to --step, that saw a text")
+    answers = parser.add_mutually_exclusive_group()
+    answers.add_argument(
+        "--count", action="store_true", help="count the uses of each task up to the step"
+    )
+    answers.add_argument(
+        "--find", metavar="TEXT", help="find the steps, up to --step, that saw a text"
+    )
     add_shared(parser, "vocab", "json")
 
 
@@ -41,22 +45,17 @@ def main(args: argparse.Namespace) -> int:
 
     if args.task and not args.count:
         raise UserError("--task chooses the task of --count: add --count")
-    if args.count and args.find is not None:
-        raise UserError("--count and --find answer different questions: use one of them")
     if args.find is not None and not args.find.strip():
         raise UserError("--find is empty: expected a text, such as --find 'Dana Reeve'")
     run = batch_examples.open_run(args.model_dir)
     step = _last_step(args.model_dir) if args.step is None else args.step
-    if args.count:
-        lines = _count_lines(run, step, args.task)
-    else:
-        tokens = _vocabulary(run.tasks, args.vocab)
-        decode = tokens.text if tokens else lambda ids: " ".join(map(str, ids))
-        find = functools.partial(run.find, args.find, step, decode)
-        examples = run.examples(step) if args.find is None else find()
-        lines = (_example_line(example, decode) for example in examples)
+    lines = _count_lines(run, step, args.task) if args.count else _example_lines(run, step, args)
     for line in lines:
-        print(json.dumps(line) if args.json else printable(_format_line(line)))
+        print(
+            json.dumps(line)
+            if args.json
+            else printable("  ".join(f"{k}: {v}" for k, v in line.items()))
+        )
     return 0
 
 
@@ -71,21 +70,19 @@ def _last_step(model_dir: str) -> int:
     return max(steps)
 
 
-def _vocabulary(tasks: Sequence[Any], path: str | None) -> Any:
-    """Returns the run's vocabulary. None if it is unknown: then ids are printed instead of text."""
+def _example_lines(run: Any, step: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from t0.catalogue.sentence_pieces import load_tokens
-
-    recorded = [f.vocabulary for task in tasks for f in task.features.values() if f.vocabulary]
-    return load_tokens(path or next(iter(recorded), None))
-
-
-def _example_line(example: Any, decode: Callable[[Sequence[int]], str]) -> dict[str, Any]:
     from t0.feeding.batch_examples import find_origin
 
-    origin = find_origin(example.task, example.record)
-    texts = {name: decode(ids.tolist()) for name, ids in example.ids.items()}
-    fields = {"step": example.step, "row": example.row, "task": example.task.name}
-    return {**fields, "record": example.record, **origin, **texts}
+    recorded = [f.vocabulary for task in run.tasks for f in task.features.values() if f.vocabulary]
+    tokens = load_tokens(args.vocab or next(iter(recorded), None))
+    decode = tokens.text if tokens else lambda ids: " ".join(map(str, ids))
+    examples = run.examples(step) if args.find is None else run.find(args.find, step, decode)
+    for example in examples:
+        origin = find_origin(example.task, example.record)
+        texts = {name: decode(ids.tolist()) for name, ids in example.ids.items()}
+        fields = {"step": example.step, "row": example.row, "task": example.task.name}
+        yield {**fields, "record": example.record, **origin, **texts}
 
 
 def _count_lines(run: Any, step: int, task: str | None) -> Iterator[dict[str, Any]]:
@@ -102,7 +99,3 @@ def _count_lines(run: Any, step: int, task: str | None) -> Iterator[dict[str, An
     spec = next(each for each in run.tasks if each.name == task)
     for record, count in enumerate(uses[task].tolist()):
         yield {"task": task, "record": record, **find_origin(spec, record), "uses": count}
-
-
-def _format_line(fields: dict[str, Any]) -> str:
-    return "  ".join(f"{name}: {value}" for name, value in fields.items())

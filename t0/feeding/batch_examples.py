@@ -24,11 +24,8 @@ from t0.config.specification import TaskSpec
 from t0.errors import UserError
 from t0.feeding import manifest, token_files
 from t0.feeding.manifest import Manifest
-from t0.feeding.mixing import DRAWS
 from t0.feeding.random_access import CachedRecords
 from t0.feeding.training_data import TrainingData, open_training_data
-
-_TAKES_AT_ONCE = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,44 +97,45 @@ class RunData:
         Raises:
           UserError: if the run has no such step.
         """
-        position = self._before(step)
-        window, first, missing = position["window"], position["row"], self._manifest.batch
-        while missing:
-            taken = min(missing, self._data.size_of(window) - first)
-            for row, _, example in self._examples_in(window):
-                if first <= row < first + taken:
-                    in_batch = self._manifest.batch - missing + row - first
-                    yield dataclasses.replace(example, step=step, row=in_batch)
-            window, first, missing = window + 1, 0, missing - taken
+        self._check(step)
+        position = manifest.locate(self._manifest, self._data, step - 1)
+        end = (step - self._manifest.start.step) * self._manifest.batch
+        window, before = position["window"], end - self._manifest.batch - position["row"]
+        while before < end:
+            for example in self._examples_in(window, before):
+                if example.step == step:
+                    yield example
+            window, before = window + 1, before + self._data.size_of(window)
 
-    def _examples_in(self, window: int) -> Iterator[tuple[int, int, BatchExample]]:
-        """Yields (row, index, example) for each example of a window, row by row.
+    def _examples_in(self, window: int, before: int) -> Iterator[BatchExample]:
+        """Yields the examples of a window, row by row.
 
-        `row` is the number of the row in the window. `index` is the number of the example in the
-        order in which the window's examples are drawn.
+        Args:
+          window: the number of the window.
+          before: the number of the run's rows before this window.
         """
         examples = self._data.examples_in(window)
         tasks, records = self._records_in(window)
         lengths = self._manifest.data.lengths
-        for row, members in enumerate(self._data.rows_in(examples, window)):
+        for number, members in enumerate(self._data.rows_in(examples, window), start=before):
+            steps, row = divmod(number, self._manifest.batch)
+            step = self._manifest.start.step + steps + 1
             for index in members:
                 ids = {name: examples[index][name][:length] for name, length in lengths.items()}
-                task = self.tasks[tasks[index]]
-                yield row, index, BatchExample(0, row, task, int(records[index]), ids)
+                yield BatchExample(step, row, self.tasks[tasks[index]], int(records[index]), ids)
 
-    def _before(self, step: int) -> Mapping[str, int]:
+    def _check(self, step: int) -> None:
         if step <= self._manifest.start.step:
             raise UserError(
                 f"the run has no step {step:,}: its first one is {self._manifest.start.step + 1:,}"
             )
-        return manifest.locate(self._manifest, self._data, step - 1)
 
     def _records_in(self, window: int) -> tuple[np.ndarray, np.ndarray]:
         return self._data.mixture.records_of(window * self._data.draws, self._data.draws)
 
     def count_uses(self, step: int) -> dict[str, np.ndarray]:
-        """Returns task -> the number of uses of each record up to and including a step, int64."""
-        self._before(step)
+        """Returns task -> how often each record was used in the steps up to this one, int64."""
+        self._check(step)
         end = manifest.locate(self._manifest, self._data, step)
         start = self._manifest.start
         after = self._uses_before(end["window"], end["row"])
@@ -154,7 +152,7 @@ class RunData:
         for stream, served in zip(
             streams, self._data.mixture.count_served(window * self._data.draws), strict=True
         ):
-            epochs, rest = divmod(int(served), stream.source.examples)
+            epochs, rest = divmod(int(served), max(1, stream.source.examples))
             of_records = np.full(stream.source.examples, epochs)
             of_records[stream.records(served - rest + np.arange(rest))] += 1
             uses.append(of_records)
@@ -177,44 +175,36 @@ class RunData:
           last: the last step to search.
           decode: a function that decodes token ids.
         """
-        self._before(last)
+        self._check(last)
         text = _spaced(text)
         start, end = self._manifest.start, manifest.locate(self._manifest, self._data, last)
-        draws: dict[int, set[int]] = {}
-        for number, task in enumerate(self.tasks):
-            records = _records_with(task, text, decode)
-            for draw in self._draws_of(number, records, (end["window"] + 1) * self._data.draws):
-                window, index = divmod(draw, self._data.draws * DRAWS)
-                draws.setdefault(window, set()).add(index)
-        for window in sorted(draws):
-            before = sum(self._data.size_of(n) for n in range(start.window, window)) - start.row
-            for row, index, example in self._examples_in(window):
-                step, in_batch = divmod(before + row, self._manifest.batch)
-                step += start.step + 1
-                seen = index in draws[window] and start.step < step <= last
-                if seen and any(text in _spaced(decode(x.tolist())) for x in example.ids.values()):
-                    yield dataclasses.replace(example, step=step, row=in_batch)
+        matches = [_records_with(task, text, decode) for task in self.tasks]
+        of_task = {
+            task.name: set(records) for task, records in zip(self.tasks, matches, strict=True)
+        }
+        before = -start.row
+        for window in range(start.window, end["window"] + 1):
+            examples = self._examples_in(window, before) if self._draws(window, matches) else ()
+            for example in examples:
+                if (
+                    start.step < example.step <= last
+                    and example.record in of_task[example.task.name]
+                    and any(text in _spaced(decode(ids.tolist())) for ids in example.ids.values())
+                ):
+                    yield example
+            before += self._data.size_of(window)
 
-    def _draws_of(self, number: int, records: Sequence[int], takes: int) -> Iterator[int]:
-        """Yields the numbers of the draws that return one of `records`, among the first takes.
-
-        Args:
-          number: the number of the task.
-          records: the numbers of the task's records to search for.
-          takes: the number of takes to search.
-        """
-        if not records:
-            return
-        mixture, stream = self._data.mixture, self._data.mixture.streams[number]
-        examples = stream.source.examples
-        epochs = -(-int(mixture.count_served(takes)[number]) // examples)
-        matches = np.isin(stream.records(np.arange(epochs * examples)), records)
-        for first in range(0, takes, _TAKES_AT_ONCE):
-            chosen = mixture.tasks_of(first, min(_TAKES_AT_ONCE, takes - first))
-            places = np.flatnonzero(chosen == number)
-            before = mixture.count_served(first)[number]
-            used = matches[before : before + places.size]
-            yield from (first * DRAWS + places[used]).tolist()
+    def _draws(self, window: int, records: Sequence[Sequence[int]]) -> bool:
+        """Returns whether a window draws any of some records of each task."""
+        mixture, first = self._data.mixture, window * self._data.draws
+        drawn, served = mixture.tasks_of(first, self._data.draws), mixture.count_served(first)
+        return any(
+            np.isin(stream.records(before + np.arange(np.sum(drawn == number))), chosen).any()
+            for number, (stream, before, chosen) in enumerate(
+                zip(mixture.streams, served, records, strict=True)
+            )
+            if chosen
+        )
 
 
 def _spaced(text: str) -> str:
@@ -223,23 +213,27 @@ def _spaced(text: str) -> str:
 
 
 def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], str]) -> list[int]:
-    """Returns the numbers of a task's records that contain a text."""
-    records_with_text, number = [], 0
+    """Returns the numbers of a task's records that have a text."""
+    # The cache of an instruction task has all outputs of a record. Each epoch draws one as targets.
+    names = ["inputs", "outputs"] if task.instructions else list(task.features)
+    matches, number = set(), 0
     for file in task.cache_files:
         for records in token_files.record_batches(file):
-            ids = token_files.ids_of(records, list(task.features))
-            for name in task.features:
-                pretokenized = token_files.texts_of(records, [f"{name}_pretokenized"])
-                for index, raw in enumerate(pretokenized[f"{name}_pretokenized"]):
-                    if raw is None:
+            ids = token_files.ids_of(records, names)
+            for name in names:
+                # Only the first of several outputs could be read as text.
+                key = f"{name}_pretokenized"
+                texts = token_files.texts_of(records, [key])[key]
+                for index, raw in enumerate(texts):
+                    if raw is None or task.instructions:
                         values = ids[name].values[ids[name].ends[index] : ids[name].ends[index + 1]]
                         content = decode(values.tolist())
                     else:
                         content = raw.decode("utf-8", "replace")
                     if text in _spaced(content):
-                        records_with_text.append(number + index)
+                        matches.add(number + index)
             number += len(records)
-    return sorted(set(records_with_text))
+    return sorted(matches)
 
 
 def find_origin(task: TaskSpec, record: int) -> dict[str, Any]:
@@ -253,17 +247,16 @@ def find_origin(task: TaskSpec, record: int) -> dict[str, Any]:
     rows, records = _open_origins(folder, split)
     if rows is None:
         return {}
-    number = int(records[record]["idx"][0]) if rows.source.choices else record
+    number = int(records[record]["idx"][0]) if rows.choices else record
     if number >= len(rows.numbers):
         raise UserError(
             f"{folder}/rows.{split}.json has no row of record {record:,}: it is damaged"
         )
-    source = rows.source
     return {
-        "dataset": f"{source.dataset}/{source.subset}" if source.subset else source.dataset,
-        "split": source.split,
+        "dataset": f"{rows.dataset}/{rows.subset}" if rows.subset else rows.dataset,
+        "split": rows.split,
         "dataset_row": int(rows.numbers[number]),
-        "prompt": source.prompt,
+        "prompt": rows.prompt,
     }
 
 

@@ -20,22 +20,24 @@ import itertools
 import json
 import multiprocessing
 import posixpath
-import shutil
 from collections import deque
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 from t0.caching import cache_files
 from t0.config.specification import Count, DataSpec, Positive, read_plain
 from t0.errors import UserError, short_reason
 from t0.feeding import manifest as manifests
 from t0.feeding.manifest import Manifest
+from t0.feeding.shards import find_facts
 from t0.feeding.training_data import Batch, TrainingData, open_training_data
-from t0.files import object_facts, paths, tf_examples, tfrecord, write_whole
+from t0.files import paths, tf_examples, tfrecord, write_whole
+from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
 
 STREAM = "stream.json"
+# Takes the number of a window, and yields the rows of that window and of all later ones.
+WindowsFrom = Callable[[int], Iterator[list[bytes]]]
 _FILE_BYTES = 200 * 10**6
 _BYTES_OF_TOKEN = 4  # fixed, so that the number of steps per file does not depend on the data
 
@@ -111,46 +113,50 @@ def open_stream(folder: str) -> Stream | None:
       UserError: if the stream is not finished, or if a file is missing or damaged.
     """
     recorded = manifests.read(folder)
-    path = posixpath.join(folder, STREAM)
     if recorded is None:
         return None
-    if not paths.exists(path):
+    files = _read_files(folder)
+    if not files:
         raise UserError(
             f"the stream {folder} is not finished. Run the command with --write_stream again, "
             "which continues it"
         )
+    written = _find_written(folder, [file.name for file in files])
+    for file in files:
+        facts = written.get(file.name)
+        if facts != (file.bytes, file.crc32c):
+            raise UserError(
+                f"{posixpath.join(folder, file.name)}, with steps {file.first:,} to "
+                f"{file.last:,} of the stream, is {'damaged' if facts else 'missing'}. Run the "
+                "command with --write_stream again, which writes it"
+            )
+    return Stream(folder, recorded, files)
+
+
+def _read_files(folder: str) -> tuple[StreamFile, ...]:
+    """Returns the files that a finished stream lists; () if the stream is not finished."""
+    path = posixpath.join(folder, STREAM)
+    if not paths.exists(path):
+        return ()
     try:
         files = read_plain(parsed_json(paths.read_bytes(path)), tuple[StreamFile, ...], "files")
-        follow = all(a.last + 1 == b.first for a, b in zip(files, files[1:], strict=False))
+        follow = all(a.last + 1 == b.first for a, b in itertools.pairwise(files))
         if not files or not follow or any(posixpath.basename(f.name) != f.name for f in files):
             raise ValueError("its files have no consecutive steps")
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} is damaged: {short_reason(error)}. Write the stream again"
+            f"{path} is damaged: {short_reason(error)}. Remove it, and run the command with "
+            "--write_stream again"
         ) from error
-    facts = object_facts.below(folder) if object_facts.applies(folder) else None
-    for file in files:
-        _check_file(posixpath.join(folder, file.name), file, facts)
-    return Stream(folder, recorded, files)
+    return files
 
 
-def _check_file(path: str, file: StreamFile, in_bucket: Mapping[str, Any] | None) -> None:
-    listed = in_bucket.get(file.name) if in_bucket is not None else None
-    if listed is None and not paths.exists(path):
-        fault = "is missing"
-    else:
-        size, crc32c = listed or _facts_of(path)
-        fault = "" if (size, crc32c) == (file.bytes, file.crc32c) else "is damaged"
-    if fault:
-        raise UserError(
-            f"{path}, with steps {file.first:,} to {file.last:,} of the stream, {fault}. Remove "
-            "it if it exists, and run the command with --write_stream again, which writes it"
-        )
-
-
-def _facts_of(path: str) -> object_facts.Facts:
-    with paths.local_copy(path) as copy:
-        return object_facts.of_file(copy)
+def _find_written(folder: str, names: Iterable[str]) -> dict[str, Facts]:
+    """Returns name -> size and checksum of those files that exist in a folder."""
+    present = set(paths.list_names(folder))
+    names = [name for name in names if name in present]
+    facts = find_facts([posixpath.join(folder, name) for name in names])
+    return dict(zip(names, facts, strict=True))
 
 
 def encode(batch: Batch) -> list[bytes]:
@@ -167,12 +173,11 @@ def plan_files(recorded: Manifest, first: int, last: int) -> list[tuple[str, int
     """Returns (name, first step, last step) of each file of a stream."""
     tokens = recorded.batch * sum(recorded.data.lengths.values())
     each = max(1, _FILE_BYTES // (tokens * _BYTES_OF_TOKEN))
-    begin = recorded.start.step
-    bounds = [first, *range(begin + 1 + each * -(-(first - begin) // each), last + 1, each)]
-    bounds = sorted({*bounds, last + 1})
+    # Streams of different ranges share the files between them.
+    begins = range(recorded.start.step + 1, last + 1, each)
+    bounds = [first, *(begin for begin in begins if begin > first), last + 1]
     return [
-        (f"batches-{a:08d}-{b - 1:08d}.tfrecord", a, b - 1)
-        for a, b in zip(bounds, bounds[1:], strict=False)
+        (f"batches-{a:08d}-{b - 1:08d}.tfrecord", a, b - 1) for a, b in itertools.pairwise(bounds)
     ]
 
 
@@ -197,35 +202,31 @@ def write(
     planned = plan_files(recorded, first, last)
     frames = encode(data.window(recorded.start.window))
     size = sum(map(len, frames)) / len(frames) * recorded.batch * (last + 1 - first)
-    done = {name for name, *_ in planned if paths.exists(posixpath.join(folder, name))}
+    listed = {file.name: (file.bytes, file.crc32c) for file in _read_files(folder)}
+    written = _find_written(folder, [name for name, *_ in planned])
+    done = {name: facts for name, facts in written.items() if listed.get(name, facts) == facts}
     yield (
         f"stream of steps {first:,} to {last:,}: about {size / 1e9:,.1f} GB in {len(planned):,} "
         f"files in {folder}" + (f", {len(done):,} of them written before" if done else "")
     )
-    _check_room(folder, size * (1 - len(done) / len(planned)))
-    entries: dict[str, tuple[int, str]] = {}
-    with _workers(recorded.data, workers) as pool:
+    with _open_windows(data, workers) as windows_from:
         next_step, rows = 0, iter(())
         for name, begin, end in planned:
             if name in done:
                 continue
             if begin != next_step:
-                rows = _rows_from(pool, workers, recorded, data, begin)
+                rows = _rows_from(windows_from, recorded, data, begin)
             frames = itertools.islice(rows, (end + 1 - begin) * recorded.batch)
             entry = cache_files.write_file(
                 posixpath.join(folder, name), functools.partial(_fill, frames)
             )
             next_step = end + 1
-            entries[name] = entry["bytes"], entry["crc32c"]
+            done[name] = Facts(entry["bytes"], entry["crc32c"])
             manifests.save_windows(folder, recorded, data)
             yield f"{name}: {entry['bytes']:,} bytes"
-    in_bucket = object_facts.below(folder) if object_facts.applies(folder) else {}
-    for name in done:
-        entries[name] = in_bucket.get(name) or _facts_of(posixpath.join(folder, name))
-    files = [StreamFile(name, a, b, *entries[name]) for name, a, b in planned]
-    content = [dataclasses.asdict(file) for file in files]
+    content = [dataclasses.asdict(StreamFile(name, a, b, *done[name])) for name, a, b in planned]
     write_whole(posixpath.join(folder, STREAM), json.dumps(content, indent=1) + "\n")
-    total = sum(file.bytes for file in files)
+    total = sum(facts.size_bytes for facts in done.values())
     yield f"the stream is complete: {total:,} bytes, {total / (last + 1 - first):,.0f} a step"
 
 
@@ -242,44 +243,44 @@ def _claim(folder: str, recorded: Manifest) -> None:
         )
 
 
-def _check_room(folder: str, size: float) -> None:
-    if paths.is_remote(folder):
-        return
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        raise UserError(
-            f"{folder} has {free / 1e9:,.1f} GB of free space, and the stream needs about "
-            f"{size / 1e9:,.1f} GB. Choose another disk, or write fewer steps"
-        )
-
-
 def _fill(frames: Iterator[bytes], path: str) -> None:
     with open(path, "wb") as file:
         file.writelines(frames)
 
 
 def _rows_from(
-    pool: Executor | None, workers: int, recorded: Manifest, data: TrainingData, step: int
+    windows_from: WindowsFrom, recorded: Manifest, data: TrainingData, step: int
 ) -> Iterator[bytes]:
-    """Yields all rows as frames, starting with the batch of `step`; `pool` packs later windows."""
+    """Yields the frames of all rows from the batch of a step on."""
     position = manifests.locate(recorded, data, step - 1)
-    row = position["row"]
-    for number, frames in _encoded_windows(pool, workers, data, position["window"]):
+    window, row = position["window"], position["row"]
+    for number, frames in enumerate(windows_from(window), start=window):
         data.window_sizes[number] = len(frames)
         yield from frames[row:]
         row = 0
 
 
-def _encoded_windows(
-    pool: Executor | None, workers: int, data: TrainingData, first: int
-) -> Iterator[tuple[int, list[bytes]]]:
-    if pool is None:
-        yield from ((number, encode(data.window(number))) for number in itertools.count(first))
-    pending = deque(pool.submit(_encode_window, first + n) for n in range(2 * workers))
-    for number in itertools.count(first):
-        frames = pending.popleft().result()
-        pending.append(pool.submit(_encode_window, number + 2 * workers))
-        yield number, frames
+@contextlib.contextmanager
+def _open_windows(data: TrainingData, workers: int) -> Iterator[WindowsFrom]:
+    """Yields a function that packs the windows from a number on, ahead in processes if several."""
+    if workers < 2:
+        yield lambda first: (encode(data.window(number)) for number in itertools.count(first))
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_open_in_worker, initargs=(data.spec,)
+    ) as pool:
+
+        def windows_from(first: int) -> Iterator[list[bytes]]:
+            pending = deque(pool.submit(_encode_window, first + n) for n in range(2 * workers))
+            for number in itertools.count(first + 2 * workers):
+                yield pending.popleft().result()
+                pending.append(pool.submit(_encode_window, number))
+
+        try:
+            yield windows_from
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 _opened: list[TrainingData] = []  # the opened data, in a worker process
@@ -291,17 +292,3 @@ def _open_in_worker(spec: DataSpec) -> None:
 
 def _encode_window(number: int) -> list[bytes]:
     return encode(_opened[0].window(number))
-
-
-@contextlib.contextmanager
-def _workers(spec: DataSpec, count: int) -> Iterator[Executor | None]:
-    """Yields a pool of `count` processes; None if `count` is below 2."""
-    if count < 2:
-        yield None
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        count, mp_context=context, initializer=_open_in_worker, initargs=(spec,)
-    ) as pool:
-        yield pool
-        pool.shutdown(cancel_futures=True)

@@ -51,21 +51,9 @@ class InstructedSource:
         return self.cached.examples
 
     @property
-    def indexed(self) -> bool:
-        """True: each record of the cache gives one example."""
-        return self.cached.indexed
-
-    def check_count(self) -> None:
-        """Checks the number of records; see `CachedSource.check_count`."""
-        self.cached.check_count()
-
-    def locate(self, served: int, seed: int | None) -> tuple[int, int, int]:
-        """Returns (epoch, block, offset) of an example; see `CachedSource.locate`."""
-        return self.cached.locate(served, seed)
-
-    def records(self, epoch: int, seed: int | None, offsets: np.ndarray) -> np.ndarray:
-        """Returns the numbers of the records at these offsets; see `CachedSource.records`."""
-        return self.cached.records(epoch, seed, offsets)
+    def cache(self) -> CachedSource:
+        """The cache, of which each record gives one example."""
+        return self.cached
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None.

@@ -66,10 +66,7 @@ class LiveSource:
     use_cached: bool = False
     lengths: Mapping[str, int] | None = None
     examples: int | None = None
-    indexed: ClassVar[bool] = False
-
-    def check_count(self) -> None:
-        """Does nothing, because there is no cache."""
+    cache: ClassVar[None] = None
 
     @property
     def name(self) -> str:

@@ -76,7 +76,8 @@ def build(data: Any, rows: int, start: Start) -> Manifest | None:
     if data.spec is None:
         return None
     for stream in data.mixture.streams:
-        stream.source.check_count()
+        if stream.source.cache:
+            stream.source.cache.check_count()
     files = [file for task in data.spec.tasks for file in task.cache_files]
     return Manifest(data.spec, rows, start, dict(zip(files, find_checksums(files), strict=True)))
 
@@ -165,8 +166,7 @@ def follow(
         the position cannot be found.
     """
     step, position = place
-    window, row = (position["window"], position["row"]) if position and data.spec else (0, 0)
-    current = build(data, rows, Start(step, window, row))
+    current = build(data, rows, _start_at(step, position)) if data.spec else None
     if current is None or recorded is None:
         return current, position
     change = find_difference(recorded, current)
@@ -183,10 +183,13 @@ def follow(
     if not change:
         return recorded, position
     if current.indexed and find_difference(dataclasses.replace(recorded, batch=rows), current):
-        # This window now consists of other rows. So the new data begins with the next window.
-        position = data.locate(0, rows, window + 1)
-    start = Start(step, *((position["window"], position["row"]) if position else (0, 0)))
-    return dataclasses.replace(current, start=start), position
+        # The rows of this window are others now, so the new data begins with the next window.
+        position = data.locate(0, rows, position["window"] + 1 if position else 1)
+    return dataclasses.replace(current, start=_start_at(step, position)), position
+
+
+def _start_at(step: int, position: Position | None) -> Start:
+    return Start(step, position["window"], position["row"]) if position else Start(step)
 
 
 def locate(manifest: Manifest, data: TrainingData, step: int) -> Position:

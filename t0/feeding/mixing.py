@@ -52,8 +52,8 @@ class TaskStream:
         return self._served
 
     def state(self) -> TaskState | None:
-        """Returns the state for `restore`; None if `seek` is enough to continue."""
-        if self.source.indexed or not self._served:
+        """Returns the state for `restore`; None if `seek` needs no state."""
+        if self.source.cache or not self._served:
             return None
         return self._epoch, self._number, self._offset, self._served
 
@@ -70,12 +70,14 @@ class TaskStream:
         """
         if served == self._served:
             return
-        if served and not self.source.indexed:
+        if served and not self.source.cache:
             raise UserError(
                 f"task {self.source.name} is not cached, so its data cannot be read from example "
                 f"{served:,} on. Cache it with seqio_cache_tasks"
             )
-        epoch, number, offset = self.source.locate(served, self._seed) if served else (0, 0, 0)
+        epoch, number, offset = (
+            self.source.cache.locate(served, self._seed) if served else (0, 0, 0)
+        )
         if self._block is not None and (epoch, number) == (self._epoch, self._number):
             self._offset, self._served = offset, served  # the block is already in memory
         else:
@@ -91,7 +93,7 @@ class TaskStream:
         numbers = np.empty_like(served)
         for epoch in np.unique(epochs).tolist():
             members = epochs == epoch
-            numbers[members] = self.source.records(epoch, self._seed, offsets[members])
+            numbers[members] = self.source.cache.records(epoch, self._seed, offsets[members])
         return numbers
 
     def next_example(self) -> dict[str, np.ndarray]:
@@ -164,6 +166,9 @@ class MixedStream:
       rates: the tasks' rates, in the same order; they need not sum to 1.
       seed: the seed of the draws and of the order within each task.
       shuffle: whether to shuffle within each task.
+
+    Attributes:
+      streams: the tasks' streams, in the order of the tasks' numbers.
     """
 
     def __init__(
@@ -177,7 +182,7 @@ class MixedStream:
         total = float(sum(rates))
         if total <= 0:
             raise UserError("the mixture's rates sum to zero: no task would ever be drawn")
-        self._streams = [TaskStream(source, seed if shuffle else None) for source in sources]
+        self.streams = [TaskStream(source, seed if shuffle else None) for source in sources]
         self._shares = np.array(rates, np.float64) / total
         self._seed = seed
         self._drawn = 0  # the number of takes so far
@@ -189,7 +194,7 @@ class MixedStream:
         """Returns the next `DRAWS` examples."""
         chosen = self.tasks_of(self._drawn, 1)
         self._drawn += 1
-        return [self._streams[number].next_example() for number in chosen.tolist()]
+        return [self.streams[number].next_example() for number in chosen.tolist()]
 
     def tasks_of(self, first: int, count: int) -> np.ndarray:
         """Returns the task number of each example of some takes, int64 [count * DRAWS].
@@ -229,8 +234,8 @@ class MixedStream:
         return served + np.bincount(self._choose(generators)[:rest], minlength=len(served))
 
     def states(self) -> dict[str, TaskState]:
-        """Returns task -> its state, for the tasks that need a state to continue."""
-        return {s.source.name: state for s in self._streams if (state := s.state())}
+        """Returns task -> its state, of the tasks that need one to continue."""
+        return {s.source.name: state for s in self.streams if (state := s.state())}
 
     def seek(self, drawn: int, states: Mapping[str, TaskState]) -> None:
         """Continues after the first `drawn` takes.
@@ -242,7 +247,7 @@ class MixedStream:
         Raises:
           UserError: if the states belong to another mixture, or if a state is missing.
         """
-        unknown = sorted(set(states) - {stream.source.name for stream in self._streams})
+        unknown = sorted(set(states) - {stream.source.name for stream in self.streams})
         if unknown:
             raise UserError(
                 "the checkpoint's data position belongs to another mixture: it has read "
@@ -251,16 +256,11 @@ class MixedStream:
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        for stream, served in zip(self._streams, self.count_served(drawn).tolist(), strict=True):
+        for stream, served in zip(self.streams, self.count_served(drawn).tolist(), strict=True):
             if stream.source.name in states:
                 stream.restore(states[stream.source.name])
             else:
                 stream.seek(served)
-
-    @property
-    def streams(self) -> list[TaskStream]:
-        """The tasks' streams, in the order of the tasks' numbers."""
-        return self._streams
 
     def records_of(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the task number and the record number of each example of some takes.
@@ -274,12 +274,12 @@ class MixedStream:
         for number in np.unique(tasks).tolist():
             members = np.flatnonzero(tasks == number)
             served = before[number] + np.arange(members.size)
-            records[members] = self._streams[number].records(served)
+            records[members] = self.streams[number].records(served)
         return tasks, records
 
     def shares(self) -> list[TaskShare]:
         """Returns the share of each task."""
         return [
             TaskShare(stream.source.name, float(share), stream.source.examples, stream.served)
-            for stream, share in zip(self._streams, self._shares, strict=True)
+            for stream, share in zip(self.streams, self._shares, strict=True)
         ]

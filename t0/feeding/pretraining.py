@@ -117,11 +117,8 @@ class PretrainingSource:
     documents: Documents | CachedDocuments
     objective: ObjectiveSpec
     lengths: Mapping[str, int]
-    examples: None = None  # the number is unknown before all documents are read
-    indexed: ClassVar[bool] = False
-
-    def check_count(self) -> None:
-        """Does nothing, because the number of examples is unknown."""
+    examples: None = None  # unknown before all documents are read
+    cache: ClassVar[None] = None
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields blocks of examples from number `first` on, unshuffled if `seed` is None."""

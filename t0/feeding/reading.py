@@ -17,7 +17,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -90,17 +90,8 @@ class ExampleSource(Protocol):
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None."""
 
     @property
-    def indexed(self) -> bool:
-        """Whether the source has the method `locate`, like a cache of examples."""
-
-    def check_count(self) -> None:
-        """Raises a UserError if a cache has more or fewer records than its stats file says."""
-
-    def locate(self, served: int, seed: int | None) -> tuple[int, int, int]:
-        """Returns (epoch, block, offset) of the example that follows the first `served` examples.
-
-        Only sources whose `indexed` is True have this method.
-        """
+    def cache(self) -> "CachedSource | None":
+        """The cache whose records each give one example; None if there is no such cache."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,8 +109,7 @@ class CachedSource:
     files: tuple[str, ...]
     examples: int
     features: tuple[str, ...]
-    indexed: ClassVar[bool] = True
-    # If the task has only one block: that block. It is read once, and later epochs only reorder it.
+    # The block of a task that has only one. It is read once, and later epochs only reorder it.
     _whole: list[dict[str, Ragged]] = dataclasses.field(default_factory=list, compare=False)
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
@@ -147,6 +137,11 @@ class CachedSource:
         if seed is not None and at_once < count:
             order = np.random.default_rng([seed, key_of(self.name), epoch]).permutation(count)
         return [order[start : start + at_once].tolist() for start in range(0, count, at_once)]
+
+    @property
+    def cache(self) -> "CachedSource":
+        """This cache."""
+        return self
 
     @functools.cached_property
     def counts(self) -> np.ndarray:

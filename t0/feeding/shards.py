@@ -9,13 +9,14 @@ the bucket reports the checksums. For local files, they are computed.
 """
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from t0.errors import reading
 from t0.files import object_facts, paths, tfrecord
 from t0.files.any_path import binary
+from t0.files.object_facts import Facts
 
 _FILES_AT_ONCE = 16
 
@@ -26,11 +27,7 @@ def count_records(files: Sequence[str]) -> list[int]:
     Raises:
       UserError: if a file cannot be read, or is damaged.
     """
-    recorded = list(_recorded(files, "examples"))
-    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        unknown = [file for file, count in zip(files, recorded, strict=True) if count is None]
-        counted = dict(zip(unknown, pool.map(_count, unknown), strict=True))
-    return [counted.get(file, count) for file, count in zip(files, recorded, strict=True)]
+    return _look_up(files, "examples", lambda unlisted: _map_files(_count, unlisted))
 
 
 def _count(file: str) -> int:
@@ -44,31 +41,42 @@ def find_checksums(files: Sequence[str]) -> list[str]:
     Raises:
       UserError: if a file cannot be read.
     """
-    recorded = list(_recorded(files, "crc32c"))
-    folders = {
-        posixpath.dirname(file)
-        for file, checksum in zip(files, recorded, strict=True)
-        if not checksum
-    }
+    return _look_up(files, "crc32c", lambda unlisted: [x.crc32c for x in find_facts(unlisted)])
+
+
+def find_facts(files: Sequence[str]) -> list[Facts]:
+    """Returns the size and the CRC-32C of each file: those of its bucket, or computed from it.
+
+    Raises:
+      UserError: if a file cannot be read.
+    """
     in_bucket = {
-        posixpath.join(folder, name): facts.crc32c
-        for folder in folders
+        posixpath.join(folder, name): facts
+        for folder in {posixpath.dirname(file) for file in files}
         if object_facts.applies(folder)
         for name, facts in object_facts.below(folder).items()
     }
-    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        return list(
-            pool.map(
-                lambda file, checksum: checksum or in_bucket.get(file) or _compute_checksum(file),
-                files,
-                recorded,
-            )
-        )
+    return _map_files(lambda file: in_bucket.get(file) or _compute_facts(file), files)
 
 
-def _compute_checksum(file: str) -> str:
+def _compute_facts(file: str) -> Facts:
     with reading(file), paths.local_copy(file) as copy:
-        return object_facts.of_file(copy).crc32c
+        return object_facts.of_file(copy)
+
+
+def _map_files(function: Callable[[str], Any], files: Sequence[str]) -> list[Any]:
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        return list(pool.map(function, files))
+
+
+def _look_up(
+    files: Sequence[str], name: str, compute: Callable[[Sequence[str]], Sequence[Any]]
+) -> list[Any]:
+    """Returns a value of each file that `COMPLETED` records under a name, or that is computed."""
+    values = dict(zip(files, _recorded(files, name), strict=True))
+    unlisted = [file for file, value in values.items() if value is None]
+    values.update(zip(unlisted, compute(unlisted), strict=True))
+    return [values[file] for file in files]
 
 
 def _recorded(files: Sequence[str], name: str) -> Iterator[Any]:

@@ -82,7 +82,8 @@ class TrainingData:
       spec: the specification of the data; None if there is no specification, such as in tests.
 
     Attributes:
-      window_sizes: number of a window -> number of rows in it, for the windows whose size is known.
+      mixture: the stream of examples.
+      window_sizes: number of a window -> the number of its rows, for the windows that are known.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class TrainingData:
         window_rows: int = 512,
         spec: DataSpec | None = None,
     ) -> None:
-        self._mixture = mixture
+        self.mixture = mixture
         self._lengths = dict(lengths)
         self._seed = seed
         self._pack = pack
@@ -113,11 +114,6 @@ class TrainingData:
         return tuple(self._pack_rows([{name: np.ones(1, np.int32) for name in self._lengths}], 0))
 
     @property
-    def mixture(self) -> MixedStream:
-        """The stream of examples."""
-        return self._mixture
-
-    @property
     def packed(self) -> bool:
         """Whether several examples share a row."""
         return self._pack
@@ -129,7 +125,7 @@ class TrainingData:
 
     def shares(self) -> list[TaskShare]:
         """Returns each task's share of the examples drawn so far, including the current window."""
-        return self._mixture.shares()
+        return self.mixture.shares()
 
     def read_position(self, position: Any) -> Position | None:
         """Checks a position from a checkpoint, and returns it for use with `batches`.
@@ -163,7 +159,7 @@ class TrainingData:
         window, used, states = 0, 0, {}
         if position is not None:
             window, used, states = position["window"], position["row"], position["tasks"]
-        current = self._draw_window(window, states)
+        current = self.window(window, states)
         if used >= self._filling.rows:
             raise UserError(
                 f"the checkpoint's position is row {used:,} of window {window:,}, which has only "
@@ -177,8 +173,8 @@ class TrainingData:
                 portions.append({name: x[used : used + taken] for name, x in current.items()})
                 used, missing = used + taken, missing - taken
                 if used == self._filling.rows:
-                    window, used, states = window + 1, 0, self._mixture.states()
-                    current = self._draw_window(window, states)
+                    window, used, states = window + 1, 0, self.mixture.states()
+                    current = self.window(window, states)
             batch = {
                 name: np.concatenate([portion[name] for portion in portions]) for name in current
             }
@@ -217,17 +213,20 @@ class TrainingData:
     def draws(self) -> int:
         """The number of takes from the `MixedStream` that make a window."""
         if self._draws is None:
-            self._draw_window(0, {})
+            self.window(0)
         return self._draws
 
-    def examples_in(self, window: int) -> list[dict[str, np.ndarray]]:
-        """Returns the examples of a window, in the order in which they are drawn."""
-        self._mixture.seek(window * self.draws, {})
-        return [example for _ in range(self.draws) for example in self._mixture.take()]
+    def examples_in(
+        self, window: int, states: Mapping[str, TaskState] | None = None
+    ) -> list[dict[str, np.ndarray]]:
+        """Returns the examples of a window, in the order in which they are drawn.
 
-    def window(self, number: int) -> Batch:
-        """Returns the packed rows of a window. All tasks must be cached as examples."""
-        return self._draw_window(number, {})
+        Args:
+          window: the number of the window.
+          states: task -> its state at the start of the window, for tasks that are not cached.
+        """
+        self.mixture.seek(window * self.draws, states or {})
+        return [example for _ in range(self.draws) for example in self.mixture.take()]
 
     def rows_in(self, examples: Sequence[Mapping[str, np.ndarray]], window: int) -> list[list[int]]:
         """Returns the indices of the examples in each row of a window."""
@@ -235,14 +234,13 @@ class TrainingData:
             return [[number] for number in range(len(examples))]
         return packing.assign_shuffled(examples, self._lengths, self._row_order(window))
 
-    def _draw_window(self, number: int, states: Mapping[str, TaskState]) -> Batch:
-        examples: list[dict[str, np.ndarray]] = []
+    def window(self, number: int, states: Mapping[str, TaskState] | None = None) -> Batch:
+        """Returns the packed rows of a window; see `examples_in`."""
         if self._draws is None and number == 0:
-            self._mixture.seek(0, {})
+            self.mixture.seek(0, {})
             examples, self._draws = self._draw_first_window()
         else:
-            self._mixture.seek(number * self.draws, states)
-            examples = [x for _ in range(self.draws) for x in self._mixture.take()]
+            examples = self.examples_in(number, states)
         packed_rows = self._pack_rows(examples, number)
         self.window_sizes[number] = len(next(iter(packed_rows.values())))
         self._filling = Filling(
@@ -259,7 +257,7 @@ class TrainingData:
         tokens = dict.fromkeys(self._lengths, 0)
         takes, full = 0, 0.0
         while full < self._window_rows:
-            new_examples = self._mixture.take()
+            new_examples = self.mixture.take()
             takes += 1
             examples += new_examples
             for name, length in self._lengths.items():

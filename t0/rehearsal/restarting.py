@@ -1,20 +1,18 @@
 """Rehearses a restart, and checks that the pod gets the same batches as in an unbroken run.
 
-    programs = PodPrograms(run, "/tmp/checkpoints")
-    hashes = feed_with_restart(programs, batches_from, steps=30, kill_at=12)
+    open_pod = functools.partial(VirtualPod.open, run)
+    hashes = feed_with_restart(open_pod, batches_from, steps=30, kill_at=12)
     hashes[30][0]                       # the hash of the batch of step 30 on core 0
 
 The pod saves a checkpoint every few steps. After it is stopped and restarted, it takes the steps
 after the last checkpoint again. Each of these steps must get the same batch as before.
 """
 
-import contextlib
+import functools
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Protocol
 
 from t0.errors import UserError
 from t0.files import write_whole
@@ -28,53 +26,18 @@ SAVE_EVERY = 5
 BatchesFrom = Callable[[int], AbstractContextManager[Iterator[Sequence[Batch]]]]
 
 
-class Program(Protocol):
-    """A program that takes steps, and can be stopped and started again."""
-
-    def start(self, step: int) -> AbstractContextManager[Callable[[Sequence[Batch]], None]]:
-        """Restores a step's checkpoint (0: new weights); yields a function that takes a step."""
-
-    def save(self, step: int) -> None:
-        """Writes the checkpoint of a step."""
-
-
-class PodPrograms:
-    """The training programs of all virtual cores.
-
-    Args:
-      run: the run on a slice.
-      folder: the folder for the run's checkpoints.
-    """
-
-    def __init__(self, run: PodRun, folder: str) -> None:
-        self._run, self._folder = run, Path(folder)
-        self._pod: VirtualPod | None = None
-
-    @contextlib.contextmanager
-    def start(self, step: int) -> Iterator[Callable[[Sequence[Batch]], object]]:
-        """Builds the programs; restores the checkpoint of `step` if it is above 0."""
-        with VirtualPod.open(self._run) as self._pod:
-            self._pod.initialise()
-            if step:
-                self._pod.restore(self._prefix(step))
-            yield self._pod.step
-
-    def save(self, step: int) -> None:
-        """Writes the checkpoint of a step."""
-        self._pod.save(self._prefix(step))
-
-    def _prefix(self, step: int) -> str:
-        return str(self._folder / f"model.ckpt-{step}")
-
-
 def feed_with_restart(
-    program: Program, batches_from: BatchesFrom, *, steps: int, kill_at: int | None
+    open_pod: Callable[[], AbstractContextManager[VirtualPod]],
+    batches_from: BatchesFrom,
+    *,
+    steps: int,
+    kill_at: int | None,
 ) -> dict[int, list[str]]:
     """Takes steps, with at most one restart, and returns the hashes of each step's batches.
 
     Args:
-      program: the program that takes the steps.
-      batches_from: a function that opens the batches that follow a step.
+      open_pod: starts the programs of all cores.
+      batches_from: opens the batches after a step.
       steps: the last step.
       kill_at: the step after which the program is stopped and restarted; None for an unbroken run.
 
@@ -86,23 +49,25 @@ def feed_with_restart(
     """
     hashes: dict[int, list[str]] = {}
     saved = 0
-    for end in (kill_at, steps):
-        if end is None:
-            continue
-        first = saved
-        with program.start(first) as take, batches_from(first) as batches:
-            for step in range(first + 1, end + 1):
-                cores = next(batches)
-                digests = [hash_batch(batch) for batch in cores]
-                if hashes.setdefault(step, digests) != digests:
-                    raise UserError(
-                        f"after the restart, step {step:,} got another batch than before: the "
-                        "stream or its reading is wrong"
-                    )
-                take(cores)
-                if step % SAVE_EVERY == 0:
-                    program.save(step)
-                    saved = step
+    with tempfile.TemporaryDirectory() as folder:
+        for end in (steps,) if kill_at is None else (kill_at, steps):
+            first = saved
+            with open_pod() as pod, batches_from(first) as batches:
+                pod.initialise()
+                if first:
+                    pod.restore(f"{folder}/model.ckpt-{first}")
+                for step in range(first + 1, end + 1):
+                    cores = next(batches)
+                    digests = [hash_batch(batch) for batch in cores]
+                    if hashes.setdefault(step, digests) != digests:
+                        raise UserError(
+                            f"after the restart, step {step:,} got another batch than before: the "
+                            "stream or its reading is wrong"
+                        )
+                    pod.step(cores)
+                    if step % SAVE_EVERY == 0:
+                        pod.save(f"{folder}/model.ckpt-{step}")
+                        saved = step
     return hashes
 
 
@@ -131,12 +96,13 @@ def rehearse_restart(
       kill_at: the step after which the pod is stopped and restarted; None for an unbroken run.
       hashes_file: the file for the hashes, with a line for each step and core; None for no file.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        programs = PodPrograms(run, folder)
-        hashes = feed_with_restart(programs, batches_from, steps=steps, kill_at=kill_at)
+    hashes = feed_with_restart(
+        functools.partial(VirtualPod.open, run), batches_from, steps=steps, kill_at=kill_at
+    )
     if kill_at is not None:
-        restored = kill_at // SAVE_EVERY * SAVE_EVERY
-        print(f"stopped after step {kill_at:,}, restarted from the checkpoint of step {restored:,}")
+        saved = kill_at // SAVE_EVERY * SAVE_EVERY
+        origin = f"the checkpoint of step {saved:,}" if saved else "the start: no checkpoint yet"
+        print(f"stopped after step {kill_at:,}, restarted from {origin}")
     print(f"{steps:,} steps on {run.slice_.cores} virtual cores, fed by the stream's operations")
     if hashes_file:
         lines = [

@@ -11,10 +11,9 @@ from typing import Any
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError, say
 from t0.feeding import batch_stream, manifest
-from t0.feeding.manifest import Start
 from t0.feeding.opening import open_dataset_function
 from t0.run import arguments as run_arguments
-from t0.run.train_steps import first_step
+from t0.training import checkpointing
 from t0.training.loop import LoopOptions
 
 
@@ -31,24 +30,32 @@ def write_stream(folder: str, passed_arguments: Mapping[str, Any], steps: str | 
       UserError: if the data is not cached, or if the run does not have these steps.
     """
     arguments = run_arguments.read(passed_arguments)
+    options = LoopOptions(arguments["train_steps"])
     data = open_dataset_function(
         arguments["train_dataset_fn"],
-        LoopOptions(arguments["train_steps"]).seed,
+        options.seed,
         sequence_length=arguments["sequence_length"],
         vocabulary=arguments["vocabulary"],
         dataset_split=arguments["dataset_split"],
     )
-    began = first_step(arguments["model_dir"])
-    if not checkpoint_files.latest(arguments["model_dir"]) and arguments["init_checkpoint"]:
-        began = checkpoint_files.global_step(arguments["init_checkpoint"])
-    rows = arguments["batch_size"] * (arguments["ensemble_inputs"] or 1)
-    recorded = manifest.build(data, rows, Start(step=began))
-    if recorded is None or not recorded.indexed:
+    if data.spec is None or not all(stream.source.cache for stream in data.mixture.streams):
         raise UserError(
             "a stream needs a mixture whose tasks are cached examples: cache it with "
             "seqio_cache_tasks, and set mesh_train_dataset_fn.use_cached = True"
         )
-    first, last = _read_steps(steps, began, arguments["train_steps"])
+    model_dir, initial = arguments["model_dir"], arguments["init_checkpoint"]
+    done = checkpointing.steps_done(model_dir)
+    if not done and initial:
+        done = checkpoint_files.global_step(initial)
+    recorded, _ = manifest.follow(
+        model_dir,
+        manifest.read(model_dir),
+        data,
+        arguments["batch_size"] * (arguments["ensemble_inputs"] or 1),
+        (done, None),
+        allow_change=options.allow_config_change,
+    )
+    first, last = _read_steps(steps, recorded.start.step, arguments["train_steps"])
     for line in batch_stream.write(
         folder, recorded, data, first=first, last=last, workers=len(os.sched_getaffinity(0))
     ):

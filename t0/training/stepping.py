@@ -184,7 +184,8 @@ class Stepping:
         """
         self._step = self._saved = step
         recorded = manifest.read(self._model_dir)
-        if record is None:
+        by_another_loop = record is None
+        if by_another_loop:
             began = recorded.start.step if recorded else step
             record = {"began": began, "seed": self._options.seed, "position": None}
         self._began = record["began"]
@@ -205,7 +206,7 @@ class Stepping:
                 f"--seed={record['seed']}"
             )
         self._follow_manifest(recorded)
-        if self._position is None and step > self._began:
+        if by_another_loop and self._position is None:
             self._print(NO_POSITION)
 
     def _follow_manifest(self, recorded: manifest.Manifest | None) -> None:
@@ -218,6 +219,7 @@ class Stepping:
             (self._step, self._position),
             allow_change=self._options.allow_config_change,
         )
+        self._engine.max_over_processes(0)  # waits until all processes have read the old manifest
         if self._prints and self._manifest not in (None, recorded):
             manifest.publish(self._model_dir, self._manifest)
 

@@ -13,10 +13,12 @@ import tensorflow as tf
 from t0.caching import source_shards
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
-from t0.feeding import host_graphs, instructed, opening
+from t0.feeding import host_graphs, instructed, manifest, opening
+from t0.feeding.batch_examples import RunData
+from t0.feeding.manifest import Start
 from t0.feeding.mixing import MixedStream
 from t0.feeding.token_files import Ragged
-from t0.feeding.training_data import open_source
+from t0.feeding.training_data import open_source, open_training_data
 from t0.inference import cached_inputs, task_inputs
 from t0.tasks import default_vocabulary
 from t0.tasks.instruction_steps import join_what_fits
@@ -99,6 +101,16 @@ def test_instruction_examples_equal_seqio_cached_and_live(task):
         assert len({tuple(row) for row in found}) == (103 if longest > 60 else 1)
         sizes.add(len(found[0]))
     assert len(sizes) == len(LONGEST)
+
+
+def test_instruction_targets_of_a_step_are_found(task):
+    spec = opening.data_spec(NAME, {"inputs": 200, "targets": 20}, use_cached=True)
+    data = open_training_data(spec)
+    run = RunData(manifest.build(data, 4, Start()), data)
+    decode = default_vocabulary().decode
+    example = next(run.examples(step=1))
+    found = run.find(decode(example.ids["targets"].tolist()), 1, decode)
+    assert (example.row, example.record) in [(each.row, each.record) for each in found]
 
 
 def test_instruction_evaluation_targets_equal_seqio(task):

@@ -114,6 +114,14 @@ def test_manifest_of_other_data_is_refused_by_name(spec, tmp_path):
         follow(tiny_caches.data_spec(moved))
     changed, position = follow(longer, allow_change=True)
     assert (changed.start, position["window"], position["row"]) == (Start(0, 1, 0), 1, 0)
+    # A checkpoint without a position, as a TPU writes it, in a later window.
+    place = 100, None
+    window = manifest.locate(recorded, open_training_data(longer), 100)["window"]
+    assert window > 1
+    changed, _ = manifest.follow(
+        folder, recorded, open_training_data(longer), ROWS, place, allow_change=True
+    )
+    assert changed.start == Start(100, window + 1, 0)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"batch": 0}', "[1"])

@@ -280,7 +280,7 @@ def test_training_data_of_other_dataset_function_resumes():
 
 def test_training_data_empty_task_is_refused(clean_registries):
     class Empty:
-        name, examples, indexed = "nothing", 0, False
+        name, examples, cache = "nothing", 0, None
 
         def blocks(self, **which):
             return iter(())

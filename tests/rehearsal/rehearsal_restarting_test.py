@@ -45,24 +45,31 @@ def read():
     )
 
 
-class Nothing:
-    """A program that only reads its batches."""
+class OnlyReads:
+    """Stands for the programs of a pod, and only reads their batches."""
 
-    def __init__(self):
-        self.saved = []
+    saved = frozenset()
 
-    @contextlib.contextmanager
-    def start(self, step):
-        assert step == 0 or step in self.saved
-        yield lambda cores: None
+    @classmethod
+    def open(cls):
+        return contextlib.nullcontext(cls())
 
-    def save(self, step):
-        self.saved.append(step)
+    def initialise(self):
+        pass
+
+    def restore(self, prefix):
+        assert prefix in OnlyReads.saved
+
+    def step(self, cores):
+        pass
+
+    def save(self, prefix):
+        OnlyReads.saved |= {prefix}
 
 
 @pytest.fixture(scope="module")
 def unbroken(letters):
-    hashes = feed_with_restart(Nothing(), letters[1], steps=STEPS, kill_at=None)
+    hashes = feed_with_restart(OnlyReads.open, letters[1], steps=STEPS, kill_at=None)
     assert list(hashes) == list(range(1, STEPS + 1))
     assert len({cores[0] for cores in hashes.values()}) == STEPS
     return hashes
@@ -73,7 +80,7 @@ def test_restart_after_random_kills_equals_the_unbroken_run(letters, unbroken, k
     draws = random.Random(kills)
     for _ in range(kills):
         kill_at = draws.randrange(1, STEPS)
-        hashes = feed_with_restart(Nothing(), letters[1], steps=STEPS, kill_at=kill_at)
+        hashes = feed_with_restart(OnlyReads.open, letters[1], steps=STEPS, kill_at=kill_at)
         assert hashes == unbroken, kill_at
 
 
@@ -82,7 +89,7 @@ def test_restart_that_reads_other_batches_is_found(letters):
         return letters[1](0)
 
     with pytest.raises(UserError, match="after the restart, step 11 got another batch"):
-        feed_with_restart(Nothing(), begins_again, steps=STEPS, kill_at=12)
+        feed_with_restart(OnlyReads.open, begins_again, steps=STEPS, kill_at=12)
 
 
 @pytest.mark.slow

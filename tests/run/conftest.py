@@ -9,7 +9,8 @@ from t0 import compat
 
 compat.apply()
 sys.path += [
-    str(Path(__file__).resolve().parents[1] / name) for name in ("training", "checkpoints")
+    str(Path(__file__).resolve().parents[1] / name)
+    for name in ("training", "checkpoints", "feeding")
 ]
 
 

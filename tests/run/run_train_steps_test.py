@@ -6,10 +6,13 @@ import gin
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import tiny_caches
 import tiny_training as tiny
 
 from t0.config import parse
 from t0.errors import UserError
+from t0.feeding import manifest
+from t0.feeding.manifest import Manifest, Start
 from t0.run import train_steps
 
 PARAMS = [
@@ -72,6 +75,10 @@ def test_finetune_steps_of_resumed_run_keep_the_first_end(tmp_path):
 def test_finetune_steps_count_from_checkpoint_of_another_loop(tmp_path):
     save(tmp_path, 500)
     assert plan_steps(tmp_path, finetune_steps=100).last == 600
+    # On a TPU, only the manifest of the data has the first step.
+    spec = tiny_caches.data_spec(tmp_path / "cache")
+    manifest.publish(str(tmp_path), Manifest(spec, 8, Start(step=450), {}))
+    assert plan_steps(tmp_path, finetune_steps=100).last == 550
 
 
 def test_epochs_are_passes_over_packed_examples(tmp_path):

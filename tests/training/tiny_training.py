@@ -30,7 +30,7 @@ class Vocabulary:
 class MadeUp:
     """A task of `count` examples, the same in each process."""
 
-    indexed = True
+    cache = property(lambda self: self)
 
     def __init__(self, name, count=40):
         self.name, self.examples = name, count
