@@ -131,8 +131,8 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     _bind_steps(flag_values, None)
     gpus = 1 if args.gpus is None else args.gpus
     plan = gpu_plan.gpu_plan(args.gpu, gpus, args.utilisation)
-    hours = gpus * plan["time"]["hours_per_1000_steps"]
-    lines = _add_cost(plan, args.price, hours, "1,000 steps", "GPU")
+    hours = plan["time"].get("hours_per_1000_steps")
+    lines = _add_cost(plan, args.price, hours and gpus * hours, "1,000 steps", "GPU")
     print(json.dumps(plan) if args.json else "\n".join([gpu_plan.plan_text(plan), *lines]))
     return 0
 
@@ -144,7 +144,10 @@ def _add_cost(
     if price is None:
         return []
     if hours is None:
-        raise UserError("--price is for training, because only training has a number of steps")
+        raise UserError(
+            "--price needs the time of a run, which this plan does not have. Plan a training run "
+            "on a device whose bfloat16 FLOP/s are known"
+        )
     plan["cost"] = {"price": price, "hours": hours, "cost": hours * price, "of": work}
     return [f"cost of {work}: {hours * price:,.2f} ({hours:,.1f} {device}-hours at {price:g})"]
 

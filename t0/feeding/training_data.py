@@ -136,11 +136,6 @@ class TrainingData:
         Raises:
           ValueError: if `position` was not returned by `batches`.
         """
-        if isinstance(position, Mapping) and "mixture" in position:
-            raise ValueError(
-                "the position in the data is that of an earlier version, which drew the examples "
-                "in another order"
-            )
         read = read_plain(position, _Position | None, "the position in the data")
         return read and dataclasses.asdict(read)
 
@@ -274,6 +269,11 @@ class TrainingData:
             return packing.pad(examples, self._lengths, ends_in_eos=self._ends_in_eos)
         order = self._row_order(number)
         return packing.pack(examples, self._lengths, ends_in_eos=self._ends_in_eos, order=order)
+
+
+def is_of_earlier_version(position: Any) -> bool:
+    """Returns whether a version that drew the examples in another order wrote a position."""
+    return isinstance(position, Mapping) and "mixture" in position
 
 
 def _share_of_unknown(examples: Sequence[Mapping[str, np.ndarray]]) -> float:

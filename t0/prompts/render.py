@@ -50,6 +50,15 @@ from jinja2.filters import do_truncate
 
 from t0.errors import UserError
 from t0.prompts import budget, unlabeled
+from t0.prompts.prepared_rows import (
+    PIPE_PROTECTOR,
+    PreparedRow,
+    holds_separator,
+    prepared,
+    protect_row,
+    protect_value,
+    remove_hyphens,
+)
 from t0.prompts.templates import Template
 from t0.prompts.unlabeled import SEPARATOR
 
@@ -388,9 +397,6 @@ def _reads_names(tree: nodes.Template) -> bool:
 NO_LABEL = "<NO LABEL>"
 """The target that T0 uses instead of an empty target, so that rows without a label are kept."""
 
-# During rendering, promptsource replaces the separator inside a row's text with this string. This
-# module uses the same string, because its length matters when printed texts are truncated.
-_PIPE_PROTECTOR = "3ed2dface8203c4c9dfb1a5dc58e41e0"
 # To truncate printed texts, promptsource replaces each "}}" in the template's source. This module
 # replaces each "}}" with one of these two texts.
 _UNCUT = " | string }}"
@@ -437,59 +443,6 @@ class Example:
     targets: str
     choices: list[str] | None
     cut: tuple[int, ...] = ()
-
-
-def remove_hyphens(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces `-` with `_` in column names, because Jinja reads `a-b` as a subtraction."""
-    return {name.replace("-", "_"): value for name, value in row.items()}
-
-
-class PreparedRow(dict[str, Any]):
-    """A row that was prepared for `CompiledTemplate.example` (see `prepared`).
-
-    Attributes:
-      hides: a function that takes a column's name and returns whether -1 in this column means a
-        withheld label; None for a row that is not an `OwnRow` (see `t0.sources.schema`).
-    """
-
-    hides: Callable[[str], bool] | None = None
-
-
-def prepared(row: Mapping[str, Any]) -> PreparedRow:
-    """Prepares a row, so that several templates can render it without preparing it again."""
-    ready = PreparedRow(_protect_row(remove_hyphens(row)))
-    ready.hides = getattr(row, "hides", None)
-    return ready
-
-
-def _protect_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of the row with the separator replaced in all texts, also in nested texts."""
-    return {
-        name: value.replace(SEPARATOR, _PIPE_PROTECTOR)
-        if isinstance(value, str)
-        else _protect_nested(value)
-        if isinstance(value, list | dict | tuple) and _holds_separator(value)
-        else value
-        for name, value in row.items()
-    }
-
-
-def _holds_separator(value: Any) -> bool:
-    if isinstance(value, str):
-        return SEPARATOR in value
-    if isinstance(value, Mapping):
-        return any(map(_holds_separator, value)) or any(map(_holds_separator, value.values()))
-    return isinstance(value, list | tuple) and any(map(_holds_separator, value))
-
-
-def _protect_nested(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace(SEPARATOR, _PIPE_PROTECTOR)
-    if isinstance(value, Mapping):
-        return {_protect_nested(key): _protect_nested(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_protect_nested, value))
-    return value
 
 
 class CompiledTemplate:
@@ -588,7 +541,7 @@ class CompiledTemplate:
             row = prepared(row)
             variables = self._variables(copy.deepcopy(dict(row)), row_index) | _OWN
             choices = self._choice_list(variables)
-            variables["answer_choices"] = choices and _protect_nested(choices)
+            variables["answer_choices"] = choices and protect_value(choices)
             for program in self._checks:
                 program.render(variables)
         except _PrintsNested:
@@ -604,7 +557,7 @@ class CompiledTemplate:
         row = remove_hyphens(row)
         of_choices = self._columns_of("answer_choices")
         return any(
-            _holds_separator(row.get(name))
+            holds_separator(row.get(name))
             for name in self.columns
             if name in of_choices or not isinstance(row.get(name), str)
         )
@@ -742,7 +695,7 @@ class CompiledTemplate:
             )
         choices = self._choice_list(variables)
         # Pass a copy, because a template can change the list that it receives.
-        variables["answer_choices"] = None if choices is None else _protect_nested(choices)
+        variables["answer_choices"] = None if choices is None else protect_value(choices)
         cuts = variables[_CUTS] = []
         text = self._body.render(variables, labeled=labeled)
         return _split(text), choices, tuple(cuts)
@@ -767,9 +720,9 @@ class CompiledTemplate:
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
         """Returns Jinja's variables: the row's columns and, if needed, a random stream.
 
-        In the texts of the row, separators are replaced by `_PIPE_PROTECTOR`.
+        In the texts of the row, separators are replaced by `PIPE_PROTECTOR`.
         """
-        variables = dict(row) if isinstance(row, PreparedRow) else _protect_row(row)
+        variables = dict(row) if isinstance(row, PreparedRow) else protect_row(row)
         if bytes in map(type, variables.values()):
             self._refuse_bytes(variables)
         if self.is_random:
@@ -824,4 +777,4 @@ def _split(text: str) -> list[str]:
 
     Then restores the separators inside the row's texts.
     """
-    return [piece.replace(_PIPE_PROTECTOR, SEPARATOR).strip() for piece in text.split(SEPARATOR)]
+    return [piece.replace(PIPE_PROTECTOR, SEPARATOR).strip() for piece in text.split(SEPARATOR)]

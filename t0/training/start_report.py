@@ -23,6 +23,10 @@ from typing import Any
 
 _MOST_TASKS = 12
 NO_POSITION = "the checkpoint records no position in the data: the data is read from its beginning"
+OTHER_ORDER = (
+    "an earlier version, which drew the examples in another order, wrote the checkpoint: the data "
+    "is read from its beginning, so examples may be seen again"
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,11 +35,12 @@ from t0.config.starter_settings import find_starter_folder
 from t0.errors import UserError
 from t0.feeding import manifest
 from t0.feeding.reading import ReadAhead
+from t0.feeding.training_data import is_of_earlier_version
 from t0.files import write_whole
 from t0.training import recorder
 from t0.training.model_directory import Keep
 from t0.training.recorder import Recorder
-from t0.training.start_report import NO_POSITION, RunSize
+from t0.training.start_report import NO_POSITION, OTHER_ORDER, RunSize
 from t0.training.stopping import BestEvaluation, TimeLimit, exit_by_signal, watched_signals
 
 ActivationType = Literal["auto", "float32", "bfloat16"]
@@ -188,12 +189,14 @@ class Stepping:
         if by_another_loop:
             began = recorded.start.step if recorded else step
             record = {"began": began, "seed": self._options.seed, "position": None}
+        has_other_order = is_of_earlier_version(record["position"])
         self._began = record["began"]
         self._evaluated = record.get("evaluated", True)
         self._best.restore(record.get("judge"))
         time_limit.before_seconds = record.get("seconds", 0.0)
         try:
-            self._position = self._data.read_position(record["position"])
+            position = None if has_other_order else record["position"]
+            self._position = self._data.read_position(position)
         except ValueError as error:
             raise UserError(
                 f"{self._engine.checkpoint(step)} is damaged: {error}. To resume from an older "
@@ -206,8 +209,8 @@ class Stepping:
                 f"--seed={record['seed']}"
             )
         self._follow_manifest(recorded)
-        if by_another_loop and self._position is None:
-            self._print(NO_POSITION)
+        if self._position is None and (by_another_loop or has_other_order):
+            self._print(OTHER_ORDER if has_other_order else NO_POSITION)
 
     def _follow_manifest(self, recorded: manifest.Manifest | None) -> None:
         """Compares the data with the run's manifest, and computes the position if it is missing."""

@@ -265,7 +265,6 @@ def test_resume_from_checkpoint_without_checksums(world, copied):
 WRONG_RECORDS = {
     "row": ({"position": {"row": 10**9}}, "row 1,000,000,000 of window"),
     "window": ({"position": {"window": "0"}}, "the position in the data.window is '0'"),
-    "earlier": ({"position": {"mixture": {"drawn": 1, "tasks": {}}}}, "of an earlier version"),
     "tasks": ({"position": {"tasks": {"a": [1]}}}, "tasks.a is [1]"),
     "own": ({"own": ["20"]}, "its own[0] is '20'"),
     "judge": ({"judge": {"metric": "validation_loss", "value": "1"}}, "its judge"),
