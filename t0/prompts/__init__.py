@@ -4,8 +4,9 @@
     prompt = CompiledTemplate(read_template_file(path).templates[0], seed_name="my_task")
     prompt.example({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0})
 
-`templates` finds and reads template files. `prepared_rows` prepares rows, and `render` renders them.
-`row_report` counts the rows that are dropped or have no label. This package reads no dataset and does not import TensorFlow.
+`templates` finds and reads template files. `prepared_rows` prepares rows, and `render` renders
+them. `row_report` counts the rows that are dropped or have no label. This package reads no dataset
+and does not import TensorFlow.
 """
 
 from t0.prompts.prepared_rows import PreparedRow, prepared, remove_hyphens
