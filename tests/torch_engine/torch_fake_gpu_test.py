@@ -108,11 +108,9 @@ def test_fake_gpu_decoding_waits_once_for_each_token(library):
     assert batch["waits"].keys() == {"decoding.predict"}
 
 
-def test_fake_gpu_finds_injected_mistakes(library):
-    item, device = run(
-        library,
-        {"work": "train", "size": "small", "fault": "item"},
-        {"work": "train", "size": "small", "fault": "device"},
-    )
-    assert "_local_scalar_dense" in item["error"]
-    assert "same device" in device["error"]
+@pytest.mark.parametrize(
+    ("fault", "said"), [("item", "_local_scalar_dense"), ("device", "same device")]
+)
+def test_fake_gpu_finds_injected_mistakes(library, fault, said):
+    (step,) = run(library, {"work": "train", "size": "small", "fault": fault})
+    assert said in step["error"]
