@@ -40,6 +40,18 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "split": {"default": "validation", "help": "the split (default: validation)"},
     "json": {"action": "store_true", "help": "print JSON instead of a table"},
+    "batch_tokens": {"type": int, "metavar": "N", "help": "maximum number of tokens per batch"},
+    "activation_dtype": {"default": "float32", "choices": ["auto", "float32", "bfloat16"]},
+    "engine": {
+        "default": "auto",
+        "choices": ["auto", "tensorflow", "torch"],
+        "help": "what computes: auto is PyTorch if it is installed and sees a GPU, else TensorFlow",
+    },
+    "device": {
+        "default": "auto",
+        "choices": ["auto", "cuda", "cpu"],
+        "help": "PyTorch's device (default: auto, CUDA if there is a GPU)",
+    },
 }
 
 

@@ -57,23 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shard_id", type=int, metavar="I", help="the shard to run, from 0")
     decode = "also decode an answer to each ranked input, and score it by exact match"
     add("--decode_answers", action="store_true", help=decode)
-    add("--batch_tokens", type=int, metavar="N", help="maximum number of tokens per batch")
     lengths = "maximum tokens per text (default: inputs=1024,targets=256)"
     add("--lengths", default="", action=JoinedList, help=lengths)
     stale = "use caches whose prompts, data, vocabulary or modules changed"
     add("--allow_stale_cache", action="store_true", help=stale)
     add("--skip_absent", action="store_true", help="skip datasets without data")
     add("--vocab", help="SentencePiece model (default: the checkpoint's own)")
-    add("--activation_dtype", default="float32", choices=["auto", "float32", "bfloat16"])
     join = (
         "how a decoder-only model reads input and choice: as lm-evaluation-harness (default) or as "
         "T0's repository joins them"
     )
     add("--join", choices=transformers_folders.JOINS, help=join)
-    engine = "what computes: auto is PyTorch if it is installed and sees a GPU, else TensorFlow"
-    add("--engine", default="auto", choices=["auto", "tensorflow", "torch"], help=engine)
-    device = "PyTorch's device (default: auto, CUDA if there is a GPU)"
-    add("--device", default="auto", choices=["auto", "cuda", "cpu"], help=device)
+    add_shared(parser, "batch_tokens", "activation_dtype", "engine", "device")
     add_shared(parser, "data_dir", "skip_bad_rows", "split", "cache_dirs", "module_import")
 
 

@@ -32,14 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prompt", metavar="NAME", help=prompt)
     choices = "also write the probability of each choice, in a column for each"
     add("--all_choices", action="store_true", help=choices)
-    add("--batch_tokens", type=int, metavar="N", help="maximum number of tokens per batch")
     add("--vocab", help="SentencePiece model (default: the model's own)")
-    add("--activation_dtype", default="float32", choices=["auto", "float32", "bfloat16"])
-    engine = "what computes: auto is PyTorch if it is installed and sees a GPU, else TensorFlow"
-    add("--engine", default="auto", choices=["auto", "tensorflow", "torch"], help=engine)
-    device = "PyTorch's device (default: auto, CUDA if there is a GPU)"
-    add("--device", default="auto", choices=["auto", "cuda", "cpu"], help=device)
-    add_shared(parser, "skip_bad_rows")
+    add_shared(parser, "batch_tokens", "activation_dtype", "engine", "device", "skip_bad_rows")
 
 
 def main(args: argparse.Namespace) -> int:

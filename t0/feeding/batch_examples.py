@@ -61,7 +61,7 @@ def open_run(model_dir: str) -> "RunData":
             "t5_mesh_transformer and of --write_stream write it"
         )
     for task in recorded.data.tasks:
-        if not task.cache_files or task.objective is not None:
+        if not manifest.is_indexed(task):
             raise UserError(
                 f"the examples of task {task.name} are made while training, so their records are "
                 "unknown. Only runs whose tasks are cached examples can be looked up"

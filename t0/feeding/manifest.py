@@ -20,7 +20,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from t0.config.specification import Count, DataSpec, Positive, Rows, read_plain, to_json
+from t0.config.specification import Count, DataSpec, Positive, Rows, TaskSpec, read_plain, to_json
 from t0.errors import UserError, short_reason
 from t0.feeding.shards import find_checksums
 from t0.feeding.training_data import Position, TrainingData
@@ -64,7 +64,12 @@ class Manifest:
     @property
     def indexed(self) -> bool:
         """Whether the batch of any step can be computed: all tasks are cached as examples."""
-        return all(task.cache_files and task.objective is None for task in self.data.tasks)
+        return all(map(is_indexed, self.data.tasks))
+
+
+def is_indexed(task: TaskSpec) -> bool:
+    """Returns whether a task is cached as examples, so that each draw has a known record."""
+    return bool(task.cache_files) and task.objective is None
 
 
 def build(data: Any, rows: int, start: Start) -> Manifest | None:
@@ -166,7 +171,7 @@ def follow(
         the position cannot be found.
     """
     step, position = place
-    current = build(data, rows, _start_at(step, position)) if data.spec else None
+    current = build(data, rows, _start_at(step, position))
     if current is None or recorded is None:
         return current, position
     change = find_difference(recorded, current)
@@ -239,8 +244,7 @@ def copy_windows(source: str, target: str) -> None:
 def remove(folder: str) -> None:
     """Removes a manifest that is no longer valid from a folder, if the folder has one."""
     for name in (MANIFEST, WINDOWS):
-        if paths.exists(posixpath.join(folder, name)):
-            paths.remove(posixpath.join(folder, name))
+        paths.remove(posixpath.join(folder, name))
 
 
 def _digest(manifest: Manifest, sizes: Any) -> str:

@@ -352,10 +352,10 @@ def _values(
     """Returns column -> value, for the columns that are added to the row of a prediction."""
     if not task.prompt.is_ranked:
         return {name: prediction[name] for name in task.added_columns}
-    scores = np.array(prediction["scores"])
-    shares = np.exp(scores - scores.max())
-    shares = [round(float(share), 6) for share in shares / shares.sum()]
-    best = int(scores.argmax())
+    from scipy.special import softmax
+
+    shares = [round(float(share), 6) for share in softmax(prediction["scores"])]
+    best = int(np.argmax(prediction["scores"]))
     return {
         PREDICTION: prediction["choices"][best],
         PROBABILITY: shares[best],

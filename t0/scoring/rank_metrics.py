@@ -214,10 +214,10 @@ def _compute_binary(
 
     Choice 1 is the positive class.
     """
+    from scipy.special import softmax
     from sklearn import metrics
 
-    likelihoods = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
-    positive = (likelihoods / likelihoods.sum(-1, keepdims=True))[:, 1]
+    positive = softmax(scores, axis=-1)[:, 1]
     values = {"f1": 100 * metrics.f1_score(gold, predicted, zero_division=0)}
     # If all examples have the same correct choice, the curves are undefined.
     if len(np.unique(gold)) == 2:
