@@ -109,6 +109,19 @@ def test_lock_file_versions_satisfy_the_doctor(python):
         assert SpecifierSet(wanted).contains(lock[name]), name
 
 
+def test_lock_file_has_what_its_packages_require():
+    lock = _lock()
+    left_out = runpy.run_path(str(ROOT / ".ci" / "make_locks.py"))["LEFT_OUT"]
+    missing = {
+        f"{name} requires {text}"
+        for name in lock
+        for text in importlib.metadata.requires(name) or ()
+        if (required := Requirement(text)).marker is None or required.marker.evaluate({"extra": ""})
+        if canonicalize_name(required.name) not in lock.keys() | {*left_out}
+    }
+    assert not missing, "make locks"
+
+
 @pytest.mark.parametrize(
     "lock", [*LOCKS.values(), TPU_LOCK, TORCH_LOCK, *HF_LOCKS.values(), DOCS_LOCK]
 )
