@@ -74,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
     written = starter_folder.write(plan, folder, splits)
     _print_summary(plan, folder, written)
     for step, words in starter_folder.commands(folder, plan).items():
-        print(f"# {step}\n{shlex.join(words)}")
+        say(f"# {step}\n{shlex.join(words)}")
     return 0
 
 
@@ -155,7 +155,7 @@ def _choose_column(table: Any, candidates: list[str], flag: str, meaning: str) -
             f"which is {meaning}? Set it with {flag}=COLUMN. "
             f"The columns of {table.where}:\n{columns}"
         )
-    print(f"The columns of {table.where}:\n{columns}")
+    say(f"The columns of {table.where}:\n{columns}")
     while True:
         answer = input(f"Which is {meaning}? ").strip()
         try:
@@ -176,12 +176,12 @@ def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
         zip(plan.labels.choices, plan.labels.counts, strict=True)
     ):
         names = [label for label, index in plan.labels.indices.items() if index == position]
-        print(f"#   {plan.labels.column} {' or '.join(names) or '-'} is '{choice}': {count:,} rows")
+        say(f"#   {plan.labels.column} {' or '.join(names) or '-'} is '{choice}': {count:,} rows")
     for note in plan.labels.notes:
         say(f"#   note: {note}")
     if plan.vocabulary is None:
-        print("#   vocabulary: T5's, read from Google Cloud Storage; for another one, --vocab=FILE")
+        say("#   vocabulary: T5's, read from Google Cloud Storage; for another one, --vocab=FILE")
     absent = warn_of_absent_classes(written["rows"]["validation"], "validation")
     for note in (*written["notes"], *([absent] if absent else [])):
-        print(f"#   WARNING: {note}")
+        say(f"#   WARNING: {note}")
     say(f"# Prompts to change: {folder}/data/{plan.name}/templates.yaml. The commands:")

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from t0.caching.verify import find_caches, has_checksums, verify_cache
 from t0.cli.arguments import add_shared
-from t0.errors import printable
+from t0.errors import printable, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +47,12 @@ def main(args: argparse.Namespace) -> int:
         print()
         return 1 if faults or stale else 0
     for damage in faults.values():
-        print(printable("\n".join(damage)))
+        say("\n".join(damage))
     for cache in without_checksums:
-        print(f"{printable(cache)}: complete, without checksums")
+        say(f"{cache}: complete, without checksums")
     for cache, changed in stale.items():
         line = f"{cache}: stale, changed since it was written: {'; '.join(changed)}"
-        print(printable(f"{line}. seqio_cache_tasks writes the task again"))
+        say(f"{line}. seqio_cache_tasks writes the task again")
     print(_summary(caches, faults, without_checksums, stale, unknown), file=sys.stderr)
     return 1 if faults or stale else 0
 

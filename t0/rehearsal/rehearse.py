@@ -20,7 +20,7 @@ from typing import Any
 from t0.checkpoints.shape import ModelShape
 from t0.compat import gin
 from t0.config.bindings import bound
-from t0.errors import UserError
+from t0.errors import UserError, say
 from t0.feeding.stream_dataset import stream_dataset
 from t0.machine import available_memory_bytes
 from t0.mesh.costs import costs_by_formulas, model_shape
@@ -108,7 +108,7 @@ def rehearse(
     if small:
         shrunk = shrink(run, dimensions)
         run = shrunk.run
-        print(f"made small: {'; '.join(shrunk.changes)}", flush=True)
+        say(f"made small: {'; '.join(shrunk.changes)}")
     check_memory(run, build_model(run))
     with tempfile.TemporaryDirectory() as folder:
         stream = write_stream(run, folder, steps=steps + 1) if data else None
@@ -134,7 +134,7 @@ def rehearse(
         with opened as batches:
             comparison = compare_training(run, batches, steps=steps)
     for line in text(comparison, run):
-        print(line)
+        say(line)
     return 1 if comparison.disagreements() else 0
 
 

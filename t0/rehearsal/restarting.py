@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from t0.errors import UserError
+from t0.errors import UserError, say
 from t0.files import write_whole
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.feeding import Batch
@@ -102,8 +102,8 @@ def rehearse_restart(
     if kill_at is not None:
         saved = kill_at // SAVE_EVERY * SAVE_EVERY
         origin = f"the checkpoint of step {saved:,}" if saved else "the start: no checkpoint yet"
-        print(f"stopped after step {kill_at:,}, restarted from {origin}")
-    print(f"{steps:,} steps on {run.slice_.cores} virtual cores, fed by the stream's operations")
+        say(f"stopped after step {kill_at:,}, restarted from {origin}")
+    say(f"{steps:,} steps on {run.slice_.cores} virtual cores, fed by the stream's operations")
     if hashes_file:
         lines = [
             f"{step} {core} {digest}\n"
@@ -111,4 +111,4 @@ def rehearse_restart(
             for core, digest in enumerate(cores)
         ]
         write_whole(hashes_file, "".join(lines))
-        print(f"hashes of the batches: {hashes_file}")
+        say(f"hashes of the batches: {hashes_file}")

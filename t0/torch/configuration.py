@@ -9,7 +9,7 @@ Both engines write the same files, and compare them with those of earlier starts
 from collections.abc import Mapping
 
 from t0.config.specification import RunSpec, read_value
-from t0.errors import UserError, unknown_name
+from t0.errors import UserError, say, unknown_name
 from t0.files import write_whole
 from t0.files.untrusted import parsed_json
 from t0.training import model_directory
@@ -44,7 +44,7 @@ def check_same(spec: RunSpec, *, allowed: bool) -> None:
         ) from error
     current = read_value(current, Mapping[str, str], f"records.{CONFIGURATION_FILE}")
     for change in model_directory.check_same(spec.model_dir, current, allowed=allowed):
-        print(f"changed:{change}", flush=True)
+        say(f"changed:{change}")
 
 
 def write(spec: RunSpec) -> None:

@@ -123,7 +123,7 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
             configuration.check_same(spec, allowed=options.allow_config_change)
         for line in engine.fill(stepping, time_limit):
             if world.first:
-                print(line, flush=True)
+                say(line)
         if world.first:
             configuration.write(spec)
         if not stepping.finished:

@@ -22,7 +22,7 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
-from t0.errors import UserError, original
+from t0.errors import UserError, original, say
 from t0.feeding import batch_stream, manifest
 from t0.feeding.batch_stream import Stream
 from t0.feeding.opening import open_dataset_function
@@ -79,7 +79,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     )
     # The estimator reads the file `checkpoint` to find the latest checkpoint.
     for line in checkpointing.repair_latest_checkpoint_file(estimator.model_dir):
-        print(line, flush=True)
+        say(line)
     if is_finished(estimator.model_dir, train_steps):
         return
     options = LoopOptions(train_steps)
@@ -116,7 +116,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
         options.max_hours, spent_seconds=_spent_seconds(estimator.model_dir) if done else 0.0
     )
     if limit.over():
-        print(f"nothing to train: {limit.verdict}")
+        say(f"nothing to train: {limit.verdict}")
         return
     hooks = [hook, _ConfigHook(estimator.model_dir), _DataHook(estimator.model_dir, stream)]
     if checkpoint_input_pipeline and not stream:
@@ -148,20 +148,18 @@ class _DataHook(tf.estimator.SessionRunHook):
         model_dir, stream = self._model_dir, self._stream
         if stream is None:
             folder = _stream_folder(model_dir)
-            print(
+            say(
                 f"warning: there is no stream in {folder}: a restart shuffles the data again from "
                 "its start, and the batches are not recorded. To continue in the data, write it "
-                f"first: t5_mesh_transformer ... --write_stream={folder}",
-                flush=True,
+                f"first: t5_mesh_transformer ... --write_stream={folder}"
             )
             manifest.remove(model_dir)
             return
         manifest.publish(model_dir, stream.manifest)
         manifest.copy_windows(stream.folder, model_dir)
-        print(
+        say(
             f"data: the stream {stream.folder}, steps {stream.files[0].first:,} to "
-            f"{stream.files[-1].last:,}; a restart continues at the step of its checkpoint",
-            flush=True,
+            f"{stream.files[-1].last:,}; a restart continues at the step of its checkpoint"
         )
 
 
@@ -238,7 +236,7 @@ class RecorderHook(tf.estimator.SessionRunHook):
         del coord
         start = self.last_step = int(session.run(self._step))
         self._interval = self._interval or default_interval(self.total_steps - start)
-        print(first_line(start, self.total_steps, self._size), flush=True)
+        say(first_line(start, self.total_steps, self._size))
         self._recorder = Recorder(
             self._model_dir,
             total=self.total_steps,
@@ -396,7 +394,7 @@ def _train_with_estimator(
         saved_in = f"{estimator.model_dir}; the same command resumes from there"
         exit_by_signal(stop.signalled, where, saved_in)
     if stop.over:
-        print(f"{limit.verdict}; saved at {where}")
+        say(f"{limit.verdict}; saved at {where}")
         return
     raise UserError(
         f"the training data ended at {where}: the mixture has too few examples to fill a batch. "

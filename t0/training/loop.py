@@ -19,7 +19,7 @@ from t0.checkpoints.shape import ModelShape, combined, read_shape
 from t0.compat import gin, mtf
 from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
-from t0.errors import UserError, original
+from t0.errors import UserError, original, say
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import TrainingData
 from t0.mesh import formulas
@@ -130,11 +130,11 @@ class _Session:
         # The variables are filled first. If a checkpoint has other shapes, the error about a shape
         # is more precise than the error about a different configuration.
         for line in self._fill(latest, stepping, options, time_limit):
-            print(line, flush=True)
+            say(line)
         for change in model_directory.check_same(
             model_dir, checkpointing.configuration(), allowed=options.allow_config_change
         ):
-            print(f"changed:{change}", flush=True)
+            say(f"changed:{change}")
         if not latest:
             stepping.begin(int(self._session.run(self._graph.step)))
         checkpointing.save_configuration(model_dir)

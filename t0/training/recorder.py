@@ -46,7 +46,7 @@ from typing import IO, Any
 
 from absl import logging
 
-from t0.errors import reading
+from t0.errors import reading, say
 from t0.files import paths, publishing, write_whole
 from t0.files.any_path import any_path
 from t0.files.protobuf_wire import double_field, field, float_field
@@ -262,7 +262,7 @@ class Recorder:
             self._last_line = now
             held_out = {} if self._held_out is None else {"held_out": self._held_out}
             shown = paced | held_out
-            print(line(step, self._total, shown, detailed=self._detailed), flush=True)
+            say(line(step, self._total, shown, detailed=self._detailed))
         self.record(step, paced)
 
     def first_pace(self, step: int) -> None:
@@ -272,10 +272,9 @@ class Recorder:
         self._pace_shown = True
         pace = (time.monotonic() - self._mark.seconds) / (step - self._mark.step)
         remaining = _short_duration((self._total - step) * pace)
-        print(
+        say(
             f"  pace: {pace:.2f} s/step, {remaining} without saving and evaluation; "
-            f"{used_memory(self._gpu_peaks())}",
-            flush=True,
+            f"{used_memory(self._gpu_peaks())}"
         )
 
     def record(self, step: int, fields: Mapping[str, Any]) -> None:

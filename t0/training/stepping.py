@@ -32,7 +32,7 @@ import numpy as np
 
 from t0.config.specification import Count, Rows
 from t0.config.starter_settings import find_starter_folder
-from t0.errors import UserError
+from t0.errors import UserError, say
 from t0.feeding import manifest
 from t0.feeding.reading import ReadAhead
 from t0.feeding.training_data import is_of_earlier_version
@@ -307,7 +307,7 @@ class Stepping:
 
     def _print(self, line: str) -> None:
         if self._prints:
-            print(line, flush=True)
+            say(line)
 
     def _after_step(self, recording: Recorder, signalled: signal.Signals | None) -> str:
         """Evaluates and saves if due; returns the reason to end the run, or "" to continue."""

@@ -210,10 +210,7 @@ def watched_signals(
         if number == signal.SIGINT:
             first = now
             if prints:
-                print(
-                    "\nCtrl-C: saving after this step; press it again to end without saving",
-                    flush=True,
-                )
+                say("\nCtrl-C: saving after this step; press it again to end without saving")
 
     watched = (signal.SIGTERM, signal.SIGINT)
     try:
