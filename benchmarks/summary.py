@@ -91,7 +91,8 @@ FIGURES = (
     Figure("overlap", "search training texts, texts per processor s",
            ("t0 overlap", "texts/s of the processor"), ("sets", "texts/s of the processor"),
            "sets of n-grams"),
-    Figure("growth", "cost of a further cached row at 100x the rows, relative to 10x",
+    Figure("growth",
+           "time per additional cached row from 10x to 100x the rows, relative to 1x to 10x",
            ("caching, records", "last beside first")),
 )  # fmt: skip
 

@@ -84,7 +84,8 @@ class InstructionSpec:
     """The parameters that turn cached records of an instruction task into training examples.
 
     Attributes:
-      positives: the number of parts of a cached record that are for positive demonstrations.
+      positives: how many parts of a cached record hold positive demonstrations. Parts hold the
+        name, the definition, the positive and the negative demonstrations, and the instance.
       longest_inputs: the maximum number of tokens of an input together with its positive and
         negative demonstrations, including EOS. Demonstrations that do not fit are dropped.
       eos: feature -> the id of the feature's EOS token; None if the feature has no EOS.

@@ -92,7 +92,12 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
 
 
 def reading_order(counts: Sequence[int]) -> np.ndarray:
-    """Returns the order of the records in `read_ids`, from each file's number of records."""
+    """Returns the order in which `read_ids` returns the records of files.
+
+    Args:
+      counts: the number of records of each file. The numbers in the result count the records of all
+        files in order.
+    """
     return in_turns(counts, _FILES_IN_TURNS) if len(counts) > 1 else np.arange(sum(counts))
 
 

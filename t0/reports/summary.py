@@ -96,8 +96,8 @@ class Summary:
 
     Attributes:
       notes: the caller's notes, the runs' notes, and warnings about the data.
-      runs: all evaluated checkpoints.
-      named: the runs to which the checkpoints belong.
+      runs: all evaluated checkpoints. Each one is an `EvaluatedRun`.
+      named: the models that the report compares, each with its checkpoints or seeds.
       comparison: the comparison of the runs with the baseline; None if there is only one run.
       datasets: a row for each dataset and run. It has statistics of the accuracies over prompts,
         counts summed over prompts and, if every prompt has per-example scores, the interval of the

@@ -253,9 +253,10 @@ def rendered_rows(
 
 
 class RecordSorter:
-    """Sorts the records of a run's tasks. It is a context manager, which removes its files.
+    """Sorts the records of a run's tasks. It writes temporary files if memory is not enough.
 
-    If the process is killed, the next process that uses a sorter removes the files.
+    It is a context manager, which removes these files at its end. If the process is killed, the
+    next process that uses a sorter removes them.
     """
 
     def __enter__(self) -> "RecordSorter":
