@@ -21,7 +21,7 @@ from t0.cli import quickstart_data
 from t0.errors import UserError, reported
 from t0.files import publishing
 
-DEFAULT_STEPS = 600
+DEFAULT_STEPS = 300
 # A prompt that the model was trained on, and a row with the columns that it reads.
 PROMPT = "social_i_qa_Show_choices_and_generate_answer"
 ROW = (
