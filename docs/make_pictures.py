@@ -91,7 +91,8 @@ def _write_svg(path: Path, text: str) -> None:
 
     console = Console(record=True, width=TERMINAL_COLUMNS, file=io.StringIO())
     for line in text.splitlines()[:MOST_TERMINAL_LINES]:
-        console.print(line, style="bold" if line.startswith("$ ") else "", markup=False)
+        style = "bold" if line.startswith("$ ") else ""
+        console.print(line, style=style, markup=False, highlight=False)
     svg = console.export_svg(title="t0", theme=MONOKAI, unique_id=path.stem)
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # fonts on the network
     path.write_text(re.sub(r"[ \t]+$|^\n+", "", svg, flags=re.MULTILINE), encoding="utf-8")
@@ -100,8 +101,8 @@ def _write_svg(path: Path, text: str) -> None:
 def make_speed() -> None:
     """Draws how many times as fast as another program each commit is, one picture per work."""
     records = [json.loads(line) for line in HISTORY.read_text(encoding="utf-8").splitlines()]
-    for name, (what, peer) in SPEED.items():
-        [figure] = [f for f in FIGURES if (f.what, f.peer_name) == (what, peer)]
+    for name, (quantity, peer) in SPEED.items():
+        [figure] = [f for f in FIGURES if (f.what, f.peer_name) == (quantity, peer)]
         measured = [
             (record, value)
             for record in records
