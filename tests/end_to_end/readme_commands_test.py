@@ -27,7 +27,7 @@ def test_readme_commands_run_or_say_that_there_is_no_network(world, tmp_path):
         done = here.run(*shlex.split(line))
         assert "Traceback" not in done.stderr
         if "bigscience/" in line:
-            assert done.returncode == 1 and "bigscience/T0_3B" in done.stderr.splitlines()[-1]
+            assert done.returncode == 2 and "bigscience/T0_3B" in done.stderr.splitlines()[-1]
         else:
             assert done.returncode == 0, line + done.stdout + done.stderr
     assert done.stdout == "464\n"
