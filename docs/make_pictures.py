@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from summary import FIGURES, HISTORY, Figure, has_bfloat16, ratio  # noqa: E402
 
-REPORT_PIXELS = (1280, 960)
+REPORT_PIXELS = (1280, 1100)
 TERMINAL_COLUMNS = 100
 MOST_TERMINAL_LINES = 34
 SPEED_INCHES = (4.2, 2.4)
