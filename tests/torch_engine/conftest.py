@@ -17,6 +17,21 @@ from command_server import CommandServer  # noqa: E402
 
 # What our engine imports in any case.
 IMPORTED = ("t0.torch.__main__", "t0.torch.loop", "t0.torch.evaluation", "t0.torch.world")
+IMPORTED_WITH_TRANSFORMERS = (
+    "t0.run.model_api",
+    "t0.run.transformers_evaluation",
+    "t0.scoring.evaluate",
+    "t0.seqio_tasks",
+    "t0.torch.transformers_model",
+    "t0.reports.page",
+    "transformers.generation.utils",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.bart.modeling_bart",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.longt5.modeling_longt5",
+    "transformers.models.mbart.modeling_mbart",
+)
 MODEL = [
     "--gin_file=dataset.gin",
     "--gin_file=models/t5.1.1.tiny.gin",
@@ -57,10 +72,12 @@ class World:
         }
         self._commands = CommandServer(self.environment)
         self._engine = CommandServer(self.environment, IMPORTED)
+        self._transformers = None
 
     def close(self):
-        self._commands.close()
-        self._engine.close()
+        for server in (self._commands, self._engine, self._transformers):
+            if server is not None:
+                server.close()
 
     def python(self, *words, **given):
         return subprocess.run(
@@ -89,6 +106,12 @@ class World:
     def command(self, *words, program="t5_mesh_transformer"):
         """Runs an installed command."""
         return self._forked(self._commands, words, program=program)
+
+    def with_transformers(self, *words, **given):
+        """Runs `t0` in a fork of a process that has imported TensorFlow, PyTorch and transformers."""
+        if self._transformers is None:
+            self._transformers = CommandServer(self.environment, IMPORTED_WITH_TRANSFORMERS)
+        return self._forked(self._transformers, words, program="t0", **given)
 
     def _forked(self, server, words, **given):
         done = server.run(*map(str, words), cwd=self.folder, **given)
