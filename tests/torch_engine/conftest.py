@@ -108,7 +108,7 @@ class World:
         return self._forked(self._commands, words, program=program)
 
     def with_transformers(self, *words, **given):
-        """Runs `t0` in a fork of a process that has imported TensorFlow, PyTorch and transformers."""
+        """Runs `t0` in a fork of a process that has imported transformers."""
         if self._transformers is None:
             self._transformers = CommandServer(self.environment, IMPORTED_WITH_TRANSFORMERS)
         return self._forked(self._transformers, words, program="t0", **given)
