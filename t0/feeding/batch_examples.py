@@ -67,7 +67,7 @@ def open_run(model_dir: str) -> "RunData":
                 "unknown. Only runs whose tasks are cached examples can be looked up"
             )
     data = open_training_data(recorded.data)
-    current = manifest.build(data, recorded.batch, recorded.start)
+    current = manifest.build(data, recorded.batch, recorded.start, recorded)
     if change := manifest.find_difference(recorded, current):
         raise UserError(
             f"the caches are not those of {model_dir}/{manifest.MANIFEST}: {change}. Restore them"

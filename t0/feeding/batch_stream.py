@@ -235,11 +235,9 @@ def _claim(folder: str, recorded: Manifest) -> None:
     if before is None:
         manifests.publish(folder, recorded)
         return
-    change = manifests.find_difference(before, recorded)
-    if change or before.start != recorded.start:
+    if change := manifests.find_difference(before, recorded, starts=True):
         raise UserError(
-            f"{folder} has the stream of another run: {change or 'it starts at another step'}. "
-            "Choose another folder, or remove it"
+            f"{folder} has the stream of another run: {change}. Choose another folder, or remove it"
         )
 
 

@@ -11,10 +11,10 @@ import math
 from t0.checkpoints import checkpoint_files
 from t0.config.bindings import bound
 from t0.errors import UserError
-from t0.feeding import manifest
 from t0.feeding.opening import open_dataset_function
 from t0.mesh.batch import check_batch
 from t0.training import resume_file
+from t0.training.model_directory import find_first_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +60,8 @@ def first_step(model_dir: str) -> int:
     """Returns the first step of the run in `model_dir`, even if it has not started yet."""
     latest = checkpoint_files.latest(model_dir)
     if latest:
-        if resume_record := resume_file.record(latest):
-            return resume_record["began"]
-        recorded = manifest.read(model_dir)  # of a run on a TPU
-        return recorded.start.step if recorded else checkpoint_files.global_step(latest)
+        step = checkpoint_files.global_step(latest)
+        return find_first_step(model_dir, step, resume_file.record(latest))
     checkpoint = bound("run.init_checkpoint") or bound("tpu_estimator_model_fn.init_checkpoint")
     return checkpoint_files.global_step(checkpoint) if checkpoint else 0
 

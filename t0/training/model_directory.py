@@ -27,10 +27,12 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from t0.config import masking
-from t0.config.specification import Count
+from t0.config.specification import Count, NotNegative, read_plain
 from t0.errors import UserError, short_reason
+from t0.feeding import manifest
 from t0.files import paths, write_whole
 from t0.files.untrusted import parsed_json
 from t0.prompts.model_prompts import FILE as PROMPTS_FILE
@@ -39,6 +41,7 @@ from t0.prompts.model_prompts import VOCABULARY_FILE
 LOCK_FILE = ".trainer"
 _HELD = (errno.EACCES, errno.EAGAIN)
 CONFIGURATION_FILE = "configuration.json"
+ESTIMATOR_FILE = "training_seconds.json"
 # Parameters that may differ between two starts of the same run.
 _MAY_DIFFER = re.compile(
     r"(^|[./])(run\.(train_steps|total_run_steps|save_checkpoints_steps|keep_checkpoint_max|"
@@ -169,6 +172,56 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
             + "\nUse another --model_dir, or continue with the new values: --allow_config_change"
         )
     return lines
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimatorRecord:
+    """The record of a run on a TPU, whose checkpoints have no resume file.
+
+    Attributes:
+      step: the step of the last checkpoint.
+      seconds: the training time until then, added up over all starts.
+      began: the step at which training began; None in records of earlier versions.
+    """
+
+    step: Count
+    seconds: NotNegative
+    began: Count | None = None
+
+
+def read_estimator_record(model_dir: str) -> EstimatorRecord | None:
+    """Returns the record of a run on a TPU; None if the model directory has none.
+
+    Raises:
+      UserError: if the record is damaged.
+    """
+    path = posixpath.join(model_dir, ESTIMATOR_FILE)
+    if not paths.exists(path):
+        return None
+    try:
+        return read_plain(parsed_json(paths.read_bytes(path)), EstimatorRecord, "the record")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} does not say how many seconds the run has trained so far: "
+            f"{short_reason(error)}. Remove it to restart the count of --max_hours"
+        ) from error
+
+
+def find_first_step(model_dir: str, step: int, resume_record: Mapping[str, Any] | None) -> int:
+    """Returns the step at which a run began.
+
+    Args:
+      model_dir: the run's model directory.
+      step: the step of the run's latest checkpoint.
+      resume_record: the checkpoint's resume record; None if another loop wrote the checkpoint.
+    """
+    if resume_record:
+        return resume_record["began"]
+    on_tpu = read_estimator_record(model_dir)
+    if on_tpu and on_tpu.began is not None:
+        return on_tpu.began
+    recorded = manifest.read(model_dir)
+    return recorded.start.step if recorded else step
 
 
 def _recorded_configuration(path: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The examples of a step are found again from the manifest."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -86,6 +87,22 @@ def test_seen_command_prints_examples_without_source(run, capsys):
     assert capsys.readouterr().out.startswith("task: toy_a  uses: ")
     assert main(["seen", str(folder), "--step", "7", "--count", "--task", "toy_b"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == tiny_caches.COUNTS["toy_b"]
+
+
+def test_seen_command_notes_a_step_after_the_last_checkpoint(run, capsys):
+    folder, _ = run
+    for ending in ("index", "data-00000-of-00001"):
+        (folder / f"model.ckpt-9.{ending}").touch()
+    assert main(["seen", str(folder), "--step", "9"]) == 0
+    within = capsys.readouterr()
+    assert within.out.startswith("step: 9 ") and within.err == ""
+    assert main(["seen", str(folder), "--step", "12", "--json"]) == 0
+    after = capsys.readouterr()
+    assert json.loads(after.out.splitlines()[0])["step"] == 12
+    assert after.err == (
+        "note: the last checkpoint is of step 9; steps 10 to 12 are those that the run would take "
+        "next\n"
+    )
 
 
 @pytest.mark.parametrize(
