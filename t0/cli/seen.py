@@ -52,9 +52,7 @@ def main(args: argparse.Namespace) -> int:
     last = _last_step(args.model_dir)
     step = last if args.step is None else args.step
     if step is None:
-        raise UserError(
-            f"{args.model_dir} has no checkpoint, so the last step is unknown: add --step N"
-        )
+        raise UserError(f"{args.model_dir} has no checkpoint to tell the last step: add --step N")
     if last is not None and step > last:
         note = f"note: the last checkpoint is of step {last:,}; steps {last + 1:,} to {step:,} are "
         print(f"{note}those that the run would take next", file=sys.stderr)
@@ -70,10 +68,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _last_step(model_dir: str) -> int | None:
     from t0.checkpoints import checkpoint_files, torch_shards
-    from t0.files.paths import is_remote
 
-    steps = list(checkpoint_files.steps(model_dir))
-    steps += [] if is_remote(model_dir) else list(torch_shards.steps(Path(model_dir)))
+    steps = {*checkpoint_files.steps(model_dir), *torch_shards.steps(Path(model_dir))}
     return max(steps, default=None)
 
 

@@ -20,8 +20,17 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from t0.config.specification import Count, DataSpec, Positive, Rows, TaskSpec, read_plain, to_json
-from t0.errors import UserError, short_reason
+from t0.config.specification import (
+    Count,
+    DataSpec,
+    Positive,
+    Rows,
+    TaskSpec,
+    read_file,
+    read_plain,
+    to_json,
+)
+from t0.errors import UserError
 from t0.feeding.shards import Shard, find_shards
 from t0.feeding.training_data import Position, TrainingData
 from t0.files import paths, write_whole, writing
@@ -108,16 +117,8 @@ def read(folder: str) -> Manifest | None:
     Raises:
       UserError: if the manifest is damaged.
     """
-    path = posixpath.join(folder, MANIFEST)
-    if not paths.exists(path):
-        return None
-    try:
-        return read_plain(parsed_json(paths.read_bytes(path)), Manifest, "the manifest")
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is damaged: {short_reason(error)}. To continue from the latest checkpoint, "
-            "remove it; the next start writes it again"
-        ) from error
+    fix = "To continue from the latest checkpoint, remove it; the next start writes it again"
+    return read_file(posixpath.join(folder, MANIFEST), Manifest, fix)
 
 
 def find_difference(recorded: Manifest, current: Manifest, *, starts: bool = False) -> str | None:
@@ -130,7 +131,7 @@ def find_difference(recorded: Manifest, current: Manifest, *, starts: bool = Fal
         before["the start"], now["the start"] = map(
             dataclasses.asdict, (recorded.start, current.start)
         )
-    for name in [*before, *(name for name in now if name not in before)]:
+    for name in before | now:
         if before.get(name) == now.get(name):
             continue
         if name.startswith("shard "):
@@ -222,8 +223,8 @@ def locate(manifest: Manifest, data: TrainingData, step: int) -> Position:
     start = manifest.start
     if step < start.step:
         raise UserError(
-            f"the data manifest begins at step {start.step:,}, so the batch after step {step:,} is "
-            "unknown. Choose a later step"
+            f"the run began after step {start.step:,}, so it has no step {step + 1:,}. Choose a "
+            "later step"
         )
     return data.locate(step - start.step, manifest.batch, start.window, start.row)
 

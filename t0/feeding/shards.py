@@ -1,6 +1,5 @@
 """Counts and identifies the records of a cache's files (shards), without TensorFlow.
 
-    count_records(files)             # [830, 830, 830]
     shards = find_shards(files, {})  # [Shard(records=830, crc32c="yZRlqg==", ...), ...]
     find_shards(files, recorded)     # reads only the files that have changed since
 
@@ -41,21 +40,6 @@ class Shard:
     modified: Count = 0
 
 
-def count_records(files: Sequence[str]) -> list[int]:
-    """Returns the number of records of each file.
-
-    Raises:
-      UserError: if a file cannot be read, or is damaged.
-    """
-    listed = _list_entries(files)
-    return _map_files(lambda file: listed.get(file, {}).get("examples") or _count(file), files)
-
-
-def _count(file: str) -> int:
-    with reading(file, ValueError), binary(file) as stream:
-        return sum(1 for _ in tfrecord.beginnings(stream))
-
-
 def find_shards(files: Sequence[str], recorded: Mapping[str, Shard]) -> list[Shard]:
     """Returns the content of each file.
 
@@ -79,11 +63,15 @@ def find_shards(files: Sequence[str], recorded: Mapping[str, Shard]) -> list[Sha
             status = any_path(file).stat()
             if before and (before.bytes, before.modified) == (status.st_size, status.st_mtime_ns):
                 return before
-            with paths.local_copy(file) as copy:
-                checksum = object_facts.of_file(copy).crc32c
+        checksum = _compute_facts(file).crc32c
         return Shard(_count(file), checksum, status.st_size, status.st_mtime_ns)
 
     return _map_files(find, files)
+
+
+def _count(file: str) -> int:
+    with reading(file, ValueError), binary(file) as stream:
+        return sum(1 for _ in tfrecord.beginnings(stream))
 
 
 def find_facts(files: Sequence[str]) -> list[Facts]:

@@ -30,7 +30,7 @@ from t0.feeding.opening import open_dataset_function
 from t0.feeding.stream_dataset import stream_dataset
 from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import publishing
-from t0.training import checkpointing, model_directory, resume_file
+from t0.training import checkpointing, model_directory
 from t0.training.checkpointing import is_finished
 from t0.training.loop import LoopOptions, check_input_options
 from t0.training.recorder import Recorder, default_interval
@@ -349,16 +349,13 @@ class _RecordListener(tf.estimator.CheckpointSaverListener):
     def __init__(self, model_dir: str, limit: TimeLimit) -> None:
         self._path = posixpath.join(model_dir, model_directory.ESTIMATOR_FILE)
         self._limit = limit
-        self._began: int | None = None
-        if latest := checkpoint_files.latest(model_dir):
-            step, resume_record = checkpoint_files.global_step(latest), resume_file.record(latest)
-            self._began = model_directory.find_first_step(model_dir, step, resume_record)
+        self._began = model_directory.find_first_step(model_dir)
 
     def after_save(self, session: tf.Session, global_step_value: int) -> None:
         del session
         step = int(global_step_value)
-        if self._began is None:  # the estimator saves a checkpoint before the first step
-            self._began = step
+        # The estimator saves a checkpoint before the first step.
+        self._began = step if self._began is None else self._began
         record = model_directory.EstimatorRecord(step, self._limit.seconds, self._began)
         publishing.write_whole(self._path, json.dumps(dataclasses.asdict(record)) + "\n")
 

@@ -27,16 +27,17 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from t0.checkpoints import checkpoint_files
 from t0.config import masking
-from t0.config.specification import Count, NotNegative, read_plain
-from t0.errors import UserError, short_reason
+from t0.config.specification import Count, NotNegative, read_file
+from t0.errors import UserError
 from t0.feeding import manifest
 from t0.files import paths, write_whole
 from t0.files.untrusted import parsed_json
 from t0.prompts.model_prompts import FILE as PROMPTS_FILE
 from t0.prompts.model_prompts import VOCABULARY_FILE
+from t0.training import resume_file
 
 LOCK_FILE = ".trainer"
 _HELD = (errno.EACCES, errno.EAGAIN)
@@ -155,10 +156,11 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
     Raises:
       UserError: if there are differences and they are not allowed. The message lists them.
     """
-    path = posixpath.join(model_dir, CONFIGURATION_FILE)
-    if not paths.exists(path):
+    path, fix = posixpath.join(model_dir, CONFIGURATION_FILE), "To continue without it, remove it"
+    recorded = read_file(path, Mapping[str, str], fix)
+    if recorded is None:
         return []
-    before = comparable_values(_recorded_configuration(path))
+    before = comparable_values({n: masking.mask_value(n, x) for n, x in recorded.items()})
     now = comparable_values(now)
     lines = [
         f"  {name}: was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
@@ -195,46 +197,22 @@ def read_estimator_record(model_dir: str) -> EstimatorRecord | None:
     Raises:
       UserError: if the record is damaged.
     """
-    path = posixpath.join(model_dir, ESTIMATOR_FILE)
-    if not paths.exists(path):
-        return None
-    try:
-        return read_plain(parsed_json(paths.read_bytes(path)), EstimatorRecord, "the record")
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} does not say how many seconds the run has trained so far: "
-            f"{short_reason(error)}. Remove it to restart the count of --max_hours"
-        ) from error
+    fix = "To restart the count of --max_hours, remove it"
+    return read_file(posixpath.join(model_dir, ESTIMATOR_FILE), EstimatorRecord, fix)
 
 
-def find_first_step(model_dir: str, step: int, resume_record: Mapping[str, Any] | None) -> int:
-    """Returns the step at which a run began.
-
-    Args:
-      model_dir: the run's model directory.
-      step: the step of the run's latest checkpoint.
-      resume_record: the checkpoint's resume record; None if another loop wrote the checkpoint.
-    """
-    if resume_record:
-        return resume_record["began"]
+def find_first_step(model_dir: str, default: int | None = None) -> int | None:
+    """Returns the step at which a run began; `default` if the run has no checkpoint."""
+    latest = checkpoint_files.latest(model_dir)
+    if latest is None:
+        return default
+    if record := resume_file.record(latest):
+        return record["began"]
     on_tpu = read_estimator_record(model_dir)
     if on_tpu and on_tpu.began is not None:
         return on_tpu.began
     recorded = manifest.read(model_dir)
-    return recorded.start.step if recorded else step
-
-
-def _recorded_configuration(path: str) -> dict[str, str]:
-    try:
-        values = parsed_json(paths.read_bytes(path))
-        if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
-            raise ValueError("wanted an object of texts")
-        return {name: masking.mask_value(name, value) for name, value in values.items()}
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}, which records the configuration of the run, cannot be read: "
-            f"{short_reason(error)}. To continue without comparing configurations, remove it"
-        ) from error
+    return recorded.start.step if recorded else checkpoint_files.global_step(latest)
 
 
 @dataclasses.dataclass(frozen=True)

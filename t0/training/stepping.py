@@ -187,7 +187,7 @@ class Stepping:
         recorded = manifest.read(self._model_dir)
         by_another_loop = record is None
         if by_another_loop:
-            began = find_first_step(self._model_dir, step, None)
+            began = find_first_step(self._model_dir, default=step)
             record = {"began": began, "seed": self._options.seed, "position": None}
         has_other_order = is_of_earlier_version(record["position"])
         self._began = record["began"]

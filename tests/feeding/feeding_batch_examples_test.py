@@ -43,7 +43,7 @@ def test_seen_examples_are_those_of_the_batch(run):
                 assert (ids == there[: ids.size])[: -1 if last else None].all()
                 assert not there[ids.size :].any()
     for step in (0, FIRST):
-        with pytest.raises(UserError, match=f"no step {step}: its first one is {FIRST + 1}"):
+        with pytest.raises(UserError, match=f"began after step {FIRST}, so it has no step {step}."):
             list(opened.examples(step))
 
 
@@ -108,8 +108,8 @@ def test_seen_command_notes_a_step_after_the_last_checkpoint(run, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--step", "5"], "has no step 5"),
-        ([], "has no checkpoint, so the last step is unknown: add --step N"),
+        (["--step", "5"], "began after step 5, so it has no step 5. Choose a later step"),
+        ([], "has no checkpoint to tell the last step: add --step N"),
         (["--step", "7", "--task", "toy_a"], "--task chooses the task of --count"),
         (["--step", "7", "--count", "--task", "toy_c"], "toy_c"),
         (["--step", "7", "--find", " "], "--find is empty"),

@@ -45,7 +45,7 @@ def test_manifest_locates_the_batch_of_every_step(spec, tmp_path, monkeypatch):
             assert {k: position[k] for k in ("window", "row")} == {
                 k: before[k] for k in ("window", "row")
             }
-    with pytest.raises(UserError, match="begins at step 10, so the batch after step 9"):
+    with pytest.raises(UserError, match="began after step 10, so it has no step 10"):
         manifest.locate(recorded, data, 9)
 
 

@@ -86,9 +86,9 @@ class World:
         """Runs t5_mesh_transformer to a step."""
         return self.command(*self.flags(model_dir, steps, *flags, model=model))
 
-    def command(self, *words, program="t5_mesh_transformer"):
-        """Runs an installed command."""
-        return self._forked(self._commands, words, program=program)
+    def command(self, *words, program="t5_mesh_transformer", **given):
+        """Runs an installed command, or a function "module:function", in an environment."""
+        return self._forked(self._commands, words, program=program, environment=given)
 
     def _forked(self, server, words, **given):
         done = server.run(*map(str, words), cwd=self.folder, **given)

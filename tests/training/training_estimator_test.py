@@ -139,7 +139,7 @@ def test_estimator_refuses_gradient_clipping(train, tmp_path):
 def test_estimator_damaged_time_record_is_one_message(train, tmp_path, text):
     train(1)
     (tmp_path / ESTIMATOR_FILE).write_text(text)
-    with pytest.raises(UserError, match="does not say how many seconds"):
+    with pytest.raises(UserError, match="is damaged: .*restart the count of --max_hours"):
         train(2)
 
 
