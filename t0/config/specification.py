@@ -13,6 +13,7 @@ Lengths are in tokens. Batch sizes are numbers of sequences in the global batch.
 import dataclasses
 import json
 import math
+import posixpath
 import sys
 import types
 import typing
@@ -432,7 +433,7 @@ def read_file(path: str, kind: Any, fix: str, check: Callable[[Any], Any] = bool
     if not paths.exists(path):
         return None
     try:
-        value = read_plain(parsed_json(paths.read_bytes(path)), kind, "the file")
+        value = read_plain(parsed_json(paths.read_bytes(path)), kind, posixpath.basename(path))
         check(value)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged: {short_reason(error)}. {fix}") from error
