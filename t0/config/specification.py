@@ -13,13 +13,15 @@ Lengths are in tokens. Batch sizes are numbers of sequences in the global batch.
 import dataclasses
 import json
 import math
+import posixpath
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from t0.errors import UserError
+from t0.errors import UserError, short_reason
+from t0.files import paths
 from t0.files.untrusted import find_lone_surrogate, parsed_json
 
 SCHEMA = 1
@@ -415,6 +417,28 @@ def read_value(value: Any, kind: type[Spec], location: str) -> Spec:
         return read_plain(value, kind, location)
     except ValueError as error:
         raise UserError(f"the run specification's {error}") from error
+
+
+def read_file(path: str, kind: Any, fix: str, check: Callable[[Any], Any] = bool) -> Any:
+    """Reads a JSON file as the type `kind`; returns None if there is no such file.
+
+    Args:
+      path: the file, local or `gs://`.
+      kind: the type, such as a dataclass.
+      fix: the sentence of the error message that says what to do.
+      check: a function that raises a ValueError if the value is wrong.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    if not paths.exists(path):
+        return None
+    try:
+        value = read_plain(parsed_json(paths.read_bytes(path)), kind, posixpath.basename(path))
+        check(value)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {short_reason(error)}. {fix}") from error
+    return value
 
 
 def read_plain(value: Any, kind: Any, location: str) -> Any:

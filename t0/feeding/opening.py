@@ -368,8 +368,10 @@ def open_dataset_function(
     Args:
       train_dataset_fn: the dataset function that gin binds.
       default_seed: the data's seed if gin does not bind a seed.
-      **arguments: the arguments with which Mesh TensorFlow calls the function.
+      **arguments: the arguments with which Mesh TensorFlow calls the function. The default
+        vocabulary is None, and the default split is "train".
     """
+    arguments = {"vocabulary": None, "dataset_split": "train", **arguments}
 
     def make() -> Any:
         return _call_dataset_function(train_dataset_fn, default_seed, **arguments)

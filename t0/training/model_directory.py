@@ -28,17 +28,21 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from t0.checkpoints import checkpoint_files
 from t0.config import masking
-from t0.config.specification import Count
-from t0.errors import UserError, short_reason
+from t0.config.specification import Count, NotNegative, read_file
+from t0.errors import UserError
+from t0.feeding import manifest
 from t0.files import paths, write_whole
 from t0.files.untrusted import parsed_json
 from t0.prompts.model_prompts import FILE as PROMPTS_FILE
 from t0.prompts.model_prompts import VOCABULARY_FILE
+from t0.training import resume_file
 
 LOCK_FILE = ".trainer"
 _HELD = (errno.EACCES, errno.EAGAIN)
 CONFIGURATION_FILE = "configuration.json"
+ESTIMATOR_FILE = "training_seconds.json"
 # Parameters that may differ between two starts of the same run.
 _MAY_DIFFER = re.compile(
     r"(^|[./])(run\.(train_steps|total_run_steps|save_checkpoints_steps|keep_checkpoint_max|"
@@ -152,10 +156,11 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
     Raises:
       UserError: if there are differences and they are not allowed. The message lists them.
     """
-    path = posixpath.join(model_dir, CONFIGURATION_FILE)
-    if not paths.exists(path):
+    path, fix = posixpath.join(model_dir, CONFIGURATION_FILE), "To continue without it, remove it"
+    recorded = read_file(path, Mapping[str, str], fix)
+    if recorded is None:
         return []
-    before = comparable_values(_recorded_configuration(path))
+    before = comparable_values({n: masking.mask_value(n, x) for n, x in recorded.items()})
     now = comparable_values(now)
     lines = [
         f"  {name}: was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
@@ -171,17 +176,43 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
     return lines
 
 
-def _recorded_configuration(path: str) -> dict[str, str]:
-    try:
-        values = parsed_json(paths.read_bytes(path))
-        if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
-            raise ValueError("wanted an object of texts")
-        return {name: masking.mask_value(name, value) for name, value in values.items()}
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}, which records the configuration of the run, cannot be read: "
-            f"{short_reason(error)}. To continue without comparing configurations, remove it"
-        ) from error
+@dataclasses.dataclass(frozen=True)
+class EstimatorRecord:
+    """The record of a run on a TPU, whose checkpoints have no resume file.
+
+    Attributes:
+      step: the step of the last checkpoint.
+      seconds: the training time until then, added up over all starts.
+      began: the step at which training began; None in records of earlier versions.
+    """
+
+    step: Count
+    seconds: NotNegative
+    began: Count | None = None
+
+
+def read_estimator_record(model_dir: str) -> EstimatorRecord | None:
+    """Returns the record of a run on a TPU; None if the model directory has none.
+
+    Raises:
+      UserError: if the record is damaged.
+    """
+    fix = "To restart the count of --max_hours, remove it"
+    return read_file(posixpath.join(model_dir, ESTIMATOR_FILE), EstimatorRecord, fix)
+
+
+def find_first_step(model_dir: str, default: int | None = None) -> int | None:
+    """Returns the step at which a run began; `default` if the run has no checkpoint."""
+    latest = checkpoint_files.latest(model_dir)
+    if latest is None:
+        return default
+    if record := resume_file.record(latest):
+        return record["began"]
+    on_tpu = read_estimator_record(model_dir)
+    if on_tpu and on_tpu.began is not None:
+        return on_tpu.began
+    recorded = manifest.read(model_dir)
+    return recorded.start.step if recorded else checkpoint_files.global_step(latest)
 
 
 @dataclasses.dataclass(frozen=True)

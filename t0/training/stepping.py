@@ -38,7 +38,7 @@ from t0.feeding.reading import ReadAhead
 from t0.feeding.training_data import is_of_earlier_version
 from t0.files import write_whole
 from t0.training import recorder
-from t0.training.model_directory import Keep
+from t0.training.model_directory import Keep, find_first_step
 from t0.training.recorder import Recorder
 from t0.training.start_report import NO_POSITION, OTHER_ORDER, RunSize
 from t0.training.stopping import BestEvaluation, TimeLimit, exit_by_signal, watched_signals
@@ -187,7 +187,7 @@ class Stepping:
         recorded = manifest.read(self._model_dir)
         by_another_loop = record is None
         if by_another_loop:
-            began = recorded.start.step if recorded else step
+            began = find_first_step(self._model_dir, default=step)
             record = {"began": began, "seed": self._options.seed, "position": None}
         has_other_order = is_of_earlier_version(record["position"])
         self._began = record["began"]
@@ -214,14 +214,16 @@ class Stepping:
 
     def _follow_manifest(self, recorded: manifest.Manifest | None) -> None:
         """Compares the data with the run's manifest, and computes the position if it is missing."""
-        self._manifest, self._position = manifest.follow(
-            self._model_dir,
-            recorded,
-            self._data,
-            self._size.rows,
-            (self._step, self._position),
-            allow_change=self._options.allow_config_change,
-        )
+        self._manifest = None
+        if recorded or self._prints:  # one process reads the caches to make a new manifest
+            self._manifest, self._position = manifest.follow(
+                self._model_dir,
+                recorded,
+                self._data,
+                self._size.rows,
+                (self._step, self._position),
+                allow_change=self._options.allow_config_change,
+            )
         self._engine.max_over_processes(0)  # waits until all processes have read the old manifest
         if self._prints and self._manifest not in (None, recorded):
             manifest.publish(self._model_dir, self._manifest)

@@ -103,9 +103,9 @@ class World:
         """Runs t5_mesh_transformer to a step."""
         return self.command(*self.flags(model_dir, steps, *flags, model=model))
 
-    def command(self, *words, program="t5_mesh_transformer"):
-        """Runs an installed command."""
-        return self._forked(self._commands, words, program=program)
+    def command(self, *words, program="t5_mesh_transformer", **given):
+        """Runs an installed command, or a function "module:function", in an environment."""
+        return self._forked(self._commands, words, program=program, environment=given)
 
     def with_transformers(self, *words, **given):
         """Runs `t0` in a fork of a process that has imported transformers."""
