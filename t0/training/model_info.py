@@ -34,16 +34,16 @@ def write(
 
     Args:
       model_dir: the model directory.
-      shapes: name of a variable -> its shape, in the order of the file.
+      shapes: name of a variable -> its shape.
       weights: the names of the model's weights; all other variables are slots.
       axes: name of a variable -> the names of its axes. Variables of a T5 need no entry.
     """
-    slots = [name for name in shapes if name not in weights]
+    slots = shapes.keys() - weights
     lines = [
-        *(_line(name, shapes, axes) for name in shapes if name in weights),
+        *(_line(name, shapes, axes) for name in sorted(weights)),
         f"Total number of parameters: {sum(math.prod(shapes[name]) for name in weights)}",
         "",
-        *(_line(name, shapes, axes) for name in slots),
+        *(_line(name, shapes, axes) for name in sorted(slots)),
     ]
     write_whole(posixpath.join(model_dir, FILE), "\n".join(lines) + "\n")
 
@@ -60,7 +60,7 @@ def _axes_of_t5(name: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
     """Returns the names of the axes of a T5's variable or slot; [] if the name is unknown."""
     parameter, slot = names.split_slot(name)
     row = names.row_of(names.from_mtf(parameter) or parameter)
-    if row is None:
+    if row is None or len(row.dims) != len(shapes[parameter]):
         return []
     axes = [_AXES[letter] for letter in row.dims]
     if slot in ("vr", "vc"):
