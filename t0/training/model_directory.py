@@ -43,6 +43,8 @@ LOCK_FILE = ".trainer"
 _HELD = (errno.EACCES, errno.EAGAIN)
 CONFIGURATION_FILE = "configuration.json"
 ESTIMATOR_FILE = "training_seconds.json"
+# Parameters that older versions did not have -> the value with which those versions trained.
+_ADDED = {"t0.train_loop.loss_average": "'positions'"}
 # Parameters that may differ between two starts of the same run.
 _MAY_DIFFER = re.compile(
     r"(^|[./])(run\.(train_steps|total_run_steps|save_checkpoints_steps|keep_checkpoint_max|"
@@ -50,7 +52,7 @@ _MAY_DIFFER = re.compile(
     r"export_\w+|perplexity_eval_steps|dataset_split|skip_seen_data|seen_data_init_step|"
     r"checkpoint_input_pipeline|tpu\w*|gcp_project|autostack|layout_rules|vocabulary|"
     r"train_model_fn|output_eval_examples|predict_fn)"
-    r"|train_loop\.\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
+    r"|train_loop\.(?!loss_average$)\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
     r"|\w+\.model_info_file"
     # Only the first start of a run reads the following parameters, for the initial checkpoint.
     r"|init_checkpoint_variable_mapping\.\w+|should_load_variable\.\w+)$"
@@ -161,7 +163,7 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
     if recorded is None:
         return []
     before = comparable_values({n: masking.mask_value(n, x) for n, x in recorded.items()})
-    now = comparable_values(now)
+    before, now = _ADDED | before, _ADDED | comparable_values(now)
     lines = [
         f"  {name}: was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
         for name in sorted(before.keys() | now.keys())

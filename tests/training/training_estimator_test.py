@@ -116,11 +116,12 @@ def test_estimator_time_limit_counts_all_starts(train, tmp_path, capsys, monkeyp
     assert json.loads((tmp_path / ESTIMATOR_FILE).read_text())["seconds"] > spent["seconds"]
 
 
-def bound(max_hours):
+def bound(**options):
     from t0.compat import gin
 
     with gin.unlock_config():
-        gin.bind_parameter("t0.train_loop.max_hours", max_hours)
+        for name, value in options.items():
+            gin.bind_parameter(f"t0.train_loop.{name}", value)
 
 
 def test_estimator_refuses_gradient_clipping(train, tmp_path):
@@ -312,3 +313,20 @@ def test_estimator_without_a_stream_keeps_the_end_of_finetune_steps(train, tmp_p
     (tmp_path / ESTIMATOR_FILE).write_text('{"step": 7, "seconds": 1.0, "began": 5}')
     train(9)
     assert plan_steps(str(tmp_path), finetune_steps=8, epochs=None).last == 13
+
+
+def test_estimator_refuses_loss_average(train, tmp_path):
+    bound(loss_average="sequences")
+    with pytest.raises(UserError, match="loss_average = 'sequences' works only without a TPU"):
+        train(1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_estimator_writes_model_info(train, tmp_path):
+    train(1)
+    lines = (tmp_path / "model-info.txt").read_text().splitlines()
+    assert [line.split() for line in lines] == [
+        ["Variable", "w", "size", "1", "shape", "()"],
+        ["Total", "number", "of", "parameters:", "1"],
+        [],
+    ]
