@@ -164,7 +164,7 @@ def scored(model_dir, world):
 
 @pytest.fixture(scope="session")
 def prepared_tfds(tmp_path_factory):
-    """T5's English to German dataset and C4 as TensorFlow Datasets prepares them, a few rows each."""
+    """A few rows of T5's English to German data and of C4, as TensorFlow Datasets writes them."""
     import tensorflow_datasets as tfds
 
     folder = tmp_path_factory.mktemp("tfds")

@@ -116,7 +116,7 @@ def t5x_command(command, prepared_tfds, tmp_path_factory):
 
     def run(text, *more, checkpoint=""):
         folder = tmp_path_factory.mktemp("results")
-        names = {name: folder for name in ("MODEL_DIR", "EVAL_OUTPUT_DIR", "INFER_OUTPUT_DIR")}
+        names = dict.fromkeys(("MODEL_DIR", "EVAL_OUTPUT_DIR", "INFER_OUTPUT_DIR"), folder)
         filled = string.Template(text).substitute(
             names, PROJECT_DIR=project, CHECKPOINT_PATH=checkpoint
         )
