@@ -54,7 +54,7 @@ def check(
                         macros[statement.selector] = statement.value
     except RemoteFileError:
         return
-    for name in macros.keys() - read:
+    for name in macros.keys() - read - T5X.keys():
         close = nearest(name, {*read, *T5X}, count=1, cutoff=_SIMILARITY)
         if close and not _read_elsewhere(name):
             raise UserError(
