@@ -299,25 +299,49 @@ def open_data(data: DataSpec) -> TrainingData:
     return open_training_data(data, live)
 
 
-def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData | None:
+def open_split(
+    data: TrainingData | DatasetBatches, split: str, other_mixture: str | None = None
+) -> TrainingData | None:
     """Opens another split of a run's mixture, unshuffled; returns None if no task has the split.
 
     Args:
       data: the run's data. Data from a user's own dataset function has no other splits.
       split: the split.
+      other_mixture: the task or mixture to open instead of the run's mixture.
+
+    Raises:
+      UserError: see `split_spec`.
     """
     spec: DataSpec | None = data.spec
-    other_spec = split_spec(spec, split) if spec else None
+    if other_mixture and not spec:
+        raise UserError(
+            f"train_loop.validation_mixture is '{other_mixture}', but the training data comes from "
+            "your own function (run.train_dataset_fn). Train on a SeqIO mixture, or leave it unset"
+        )
+    other_spec = split_spec(spec, split, other_mixture) if spec else None
     return open_data(other_spec) if other_spec else None
 
 
-def split_spec(spec: DataSpec, split: str) -> DataSpec | None:
-    """Returns the specification of another split, unshuffled; None if no task has the split."""
-    tasks = seqio.get_subtasks(known_mixture(spec.mixture))
-    if not any(split in task.splits for task in tasks):
+def split_spec(spec: DataSpec, split: str, other_mixture: str | None = None) -> DataSpec | None:
+    """Returns the specification of another split, unshuffled; None if no task has the split.
+
+    Args:
+      spec: the run's data, whose lengths, packing and use of caches also apply to the split.
+      split: the split.
+      other_mixture: the task or mixture to read instead of the run's mixture.
+
+    Raises:
+      UserError: if the other mixture is unknown, or has no such split, or has other features or
+        another vocabulary than the run's data.
+    """
+    mixture = other_mixture or spec.mixture
+    if other_mixture:
+        known_mixture(other_mixture)
+        require_split(other_mixture, split, setting="train_loop.validation_mixture")
+    elif not any(split in task.splits for task in seqio.get_subtasks(known_mixture(mixture))):
         return None
-    return data_spec(
-        spec.mixture,
+    other = data_spec(
+        mixture,
         spec.lengths,
         dataset_split=split,
         shuffle=False,
@@ -325,6 +349,20 @@ def split_spec(spec: DataSpec, split: str) -> DataSpec | None:
         use_cached=spec.use_cached,
         pack=spec.pack,
     )
+    if _vocabularies(other) != _vocabularies(spec):
+        raise UserError(
+            f"train_loop.validation_mixture '{mixture}' has other features or another vocabulary "
+            f"than {spec.mixture}; wanted a mixture with the same ones"
+        )
+    return other
+
+
+def _vocabularies(spec: DataSpec) -> dict[str, set[str | None]]:
+    """Returns feature -> the paths of the vocabularies of its tasks."""
+    return {
+        name: {task.features[name].vocabulary for task in spec.tasks if name in task.features}
+        for name in spec.lengths
+    }
 
 
 @gin.configurable("train_dataset_fn", module="t0", denylist=["sequence_length"])

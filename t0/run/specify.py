@@ -94,7 +94,9 @@ def run_spec(
         keep_checkpoints=_parameters("t0.keep_checkpoints") if trains else {},
         training=_parameters("t0.train_loop") if trains else {},
         data=data,
-        validation=opening.split_spec(data, "validation") if validates else None,
+        validation=opening.split_spec(data, "validation", bound("t0.train_loop.validation_mixture"))
+        if validates
+        else None,
         **_evaluation_fields(mode, arguments, checkpoint, (inputs, targets)),
     )
     records = run_records.training_records(arguments) if trains else {}

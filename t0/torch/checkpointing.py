@@ -23,7 +23,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from t0.checkpoints import torch_shards
+from t0.checkpoints import names, torch_shards
+from t0.checkpoints.shape import expected_shapes, slot_shape
 from t0.checkpoints.torch_shards import RECORD
 from t0.errors import UserError
 from t0.files import publishing
@@ -31,7 +32,7 @@ from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer, Slot
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
-from t0.training import resume_file
+from t0.training import model_info, resume_file
 from t0.training.model_directory import Keep, select_retained_steps
 
 _SAVING = ".saving-torch-"
@@ -139,6 +140,19 @@ class Checkpoints:
         own = record.pop("own")
         self._own = [s for s in steps(self._model_dir) if s in own]
         return record
+
+    def write_model_info(self) -> None:
+        """Writes the list of the model's weights and the optimizer's slots."""
+        legacy = self._model.spec.legacy_norms
+        weights = {
+            names.to_mtf(name, legacy_norms=legacy): shape
+            for name, shape in expected_shapes(self._model.spec.sizes).items()
+        }
+        slots = {
+            name: slot_shape(weights[slot.weight], slot.kind)
+            for name, slot in self._optimizer.slots.items()
+        }
+        model_info.write(self._model_dir, weights | slots, weights)
 
     def _checksums(self, folder: Path) -> dict[str, str]:
         """Returns name of a file -> its SHA-256, for a new checkpoint. Processes share the work."""

@@ -39,17 +39,18 @@ from t0.torch import (
     weights,
 )
 from t0.torch.checkpointing import Checkpoints
-from t0.torch.losses import SUM_NAMES
+from t0.torch.losses import LOSS, SUM_NAMES
 from t0.torch.model import move_to_device
 from t0.torch.optimizers import Squares
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World
 from t0.training import model_directory, resume_file, start_report
+from t0.training.loss_normalization import add_loss_weights, check_no_other_normalization
 from t0.training.model_directory import Keep
 from t0.training.recorder import step_fields
 from t0.training.start_report import RunSize
-from t0.training.stepping import LoopOptions, Stepping
+from t0.training.stepping import NO_HELD_OUT, LoopOptions, Stepping
 from t0.training.stopping import TimeLimit
 
 _MOST_TOKENS = 2**26  # in a batch or a window of the data; a larger number must be a mistake
@@ -126,6 +127,7 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
                 say(line)
         if world.first:
             configuration.write(spec)
+            engine.write_model_info()
         if not stepping.finished:
             stepping.run(time_limit)
         if world.first:
@@ -278,8 +280,10 @@ class TorchEngine:
         )
         self._step, self._filled = 0, False
         self._held_out: list[Mapping[str, np.ndarray]] = []
-        positions = shape.loss_denominator
-        self._denominator = positions if positions is not None else self.size.target_positions
+        self._denominator = shape.loss_denominator or self.size.target_positions
+        if options.loss_average != "positions":  # the weights of the loss include the denominator
+            check_no_other_normalization(loss_denominator=shape.loss_denominator)
+            self._denominator = 1.0
         self._replayed = local and replayed.ReplayedSteps(
             self.model,
             local,
@@ -374,7 +378,7 @@ class TorchEngine:
             sharding.prepare_pass(self.model, last=last, keep=self.switches.keep)
             _seed(self._spec.seed, self._step, self._world.rank * microbatches + number)
             microbatch_sums = self.model(self._own_rows(batch, number, microbatches))
-            ((microbatch_sums[0] + microbatch_sums[1]) / self._denominator).backward()
+            (microbatch_sums[LOSS] / self._denominator).backward()
             sums += microbatch_sums.detach()
         squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
         self.model.zero_grad(set_to_none=True)
@@ -408,7 +412,7 @@ class TorchEngine:
 
     def _values(self, sums: torch.Tensor) -> dict[str, float]:
         values = dict(zip(SUM_NAMES, self._world.all_reduce_sum(sums).tolist(), strict=True))
-        return {"loss": (values["nll"] + values["z_loss"]) / self._denominator, **values}
+        return {**values, "loss": values["loss"] / self._denominator}
 
     def _own_rows(
         self, batch: Mapping[str, np.ndarray], number: int, microbatches: int
@@ -436,12 +440,10 @@ class TorchEngine:
         count = self._options.validation_batches
         if not self._held_out:
             if self._spec.validation is None:
-                raise UserError(
-                    "train_loop.validate_every_steps is set, and the training data has no split "
-                    "'validation'; unset it, or train on tasks that have that split"
-                )
+                raise UserError(NO_HELD_OUT)
             batches = open_training_data(self._spec.validation).batches(self.size.rows)
-            self._held_out = [next(batches)[0] for _ in range(count)]
+            average = self._options.loss_average
+            self._held_out = [add_loss_weights(next(batches)[0], average) for _ in range(count)]
         self.model.eval()
         sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
         with torch.no_grad():
@@ -461,6 +463,10 @@ class TorchEngine:
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
         """Writes a checkpoint; see `Checkpoints.save`."""
         self._checkpoints.save(step, record, best)
+
+    def write_model_info(self) -> None:
+        """Writes `model-info.txt`; see `Checkpoints.write_model_info`."""
+        self._checkpoints.write_model_info()
 
     def checkpoint(self, step: int) -> str:
         """Returns the path of the checkpoint of a step."""

@@ -5,17 +5,31 @@ The formulas are those of `t0.training.losses`, which computes them with Mesh Te
 
 import torch
 
-SUM_NAMES = ("nll", "z_loss", "correct", "tokens", "correct_before_eos", "tokens_before_eos")
+SUM_NAMES = (
+    "nll",
+    "z_loss",
+    "correct",
+    "tokens",
+    "correct_before_eos",
+    "tokens_before_eos",
+    "loss",
+)
+LOSS = SUM_NAMES.index("loss")
 _EOS = 1
 
 
 def sums(
-    logits: torch.Tensor, targets: torch.Tensor, z_loss: float, label_smoothing: float
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    z_loss: float,
+    label_smoothing: float,
+    loss_weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Returns the sums that `SUM_NAMES` names, float32 [6].
+    """Returns the sums that `SUM_NAMES` names, float32 [7].
 
     The sums are: cross entropy in nats, z-loss, number of correctly predicted tokens, number of
-    tokens, number of correctly predicted tokens without EOS, and number of tokens without EOS.
+    tokens, number of correctly predicted tokens without EOS, number of tokens without EOS, and the
+    sum of cross entropy and z-loss with a weight for each token.
 
     Args:
       logits: the logits [N, V] of N positions and V tokens, in any floating type. They are
@@ -25,6 +39,7 @@ def sums(
         denominator.
       label_smoothing: the part of the target's probability that is taken from the target and spread
         evenly over all V tokens.
+      loss_weights: the weights of the last sum, [N]; None for a weight of 1 for each token.
     """
     wide = logits.float()
     log_z = wide.logsumexp(-1)
@@ -36,15 +51,18 @@ def sums(
         nll = (1.0 - label_smoothing) * nll + label_smoothing * (log_z - wide.mean(-1))
     predicted = targets > 0
     nll, log_z = (torch.where(predicted, x, 0.0) for x in (nll, log_z))
+    squares = z_loss * log_z.square()
+    weighted = nll + squares if loss_weights is None else (nll + squares) * loss_weights
     correct = ((target_logits >= wide.amax(-1)) & predicted).float()
     before_eos = (predicted & (targets != _EOS)).float()
     return torch.stack(
         [
             nll.sum(),
-            z_loss * log_z.square().sum(),
+            squares.sum(),
             correct.sum(),
             predicted.float().sum(),
             (correct * before_eos).sum(),
             before_eos.sum(),
+            weighted.sum(),
         ]
     )

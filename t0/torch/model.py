@@ -28,6 +28,7 @@ from t0.torch import attention
 from t0.torch.attention import HIDDEN
 from t0.torch.losses import sums
 from t0.torch.shape import T5Spec
+from t0.training.loss_normalization import LOSS_WEIGHTS
 
 _MAX_DISTANCE = 128
 _ACTIVATIONS = {
@@ -264,22 +265,26 @@ class T5(nn.Module):
                 module.kernel = kernel
 
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Returns the sums of `losses.sums` over a batch, float32 [6].
+        """Returns the sums of `losses.sums` over a batch, float32 [7].
 
         If the targets are answer choices, [B, C, L], it returns the log-likelihoods of the choices
         in nats, [B, C], instead of the sums. If the batch has "predicted" (see `move_to_device`),
-        logits are computed only at these positions, otherwise at all positions.
+        logits are computed only at these positions, otherwise at all positions. If the batch has
+        `LOSS_WEIGHTS`, these weigh the tokens of the sum "loss".
         """
         targets = batch["targets"]
         if targets.dim() == 3:
             return self._log_likelihoods(batch["inputs"], targets, batch["predicted"])
         hidden = self.decode(batch, *self.encode(batch)).flatten(0, 1)
-        expected = targets.flatten()
+        weights = [batch[LOSS_WEIGHTS].flatten()] if LOSS_WEIGHTS in batch else []
+        values = [hidden, targets.flatten(), *weights]
         if "predicted" in batch:
-            hidden, expected = (x.index_select(0, batch["predicted"]) for x in (hidden, expected))
-        logits = self.logits(hidden)
+            values = [x.index_select(0, batch["predicted"]) for x in values]
+        hidden, expected, *weights = values
         z_loss = self.spec.z_loss if self.training else 0.0
-        return self.loss_sums(logits, expected, z_loss, self.spec.label_smoothing)
+        return self.loss_sums(
+            self.logits(hidden), expected, z_loss, self.spec.label_smoothing, *weights
+        )
 
     def _log_likelihoods(
         self, inputs: torch.Tensor, targets: torch.Tensor, predicted: torch.Tensor
@@ -335,7 +340,7 @@ class T5(nn.Module):
 def move_to_device(
     batch: Mapping[str, np.ndarray], device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Copies a batch to a device as int64, without waiting for a GPU.
+    """Copies a batch to a device as `as_tensor` does, without waiting for a GPU.
 
     The result also has "predicted", the positions in the flattened targets that are not padding.
     These positions are computed on the CPU. If a GPU computed them, the CPU would have to wait for
@@ -343,11 +348,16 @@ def move_to_device(
     """
     tensors = {}
     for name, values in {**batch, "predicted": np.flatnonzero(batch["targets"])}.items():
-        tensor = torch.from_numpy(values.astype(np.int64))
+        tensor = as_tensor(values)
         if device.type == "cuda":
             tensor = tensor.pin_memory()
         tensors[name] = tensor.to(device, non_blocking=True)
     return tensors
+
+
+def as_tensor(values: np.ndarray) -> torch.Tensor:
+    """Converts a feature of a batch: integers to int64, loss weights to float32."""
+    return torch.from_numpy(values.astype(np.int64 if values.dtype.kind in "iub" else np.float32))
 
 
 def _future_positions(length: int, device: torch.device) -> torch.Tensor:

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from t0.torch.losses import SUM_NAMES
-from t0.torch.model import T5
+from t0.torch.losses import LOSS, SUM_NAMES
+from t0.torch.model import T5, as_tensor
 from t0.torch.optimizers import Adafactor, Optimizer, Squares, Weight
 from t0.torch.sharding import local_rows
 
@@ -133,7 +133,7 @@ class ReplayedSteps:
 
     def _fill_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         for name, values in batch.items():
-            tensor = torch.from_numpy(values.astype(np.int64))
+            tensor = as_tensor(values)
             if self._device.type == "cuda":
                 tensor = tensor.pin_memory()
             if name not in self._batch:
@@ -171,7 +171,7 @@ class ReplayedSteps:
 
     def _forward_and_backward(self) -> None:
         sums = self._local(self._batch)
-        ((sums[0] + sums[1]) / self._denominator).backward()
+        (sums[LOSS] / self._denominator).backward()
         self._sums += sums.detach()
 
     def _update(self) -> None:

@@ -29,7 +29,7 @@ from t0.feeding.opening import open_dataset_function
 from t0.feeding.stream_dataset import stream_dataset
 from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import paths, publishing, untrusted
-from t0.training import checkpointing
+from t0.training import checkpointing, model_info
 from t0.training.checkpointing import is_finished
 from t0.training.loop import LoopOptions, check_input_options
 from t0.training.recorder import Recorder, default_interval
@@ -175,6 +175,11 @@ def _check_estimator_can(options: LoopOptions) -> None:
             f"train_loop.{unsupported[0]} is set, but it works only without a TPU. On a TPU, "
             "evaluate checkpoints with run.mode = 'eval' or 'score_eval'"
         )
+    if options.loss_average != "positions":
+        raise UserError(
+            f"train_loop.loss_average = {options.loss_average!r} works only without a TPU, where "
+            "Mesh TensorFlow averages over positions. Train on GPUs (--engine=torch), or unset it"
+        )
     limit = bound(_CLIPPING)
     if limit is not None:
         raise UserError(
@@ -295,14 +300,25 @@ class _ConfigHook(tf.estimator.SessionRunHook):
         self._model_dir: str | None = model_dir
 
     def before_run(self, run_context: Any) -> None:
-        del run_context
         if self._model_dir:
+            _write_model_info(self._model_dir, run_context.session.graph)
             checkpointing.save_operative_config(self._model_dir)
             mixture = bound("mesh_train_dataset_fn.mixture_or_task_name")
             lengths = bound("run.sequence_length")
             if isinstance(lengths, Mapping):
                 checkpointing.save_prompts(self._model_dir, mixture, lengths)
             self._model_dir = None
+
+
+def _write_model_info(model_dir: str, graph: tf.Graph) -> None:
+    """Writes the list of variables, unless the user asks for Mesh TensorFlow's own list."""
+    if bound("tpu_estimator_model_fn.model_info_file") != posixpath.join(
+        model_dir, model_info.FILE
+    ):
+        variables = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+        shapes = {v.op.name: v.shape.as_list() for v in variables if v.op.name != "global_step"}
+        trained = graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
+        model_info.write(model_dir, shapes, [v.op.name for v in trained])
 
 
 class _StopHook(tf.estimator.SessionRunHook):

@@ -39,6 +39,8 @@ from t0.prompts.model_prompts import VOCABULARY_FILE
 LOCK_FILE = ".trainer"
 _HELD = (errno.EACCES, errno.EAGAIN)
 CONFIGURATION_FILE = "configuration.json"
+# Parameters that older versions did not have -> the value with which those versions trained.
+_ADDED = {"t0.train_loop.loss_average": "'positions'"}
 # Parameters that may differ between two starts of the same run.
 _MAY_DIFFER = re.compile(
     r"(^|[./])(run\.(train_steps|total_run_steps|save_checkpoints_steps|keep_checkpoint_max|"
@@ -46,7 +48,7 @@ _MAY_DIFFER = re.compile(
     r"export_\w+|perplexity_eval_steps|dataset_split|skip_seen_data|seen_data_init_step|"
     r"checkpoint_input_pipeline|tpu\w*|gcp_project|autostack|layout_rules|vocabulary|"
     r"train_model_fn|output_eval_examples|predict_fn)"
-    r"|train_loop\.\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
+    r"|train_loop\.(?!loss_average$)\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
     r"|\w+\.model_info_file"
     # Only the first start of a run reads the following parameters, for the initial checkpoint.
     r"|init_checkpoint_variable_mapping\.\w+|should_load_variable\.\w+)$"
@@ -155,8 +157,8 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
     path = posixpath.join(model_dir, CONFIGURATION_FILE)
     if not paths.exists(path):
         return []
-    before = comparable_values(_recorded_configuration(path))
-    now = comparable_values(now)
+    before = _ADDED | comparable_values(_recorded_configuration(path))
+    now = _ADDED | comparable_values(now)
     lines = [
         f"  {name}: was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
         for name in sorted(before.keys() | now.keys())

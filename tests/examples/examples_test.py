@@ -28,12 +28,13 @@ FEW_STEPS = {
     "budget": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
     "t0_finetune": (["--finetune_steps=4"], "pretrain"),
     "own_prompts": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
+    "custom_model": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
     "sni": (["--finetune_steps=4"], "pretrain"),
     "qa": (["--finetune_steps=4", *VALIDATED], "pretrain"),
     "translation": (["--finetune_steps=4", *VALIDATED], "pretrain"),
     "infer": (["--gin.BATCH_SIZE=2"], "own_prompts"),
 }
-RANKED = {"t0_finetune": 5, "own_prompts": 2}  # tasks
+RANKED = {"t0_finetune": 5, "own_prompts": 2, "custom_model": 2}  # tasks
 DECODED = {  # what is evaluated, its metric, its number of examples in the small data
     "sni": ("sni_def_pos_2", "rougeL", 22),
     "qa": ("qa_squad", "f1", 200),
@@ -212,3 +213,23 @@ def test_example_predictions_and_checkpoint_conversion(ran):
         assert [line["inputs"] for line in found] == inputs
         assert all(line["score"] < 0 for line in found)
     assert (out / "huggingface" / "model.safetensors").exists()
+
+
+@pytest.mark.exhaustive
+def test_example_with_own_layer_resumes_and_is_evaluated_again(ran):
+    out = ran("custom_model")
+    info = _text(out / "model" / "model-info.txt")
+    for block in ("encoder/block_001/layer_001", "decoder/block_001/layer_002"):
+        wi = rf"{block}/SquaredReluDense/wi/kernel +size \d+ +shape \(d_model=192, d_ff=384\)"
+        assert re.search(wi, info)
+    assert "DenseReluDense/" not in info.replace("SquaredReluDense/", "")
+    flags = ["--gin.TRAIN_STEPS=6", *VALIDATED]
+    done = _run("custom_model", out.parents[1], path=Path(sys.executable).parent, flags=flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "restored 54 of 54 variables" in done.stdout
+    assert "training from step 4 to 6" in done.stdout
+    records = [json.loads(line) for line in (out / "model" / "metrics.jsonl").open()]
+    assert records[-1]["step"] == 6
+    assert sorted(path.name for path in (out / "eval").glob("results_*.json"))[-1] == (
+        "results_6.json"
+    )

@@ -113,11 +113,12 @@ def test_estimator_time_limit_counts_all_starts(train, tmp_path, capsys, monkeyp
     assert json.loads((tmp_path / estimator.SECONDS_FILE).read_text())["seconds"] > spent["seconds"]
 
 
-def bound(max_hours):
+def bound(**options):
     from t0.compat import gin
 
     with gin.unlock_config():
-        gin.bind_parameter("t0.train_loop.max_hours", max_hours)
+        for name, value in options.items():
+            gin.bind_parameter(f"t0.train_loop.{name}", value)
 
 
 def test_estimator_refuses_gradient_clipping(train, tmp_path):
@@ -281,3 +282,20 @@ def test_estimator_without_a_stream_warns_and_forgets_the_manifest(train, tmp_pa
     out = capsys.readouterr().out
     assert f"warning: there is no stream in {tmp_path}/stream: a restart shuffles" in out
     assert not (tmp_path / manifest.MANIFEST).exists()
+
+
+def test_estimator_refuses_loss_average(train, tmp_path):
+    bound(loss_average="sequences")
+    with pytest.raises(UserError, match="loss_average = 'sequences' works only without a TPU"):
+        train(1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_estimator_writes_model_info(train, tmp_path):
+    train(1)
+    lines = (tmp_path / "model-info.txt").read_text().splitlines()
+    assert [line.split() for line in lines] == [
+        ["Variable", "w", "size", "1", "shape", "()"],
+        "Total number of parameters: 1".split(),
+        [],
+    ]

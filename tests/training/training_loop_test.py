@@ -235,7 +235,7 @@ def test_resume_with_another_configuration_is_refused(tmp_path, capsys):
 @pytest.fixture
 def held_out(monkeypatch):
     """Made-up data has a split for validation."""
-    monkeypatch.setattr(evaluation, "open_split", lambda data, split: tiny.made_up_data(9))
+    monkeypatch.setattr(evaluation, "open_split", lambda data, split, mixture: tiny.made_up_data(9))
 
 
 def test_validation_loss_is_recorded_next_to_training_loss(tmp_path, capsys, held_out):
