@@ -48,20 +48,32 @@ def _unless_none(*targets: str) -> Callable[[Any], Bindings]:
     return lambda value: [(target, value) for target in targets if value is not None]
 
 
-def _normalize_loss(value: Any) -> Bindings | None:
-    if value == "NUM_REAL_TARGET_TOKENS":
+def _normalize_loss(factor: Any) -> Bindings | None:
+    average, denominator = _LOSS_AVERAGES.get(str(factor)), None
+    if average is None:
+        average, denominator = "positions", factor
+    if isinstance(denominator, str):
         return None
-    number = None if value == "NUM_TOTAL_TARGET_TOKENS" else value
-    return [("decoder/Unitransformer.loss_denominator", number)]
+    return [(_LOSS_AVERAGE, average), (_LOSS_DENOMINATOR, denominator)]
 
 
-def _normalize_loss_by_macro(value: Any) -> Bindings | None:
-    bindings = _normalize_loss(value)
-    macro = "LOSS_NORMALIZING_FACTOR"
-    return bindings and [
-        (macro, value),
-        *((name, _macro(macro) if number == value else number) for name, number in bindings),
-    ]
+def _normalize_loss_by_macro(factor: Any) -> Bindings | None:
+    macro, bindings = "LOSS_NORMALIZING_FACTOR", _normalize_loss(factor)
+    # The macro keeps the number only, because other bindings of T5X may read it.
+    return bindings and [bindings[0], (macro, bindings[1][1]), (_LOSS_DENOMINATOR, _macro(macro))]
+
+
+def _normalize_loss_of_model(factor: Any) -> Bindings | None:
+    return [] if repr(factor) == "%LOSS_NORMALIZING_FACTOR" else _normalize_loss(factor)
+
+
+def _validate_on(mixture: Any) -> Bindings:
+    is_training = repr(mixture) == "%MIXTURE_OR_TASK_NAME"
+    return [] if is_training else [("t0.train_loop.validation_mixture", mixture)]
+
+
+def _validate_on_split(split: Any) -> Bindings | None:
+    return [] if split == "validation" else None
 
 
 def _choose_schedule(factors: Any) -> Bindings | None:
@@ -97,18 +109,26 @@ _LENIENT = gin_config.ParserDelegate(skip_unknown=True)
 _NOAM = "learning_rate_schedule_noam"
 _SCHEDULE = "run.learning_rate_schedule, such as @t0.cosine_with_warmup, and its parameters"
 _CHECKPOINT = "INIT_CHECKPOINT in training and CHECKPOINT_PATH in evaluation, or --checkpoint"
-_LOSS = "decoder/Unitransformer.loss_denominator (a number); the loss is otherwise divided by the "
-_LOSS += "number of target positions"
+_LOSS_AVERAGE = "t0.train_loop.loss_average"
+_LOSS_DENOMINATOR = "decoder/Unitransformer.loss_denominator"
+# T5X's loss normalizing factor -> what our loss is averaged over.
+_LOSS_AVERAGES = {
+    "AVERAGE_PER_SEQUENCE": "sequences",
+    "NUM_REAL_TARGET_TOKENS": "tokens",
+    "NUM_TOTAL_TARGET_TOKENS": "positions",
+    "None": "positions",
+}
+_LOSS = f"{_LOSS_AVERAGE}, or {_LOSS_DENOMINATOR} for a number"
 # Rule -> advice if the rule's function returns None.
 _WITHOUT_EQUIVALENT: dict[Any, str] = {
-    _normalize_loss: _LOSS,
+    _normalize_loss_of_model: _LOSS,
     _normalize_loss_by_macro: _LOSS,
+    _validate_on_split: "nothing, because validation reads the split 'validation'",
     _choose_schedule: _SCHEDULE,
     _restore: _CHECKPOINT,
     _predict: "run.mode, such as 'score_from_dataset'",
 }
 _WIRING = Skipped()
-_HELD_OUT = "validation reads the training's mixture, lengths, batch and cache"
 _POSITION = "the step of a checkpoint gives the position in the data"
 _VOCABULARY = Skipped("the vocabulary comes from the tasks; see --vocab")
 _SMOOTHING, _Z_LOSS = "decoder/Unitransformer.label_smoothing", "decoder/Unitransformer.z_loss"
@@ -129,7 +149,9 @@ T5X: dict[str, Rule] = {
     "USE_HARDWARE_RNG": _WIRING,
     "VOCABULARY": _VOCABULARY,
     "MODEL": "a gin file, such as models/t5.1.1.base.gin: include it, and delete this line",
-    "train_eval/DatasetConfig": Skipped(_HELD_OUT),
+    "train_eval/DatasetConfig.mixture_or_task_name": _validate_on,
+    "train_eval/DatasetConfig.split": _validate_on_split,
+    "train_eval/DatasetConfig": Skipped("validation reads the training's lengths, batch and cache"),
     "infer_eval/DatasetConfig": Skipped("t0.task_metrics sets the metrics during training"),
     "train/DatasetConfig.split": ("run.dataset_split",),
     "DatasetConfig.mixture_or_task_name": ("MIXTURE_OR_TASK_NAME",),
@@ -191,7 +213,7 @@ T5X: dict[str, Rule] = {
     "seqio.SentencePieceVocabulary": _VOCABULARY,
     "EncoderDecoderModel.z_loss": (_Z_LOSS,),
     "EncoderDecoderModel.label_smoothing": (_SMOOTHING,),
-    "EncoderDecoderModel.loss_normalizing_factor": _normalize_loss,
+    "EncoderDecoderModel.loss_normalizing_factor": _normalize_loss_of_model,
     "DecoderOnlyModel": "models/lm_v1.gin, a decoder without an encoder",
     "predict_batch_with_aux.num_decodes": ("Bitransformer.decode.beam_size", "t0.infer.beam_size"),
     "predict_batch_with_aux": "a parameter of t0.infer and of Bitransformer.decode",

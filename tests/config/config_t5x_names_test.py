@@ -8,6 +8,7 @@ from t0.config.t5x_names import T5X, ours_for
 from t0.errors import UserError
 
 LABEL_SMOOTHING = "decoder/Unitransformer.label_smoothing"
+LOSS_AVERAGE = "t0.train_loop.loss_average"
 LOSS_DENOMINATOR = "decoder/Unitransformer.loss_denominator"
 # Run file, T5X's statement, our parameter, its value.
 TRANSLATED = [
@@ -26,6 +27,20 @@ TRANSLATED = [
     ("finetune", "Z_LOSS = 0.5", "decoder/Unitransformer.z_loss", 0.5),
     ("finetune", "LOSS_NORMALIZING_FACTOR = 233472", LOSS_DENOMINATOR, 233472),
     ("finetune", "LOSS_NORMALIZING_FACTOR = 'NUM_TOTAL_TARGET_TOKENS'", LOSS_DENOMINATOR, None),
+    ("finetune", "LOSS_NORMALIZING_FACTOR = 'AVERAGE_PER_SEQUENCE'", LOSS_AVERAGE, "sequences"),
+    ("finetune", "LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'", LOSS_AVERAGE, "tokens"),
+    (
+        "finetune",
+        "models.EncoderDecoderModel.loss_normalizing_factor = 'AVERAGE_PER_SEQUENCE'",
+        LOSS_AVERAGE,
+        "sequences",
+    ),
+    (
+        "finetune",
+        "train_eval/utils.DatasetConfig.mixture_or_task_name = 'held_out'",
+        "t0.train_loop.validation_mixture",
+        "held_out",
+    ),
     ("finetune", "DROPOUT_RATE = 0.3", "DenseReluDense.dropout_rate", 0.3),
     ("pretrain", "PJIT_PARTITIONS = 8", "tpu_mesh_shape.model_parallelism", 8),
     (
@@ -140,7 +155,7 @@ def test_t5x_file_of_a_user_is_translated_in_order(tmp_path, capsys):
         "gin: skipped T5X's 'seqio.SentencePieceVocabulary.sentencepiece_model_file' "
         "(the vocabulary comes from the tasks; see --vocab)",
         "gin: skipped T5X's 'train_eval/utils.DatasetConfig.batch_size' "
-        "(validation reads the training's mixture, lengths, batch and cache)",
+        "(validation reads the training's lengths, batch and cache)",
     ]
     # The last binding takes effect, in T5X's words or in ours.
     parse.parse([str(path)], ["BATCH_SIZE = 4"])
@@ -155,7 +170,8 @@ def test_t5x_file_of_a_user_is_translated_in_order(tmp_path, capsys):
         ("utils.DatasetConfig.sed = 3", ["no parameter 'sed'", "Did you mean seed?"]),
         ("utils.RestoreCheckpointConfig.path = '/x'", ["INIT_CHECKPOINT", "--checkpoint"]),
         ("trainer.Trainer.grad_fn = 3", ["is T5X's", "t0.train_loop"]),
-        ("LOSS_NORMALIZING_FACTOR = 'NUM_REAL_TARGET_TOKENS'", ["loss_denominator"]),
+        ("LOSS_NORMALIZING_FACTOR = 'AVERAGE'", ["loss_average", "loss_denominator"]),
+        ("train_eval/utils.DatasetConfig.split = 'dev'", ["the split 'validation'"]),
         ("MODEL = @models.EncoderDecoderModel()", ["models/t5.1.1.base.gin"]),
         ("OPTIMIZER = @adafactor.Adafactor()", ["run.optimizer"]),
         ("LABEL_SMOTHING = 0.1", ["no gin file reads", "Did you mean LABEL_SMOOTHING?"]),
