@@ -35,75 +35,9 @@ class Skipped:
     reason: str = ""
 
 
-# Our bindings with the same value; or a function of the value that returns our bindings, or None if
-# there is no equivalent; or advice for an error; or `Skipped`.
-Rule = tuple[str, ...] | Callable[[Any], Bindings | None] | str | Skipped
-
-
-def _macro(name: str) -> Any:
-    return gin_config.ParserDelegate().macro(name)
-
-
-def _unless_none(*targets: str) -> Callable[[Any], Bindings]:
-    return lambda value: [(target, value) for target in targets if value is not None]
-
-
-def _normalize_loss(factor: Any) -> Bindings | None:
-    average, denominator = _LOSS_AVERAGES.get(str(factor)), None
-    if average is None:
-        average, denominator = "positions", factor
-    if isinstance(denominator, str):
-        return None
-    return [(_LOSS_AVERAGE, average), (_LOSS_DENOMINATOR, denominator)]
-
-
-def _normalize_loss_by_macro(factor: Any) -> Bindings | None:
-    macro, bindings = "LOSS_NORMALIZING_FACTOR", _normalize_loss(factor)
-    # The macro keeps the number only, because other bindings of T5X may read it.
-    return bindings and [bindings[0], (macro, bindings[1][1]), (_LOSS_DENOMINATOR, _macro(macro))]
-
-
-def _normalize_loss_of_model(factor: Any) -> Bindings | None:
-    return [] if repr(factor) == "%LOSS_NORMALIZING_FACTOR" else _normalize_loss(factor)
-
-
-def _validate_on(mixture: Any) -> Bindings:
-    is_training = repr(mixture) == "%MIXTURE_OR_TASK_NAME"
-    return [] if is_training else [("t0.train_loop.validation_mixture", mixture)]
-
-
-def _validate_on_split(split: Any) -> Bindings | None:
-    return [] if split == "validation" else None
-
-
-def _choose_schedule(factors: Any) -> Bindings | None:
-    schedules = {"constant": "constant_learning_rate", "constant*rsqrt_decay": _NOAM}
-    schedule = schedules.get(str(factors).replace(" ", ""))
-    if schedule is None:
-        return None
-    reference = _LENIENT.configurable_reference(f"learning_rate_schedules.{schedule}", False)
-    return [("run.learning_rate_schedule", reference), (f"{_NOAM}.linear_decay_fraction", 0.0)]
-
-
-def _choose_activations(names: Sequence[str]) -> Bindings:
-    return [("DenseReluDense.activation", names[0] if len(names) == 1 else list(names))]
-
-
-def _restore(path: Any) -> Bindings | None:
-    return None if isinstance(path, str) else []
-
-
-def _restore_from_nothing(config: Any) -> Bindings:
-    return [("INITIAL_CHECKPOINT_PATH", None)] if config is None else []
-
-
-def _predict(mode: Any) -> Bindings | None:
-    return [] if mode == "predict" else None
-
-
-def _import_module(name: Any) -> Bindings:
-    return [("import", name)] if isinstance(name, str) else []
-
+# Our bindings with the same value; or a function of the value that returns our bindings, or advice
+# for an error; or advice for an error with every value; or `Skipped`.
+Rule = tuple[str, ...] | Callable[[Any], Bindings | str] | str | Skipped
 
 _LENIENT = gin_config.ParserDelegate(skip_unknown=True)
 _NOAM = "learning_rate_schedule_noam"
@@ -116,18 +50,72 @@ _LOSS_AVERAGES = {
     "AVERAGE_PER_SEQUENCE": "sequences",
     "NUM_REAL_TARGET_TOKENS": "tokens",
     "NUM_TOTAL_TARGET_TOKENS": "positions",
-    "None": "positions",
+    None: "positions",
 }
-_LOSS = f"{_LOSS_AVERAGE}, or {_LOSS_DENOMINATOR} for a number"
-# Rule -> advice if the rule's function returns None.
-_WITHOUT_EQUIVALENT: dict[Any, str] = {
-    _normalize_loss_of_model: _LOSS,
-    _normalize_loss_by_macro: _LOSS,
-    _validate_on_split: "nothing, because validation reads the split 'validation'",
-    _choose_schedule: _SCHEDULE,
-    _restore: _CHECKPOINT,
-    _predict: "run.mode, such as 'score_from_dataset'",
-}
+
+
+def _macro(name: str) -> Any:
+    return gin_config.ParserDelegate().macro(name)
+
+
+def _unless_none(*targets: str) -> Callable[[Any], Bindings]:
+    return lambda value: [(target, value) for target in targets if value is not None]
+
+
+def _only(allowed: Any, advice: str) -> Callable[[Any], Bindings | str]:
+    return lambda value: [] if value == allowed else advice
+
+
+def _normalize_loss(factor: Any) -> Bindings | str:
+    name = factor if isinstance(factor, str) else None
+    if name not in _LOSS_AVERAGES:
+        return f"{_LOSS_AVERAGE}, or {_LOSS_DENOMINATOR} for a number"
+    denominator = factor if name is None else None
+    return [(_LOSS_AVERAGE, _LOSS_AVERAGES[name]), (_LOSS_DENOMINATOR, denominator)]
+
+
+def _normalize_loss_by_macro(factor: Any) -> Bindings | str:
+    macro, bindings = "LOSS_NORMALIZING_FACTOR", _normalize_loss(factor)
+    if isinstance(bindings, str):
+        return bindings
+    # The macro keeps the number only, because other bindings of T5X may read it.
+    return [bindings[0], (macro, bindings[1][1]), (_LOSS_DENOMINATOR, _macro(macro))]
+
+
+def _normalize_loss_of_model(factor: Any) -> Bindings | str:
+    return [] if repr(factor) == "%LOSS_NORMALIZING_FACTOR" else _normalize_loss(factor)
+
+
+def _validate_on(mixture: Any) -> Bindings:
+    is_training = repr(mixture) == "%MIXTURE_OR_TASK_NAME"
+    return [] if is_training else [("t0.train_loop.validation_mixture", mixture)]
+
+
+def _choose_schedule(factors: Any) -> Bindings | str:
+    schedules = {"constant": "constant_learning_rate", "constant*rsqrt_decay": _NOAM}
+    schedule = schedules.get(str(factors).replace(" ", ""))
+    if schedule is None:
+        return _SCHEDULE
+    reference = _LENIENT.configurable_reference(f"learning_rate_schedules.{schedule}", False)
+    return [("run.learning_rate_schedule", reference), (f"{_NOAM}.linear_decay_fraction", 0.0)]
+
+
+def _choose_activations(names: Sequence[str]) -> Bindings:
+    return [("DenseReluDense.activation", names[0] if len(names) == 1 else list(names))]
+
+
+def _restore(path: Any) -> Bindings | str:
+    return _CHECKPOINT if isinstance(path, str) else []
+
+
+def _restore_from_nothing(config: Any) -> Bindings:
+    return [("INITIAL_CHECKPOINT_PATH", None)] if config is None else []
+
+
+def _import_module(name: Any) -> Bindings:
+    return [("import", name)] if isinstance(name, str) else []
+
+
 _WIRING = Skipped()
 _POSITION = "the step of a checkpoint gives the position in the data"
 _VOCABULARY = Skipped("the vocabulary comes from the tasks; see --vocab")
@@ -150,7 +138,7 @@ T5X: dict[str, Rule] = {
     "VOCABULARY": _VOCABULARY,
     "MODEL": "a gin file, such as models/t5.1.1.base.gin: include it, and delete this line",
     "train_eval/DatasetConfig.mixture_or_task_name": _validate_on,
-    "train_eval/DatasetConfig.split": _validate_on_split,
+    "train_eval/DatasetConfig.split": _only("validation", "always the split 'validation'"),
     "train_eval/DatasetConfig": Skipped("validation reads the training's lengths, batch and cache"),
     "infer_eval/DatasetConfig": Skipped("t0.task_metrics sets the metrics during training"),
     "train/DatasetConfig.split": ("run.dataset_split",),
@@ -205,7 +193,7 @@ T5X: dict[str, Rule] = {
     "infer_script.infer.output_dir": ("INFER_OUTPUT_DIR",),
     "infer_script.infer.shard_id": ("SHARD_ID",),
     "infer_script.infer.num_shards": ("NUM_SHARDS",),
-    "infer_script.infer.mode": _predict,
+    "infer_script.infer.mode": _only("predict", "run.mode, such as 'score_from_dataset'"),
     "infer_script.infer": _WIRING,
     "seqio.Evaluator.num_examples": ("t0.evaluation.examples",),
     "seqio.Evaluator": _WIRING,
@@ -247,11 +235,9 @@ def ours_for(text: str) -> str | None:
 def _describe(rule: Rule) -> str:
     if isinstance(rule, Skipped):
         return f"nothing to set ({rule.reason or 'T5X needs it only to connect its own classes'})"
-    if isinstance(rule, str):
-        return rule
-    if isinstance(rule, tuple):
-        return " and ".join(rule)
-    return _WITHOUT_EQUIVALENT.get(rule, "another gin parameter (docs/reference.md)")
+    if isinstance(rule, str | tuple):
+        return rule if isinstance(rule, str) else " and ".join(rule)
+    return "another gin parameter, which depends on the value (docs/training.md)"
 
 
 def _rule_of(scope: str, selector: str, parameter: str) -> Rule | None:
@@ -351,11 +337,11 @@ class StatementParser(gin_parser.ConfigParser):
                 self._skipped[name] = rule.reason
             return []
         if isinstance(rule, tuple):
-            bindings: Bindings | None = [(target, value) for target in rule]
+            bindings: Bindings | str = [(target, value) for target in rule]
         else:
-            bindings = None if isinstance(rule, str) else rule(value)
-        if bindings is None:
-            raise UserError(f"{name} is T5X's: here it is {_describe(rule)} ({_locate(statement)})")
+            bindings = rule if isinstance(rule, str) else rule(value)
+        if isinstance(bindings, str):
+            raise UserError(f"{name} is T5X's: here it is {bindings} ({_locate(statement)})")
         # A macro that is bound to itself, such as MODEL_DIR = %MODEL_DIR, would have no value.
         return [_bind(target, v, statement) for target, v in bindings if repr(v) != f"%{target}"]
 
