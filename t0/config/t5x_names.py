@@ -217,6 +217,7 @@ T5X: dict[str, Rule] = {
     "T5Config.vocab_size": Skipped("the size comes from the vocabulary of the tasks"),
     "T5Config.dtype": Skipped("see --activation_dtype"),
     "network.Transformer.config": _WIRING,
+    "adafactor.Adafactor.logical_factor_rules": _WIRING,
     "adafactor.Adafactor": "run.optimizer = @optimize.AdafactorOptimizer, and its parameters",
 }
 
