@@ -261,8 +261,8 @@ def _parameters_of(selector: str) -> list[str]:
 
 
 def _is_t5x(selector: str) -> bool:
-    known = _rule_of("", selector, "") or _parameters_of(selector)
-    return bool(known) and not gin_config._REGISTRY.matching_selectors(selector)
+    rules = _rule_of("", selector, "") or _parameters_of(selector)
+    return bool(rules) and not gin_config._REGISTRY.matching_selectors(selector)
 
 
 class StatementParser(gin_parser.ConfigParser):
