@@ -288,7 +288,8 @@ def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
 def _decode(run: ConfiguredRun, decode: decoded.Decode | None) -> None:
     """Decodes texts, computes their metrics, and writes the metrics to a results file."""
     facts = evaluation_dispatch.given_facts()
-    eval_model = decoded.with_results(mesh_utils.eval_model, decode, facts)
+    written = evaluation_dispatch.EvaluationSettings().written_predictions
+    eval_model = decoded.with_results(mesh_utils.eval_model, decode, facts, written=written)
     with compat.replaced("mesh_utils.eval_model", eval_model):
         _mesh_run(run)
 

@@ -184,43 +184,12 @@ def test_truncation_of_targets_is_reported_before_training(
     assert "sni_def_pos_2, train: 103 of 103 targets are longer than 4 tokens" in done.err
 
 
-@pytest.fixture(scope="session")
-def prepared_wmt(tmp_path_factory):
-    """T5's English to German dataset as TensorFlow Datasets prepares it, of a few sentences."""
-    import tensorflow as tf
-    import tensorflow_datasets as tfds
-
-    folder = tmp_path_factory.mktemp("tfds")
-    place = folder / "wmt_t2t_translate" / "de-en" / "1.0.0"
-    place.mkdir(parents=True)
-    features = tfds.features.Translation(languages=("de", "en"))
-    splits = []
-    for split, count in (("train", 8), ("validation", 2), ("test", 2)):
-        path = place / f"wmt_t2t_translate-{split}.tfrecord-00000-of-00001"
-        records = [
-            features.serialize_example({"en": f"It rains {n}.", "de": f"Es regnet {n}."})
-            for n in range(count)
-        ]
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for record in records:
-                writer.write(record)
-        size = sum(map(len, records))
-        splits.append(tfds.core.SplitInfo(name=split, shard_lengths=[count], num_bytes=size))
-    tfds.folder_dataset.write_metadata(
-        data_dir=place,
-        features=features,
-        split_infos=splits,
-        filename_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-    )
-    return folder
-
-
 @pytest.mark.exhaustive
 def test_t5_wmt_translation_task_is_trained_and_evaluated(
-    command, pretrained, prepared_wmt, tmp_path
+    command, pretrained, prepared_tfds, tmp_path
 ):
     common = [
-        *(f"--t5_tfds_data_dir={prepared_wmt}", f"--model_dir={tmp_path}"),
+        *(f"--t5_tfds_data_dir={prepared_tfds}", f"--model_dir={tmp_path}"),
         *("--module_import=t5.data.mixtures", "--gin_param=MIXTURE_NAME = 'wmt_t2t_ende_v003'"),
         "--gin_param=run.sequence_length = {'inputs': 64, 'targets': 64}",
     ]
