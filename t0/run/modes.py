@@ -84,6 +84,11 @@ def local_parameters() -> dict[str, tuple[Any, str]]:
 
 def carry_out(run: ConfiguredRun) -> None:
     """Performs a configured run."""
+    if run.mode == "train" and loop.ChoiceLosses():
+        raise UserError(
+            "choice_losses is set, and only the PyTorch engine computes T-Few's losses. Add "
+            "--engine=torch, or unset choice_losses"
+        )
     with (
         contextlib.ExitStack() as replaced,
         interruptible(_SAVED_RESULTS.get(run.mode, _NOTHING_SAVED)),

@@ -234,6 +234,8 @@ class TorchEngine:
     ) -> None:
         self._spec, self._options, self._data, self._world = spec, options, data, world
         self._compute = compute
+        self._lengths = dict(spec.data.lengths)
+        self._lengths["targets"] *= data.choices or 1
         shape = t5(spec.model)
         self._microbatches = memory.count_microbatches(
             spec.batch_sequences, spec.microbatches, world.size
@@ -250,6 +252,7 @@ class TorchEngine:
             compiled=compute.compiled,
             kernel=self.kernel,
         )
+        self.model.choice_losses = spec.choice_losses
         trained = sharding.trained_weights(self.model, spec.variable_filter)
         local = None
         if self._replays(self.switches):
@@ -267,7 +270,7 @@ class TorchEngine:
         keep = {**spec.keep_checkpoints, "last": spec.keep_checkpoint_max}
         self.keep = read_value(keep, Keep, "keep_checkpoints")
         count = sum(p.numel() for p in self.model.parameters())
-        self.size = RunSize(spec.batch_sequences, spec.data.lengths, count)
+        self.size = RunSize(spec.batch_sequences, self._lengths, count)
         self._checkpoints = Checkpoints(
             spec.model_dir,
             self.model,
@@ -278,7 +281,7 @@ class TorchEngine:
         )
         self._step, self._filled = 0, False
         self._held_out: list[Mapping[str, np.ndarray]] = []
-        positions = shape.loss_denominator
+        positions = spec.batch_sequences if spec.choice_losses else shape.loss_denominator
         self._denominator = positions if positions is not None else self.size.target_positions
         self._replayed = local and replayed.ReplayedSteps(
             self.model,
@@ -291,8 +294,9 @@ class TorchEngine:
     def _replays(self, switches: memory.MemorySwitches) -> bool:
         """Returns whether steps are replayed as CUDA graphs."""
         # Recomputation restores the state of the random number generator, which is impossible in
-        # CUDA graphs.
-        allowed = self._compute.replays and not switches.recompute
+        # CUDA graphs. The logits of answer choices are not computed at padding.
+        choices = bool(self._spec.choice_losses)
+        allowed = self._compute.replays and not switches.recompute and not choices
         return allowed and self._world.size == 1 and self._world.device.type in replayed.DEVICES
 
     def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
@@ -304,7 +308,7 @@ class TorchEngine:
         spec, world = self._spec, self._world
         share = memory.MicrobatchShare(
             spec.batch_sequences // world.size // self._microbatches,
-            **spec.data.lengths,
+            **self._lengths,
             bytes_each=self._compute.activations.itemsize,
             kernel=self.kernel,
         )
@@ -374,7 +378,7 @@ class TorchEngine:
             sharding.prepare_pass(self.model, last=last, keep=self.switches.keep)
             _seed(self._spec.seed, self._step, self._world.rank * microbatches + number)
             microbatch_sums = self.model(self._own_rows(batch, number, microbatches))
-            ((microbatch_sums[0] + microbatch_sums[1]) / self._denominator).backward()
+            (microbatch_sums[-1] / self._denominator).backward()
             sums += microbatch_sums.detach()
         squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
         self.model.zero_grad(set_to_none=True)
@@ -408,7 +412,7 @@ class TorchEngine:
 
     def _values(self, sums: torch.Tensor) -> dict[str, float]:
         values = dict(zip(SUM_NAMES, self._world.all_reduce_sum(sums).tolist(), strict=True))
-        return {"loss": (values["nll"] + values["z_loss"]) / self._denominator, **values}
+        return values | {"loss": values["loss"] / self._denominator}
 
     def _own_rows(
         self, batch: Mapping[str, np.ndarray], number: int, microbatches: int

@@ -79,7 +79,7 @@ class ReplayedSteps:
         step: int,
         rate: float,
     ) -> tuple[torch.Tensor, Squares]:
-        """Takes a training step; returns the sums of losses, [6], and the sums of squares.
+        """Takes a training step; returns the sums of losses, [7], and the sums of squares.
 
         Args:
           batches: the microbatches of the step.
@@ -171,7 +171,7 @@ class ReplayedSteps:
 
     def _forward_and_backward(self) -> None:
         sums = self._local(self._batch)
-        ((sums[0] + sums[1]) / self._denominator).backward()
+        (sums[-1] / self._denominator).backward()
         self._sums += sums.detach()
 
     def _update(self) -> None:

@@ -19,6 +19,7 @@ from t0.checkpoints.shape import ModelShape, combined, read_shape
 from t0.compat import gin, mtf
 from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
+from t0.config import specification
 from t0.errors import UserError, original, say
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import TrainingData
@@ -48,6 +49,7 @@ Data = TrainingData | DatasetBatches
 LoopOptions = gin.external_configurable(
     stepping.LoopOptions, "train_loop", module="t0", denylist=["train_steps"]
 )
+ChoiceLosses = gin.external_configurable(specification.ChoiceLosses, "choice_losses", module="t0")
 _MEMORY_METHOD = "by formula, within 30%"
 _DEVICE = re.compile(r"(cpu|gpu):(\d+)$", re.IGNORECASE)
 
@@ -157,16 +159,12 @@ class _Session:
         with graph.graph.as_default():
             self._session.run(tf.global_variables_initializer())
         if self._spec.init_checkpoint:
-            # If only some variables are trained, such as T5's task adapters, the checkpoint may not
-            # have these variables.
-            trained = self._spec.variable_filter
-            new = [trained] if isinstance(trained, str) else []
             yield from warm_start(
                 self._checkpoints,
                 graph,
                 self._spec.init_checkpoint,
                 only=self._spec.init_variable_filter,
-                unfilled=[*options.unfilled_variables, *new],
+                unfilled=options.unfilled_variables,
             )
         else:
             yield random_line(options.seed)
