@@ -44,7 +44,6 @@ from t0.scoring import evaluate
 from t0.scoring.mesh_model import vocabulary_hash
 from t0.scoring.rank_metrics import classes_of
 from t0.scoring.ranking import results_folder
-from t0.training import loop
 
 # Arguments of the constructors of layers and models that only depend on the mesh.
 _BUILDER_ARGUMENTS = ("self", "name", "layout", "mesh_shape", "layer_stack")
@@ -73,11 +72,7 @@ def run_spec(
     inputs = mesh_utils.inputs_vocabulary(arguments["vocabulary"])
     targets = mesh_utils.targets_vocabulary(arguments["vocabulary"])
     data = _data_spec(mode, arguments)
-    choice_losses = _choice_losses() if trains else ChoiceLosses()
     validates = trains and bound("t0.train_loop.validate_every_steps")
-    validation = opening.split_spec(data, "validation") if validates else None
-    if choice_losses:
-        data, validation = _with_choices(data), validation and _with_choices(validation)
     spec = RunSpec(
         mode=mode,
         model_dir=arguments["model_dir"],
@@ -100,9 +95,9 @@ def run_spec(
         keep_checkpoint_max=arguments["keep_checkpoint_max"],
         keep_checkpoints=_parameters("t0.keep_checkpoints") if trains else {},
         training=_parameters("t0.train_loop") if trains else {},
-        choice_losses=choice_losses,
+        choice_losses=_choice_losses() if trains else ChoiceLosses(),
         data=data,
-        validation=validation,
+        validation=opening.split_spec(data, "validation") if validates else None,
         **_evaluation_fields(mode, arguments, checkpoint, (inputs, targets)),
     )
     records = run_records.training_records(arguments) if trains else {}
@@ -112,15 +107,9 @@ def run_spec(
 def _choice_losses() -> ChoiceLosses:
     """Returns the factors of the losses over answer choices that gin configures."""
     try:
-        return read_plain(vars(loop.ChoiceLosses()), ChoiceLosses, "choice_losses")
+        return read_plain(vars(opening.ChoiceLosses()), ChoiceLosses, "choice_losses")
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _with_choices(data: DataSpec) -> DataSpec:
-    """Returns the specification of data whose examples have all of their answer choices."""
-    tasks = tuple(dataclasses.replace(task, choices=True) for task in data.tasks)
-    return dataclasses.replace(data, tasks=tasks)
 
 
 def _evaluation_fields(

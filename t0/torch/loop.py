@@ -39,7 +39,7 @@ from t0.torch import (
     weights,
 )
 from t0.torch.checkpointing import Checkpoints
-from t0.torch.losses import SUM_NAMES
+from t0.torch.losses import LOSS, SUM_NAMES
 from t0.torch.model import move_to_device
 from t0.torch.optimizers import Squares
 from t0.torch.schedules import schedule
@@ -153,6 +153,12 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
         raise UserError(
             f"--model_dir={spec.model_dir} is not on this machine; the PyTorch engine writes to "
             "folders that all its processes see"
+        )
+    tasks = [*spec.data.tasks, *(spec.validation.tasks if spec.validation else ())]
+    if any(task.choices != bool(spec.choice_losses) for task in tasks):
+        raise UserError(
+            "the specification's choice_losses and its tasks' choices contradict each other; write "
+            "it again with t5_mesh_transformer --save_spec"
         )
     lengths = spec.data.lengths
     numbers = (spec.batch_sequences, spec.microbatches, *lengths.values())
@@ -378,7 +384,7 @@ class TorchEngine:
             sharding.prepare_pass(self.model, last=last, keep=self.switches.keep)
             _seed(self._spec.seed, self._step, self._world.rank * microbatches + number)
             microbatch_sums = self.model(self._own_rows(batch, number, microbatches))
-            (microbatch_sums[-1] / self._denominator).backward()
+            (microbatch_sums[LOSS] / self._denominator).backward()
             sums += microbatch_sums.detach()
         squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
         self.model.zero_grad(set_to_none=True)
@@ -412,7 +418,7 @@ class TorchEngine:
 
     def _values(self, sums: torch.Tensor) -> dict[str, float]:
         values = dict(zip(SUM_NAMES, self._world.all_reduce_sum(sums).tolist(), strict=True))
-        return values | {"loss": values["loss"] / self._denominator}
+        return {**values, "loss": values["loss"] / self._denominator}
 
     def _own_rows(
         self, batch: Mapping[str, np.ndarray], number: int, microbatches: int

@@ -13,8 +13,15 @@ from torch.nn import functional
 from t0.config.specification import ChoiceLosses
 
 SUM_NAMES = (
-    "nll", "z_loss", "correct", "tokens", "correct_before_eos", "tokens_before_eos", "loss",
-)  # fmt: skip
+    "nll",
+    "z_loss",
+    "correct",
+    "tokens",
+    "correct_before_eos",
+    "tokens_before_eos",
+    "loss",
+)
+LOSS = SUM_NAMES.index("loss")
 _EOS = 1
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from t0.torch.losses import SUM_NAMES
+from t0.torch.losses import LOSS, SUM_NAMES
 from t0.torch.model import T5
 from t0.torch.optimizers import Adafactor, Optimizer, Squares, Weight
 from t0.torch.sharding import local_rows
@@ -171,7 +171,7 @@ class ReplayedSteps:
 
     def _forward_and_backward(self) -> None:
         sums = self._local(self._batch)
-        (sums[-1] / self._denominator).backward()
+        (sums[LOSS] / self._denominator).backward()
         self._sums += sums.detach()
 
     def _update(self) -> None:

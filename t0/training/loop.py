@@ -19,7 +19,6 @@ from t0.checkpoints.shape import ModelShape, combined, read_shape
 from t0.compat import gin, mtf
 from t0.compat import tf as tf2
 from t0.compat import tf1 as tf
-from t0.config import specification
 from t0.errors import UserError, original, say
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import TrainingData
@@ -49,7 +48,6 @@ Data = TrainingData | DatasetBatches
 LoopOptions = gin.external_configurable(
     stepping.LoopOptions, "train_loop", module="t0", denylist=["train_steps"]
 )
-ChoiceLosses = gin.external_configurable(specification.ChoiceLosses, "choice_losses", module="t0")
 _MEMORY_METHOD = "by formula, within 30%"
 _DEVICE = re.compile(r"(cpu|gpu):(\d+)$", re.IGNORECASE)
 

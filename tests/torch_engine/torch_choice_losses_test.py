@@ -178,39 +178,39 @@ def test_choice_losses_are_the_same_on_two_processes_and_after_a_restart(world, 
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("binding", "said"),
     [
         (
-            ["--gin_param=choice_losses.likelihood = -1"],
-            "choice_losses.likelihood is -1; expected a",
+            "choice_losses.likelihood = -1",
+            "choice_losses.likelihood is -1; expected a number from 0",
         ),
-        (["--gin_param=choice_losses.unlikelihood = 1e999"], "expected a finite number"),
-        (["--gin_param=choice_losses.length_normalized = 'on'"], "is 'on'; expected float"),
+        ("choice_losses.unlikelihood = 1e999", "expected a finite number"),
+        ("choice_losses.length_normalized = 'on'", "is 'on'; expected float"),
+        ("mesh_train_dataset_fn.pack = True", "packing would split the answer choices"),
+        ("MIXTURE_NAME = 'weather_both'", "weather_which_word has records without answer choices"),
     ],
 )
-def test_choice_losses_wrong_factors_are_refused(world, tmp_path, flags, said):
+def test_choice_losses_unsuitable_settings_are_refused(world, tmp_path, binding, said):
     spec = f"--save_spec={tmp_path / 'spec.json'}"
-    done = world.mesh(tmp_path / "model", 2, *TFEW, *flags, spec)
+    done = world.mesh(tmp_path / "model", 2, *TFEW, f"--gin_param={binding}", spec)
     assert done.returncode and said in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("*.json"))
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (
-            ["--gin_param=mesh_train_dataset_fn.pack = True"],
-            "packing would split the answer choices",
-        ),
-        (
-            ["--gin_param=MIXTURE_NAME = 'weather_both'"],
-            "weather_which_word has records without answer",
-        ),
-    ],
-)
-def test_choice_losses_unsuitable_data_is_refused(world, tmp_path, flags, said):
-    spec = world.specified(tmp_path / "model", 2, *TFEW, *flags)
-    assert said in message(world.torch(spec))
+@pytest.mark.parametrize("factor", [0.0, 1.0])
+def test_choice_losses_of_a_specification_fit_its_data(world, tmp_path, factor):
+    factors = dict.fromkeys(("likelihood", "unlikelihood", "length_normalized"), factor)
+    flags = TFEW if factor == 0 else []
+    spec = world.specified(tmp_path / "model", 2, *flags, choice_losses=factors)
+    assert "write it again with" in message(world.torch(spec))
+
+
+def test_choice_losses_count_examples_in_epochs(world, tmp_path):
+    spec = f"--save_spec={tmp_path / 'spec.json'}"
+    words = world.flags(tmp_path / "model", 2, *TFEW, spec)
+    done = world.command(*[w for w in words if "train_steps" not in w], "--epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert "480 examples at 4.0 a step are 120 steps" in done.stderr  # 1,522 records
 
 
 def test_choice_losses_are_refused_by_the_other_engine(world, tmp_path):
