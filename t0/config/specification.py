@@ -137,6 +137,8 @@ class TaskSpec:
       rank: the facts that rank evaluation needs, if each cached record is one answer choice; None
         for other tasks. Such a record has the features "idx" [2], "inputs", "targets",
         "is_correct", and the texts "inputs_pretokenized" and "targets_pretokenized".
+      choices: whether each example of training consists of all records with the same first number
+        in "idx", its answer choices.
     """
 
     name: str
@@ -147,6 +149,7 @@ class TaskSpec:
     objective: ObjectiveSpec | None = None
     instructions: InstructionSpec | None = None
     rank: RankTaskSpec | None = None
+    choices: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +193,30 @@ class ConfiguredSpec:
 
     selector: str
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceLosses:
+    """The factors of T-Few's losses in the training loss; gin sets them as `choice_losses.NAME`.
+
+    If a factor is not 0, each example is trained with all of its answer choices, and the loss is
+    the weighted sum of these losses (Liu et al. 2022, section 3.2), averaged over the examples of
+    the batch. The z-loss and label smoothing are not part of it.
+
+    Attributes:
+      likelihood: the factor of the cross entropy of the right choice per token.
+      unlikelihood: the factor of the mean of -log(1 - p) over all tokens of the wrong choices,
+        where p is the probability of the token.
+      length_normalized: the factor of the cross entropy over the choices, in which the score of a
+        choice is its log-likelihood per token.
+    """
+
+    likelihood: NotNegative = 0.0
+    unlikelihood: NotNegative = 0.0
+    length_normalized: NotNegative = 0.0
+
+    def __bool__(self) -> bool:
+        return any(dataclasses.astuple(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,6 +360,8 @@ class RunSpec:
       keep_checkpoint_max: the number of newest checkpoints to keep.
       keep_checkpoints: the rules for keeping older checkpoints, with gin's parameter names.
       training: the other parameters of the training loop, with gin's names.
+      choice_losses: the factors of the losses over answer choices. If all are 0, the loss is the
+        cross entropy of the targets.
       data: the data that the run reads; None if it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
       rank: the rank evaluation; None in modes without rank evaluation.
@@ -364,6 +393,7 @@ class RunSpec:
     keep_checkpoint_max: Count | None = None
     keep_checkpoints: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    choice_losses: ChoiceLosses = ChoiceLosses()
     data: DataSpec | None = None
     validation: DataSpec | None = None
     rank: RankSpec | None = None

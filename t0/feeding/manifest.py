@@ -78,7 +78,7 @@ class Manifest:
 
 def is_indexed(task: TaskSpec) -> bool:
     """Returns whether a task is cached as examples, so that each draw has a known record."""
-    return bool(task.cache_files) and task.objective is None
+    return bool(task.cache_files) and task.objective is None and not task.choices
 
 
 def build(data: Any, rows: int, start: Start, recorded: Manifest | None = None) -> Manifest | None:

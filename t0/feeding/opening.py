@@ -28,6 +28,7 @@ from t0.caching.verify import verify_cache
 from t0.catalogue.listing import read_listing
 from t0.compat import gin, seqio
 from t0.compat import tf1 as tf
+from t0.config import specification
 from t0.config.bindings import bound
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, short_reason, unknown_name
@@ -92,6 +93,9 @@ def _catalogue_names() -> set[str]:
     return {*listing.mixtures, *listing.tasks}
 
 
+ChoiceLosses = gin.external_configurable(specification.ChoiceLosses, "choice_losses", module="t0")
+
+
 @gin.configurable("packing", module="t0")
 def window(rows: int = 512) -> int:
     """Returns the number of rows whose examples are packed together (gin: `packing.rows`)."""
@@ -108,6 +112,7 @@ def data_spec(
     use_cached: bool = False,
     pack: bool = True,
     default_seed: int = 0,
+    choices: bool = False,
 ) -> DataSpec:
     """Builds the specification of a mixture's data.
 
@@ -122,6 +127,7 @@ def data_spec(
       use_cached: whether to read the tasks' caches.
       pack: whether to pack several examples into a row.
       default_seed: the run's seed, which is used if `seed` is None.
+      choices: whether each example has all of its answer choices.
 
     Raises:
       UserError: if the mixture is unknown, or a cache cannot be read.
@@ -136,12 +142,15 @@ def data_spec(
         mixture=mixture_or_task_name,
         split=str(dataset_split),
         tasks=tuple(
-            task_spec(
-                task,
-                dataset_split,
-                lengths,
-                rate=rate_of(mixture, task) if len(tasks) > 1 else 1.0,
-                use_cached=use_cached,
+            dataclasses.replace(
+                task_spec(
+                    task,
+                    dataset_split,
+                    lengths,
+                    rate=rate_of(mixture, task) if len(tasks) > 1 else 1.0,
+                    use_cached=use_cached,
+                ),
+                choices=choices,
             )
             for task in tasks
         ),
@@ -348,6 +357,7 @@ def split_spec(spec: DataSpec, split: str, other_mixture: str | None = None) -> 
         seed=spec.seed,
         use_cached=spec.use_cached,
         pack=spec.pack,
+        choices=any(task.choices for task in spec.tasks),
     )
     if _vocabularies(other) != _vocabularies(spec):
         raise UserError(
@@ -445,6 +455,7 @@ def _call_dataset_function(
             use_cached=arguments_read["use_cached"],
             pack=pack,
             default_seed=default_seed,
+            choices=bool(ChoiceLosses()),
         )
 
     with (

@@ -122,10 +122,10 @@ class CachedSource:
             if number < first:
                 continue
             if len(members) < len(self.files):
-                features = self._read([self.files[index] for index in members])
+                features = self.read([self.files[index] for index in members])
             else:
                 if not self._whole:
-                    self._whole.append(self._read(self.files))
+                    self._whole.append(self.read(self.files))
                 features = self._whole[0]
             yield self._block(features, epoch, number, seed)
 
@@ -192,7 +192,12 @@ class CachedSource:
             begin += counts.sum()
         return numbers
 
-    def _read(self, files: tuple[str, ...] | list[str]) -> dict[str, Ragged]:
+    def read(self, files: Sequence[str]) -> dict[str, Ragged]:
+        """Returns feature -> the ids of each record of some of the files.
+
+        Raises:
+          UserError: if a file cannot be read. The message has the task and the file.
+        """
         try:
             return read_ids(files, self.features)
         except UserError as error:

@@ -21,6 +21,7 @@ from t0.compat import gin_config, mesh_utils, mtf, seqio
 from t0.config import masking
 from t0.config.bindings import bound, resolve_macros
 from t0.config.specification import (
+    ChoiceLosses,
     ConfiguredSpec,
     DataSpec,
     InferSpec,
@@ -30,6 +31,7 @@ from t0.config.specification import (
     RankTaskSpec,
     RunSpec,
     VocabularySpec,
+    read_plain,
 )
 from t0.errors import UserError
 from t0.feeding import opening
@@ -93,6 +95,7 @@ def run_spec(
         keep_checkpoint_max=arguments["keep_checkpoint_max"],
         keep_checkpoints=_parameters("t0.keep_checkpoints") if trains else {},
         training=_parameters("t0.train_loop") if trains else {},
+        choice_losses=_choice_losses() if trains else ChoiceLosses(),
         data=data,
         validation=opening.split_spec(data, "validation", bound("t0.train_loop.validation_mixture"))
         if validates
@@ -101,6 +104,14 @@ def run_spec(
     )
     records = run_records.training_records(arguments) if trains else {}
     return dataclasses.replace(spec, records=records)
+
+
+def _choice_losses() -> ChoiceLosses:
+    """Returns the factors of the losses over answer choices that gin configures."""
+    try:
+        return read_plain(vars(opening.ChoiceLosses()), ChoiceLosses, "choice_losses")
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _evaluation_fields(

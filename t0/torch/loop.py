@@ -156,6 +156,12 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
             f"--model_dir={spec.model_dir} is not on this machine; the PyTorch engine writes to "
             "folders that all its processes see"
         )
+    tasks = [*spec.data.tasks, *(spec.validation.tasks if spec.validation else ())]
+    if any(task.choices != bool(spec.choice_losses) for task in tasks):
+        raise UserError(
+            "the specification's choice_losses and its tasks' choices contradict each other; write "
+            "it again with t5_mesh_transformer --save_spec"
+        )
     lengths = spec.data.lengths
     numbers = (spec.batch_sequences, spec.microbatches, *lengths.values())
     if not {"inputs", "targets"} <= lengths.keys() or min(numbers) < 1 or spec.optimizer is None:
@@ -236,6 +242,8 @@ class TorchEngine:
     ) -> None:
         self._spec, self._options, self._data, self._world = spec, options, data, world
         self._compute = compute
+        self._lengths = dict(spec.data.lengths)
+        self._lengths["targets"] *= data.choices or 1
         shape = t5(spec.model)
         self._microbatches = memory.count_microbatches(
             spec.batch_sequences, spec.microbatches, world.size
@@ -252,6 +260,7 @@ class TorchEngine:
             compiled=compute.compiled,
             kernel=self.kernel,
         )
+        self.model.choice_losses = spec.choice_losses
         trained = sharding.trained_weights(self.model, spec.variable_filter)
         local = None
         if self._replays(self.switches):
@@ -269,7 +278,7 @@ class TorchEngine:
         keep = {**spec.keep_checkpoints, "last": spec.keep_checkpoint_max}
         self.keep = read_value(keep, Keep, "keep_checkpoints")
         count = sum(p.numel() for p in self.model.parameters())
-        self.size = RunSize(spec.batch_sequences, spec.data.lengths, count)
+        self.size = RunSize(spec.batch_sequences, self._lengths, count)
         self._checkpoints = Checkpoints(
             spec.model_dir,
             self.model,
@@ -280,9 +289,12 @@ class TorchEngine:
         )
         self._step, self._filled = 0, False
         self._held_out: list[Mapping[str, np.ndarray]] = []
-        self._denominator = shape.loss_denominator or self.size.target_positions
+        positions = spec.batch_sequences if spec.choice_losses else shape.loss_denominator
+        self._denominator = positions if positions is not None else self.size.target_positions
         if options.loss_average != "positions":  # the weights of the loss include the denominator
-            check_no_other_normalization(loss_denominator=shape.loss_denominator)
+            check_no_other_normalization(
+                loss_denominator=shape.loss_denominator, choice_losses=spec.choice_losses or None
+            )
             self._denominator = 1.0
         self._replayed = local and replayed.ReplayedSteps(
             self.model,
@@ -295,8 +307,9 @@ class TorchEngine:
     def _replays(self, switches: memory.MemorySwitches) -> bool:
         """Returns whether steps are replayed as CUDA graphs."""
         # Recomputation restores the state of the random number generator, which is impossible in
-        # CUDA graphs.
-        allowed = self._compute.replays and not switches.recompute
+        # CUDA graphs. The logits of answer choices are not computed at padding.
+        choices = bool(self._spec.choice_losses)
+        allowed = self._compute.replays and not switches.recompute and not choices
         return allowed and self._world.size == 1 and self._world.device.type in replayed.DEVICES
 
     def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
@@ -308,7 +321,7 @@ class TorchEngine:
         spec, world = self._spec, self._world
         share = memory.MicrobatchShare(
             spec.batch_sequences // world.size // self._microbatches,
-            **spec.data.lengths,
+            **self._lengths,
             bytes_each=self._compute.activations.itemsize,
             kernel=self.kernel,
         )

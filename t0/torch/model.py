@@ -1,7 +1,7 @@
 """T5 as a PyTorch module, with packed sequences and the names of Hugging Face's state dicts.
 
     model = T5(spec)                               # spec: a `t0.torch.shape.T5Spec`
-    losses = model(batch)                          # batch: name -> int [B, L]; float32 [6]
+    losses = model(batch)                          # batch: name -> int [B, L]; float32 [7]
 
 The model computes the same numbers as Mesh TensorFlow. In shapes, B is the number of sequences, L
 the number of tokens of a sequence, M the number of tokens to which they attend (the memory), H the
@@ -24,9 +24,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from t0.config.specification import ChoiceLosses
 from t0.torch import attention
 from t0.torch.attention import HIDDEN
-from t0.torch.losses import sums
+from t0.torch.losses import choice_sums, log_likelihoods, sums
 from t0.torch.shape import T5Spec
 from t0.training.loss_normalization import LOSS_WEIGHTS
 
@@ -246,7 +247,10 @@ class T5(nn.Module):
 
     Attributes:
       loss_sums: the function `losses.sums`, or its compiled form.
+      choice_losses: the factors of the losses over answer choices.
     """
+
+    choice_losses = ChoiceLosses()
 
     def __init__(self, spec: T5Spec) -> None:
         super().__init__()
@@ -267,14 +271,19 @@ class T5(nn.Module):
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns the sums of `losses.sums` over a batch, float32 [7].
 
-        If the targets are answer choices, [B, C, L], it returns the log-likelihoods of the choices
-        in nats, [B, C], instead of the sums. If the batch has "predicted" (see `move_to_device`),
-        logits are computed only at these positions, otherwise at all positions. If the batch has
-        `LOSS_WEIGHTS`, these weigh the tokens of the sum "loss".
+        If the targets are answer choices, [B, C, L], it returns the sums of `losses.choice_sums`,
+        or, if all factors of `choice_losses` are 0, the log-likelihoods of the choices in nats,
+        [B, C]. If the batch has "predicted" (see `move_to_device`), logits are computed only at
+        these positions, otherwise at all positions. If the batch has `LOSS_WEIGHTS`, these weigh
+        the tokens of the sum "loss".
         """
         targets = batch["targets"]
         if targets.dim() == 3:
-            return self._log_likelihoods(batch["inputs"], targets, batch["predicted"])
+            predicted = batch["predicted"]
+            logits = self._choice_logits(batch["inputs"], targets, predicted)
+            if self.choice_losses:
+                return choice_sums(logits, targets, predicted, self.choice_losses)
+            return log_likelihoods(logits, targets, predicted)
         hidden = self.decode(batch, *self.encode(batch)).flatten(0, 1)
         weights = [batch[LOSS_WEIGHTS].flatten()] if LOSS_WEIGHTS in batch else []
         values = [hidden, targets.flatten(), *weights]
@@ -286,13 +295,12 @@ class T5(nn.Module):
             self.logits(hidden), expected, z_loss, self.spec.label_smoothing, *weights
         )
 
-    def _log_likelihoods(
+    def _choice_logits(
         self, inputs: torch.Tensor, targets: torch.Tensor, predicted: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the log-likelihoods [B, C] of choices [B, C, L], given inputs [B, M], in nats.
+        """Returns the float32 logits [P, V] at P positions of choices [B, C, L] of inputs [B, M].
 
-        Each input is encoded only once, and all choices of an input attend to the same keys. Logits
-        and their softmax are float32.
+        Each input is encoded only once, and all choices of an input attend to the same keys.
         """
         memory, segments = self.encode({"inputs": inputs})
         rows = targets.flatten(0, 1)
@@ -304,11 +312,7 @@ class T5(nn.Module):
             memory,
             mask(torch.ones_like(segments[:, :1]), segments, x.dtype),
         )
-        logits = self.logits(hidden.flatten(0, 1)[predicted].float())
-        nats = torch.zeros(rows.numel(), device=x.device)
-        expected = rows.flatten()[predicted]
-        nats[predicted] = -functional.cross_entropy(logits, expected, reduction="none")
-        return nats.view(targets.shape).sum(-1)
+        return self.logits(hidden.flatten(0, 1)[predicted].float())
 
     def encode(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the encoder's output [B, M, D], and the segment numbers of the inputs [B, M]."""

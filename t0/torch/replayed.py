@@ -79,7 +79,7 @@ class ReplayedSteps:
         step: int,
         rate: float,
     ) -> tuple[torch.Tensor, Squares]:
-        """Takes a training step; returns the sums of losses, [6], and the sums of squares.
+        """Takes a training step; returns the sums of losses, [7], and the sums of squares.
 
         Args:
           batches: the microbatches of the step.

@@ -176,16 +176,12 @@ class _Session:
         with graph.graph.as_default():
             self._session.run(tf.global_variables_initializer())
         if self._spec.init_checkpoint:
-            # If only some variables are trained, such as T5's task adapters, the checkpoint may not
-            # have these variables.
-            trained = self._spec.variable_filter
-            new = [trained] if isinstance(trained, str) else []
             yield from warm_start(
                 self._checkpoints,
                 graph,
                 self._spec.init_checkpoint,
                 only=self._spec.init_variable_filter,
-                unfilled=[*options.unfilled_variables, *new],
+                unfilled=options.unfilled_variables,
             )
         else:
             yield random_line(options.seed)

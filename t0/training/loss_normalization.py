@@ -47,20 +47,27 @@ def add_loss_weights(
     return {**batch, LOSS_WEIGHTS: weights}
 
 
-def check_no_other_normalization(*, loss_fn: Any = None, loss_denominator: Any = None) -> None:
+def check_no_other_normalization(
+    *, loss_fn: Any = None, loss_denominator: Any = None, choice_losses: Any = None
+) -> None:
     """Checks that gin does not also set a loss or denominator of its own.
 
     Args:
       loss_fn: the value of `Unitransformer.loss_fn`.
       loss_denominator: the value of `Unitransformer.loss_denominator`.
+      choice_losses: the factors of the losses over answer choices, or None.
 
     Raises:
       UserError: if one of them is set.
     """
-    for name, value in (("loss_fn", loss_fn), ("loss_denominator", loss_denominator)):
+    others = {
+        "Unitransformer.loss_fn": loss_fn,
+        "Unitransformer.loss_denominator": loss_denominator,
+        "choice_losses": choice_losses,
+    }
+    for name, value in others.items():
         if value is not None:
             raise UserError(
-                f"train_loop.loss_average and Unitransformer.{name} = {value} are both set; both "
-                f"normalize the loss. Set Unitransformer.{name} = None, or train_loop.loss_average "
-                "= 'positions'"
+                f"train_loop.loss_average and {name} = {value} are both set; both normalize the "
+                f"loss. Unset {name}, or set train_loop.loss_average = 'positions'"
             )
