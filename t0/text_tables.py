@@ -63,11 +63,17 @@ def wrap_text(text: str, width: int | None) -> str:
         return text
     lines = []
     for line in text.split("\n"):
-        indent = " " * (len(line) - len(line.lstrip())) + _INDENT
-        parts = textwrap.wrap(
-            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        content = line.lstrip()
+        indent = line.removesuffix(content)
+        wrapped = textwrap.wrap(
+            content,
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent + _INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
         )
-        lines += parts or [line]
+        lines += wrapped or [line]
     return "\n".join(lines)
 
 
