@@ -99,9 +99,11 @@ def main(args: argparse.Namespace) -> int:
     shard = _shard(args)
     from t0.catalogue.row_preview import parse_lengths
     from t0.checkpoints import described
+    from t0.training import model_directory
 
     lengths = parse_lengths(args.lengths) or None
     path, source = described.locate(args.checkpoint)
+    path = model_directory.choose_best_checkpoint(path)
     name = Path(source.rpartition("@")[0] or source).name
     output = Path(args.output or Path("t0_eval") / name)
     prepare = _prepare_t5

@@ -108,9 +108,11 @@ def _write_lines(
     from t0.run import command, row_prediction
     from t0.run.torch_evaluation import choose_engine
     from t0.run.whole_evaluation import choose_batch_size
+    from t0.training import model_directory
 
     engine = choose_engine(args.engine, args.device)
     path, source = described.locate(args.model)
+    path = model_directory.choose_best_checkpoint(path)
     description = described.describe(path, source, Path(folder), vocabulary=vocabulary)
     tokens = sum(prompts.lengths.values())
     values = {

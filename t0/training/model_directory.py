@@ -4,6 +4,7 @@
         ...
     check_same("/models/tiny", {"run.batch_size": "4"}, allowed=False)     # lists the differences
     select_retained_steps([10, 20, 30, 40], Keep(last=1, every_steps=20))  # [20, 40]
+    choose_best_checkpoint("/models/tiny")     # "/models/tiny/model.ckpt-20"
 
 The operating system locks the file `.trainer` in the directory. So the lock is released when the
 process that holds it ends, even if the process is killed. The file stays, and names the last
@@ -25,13 +26,14 @@ import os
 import posixpath
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from t0.checkpoints import checkpoint_files
+from t0.checkpoints import checkpoint_files, conversion
 from t0.config import masking
 from t0.config.specification import Count, NotNegative, read_file
-from t0.errors import UserError
+from t0.errors import UserError, printable, refuse_unanswered, short_reason
 from t0.feeding import manifest
 from t0.files import paths, write_whole
 from t0.files.untrusted import parsed_json
@@ -253,3 +255,42 @@ def select_retained_steps(steps: Sequence[int], keep: Keep, best: int | None = N
     if best is not None:
         stay |= {best} & set(steps)
     return sorted(stay)
+
+
+def choose_best_checkpoint(path: str) -> str:
+    """Returns the best checkpoint of a model directory, and prints which checkpoint this is.
+
+    Args:
+      path: a model directory, or any other checkpoint.
+
+    Returns:
+      the path of the checkpoint with the best evaluation, if `path` is a model directory whose run
+      has kept this checkpoint. Otherwise `path` itself, which means the latest checkpoint.
+    """
+    best = _recorded_best(path)
+    kind, latest = conversion.recognise(path) if best else ("", "")
+    if kind not in ("mtf", "torch"):
+        return path
+    metric, step = best
+    chosen = re.sub(r"-\d+$", f"-{step}", latest)
+    if chosen == latest or not paths.exists(chosen + (".index" if kind == "mtf" else "")):
+        return path
+    note = f"using {chosen}, the best by {metric}. To use the latest: {latest}"
+    print(printable(note), file=sys.stderr)
+    return chosen
+
+
+def _recorded_best(model_dir: str) -> tuple[str, int] | None:
+    """Returns the metric and the step of the best evaluation that `metrics.jsonl` records."""
+    try:
+        text = paths.read_text(posixpath.join(model_dir, "metrics.jsonl"))
+    except (OSError, ValueError) as error:  # `path` is no model directory of a training run
+        refuse_unanswered(error)
+        return None
+    for line in reversed(text.splitlines()):
+        with contextlib.suppress(ValueError, AttributeError):
+            record = parsed_json(line)
+            metric, step = record.get("best_by"), record.get("best_step")
+            if isinstance(metric, str) and type(step) is int:
+                return metric, step
+    return None

@@ -1,11 +1,13 @@
 """The recipes' data in whole commands: mode `eval` over a user's own folder, T5's own WMT task."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import sacrebleu
+from command_lines import ONE_LAYER
 
 from t0.tasks.metrics import Expected, instruction_metrics, squad_metrics
 
@@ -216,3 +218,31 @@ def test_t5_wmt_translation_task_is_trained_and_evaluated(
     assert "|tok:intl|" in entry["signatures"]["bleu"]
     found = lines(tmp_path / "validation_eval" / entry["predictions"])
     assert found[1]["inputs"] == "translate English to German: It rains 1."
+
+
+@pytest.mark.slow
+def test_squad_run_file_trains_for_three_epochs(command, pretrained, tmp_path):
+    questions = tmp_path / "data" / "qa" / "squad"
+    rows = [tiny_recipes.SQUAD_ROW, tiny_recipes.UNANSWERABLE_ROW] * 10
+    for split in ("train", "dev"):
+        tiny_recipes.write_lines(questions / f"{split}-v2.0.json", rows)
+    words = [
+        *("--module_import=t0.recipes", f"--data_dir={tmp_path / 'data'}", "--epochs=3"),
+        *("--gin_file=models/t5.1.1.tiny.gin", ONE_LAYER, "--gin_file=runs/squad.gin"),
+        *(f"--checkpoint={pretrained}", "--gin.BATCH_SIZE=2", "--gin.EVAL_PERIOD=2"),
+        "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}",
+    ]
+    done = command(*words, f"--model_dir={tmp_path / 'model'}", tasks=False)
+    assert done.status == 0, done.err
+    counted = r"--epochs=3: 20 examples at ([\d.]+) a step are (\d+) steps, from 1 to (\d+)"
+    each, steps, last = map(float, re.search(counted, done.err).groups())
+    assert each > 2  # questions are packed
+    assert (steps, last) == (-(-60 // each), steps + 1)
+    records = lines(tmp_path / "model" / "metrics.jsonl")
+    assert max(record["step"] for record in records) == last
+    assert f"best by validation_loss: {tmp_path / 'model'}" in done.out
+    # The PyTorch engine reads this file.
+    spec = tmp_path / "spec.json"
+    done = command(*words, f"--model_dir={tmp_path / 'new'}", f"--save_spec={spec}", tasks=False)
+    assert done.status == 0, done.err
+    assert json.loads(spec.read_text())["train_steps"] == last

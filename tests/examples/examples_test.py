@@ -16,8 +16,10 @@ import small_data  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-COMMANDS = ("seqio_cache_tasks", "t5_mesh_transformer", "t0")
-NO_PLOT = {"infer"}  # it trains nothing
+MODULES = {"seqio_cache_tasks": "t0.cli.cache_tasks", "t0": "t0.cli.main"}
+COMMANDS = (*MODULES, "t5_mesh_transformer", "accelerate")
+# Examples that do not train with our own loop.
+OTHERS = {"infer", "seq2seq_trainer"}
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh"))
 
 # What is appended to each command to make it short, and the example whose model it needs.
@@ -33,6 +35,7 @@ FEW_STEPS = {
     "qa": (["--finetune_steps=4", *VALIDATED], "pretrain"),
     "translation": (["--finetune_steps=4", *VALIDATED], "pretrain"),
     "infer": (["--gin.BATCH_SIZE=2"], "own_prompts"),
+    "seq2seq_trainer": (["--max_steps=4", "--batch=4", "--cpu"], None),
 }
 RANKED = {"t0_finetune": 5, "own_prompts": 2, "custom_model": 2}  # tasks
 DECODED = {  # what is evaluated, its metric, its number of examples in the small data
@@ -61,12 +64,12 @@ def test_example_has_command_readme_and_plot(name):
     data = "" if re.search(r"\bDATA\b", _text(folder / "run.sh")) is None else "DATA=data "
     assert command_of(name) == f"{data}examples/{name}/run.sh"
     assert os.access(folder / "run.sh", os.X_OK)
-    assert "](plot.png)" in _text(folder / "README.md") or name in NO_PLOT
+    assert "](plot.png)" in _text(folder / "README.md") or name in OTHERS
     for picture in folder.glob("*.png"):
         content = picture.read_bytes()
         assert content.startswith(b"\x89PNG")
         assert len(content) < 80_000
-    assert (folder / "plot.png").exists() == (name not in NO_PLOT)
+    assert (folder / "plot.png").exists() == (name not in OTHERS)
     needed = FEW_STEPS[name][1]
     assert needed is None or f"](../{needed}/README.md)" in _text(folder / "README.md")
 
@@ -107,7 +110,7 @@ def test_example_command_lines_are_valid(name, tmp_path, monkeypatch, empty_gin,
         else:
             steps.append(flags.finetune_steps)
     # What is appended to the command reaches the training, the first to run.
-    assert steps[0] == (4 if name != "infer" else None)
+    assert steps[:1] == {"infer": [None], "seq2seq_trainer": []}.get(name, [4])
 
 
 def _called(name, tmp_path):
@@ -164,7 +167,7 @@ def ran(tmp_path_factory):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "infer"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OTHERS])
 def test_example_training_and_its_report(ran, name):
     out = ran(name)
     records = [json.loads(line) for line in (out / "model" / "metrics.jsonl").open()]
@@ -233,3 +236,69 @@ def test_example_with_own_layer_resumes_and_is_evaluated_again(ran):
     assert sorted(path.name for path in (out / "eval").glob("results_*.json"))[-1] == (
         "results_6.json"
     )
+
+
+@pytest.fixture(scope="module")
+def tiny_t5(tmp_path_factory):
+    """A Hugging Face folder of a tiny T5 for the vocabulary of the small data."""
+    for package in ("accelerate", "torch"):
+        pytest.importorskip(package)
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("tiny") / "t5"
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
+    config = transformers.T5Config(
+        vocab_size=2048, feed_forward_proj="gated-gelu", decoder_start_token_id=0, **sizes
+    )
+    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+def test_example_seq2seq_trainer_pads_labels_that_the_loss_ignores(tiny_t5, monkeypatch):
+    import numpy as np
+    import torch
+    import transformers
+
+    monkeypatch.syspath_prepend(str(EXAMPLES / "seq2seq_trainer"))
+    from train import collate
+
+    records = [
+        {"inputs": np.array([5, 6, 7]), "targets": np.array([8, 1])},
+        {"inputs": np.array([9, 10, 11, 12, 13]), "targets": np.array([14, 15, 16, 1])},
+    ]
+    batch = collate(records, {"inputs": 4, "targets": 32}, 0)
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 0], [9, 10, 11, 12]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert batch["labels"].tolist() == [[8, 1, -100, -100], [14, 15, 16, 1]]
+    model = transformers.T5ForConditionalGeneration.from_pretrained(tiny_t5).eval()
+    lengths = {"inputs": 4, "targets": 32}
+    with torch.no_grad():
+        loss = model(**batch).loss.item()
+        parts = [model(**collate([record], lengths, 0)).loss.item() for record in records]
+    assert loss == pytest.approx((2 * parts[0] + 4 * parts[1]) / 6, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_example_seq2seq_trainer_trains_on_a_cache(tiny_t5, tmp_path, monkeypatch):
+    small_data.lay_out(tmp_path / "data")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for command, module in MODULES.items():
+        program = programs / command
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("MODEL", str(tiny_t5))
+    name = "seq2seq_trainer"
+    done = _run(name, tmp_path, path=programs, flags=FEW_STEPS[name][0])
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = re.findall(r"'(?:train|eval)_loss': '?([\d.]+)", done.stdout)
+    assert len(losses) == 2
+    assert all(0 < float(loss) < 20 for loss in losses)
+    out = tmp_path / "examples_out" / name
+    (results,) = (out / "eval").glob("decoded_*.json")
+    entry = json.loads(results.read_text())["tasks"]["qa_squad"]
+    assert entry["examples"] == 200
+    assert 0 <= entry["metrics"]["f1"] <= 100
+    lines = [json.loads(line) for line in (out / "eval" / entry["predictions"]).open()]
+    assert {"prediction", "answers"} <= lines[0].keys()

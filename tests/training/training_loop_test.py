@@ -433,8 +433,8 @@ def test_start_report_shows_memory_and_expected_time(tmp_path, capsys):
     run(tmp_path, 30, options={"log_every_steps": 20})
     out = capsys.readouterr().out
     assert re.search(
-        r"memory: about \d\.\d MiB on each of 1 device\(s\): weights and optimizer 0\.0 MiB, "
-        r"gradients and activations \d\.\d MiB\n    \(by formula",
+        r"memory: about \d\.\d MiB on each of 1 device\(s\):\n"
+        r"    weights and optimizer 0\.0 MiB, gradients and activations \d\.\d MiB\n",
         out,
     )
     (pace,) = re.findall(r"  pace: .*", out)
