@@ -142,38 +142,45 @@ def needed(
       microbatches: the number of microbatches of each process.
       replays: whether steps are replayed as CUDA graphs (`t0.torch.replayed`).
     """
-    run = (shape, optimizer, share, processes, microbatches)
-    moments = _replayed_moments(*run) if replays else _eager_moments(*run, switches)
     weights = FLOAT32_BYTES * formulas.parameters(shape) // processes
     slots = FLOAT32_BYTES * _slots(shape, optimizer) // processes
+    copies = 4 if replays else 2  # of the largest weight
+    update = FLOAT32_BYTES * _count_update(shape, optimizer, copies) // processes
+    sums = microbatches > 1
+    moments = (
+        _replayed_moments(shape, share, update, sums=sums)
+        if replays
+        else _eager_moments(shape, share, switches, processes, update, sums=sums)
+    )
     return max((Needed(weights, slots, **each) for each in moments), key=lambda each: each.total)
 
 
 def _eager_moments(
     shape: ModelShape,
-    optimizer: ConfiguredSpec,
     share: MicrobatchShare,
-    processes: int,
-    microbatches: int,
     switches: MemorySwitches,
+    processes: int,
+    update: int,
+    *,
+    sums: bool,
 ) -> Iterator[dict[str, int]]:
     """Yields the fields of `Needed` at the moments of a step that may need the most memory.
 
     These are: the loss, three moments of the backward pass (its start, the point between decoder
-    and encoder, and its end), and the update.
+    and encoder, and its end), and the update. With `sums`, gradients are summed over microbatches.
     """
-    a, sums = share.bytes_each, microbatches > 1
+    a, stored = share.bytes_each, _stored(share)
     root, encoder, decoder, block = _count_weights(shape)
     count = root + encoder + decoder
-    layers, recomputed = formulas.layer_bytes(shape, share, _stored(share)), 0
+    layers, recomputed = formulas.layer_bytes(shape, share, stored), 0
     if switches.recompute:
         recomputed = max(layers)
         layers = [share.rows * a * shape.d_model * n for n in (share.inputs, share.targets)]
     encoded, decoded = layers[0] * shape.encoder_layers, layers[1] * shape.decoder_layers
     # The gradients of the position biases come with the backward pass.
     early, late = (
-        formulas.end_bytes(shape, share, dataclasses.replace(_stored(share), bias=(0, copies)))
-        for copies in (1, _stored(share).bias[1])
+        formulas.end_bytes(shape, share, dataclasses.replace(stored, bias=(0, copies)))
+        for copies in (1, stored.bias[1])
     )
     yield {
         "gradients": FLOAT32_BYTES * count if sums else 0,
@@ -200,37 +207,21 @@ def _eager_moments(
     # processes in float32; with one process, FSDP makes another copy instead.
     copies = FLOAT32_BYTES + (a if processes > 1 else FLOAT32_BYTES)
     yield {"gradients": gradients, "gathered": copies * root}
-    yield {
-        "gradients": FLOAT32_BYTES * count // processes,
-        "update": _update_bytes(shape, optimizer, copies=2) // processes,
-    }
+    yield {"gradients": FLOAT32_BYTES * count // processes, "update": update}
 
 
 def _replayed_moments(
-    shape: ModelShape,
-    optimizer: ConfiguredSpec,
-    share: MicrobatchShare,
-    processes: int,
-    microbatches: int,
+    shape: ModelShape, share: MicrobatchShare, update: int, *, sums: bool
 ) -> Iterator[dict[str, int]]:
-    """Yields the fields of `Needed` at the loss and at the update of a replayed step."""
-    del processes  # there is only one
-    count, stored = formulas.parameters(shape), _stored(share)
+    """Yields the fields of `Needed` at the loss and at the update of a step of one process."""
     # With one microbatch, gradients have the type of activations, and the memory of activations is
     # freed while gradients are allocated.
-    sums = microbatches > 1
-    always = {
-        "gradients": FLOAT32_BYTES * count if sums else 0,
-        "gathered": share.bytes_each * count,
-    }
-    yield {
-        **always,
-        "activations": formulas.stored_bytes(shape, share, stored)
-        - formulas.logit_bytes(shape, share, stored),
-        "logits": formulas.logit_bytes(shape, share, stored),
-    }
-    update = _update_bytes(shape, optimizer, copies=4)
-    yield {**always, "update": update + (0 if sums else share.bytes_each * count)}
+    count, stored = formulas.parameters(shape), _stored(share)
+    copy, logits = share.bytes_each * count, formulas.logit_bytes(shape, share, stored)
+    always = {"gradients": FLOAT32_BYTES * count if sums else 0, "gathered": copy}
+    activations = formulas.stored_bytes(shape, share, stored) - logits
+    yield {**always, "activations": activations, "logits": logits}
+    yield {**always, "update": update + (0 if sums else copy)}
 
 
 def _stored(share: MicrobatchShare) -> formulas.StoredValues:
@@ -248,21 +239,13 @@ def _count_weights(shape: ModelShape) -> tuple[int, int, int, int]:
     return sum(shapes.values()) - stacks[0] - stacks[1], *stacks
 
 
-def _update_bytes(shape: ModelShape, optimizer: ConfiguredSpec, *, copies: int) -> int:
-    """Returns the bytes of the update's temporary tensors.
-
-    Adafactor computes and applies the update of one weight at a time. AdamW computes the updates of
-    all weights before it applies the first.
-
-    Args:
-      shape: the model.
-      optimizer: the optimizer of the specification.
-      copies: the number of copies of the largest weight that Adafactor needs.
-    """
+def _count_update(shape: ModelShape, optimizer: ConfiguredSpec, copies: int) -> int:
+    """Returns the number of elements of the update's temporary tensors."""
+    # Adafactor computes and applies the update of one weight at a time. AdamW computes the updates
+    # of all weights before it applies the first.
     largest = max(map(math.prod, expected_shapes(shape).values()))
-    if optimizer.selector == _ADAFACTOR:
-        return FLOAT32_BYTES * copies * largest
-    return FLOAT32_BYTES * (formulas.parameters(shape) + 2 * largest)
+    adafactor = optimizer.selector == _ADAFACTOR
+    return copies * largest if adafactor else formulas.parameters(shape) + 2 * largest
 
 
 def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:
