@@ -32,7 +32,7 @@ _KINDS = {
     "gathered": "gathered weights and their gradients",
     "activations": "activations",
     "logits": "logits and their gradients",
-    "update": "optimizer update, after the others",
+    "update": "optimizer update",
     "total": "total at peak",
     "usable": "usable",
 }
@@ -216,7 +216,7 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         f"PyTorch's {memory.KERNEL} attention kernel"
     )
     yield ""
-    yield "memory per GPU"
+    yield "memory per GPU at the peak of a step"
     for key, size in plan["per_gpu_bytes"].items():
         yield f"  {_KINDS[key]:<42} {size:>16,} bytes  {gib(size):>10}"
     yield f"VERDICT: {plan['verdict']['word']}: {plan['verdict']['reason']}"

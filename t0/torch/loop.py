@@ -15,7 +15,7 @@ import functools
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,12 @@ import torch
 from t0.checkpoints import checkpoint_files
 from t0.config.specification import RunSpec, read_value
 from t0.errors import UserError, say
-from t0.feeding.training_data import TrainingData, open_training_data
+from t0.feeding.training_data import TrainingData
 from t0.torch import (
     attention,
     checkpointing,
     configuration,
+    data_worker,
     exporting,
     gpus,
     memory,
@@ -39,6 +40,7 @@ from t0.torch import (
     weights,
 )
 from t0.torch.checkpointing import Checkpoints
+from t0.torch.data_worker import WorkerData
 from t0.torch.losses import LOSS, SUM_NAMES
 from t0.torch.model import move_to_device
 from t0.torch.optimizers import Squares
@@ -87,13 +89,15 @@ class ComputeOptions:
     export_hf: str | None = None
 
 
-def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
+def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[str] = ()) -> None:
     """Trains until the last step of the specification.
 
     Args:
       spec: a training run.
       world: the processes of the run.
       compute: options that affect speed and memory.
+      words: the flags of the run; empty if it was started with a specification file. Tasks without
+        a cache need them.
 
     Raises:
       UserError: if this engine does not support a setting of the run, if the data ends too early,
@@ -108,8 +112,8 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
         if world.first:
             stack.enter_context(model_directory.lock(spec.model_dir))
         world.wait()
-        data = open_training_data(spec.data)
-        engine = TorchEngine(spec, options, data, world, compute)
+        data = data_worker.open_data(spec.data, words)
+        engine = TorchEngine(spec, options, data, world, compute, words)
         stepping = Stepping(
             engine,
             data,
@@ -224,6 +228,7 @@ class TorchEngine:
       data: the opened data of the run.
       world: the processes of the run.
       compute: options that affect speed and memory.
+      words: the flags of the run, or an empty sequence; see `train`.
 
     Attributes:
       model: the sharded model.
@@ -236,12 +241,13 @@ class TorchEngine:
         self,
         spec: RunSpec,
         options: LoopOptions,
-        data: TrainingData,
+        data: TrainingData | WorkerData,
         world: World,
         compute: ComputeOptions,
+        words: Sequence[str] = (),
     ) -> None:
         self._spec, self._options, self._data, self._world = spec, options, data, world
-        self._compute = compute
+        self._compute, self._words = compute, words
         self._lengths = dict(spec.data.lengths)
         self._lengths["targets"] *= data.choices or 1
         shape = t5(spec.model)
@@ -454,9 +460,10 @@ class TorchEngine:
         if not self._held_out:
             if self._spec.validation is None:
                 raise UserError(NO_HELD_OUT)
-            batches = open_training_data(self._spec.validation).batches(self.size.rows)
+            data = data_worker.open_data(self._spec.validation, self._words)
             average = self._options.loss_average
-            self._held_out = [add_loss_weights(next(batches)[0], average) for _ in range(count)]
+            with contextlib.closing(data.batches(self.size.rows)) as batches:
+                self._held_out = [add_loss_weights(next(batches)[0], average) for _ in range(count)]
         self.model.eval()
         sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
         with torch.no_grad():

@@ -33,7 +33,7 @@ from pathlib import Path
 from t0.checkpoints import checkpoint_files, conversion
 from t0.config import masking
 from t0.config.specification import Count, NotNegative, read_file
-from t0.errors import UserError, printable, refuse_unanswered, short_reason
+from t0.errors import UserError, printable, refuse_unanswered
 from t0.feeding import manifest
 from t0.files import paths, write_whole
 from t0.files.untrusted import parsed_json

@@ -244,6 +244,11 @@ def test_plan_of_a_gpu_run_with_pytorch(capsys):
     assert one["per_gpu_bytes"]["weights"] == 4 * 2_849_757_184
     assert eight["per_gpu_bytes"]["weights"] == one["per_gpu_bytes"]["weights"] // 8
     assert one["verdict"]["word"] == eight["verdict"]["word"] == "fits"
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    for plan in (one, eight):
+        *parts, total, _ = plan["per_gpu_bytes"].values()
+        assert total == sum(parts)
+        assert f"{total / 2**30:.2f} GiB" in page
     assert eight["time"]["step_seconds"] == pytest.approx(one["time"]["step_seconds"] / 8)
     text = run(capsys, *words)
     assert (

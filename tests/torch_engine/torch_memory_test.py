@@ -11,6 +11,7 @@ from t0.mesh import formulas
 from t0.torch import gpus, memory
 
 SHAPE = ModelShape(1000, 64, 160, 64, 4, 32, 2, 2, True, False, True)
+DEEP = dataclasses.replace(SHAPE, encoder_layers=24, decoder_layers=24)
 PLAIN = dataclasses.replace(SHAPE, gated=False, tied=True)
 ADAFACTOR = ConfiguredSpec(
     "mesh_tensorflow.optimize.AdafactorOptimizer",
@@ -40,29 +41,52 @@ def test_flops_count_logits_only_for_predicted_tokens():
 
 
 def test_memory_sharding_divides_weights_and_gradients():
-    one, four = needed(optimizer=ADAMW), needed(optimizer=ADAMW, processes=4)
-    assert (one.weights, one.slots) == (4 * one.weights // 4, 2 * one.weights)
-    assert four.weights == one.weights // 4 and four.gradients == one.gradients // 4
-    assert four.activations == one.activations
+    # With few tokens, the peak is the update of AdamW, and with one process the end of Adafactor's
+    # backward pass; with many tokens, the loss.
+    few = memory.MicrobatchShare(rows=1, inputs=8, targets=4)
+    many = dataclasses.replace(PART, rows=16)
+    one, four = (needed(DEEP, few, ADAMW, processes=n) for n in (1, 4))
+    assert one.weights == one.gradients == one.slots // 2 > 0 < one.update
+    assert (four.weights, four.slots) == (one.weights // 4, one.slots // 4)
+    end = needed(DEEP, few)
+    assert end.gradients == end.weights and not end.activations + end.logits + end.update
+    assert end.gathered == 8 * (2 * 1000 * 64 + 2 * 64)  # embeddings, logits, last norms
+    one, four = needed(part=many), needed(part=many, processes=4)
+    assert four.weights == one.weights // 4 and not four.gradients
+    assert (four.activations, four.logits) == (one.activations, 5 * 4 * 16 * 32 * 1000)
     # Gradients of several microbatches are summed on each process before they are divided.
-    assert needed(processes=4, parts=2).gradients == one.gradients
+    assert needed(part=many, processes=4, parts=2).gradients == one.weights
     assert four.total == four.weights + four.slots + four.step
 
 
+def test_memory_of_replayed_steps_has_copy_of_weights():
+    many = dataclasses.replace(PART, rows=16)
+    count = formulas.parameters(SHAPE)
+    one, two = (
+        memory.needed(
+            SHAPE, ADAFACTOR, many, memory.NEITHER, processes=1, microbatches=n, replays=True
+        )
+        for n in (1, 2)
+    )
+    assert one.gathered == two.gathered == 4 * count
+    assert (one.gradients, two.gradients) == (0, 4 * count)
+    assert one.activations + one.logits == formulas.stored_bytes(SHAPE, many, formulas.TORCH_FUSED)
+
+
 def test_memory_fit_chooses_fastest_recompute_settings():
-    deep = dataclasses.replace(SHAPE, encoder_layers=24, decoder_layers=24)
-    without, with_ = needed(deep), needed(deep, recompute=True)
+    deep, part = DEEP, dataclasses.replace(PART, rows=16)
+    without, with_ = needed(deep, part), needed(deep, part, recompute=True)
     assert with_.activations < without.activations / 4
-    assert dataclasses.replace(with_, activations=without.activations) == without
+    assert with_.total < without.total / 4
     # All weights, in place of embeddings, logits, last norms, and the decoder's first block.
-    kept, count = needed(deep, keep=True), formulas.parameters(deep)
+    kept, count = needed(deep, part, keep=True), formulas.parameters(deep)
     block = 3 * 64 * 160 + 8 * 64 * 64 + 3 * 64 + 32 * 4
     more = 4 * (count - 2 * 1000 * 64 - 2 * 64 - block)
     assert kept.gathered - without.gathered == more
     assert dataclasses.replace(kept, gathered=without.gathered) == without
 
     choices = memory.memory_switches()
-    needs = [needed(deep, **dataclasses.asdict(each)) for each in choices]
+    needs = [needed(deep, part, **dataclasses.asdict(each)) for each in choices]
     assert needs[:2] == [kept, without] and needs[3] == with_
     for number in (0, 1, 3):
         assert memory.first_that_fits(choices, needs, needs[number].total) == number
