@@ -1,4 +1,4 @@
-"""Detects folders that only look like checkpoints, such as adapters and outputs of a Trainer.
+"""Detects folders that only look like checkpoints, such as outputs of a Trainer.
 
     check(Path("/models/t5_with_lora"))        # raises: an adapter lies next to the model
     hint(Path("/runs/trainer_output"))
@@ -16,7 +16,7 @@ from t0.errors import UserError
 from t0.files.paths import is_remote
 from t0.files.untrusted import read_json
 
-ADAPTER = "adapter_config.json"
+ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _WEIGHTS = (
     *("model*.safetensors", "pytorch_model*.bin", "model.ckpt-*.index", "torch.ckpt-*/resume.json"),
     *("checkpoint", "checkpoint_*/checkpoint"),  # T5X
@@ -37,24 +37,27 @@ _SHARDS = {
 
 
 def check(folder: Path) -> None:
-    """Checks that a folder has no adapter, which `transformers` would add to the model.
+    """Checks that a folder has no adapter next to a model, to which `transformers` would add it.
 
     Raises:
-      UserError: if there is an adapter. The message names it, and says how to merge it.
+      UserError: if there is such an adapter, or an adapter without safetensors.
     """
-    if not (folder / ADAPTER).is_file():
+    alone = not _has_weights(folder)
+    if not (folder / ADAPTER).is_file() or (alone and (folder / _ADAPTER_WEIGHTS).is_file()):
         return
     config = {}
     with contextlib.suppress(UserError):
         config = read_json(folder / ADAPTER)
     kind, base = (f"{config.get(key)!a:.80}" for key in ("peft_type", "base_model_name_or_path"))
-    alone = not _has_weights(folder)
     raise UserError(
         f"{folder / ADAPTER}: the folder has an adapter ({kind} of {base})"
-        f"{'' if alone else ' next to a model'}, and adapters are not supported. Merge it: "
-        "PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(NEW), and name "
-        f"NEW{'' if alone else f'; or move {ADAPTER} away to use the model without it'}"
-        f"{hint(folder)}"
+        + (
+            f" but no {_ADAPTER_WEIGHTS}: save it again with PEFT"
+            if alone
+            else f" next to a model. Move {ADAPTER} and {_ADAPTER_WEIGHTS} to another folder, and "
+            "name it with --adapter to use it"
+        )
+        + hint(folder)
     )
 
 

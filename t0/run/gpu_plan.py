@@ -74,7 +74,15 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
         )
     microbatches = memory.count_microbatches(batch, specify.microbatches(read), gpus)
     bytes_each = 4 if card.teraflops is None else 2
-    case = _Case(shape, specify.configured("run.optimizer"), batch, lengths, bytes_each, gpus)
+    case = _Case(
+        shape,
+        specify.configured("run.optimizer"),
+        batch,
+        lengths,
+        bytes_each,
+        gpus,
+        specify.configured_adapter(),
+    )
     usable = int(memory.USABLE * card.bytes)
     choices = memory.memory_switches()
     requirements = [case.needed(microbatches, each) for each in choices]
@@ -122,6 +130,7 @@ class _Case:
     lengths: dict[str, int]
     bytes_each: int
     gpus: int
+    adapter: Any
 
     def needed(
         self,
@@ -135,7 +144,7 @@ class _Case:
         batch_part = memory.MicrobatchShare(
             rows, self.lengths["inputs"], self.lengths["targets"], self.bytes_each
         )
-        return memory.needed(
+        needed = memory.needed(
             self.shape,
             self.optimizer,
             batch_part,
@@ -144,6 +153,9 @@ class _Case:
             microbatches=microbatches,
             replays=gpus == 1 and not switches.recompute,
         )
+        if self.adapter is None:
+            return needed
+        return memory.reduce_to_adapter(needed, self.adapter, self.shape, processes=gpus)
 
 
 def _make_verdict(

@@ -19,8 +19,9 @@ from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
 from t0.config import masking
-from t0.config.bindings import bound, resolve_macros
+from t0.config.bindings import bound, is_configured, resolve_macros
 from t0.config.specification import (
+    AdapterSpec,
     ConfiguredSpec,
     DataSpec,
     InferSpec,
@@ -30,6 +31,7 @@ from t0.config.specification import (
     RankTaskSpec,
     RunSpec,
     VocabularySpec,
+    read_value,
 )
 from t0.errors import UserError
 from t0.feeding import opening
@@ -95,6 +97,7 @@ def run_spec(
         training=_parameters("t0.train_loop") if trains else {},
         data=data,
         validation=opening.split_spec(data, "validation") if validates else None,
+        adapter=configured_adapter() if trains else None,
         **_evaluation_fields(mode, arguments, checkpoint, (inputs, targets)),
     )
     records = run_records.training_records(arguments) if trains else {}
@@ -122,6 +125,13 @@ def _evaluation_fields(
     if decoded_tasks := kinds.get(evaluation_dispatch.DECODE):
         fields["infer"] = _decoding_spec(decoded_tasks, arguments, checkpoint, vocabularies)
     return fields
+
+
+def configured_adapter() -> AdapterSpec | None:
+    """Returns the adapter that gin configures; None if it configures none."""
+    if not is_configured("t0.adapter"):
+        return None
+    return read_value(_parameters("t0.adapter"), AdapterSpec, "adapter")
 
 
 def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:

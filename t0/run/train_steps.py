@@ -9,7 +9,7 @@ import dataclasses
 import math
 
 from t0.checkpoints import checkpoint_files
-from t0.config.bindings import bound
+from t0.config.bindings import bound, is_configured
 from t0.errors import UserError
 from t0.feeding import manifest
 from t0.feeding.opening import open_dataset_function
@@ -58,6 +58,8 @@ def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | No
 
 def first_step(model_dir: str) -> int:
     """Returns the first step of the run in `model_dir`, even if it has not started yet."""
+    if is_configured("t0.adapter"):  # the steps of an adapter count from 0
+        return 0
     latest = checkpoint_files.latest(model_dir)
     if latest:
         if resume_record := resume_file.record(latest):

@@ -23,10 +23,12 @@ import numpy as np
 import torch
 
 from t0.checkpoints import checkpoint_files
+from t0.checkpoints.adapter_folders import BaseModel
 from t0.config.specification import RunSpec, read_value
 from t0.errors import UserError, say
 from t0.feeding.training_data import TrainingData, open_training_data
 from t0.torch import (
+    adapters,
     attention,
     checkpointing,
     configuration,
@@ -100,6 +102,11 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
       SystemExit: with the status `PREEMPTED` after SIGTERM, or 130 after Ctrl-C.
     """
     options = _read_options(spec, world)
+    if spec.adapter and compute.export_mtf:
+        raise UserError(
+            "--export_mtf is for whole models, and this run trains an adapter. Merge it later: "
+            f"t0 convert {spec.model_dir} {compute.export_mtf} --to mtf"
+        )
     if compute.compiled:
         _check_compiler()
     time_limit = TimeLimit(options.max_hours)
@@ -249,12 +256,17 @@ class TorchEngine:
             switches=self.switches,
             compiled=compute.compiled,
             kernel=self.kernel,
+            adapter=spec.adapter,
         )
         trained = sharding.trained_weights(self.model, spec.variable_filter)
         local = None
         if self._replays(self.switches):
             local = sharding.unsharded(
-                shape, switches=self.switches, compiled=compute.compiled, kernel=self.kernel
+                shape,
+                switches=self.switches,
+                compiled=compute.compiled,
+                kernel=self.kernel,
+                adapter=spec.adapter,
             )
             local = local.to(compute.activations).to_empty(device=world.device)
             trained = replayed.use_gradients_of(
@@ -321,6 +333,11 @@ class TorchEngine:
             )
             for each in choices
         ]
+        if spec.adapter:
+            needs = [
+                memory.reduce_to_adapter(x, spec.adapter, shape.sizes, processes=world.size)
+                for x in needs
+            ]
         # All processes must have the same options, because they gather a block's weights together.
         # So the process with the least free memory decides.
         index = world.max_over_processes(memory.first_that_fits(choices, needs, world.free_bytes()))
@@ -329,6 +346,9 @@ class TorchEngine:
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
         """Fills the weights and slots; yields lines that say where the values come from."""
         spec, model_dir = self._spec, self._spec.model_dir
+        if spec.adapter:
+            yield from self._fill_with_adapter(stepping, time_limit)
+            return
         own_step = max(checkpointing.steps(model_dir), default=-1)
         mesh_checkpoint = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
         if own_step >= 0 and own_step >= (
@@ -357,6 +377,31 @@ class TorchEngine:
         yield from lines
         record = resume_file.record(mesh_checkpoint)
         stepping.resume(self._step, record, time_limit)
+
+    def _fill_with_adapter(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
+        """Fills the frozen weights from the base, and the adapter from this run's checkpoint."""
+        spec, model_dir, hashes = self._spec, self._spec.model_dir, {}
+        base_path = adapters.check_base(spec)
+        _, lines = weights.load(self.model, None, base_path, self._world, hashes=hashes)
+        yield from lines
+        base = BaseModel(base_path, hashes)
+        self._checkpoints.write_adapter = functools.partial(
+            adapters.write, model=self.model, spec=spec.adapter, base=base, writes=self._world.first
+        )
+        own_step = max(checkpointing.steps(model_dir), default=None)
+        trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        line = f"adapter: {spec.adapter.method}, {trained:,} trained weights"
+        if own_step is None:
+            weights.fill_adapter(self.model, spec.seed, self._world)
+            yield f"{line}, new"
+            stepping.begin(self._step)
+            return
+        folder = checkpointing.folder_of(model_dir, own_step)
+        adapters.check_resumed(folder, base)
+        record = self._checkpoints.restore(own_step)
+        self._step = own_step
+        yield f"{line}, restored from {folder}, step {own_step:,}"
+        stepping.resume(own_step, record, time_limit)
 
     def fill_at_random(self) -> None:
         """Fills the weights with random initial values."""
@@ -505,6 +550,8 @@ class TorchEngine:
             **self.size.lengths,
             predicted=filling.filled["targets"] if filling else 1.0,
         )
+        if self._spec.adapter:  # a third of the products are for gradients of the frozen weights
+            flops = flops * 2 // 3
         return flops / (world.size * gpu.teraflops * 1e12)
 
     def gpu_peaks(self) -> list[int]:
@@ -518,7 +565,10 @@ class TorchEngine:
 
     def infinite_weights(self) -> list[str]:
         """Returns the names of weights that have NaN or infinity in this process's rows."""
-        parameters = sharding.names_and_parameters(self.model)
+        parameters = {
+            **sharding.names_and_parameters(self.model),
+            **adapters.adapter_parameters(self.model),
+        }
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 

@@ -15,8 +15,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from t0.checkpoints import adapter_folders
 from t0.checkpoints.shape import ModelShape, expected_shapes
-from t0.config.specification import ConfiguredSpec
+from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
 from t0.training import start_report
@@ -172,6 +173,20 @@ def needed(
         activations=_activations(shape, share, stored, recompute=switches.recompute),
         logits=formulas.logit_bytes(shape, share, stored),
         update=update,
+    )
+
+
+def reduce_to_adapter(
+    needed: Needed, adapter: AdapterSpec, shape: ModelShape, *, processes: int
+) -> Needed:
+    """Returns the memory of a step that trains an adapter, from the memory of full training.
+
+    Frozen weights have no gradients, slots and updates. `gathered` stays an upper bound.
+    """
+    own = FLOAT32_BYTES * adapter_folders.count_weights(adapter, shape) // processes
+    weights = needed.weights + own
+    return dataclasses.replace(
+        needed, weights=weights, slots=2 * own, gradients=own * processes, update=4 * own
     )
 
 
