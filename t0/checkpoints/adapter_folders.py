@@ -180,6 +180,8 @@ class AdapterSource(CheckpointSource):
     def __init__(self, folder: Path, base: CheckpointSource) -> None:
         super().__init__(str(folder))
         self._base, config = base, _read_config(folder)
+        if (folder / torch_shards.RECORD).is_file():  # a checkpoint of a run, which has checksums
+            torch_shards.check_checksums(folder, torch_shards.read_record(folder))
         self._file = open_file(folder / WEIGHTS)
         self.recorded, step = read_record(folder)
         self._rank, self._scale = _read_rank_and_scale(folder, config)

@@ -392,7 +392,7 @@ def as_mesh_checkpoint(
             f"checkpoint would be written to {workdir}, which is not on this machine. Run "
             f"`t0 convert {path} DST --to mtf`, copy DST there, and use that path"
         )
-    source_hash = fingerprint(kind, Path(location), f"{dtype} {slots}")
+    source_hash = fingerprint(kind, location, f"{dtype} {slots}")
     folder = Path(workdir) / f"{Path(location).absolute().name}-{source_hash}"
     if not folder.is_dir():
         _convert_once(
@@ -708,18 +708,18 @@ def _convert_once(
         _print_to_stderr(f"note: {note}")
 
 
-def fingerprint(kind: str, folder: Path, settings: str) -> str:
+def fingerprint(kind: str, location: str, settings: str) -> str:
     """Returns a hash of a source's path, of its files' sizes and times, and of the settings.
 
     The hash of an adapter includes that of its base. The hash of a Mesh TensorFlow checkpoint is
     that of its index.
     """
-    files = sorted({path for pattern in _READ[kind] for path in folder.glob(pattern)})
     if kind == "mtf":
-        return checkpoint_files.fingerprint(str(folder))
+        return checkpoint_files.fingerprint(location)
+    folder = Path(location)
+    files = sorted({path for pattern in _READ[kind] for path in folder.glob(pattern)})
     if kind == "adapter":
-        base_kind, base = recognise(adapter_folders.read_base_path(folder))
-        settings += fingerprint(base_kind, Path(base), "")
+        settings += fingerprint(*recognise(adapter_folders.read_base_path(folder)), "")
     file_states = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in files if p.is_file()]
     text = "\n".join([str(folder.absolute()), settings, *file_states])
     return checksum(np.frombuffer(text.encode(), np.uint8))

@@ -155,7 +155,14 @@ class _Case:
         )
         if self.adapter is None:
             return needed
-        return memory.reduce_to_adapter(needed, self.adapter, self.shape, processes=gpus)
+        return memory.reduce_to_adapter(
+            needed,
+            self.adapter,
+            self.shape,
+            processes=gpus,
+            bytes_each=self.bytes_each,
+            replays=gpus == 1 and not switches.recompute,
+        )
 
 
 def _make_verdict(

@@ -335,8 +335,15 @@ class TorchEngine:
         ]
         if spec.adapter:
             needs = [
-                memory.reduce_to_adapter(x, spec.adapter, shape.sizes, processes=world.size)
-                for x in needs
+                memory.reduce_to_adapter(
+                    need,
+                    spec.adapter,
+                    shape.sizes,
+                    processes=world.size,
+                    bytes_each=share.bytes_each,
+                    replays=self._replays(each),
+                )
+                for each, need in zip(choices, needs, strict=True)
             ]
         # All processes must have the same options, because they gather a block's weights together.
         # So the process with the least free memory decides.

@@ -177,16 +177,27 @@ def needed(
 
 
 def reduce_to_adapter(
-    needed: Needed, adapter: AdapterSpec, shape: ModelShape, *, processes: int
+    needed: Needed,
+    adapter: AdapterSpec,
+    shape: ModelShape,
+    *,
+    processes: int,
+    bytes_each: int,
+    replays: bool,
 ) -> Needed:
     """Returns the memory of a step that trains an adapter, from the memory of full training.
 
-    Frozen weights have no gradients, slots and updates. `gathered` stays an upper bound.
+    Frozen weights have the type of activations, and no gradients, slots and updates. If steps are
+    replayed, the model computes with the stored weights. Otherwise `gathered` is an upper bound.
     """
     own = FLOAT32_BYTES * adapter_folders.count_weights(adapter, shape) // processes
-    weights = needed.weights + own
     return dataclasses.replace(
-        needed, weights=weights, slots=2 * own, gradients=own * processes, update=4 * own
+        needed,
+        weights=bytes_each * formulas.parameters(shape) // processes + own,
+        slots=2 * own,
+        gradients=own * processes,
+        gathered=own if replays else needed.gathered,
+        update=4 * own,
     )
 
 

@@ -54,6 +54,10 @@ def sharded(
       adapter: the adapter of the model, or None.
     """
     model = unsharded(spec, switches=switches, compiled=compiled, kernel=kernel, adapter=adapter)
+    if adapter:
+        # Frozen weights have the type in which the model computes, because they are never updated.
+        for parameter in names_and_parameters(model).values():
+            parameter.data = parameter.data.to(activations)
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("rows",))
     policy = MixedPrecisionPolicy(
         param_dtype=activations, reduce_dtype=torch.float32, cast_forward_inputs=False

@@ -62,8 +62,7 @@ def find_checkpoints(model_dir: str, checkpoint: str | None, steps: Any) -> dict
 
 def fingerprint(path: str) -> str:
     """Returns a hash that changes if the values of a checkpoint change."""
-    kind, location = conversion.recognise(path)
-    return conversion.fingerprint(kind, Path(location), "")
+    return conversion.fingerprint(*conversion.recognise(path), "")
 
 
 def warm_start(
