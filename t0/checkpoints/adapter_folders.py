@@ -2,7 +2,7 @@
 
     source = AdapterSource(Path("/adapters/rte"), base)     # the merged model, as a checkpoint
     write(folder, AdapterSpec("lora"), tensors, BaseModel("/models/t0_3b", hashes), step=1000)
-    join(["/adapters/rte"], "/models/t0_3b", Path("out"))   # "out/adapter-5f3c..."
+    join(["/adapters/rte"], "/models/t0_3b", "out")         # "out/adapter-5f3c..."
 
 An adapter's folder has `adapter_config.json` and `adapter_model.safetensors`, as the library PEFT
 writes them. If this project wrote the second file, its metadata record the base's path and a hash
@@ -299,7 +299,7 @@ def choose(adapters: Sequence[str]) -> Path:
     return folder
 
 
-def join(adapters: Sequence[str], base: str, folder: Path) -> str:
+def join(adapters: Sequence[str], base: str, folder: str) -> str:
     """Returns an adapter's folder that names a base: a copy in `folder`, which is made only once.
 
     Args:
@@ -308,16 +308,21 @@ def join(adapters: Sequence[str], base: str, folder: Path) -> str:
       folder: the folder of a run's results.
 
     Raises:
-      UserError: if there are several adapters, or the adapter cannot be read.
+      UserError: if there are several adapters, the adapter cannot be read, or the folder is remote.
     """
     source = choose(adapters)
+    if "://" in folder:
+        raise UserError(
+            f"--adapter needs results on this machine; {folder} is not. Merge it first: t0 convert "
+            f"{base} NEW --adapter {source} --merge --to mtf"
+        )
     config = _read_config(source)
     if "://" not in base:
         base = str(Path(base).absolute())
     open_file(source / WEIGHTS)
     weights, text = (source / WEIGHTS).read_bytes(), json.dumps({**config, _BASE: base})
     key = checksum(np.frombuffer(text.encode() + weights, np.uint8))
-    target = folder / f"adapter-{key}"
+    target = Path(folder) / f"adapter-{key}"
     if not (target / CONFIG).is_file():
         with publishing.writing(str(target)):
             target.mkdir(parents=True, exist_ok=True)

@@ -116,7 +116,7 @@ def main(args: argparse.Namespace) -> int:
                 f"--adapter is for T5 models, and {path} is another model: merge it first"
             )
     if args.adapter:
-        path = adapter_folders.join(args.adapter, path, output)
+        path = adapter_folders.join(args.adapter, path, str(output))
     engine, run = prepare(path, source, output, args)
     run(_evaluation(args, str(output), lengths, shard, engine))
     if shard.of > 1:

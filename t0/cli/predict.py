@@ -114,7 +114,7 @@ def _write_lines(
     engine = choose_engine(args.engine, args.device)
     path, source = described.locate(args.model)
     if args.adapter:
-        path = adapter_folders.join(args.adapter, path, Path(folder))
+        path = adapter_folders.join(args.adapter, path, folder)
     description = described.describe(path, source, Path(folder), vocabulary=vocabulary)
     tokens = sum(prompts.lengths.values())
     values = {

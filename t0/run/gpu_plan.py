@@ -144,7 +144,7 @@ class _Case:
         batch_part = memory.MicrobatchShare(
             rows, self.lengths["inputs"], self.lengths["targets"], self.bytes_each
         )
-        needed = memory.needed(
+        return memory.needed(
             self.shape,
             self.optimizer,
             batch_part,
@@ -152,16 +152,7 @@ class _Case:
             processes=gpus,
             microbatches=microbatches,
             replays=gpus == 1 and not switches.recompute,
-        )
-        if self.adapter is None:
-            return needed
-        return memory.reduce_to_adapter(
-            needed,
-            self.adapter,
-            self.shape,
-            processes=gpus,
-            bytes_each=self.bytes_each,
-            replays=gpus == 1 and not switches.recompute,
+            adapter=self.adapter,
         )
 
 

@@ -12,7 +12,6 @@ directory.
 import contextlib
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from t0.checkpoints import (
@@ -63,7 +62,7 @@ def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None
     _check_tokenizer(checkpoint_given, flags, vocabulary)
     folder = run_files.output_dir() or flags.model_dir
     if flags.adapter:
-        checkpoint_given = adapter_folders.join(flags.adapter, checkpoint_given, Path(folder))
+        checkpoint_given = adapter_folders.join(flags.adapter, checkpoint_given, folder)
     if read_elsewhere(flags):
         check_sizes(checkpoint_given)
         gin.bind_parameter("get_variable_dtype.master_dtype", "float32")

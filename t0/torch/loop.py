@@ -330,21 +330,10 @@ class TorchEngine:
                 processes=world.size,
                 microbatches=self._microbatches,
                 replays=self._replays(each),
+                adapter=spec.adapter,
             )
             for each in choices
         ]
-        if spec.adapter:
-            needs = [
-                memory.reduce_to_adapter(
-                    need,
-                    spec.adapter,
-                    shape.sizes,
-                    processes=world.size,
-                    bytes_each=share.bytes_each,
-                    replays=self._replays(each),
-                )
-                for each, need in zip(choices, needs, strict=True)
-            ]
         # All processes must have the same options, because they gather a block's weights together.
         # So the process with the least free memory decides.
         index = world.max_over_processes(memory.first_that_fits(choices, needs, world.free_bytes()))

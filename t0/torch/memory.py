@@ -132,6 +132,7 @@ def needed(
     processes: int,
     microbatches: int,
     replays: bool = False,
+    adapter: AdapterSpec | None = None,
 ) -> Needed:
     """Returns the memory that each process needs for a training step.
 
@@ -143,6 +144,7 @@ def needed(
       processes: the number of processes, over which weights and slots are divided.
       microbatches: the number of microbatches of each process.
       replays: whether steps are replayed as CUDA graphs (`t0.torch.replayed`).
+      adapter: the adapter that is trained; None to train the model itself.
     """
     shapes = expected_shapes(shape)
     count = formulas.parameters(shape)
@@ -165,7 +167,7 @@ def needed(
         # is freed while gradients are allocated.
         if microbatches == 1:
             gradients, update = 0, update + a * count
-    return Needed(
+    whole = Needed(
         weights=FLOAT32_BYTES * count // processes,
         slots=FLOAT32_BYTES * _slots(shape, optimizer) // processes,
         gradients=gradients,
@@ -174,29 +176,17 @@ def needed(
         logits=formulas.logit_bytes(shape, share, stored),
         update=update,
     )
-
-
-def reduce_to_adapter(
-    needed: Needed,
-    adapter: AdapterSpec,
-    shape: ModelShape,
-    *,
-    processes: int,
-    bytes_each: int,
-    replays: bool,
-) -> Needed:
-    """Returns the memory of a step that trains an adapter, from the memory of full training.
-
-    Frozen weights have the type of activations, and no gradients, slots and updates. If steps are
-    replayed, the model computes with the stored weights. Otherwise `gathered` is an upper bound.
-    """
+    if adapter is None:
+        return whole
+    # Frozen weights have the type of activations, and no gradients, slots and updates. If steps are
+    # replayed, the model computes with the stored weights. Otherwise `gathered` is an upper bound.
     own = FLOAT32_BYTES * adapter_folders.count_weights(adapter, shape) // processes
     return dataclasses.replace(
-        needed,
-        weights=bytes_each * formulas.parameters(shape) // processes + own,
+        whole,
+        weights=a * count // processes + own,
         slots=2 * own,
         gradients=own * processes,
-        gathered=own if replays else needed.gathered,
+        gathered=own if replays else gathered,
         update=4 * own,
     )
 

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np

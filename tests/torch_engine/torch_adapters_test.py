@@ -3,12 +3,15 @@
 import contextlib
 import json
 import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import losses, message
 
 torch = pytest.importorskip("torch")
+sys.path.append(str(Path(__file__).resolve().parents[1] / "checkpoints"))
 
 LORA = {"method": "lora", "rank": 4, "alpha": 8.0, "dropout": 0.1, "projections": ["q", "wi_1"]}
 ADAPTERS = {"ia3": {"method": "ia3"}, "lora": LORA}
@@ -137,6 +140,66 @@ def test_adapter_without_a_frozen_base_is_refused(world, trained):
     first = str(world.folder / "adapter first")
     done = adapt(world, trained, "adapter second", 1, "lora", init_checkpoint=first)
     assert "is an adapter itself; expected a model" in message(done)
+
+
+@pytest.mark.parametrize("method", ADAPTERS)
+def test_adapter_steps_as_cuda_graphs_share_the_frozen_weights(method):
+    """Replayed steps run here without a GPU, and so without graphs."""
+    from tiny_checkpoints import V11
+
+    from t0.config.specification import AdapterSpec
+    from t0.torch import adapters, optimizers, replayed, sharding, world
+    from t0.torch import weights as engine_weights
+    from t0.torch.model import move_to_device
+    from t0.torch.shape import Dropout, T5Spec
+
+    spec = T5Spec(V11, "gelu", Dropout(), label_smoothing=0.0, z_loss=0.0, loss_denominator=None)
+    adapter = AdapterSpec(**{**ADAPTERS[method], "dropout": 0.0})
+    rng = np.random.default_rng(0)
+    batch = {name: rng.integers(1, 100, (4, 8)) for name in ("inputs", "targets")}
+    parameters = dict.fromkeys(("weight_decay_rate", "epsilon"), 0.01)
+    parameters |= {"beta_1": 0.9, "beta_2": 0.99, "offset": 0, "rms_clipping_threshold": None}
+    parameters |= {"multiply_by_parameter_scale": False, "exclude_from_weight_decay": ()}
+    found = []
+    with world.join_processes("cpu") as joined:
+        for replays in (False, True):
+            model = sharding.sharded(spec, joined, activations=torch.bfloat16, adapter=adapter)
+            trained = sharding.trained_weights(model, None)
+            local = sharding.unsharded(spec, adapter=adapter).to(torch.bfloat16)
+            local = local.to_empty(device="cpu")
+            if replays:
+                trained = replayed.use_gradients_of(local, model, trained, microbatches=1)
+            optimizer = optimizers.AdamW(trained, joined.all_reduce_sum, **parameters)
+            engine_weights.fill_at_random(model, 0, joined)
+            engine_weights.fill_adapter(model, 0, joined)
+            before = {n: x.clone() for n, x in sharding.names_and_parameters(model).items()}
+            if replays:
+                steps = replayed.ReplayedSteps(
+                    model, local, optimizer, denominator=32.0, clip_norm=None
+                )
+                for step in range(2):
+                    steps.take([batch], lambda number: None, step=step, rate=0.01)
+                shared = sharding.local_rows(model.shared.weight).data_ptr()
+                assert local.shared.weight.data_ptr() == shared
+            else:
+                for step in range(2):
+                    sums = model(move_to_device(batch, joined.device))
+                    (sums[0] / 32.0).backward()
+                    optimizer.step(step, 0.01, None)
+                    model.zero_grad(set_to_none=True)
+            for name, parameter in sharding.names_and_parameters(model).items():
+                assert parameter.dtype == torch.bfloat16 and parameter.grad is None
+                assert torch.equal(
+                    sharding.local_rows(parameter), sharding.local_rows(before[name])
+                )
+            assert optimizer.slots and all("a3_l" in n or "lora_" in n for n in optimizer.slots)
+            found.append(
+                {n: sharding.local_rows(x) for n, x in adapters.adapter_parameters(model).items()}
+            )
+    for name, expected in found[0].items():
+        assert found[1][name].dtype == torch.float32
+        assert torch.allclose(found[1][name], expected, atol=1e-3), name
+        assert name.endswith("lora_A.weight") or not torch.all(expected == expected.round())
 
 
 def test_adapter_in_a_gin_file_becomes_a_specification(world, trained):

@@ -142,11 +142,10 @@ def test_memory_of_an_adapter_is_at_most_40_percent_of_full_training(
 ):
     base = ModelShape(32128, 768, 2048, 768, 12, 32, 12, 12, True, False, True)
     share = memory.MicrobatchShare(rows=8, inputs=512, targets=64, bytes_each=bytes_each)
-    full = memory.needed(
-        base, optimizer, share, memory.NEITHER, processes=1, microbatches=1, replays=replays
-    )
-    reduced = memory.reduce_to_adapter(
-        full, AdapterSpec("ia3"), base, processes=1, bytes_each=bytes_each, replays=replays
+    given = {"processes": 1, "microbatches": 1, "replays": replays}
+    full, reduced = (
+        memory.needed(base, optimizer, share, memory.NEITHER, **given, adapter=adapter)
+        for adapter in (None, AdapterSpec("ia3"))
     )
     states = [dataclasses.replace(each, activations=0, logits=0) for each in (full, reduced)]
     assert states[0].total > 2.5 * states[1].total
