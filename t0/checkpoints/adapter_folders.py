@@ -44,7 +44,14 @@ _READ = {"peft_type", _BASE, "r", "lora_alpha", "use_rslora"}
 _IGNORED = {
     *("revision", "task_type", "inference_mode", "auto_mapping", "peft_version", "lora_dropout"),
     *("target_modules", "exclude_modules", "feedforward_modules", "layers_to_transform"),
-    *("layers_pattern", "init_ia3_weights", "megatron_core", "qalora_group_size", "runtime_config"),
+    *(
+        "layers_pattern",
+        "init_ia3_weights",
+        "megatron_core",
+        "qalora_group_size",
+        "runtime_config",
+        "eva_config",
+    ),
 }
 # Initial values that leave the base's weights unchanged. Others, such as PiSSA's, change them.
 _INITIAL = (None, True, False, "gaussian", "orthogonal", "eva")
@@ -141,9 +148,9 @@ def write(
     """
     kind, default = METHODS[spec.method]
     adapted = list(spec.projections or default)
+    # Without a task type, which PEFT 0.21 cannot load for T5s of transformers 5.
     config = {
         "peft_type": kind,
-        "task_type": "SEQ_2_SEQ_LM",
         _BASE: base.path,
         "inference_mode": True,
         "target_modules": adapted,

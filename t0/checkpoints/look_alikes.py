@@ -16,7 +16,7 @@ from t0.errors import UserError
 from t0.files.paths import is_remote
 from t0.files.untrusted import read_json
 
-ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER = "adapter_config.json"
 _WEIGHTS = (
     *("model*.safetensors", "pytorch_model*.bin", "model.ckpt-*.index", "torch.ckpt-*/resume.json"),
     *("checkpoint", "checkpoint_*/checkpoint"),  # T5X
@@ -40,24 +40,18 @@ def check(folder: Path) -> None:
     """Checks that a folder has no adapter next to a model, to which `transformers` would add it.
 
     Raises:
-      UserError: if there is such an adapter, or an adapter without safetensors.
+      UserError: if there is such an adapter.
     """
-    alone = not _has_weights(folder)
-    if not (folder / ADAPTER).is_file() or (alone and (folder / _ADAPTER_WEIGHTS).is_file()):
+    if not (folder / ADAPTER).is_file() or not _has_weights(folder):
         return
     config = {}
     with contextlib.suppress(UserError):
         config = read_json(folder / ADAPTER)
     kind, base = (f"{config.get(key)!a:.80}" for key in ("peft_type", "base_model_name_or_path"))
     raise UserError(
-        f"{folder / ADAPTER}: the folder has an adapter ({kind} of {base})"
-        + (
-            f" but no {_ADAPTER_WEIGHTS}: save it again with PEFT"
-            if alone
-            else f" next to a model. Move {ADAPTER} and {_ADAPTER_WEIGHTS} to another folder, and "
-            "name it with --adapter to use it"
-        )
-        + hint(folder)
+        f"{folder / ADAPTER}: the folder has an adapter ({kind} of {base}) next to a model. Move "
+        f"{ADAPTER} and adapter_model.safetensors to another folder, and name it with --adapter to "
+        f"use it{hint(folder)}"
     )
 
 
