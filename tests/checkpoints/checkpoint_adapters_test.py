@@ -273,7 +273,7 @@ def peft_configs():
     return {
         "ia3": peft.IA3Config(),
         "lora": peft.LoraConfig(r=4, lora_alpha=3, target_modules=["q", "k", "o", "wi_0"]),
-        "rslora": peft.LoraConfig(r=4, use_rslora=True, lora_dropout=0.1),
+        "rslora": peft.LoraConfig(r=4, lora_alpha=2, use_rslora=True, lora_dropout=0.1),
     }
 
 
