@@ -272,6 +272,7 @@ _RANKING = ("score_eval", "eval")
 # Function of this project that gin configures -> the modes that call the function. If a function is
 # not in this table, the tasks or the macros of run files call it in every mode.
 READ_IN = {
+    "t0.adapter": _TRAINING,
     "t0.apply_updates": _TRAINING,
     "t0.evaluation": _RANKING,
     "t0.infer": ("infer",),

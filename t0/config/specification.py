@@ -220,6 +220,27 @@ class ChoiceLosses:
 
 
 @dataclasses.dataclass(frozen=True)
+class AdapterSpec:
+    """A small set of weights that is trained instead of the model's weights; gin: `t0.adapter`.
+
+    Attributes:
+      method: "ia3" for (IA)3, which scales the outputs of projections, or the input of "wo"; "lora"
+        for LoRA, which adds a product of two small matrices to projections.
+      rank: the rank of LoRA's product.
+      alpha: the factor of LoRA's product, which is also divided by `rank`.
+      dropout: the dropout rate of the input of LoRA's product.
+      projections: the adapted projections: "q", "k", "v", "o", "wo", and "wi" or, in T5 1.1, "wi_0"
+        and "wi_1". If empty, they are k, v and wo for (IA)3, and q and v for LoRA.
+    """
+
+    method: Literal["ia3", "lora"]
+    rank: Positive = 8
+    alpha: NotNegative = 16.0
+    dropout: Annotated[float, Range(0, 0.99)] = 0.0
+    projections: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class VocabularySpec:
     """A SentencePiece vocabulary.
 
@@ -369,6 +390,7 @@ class RunSpec:
         these are the predictions for the tasks that are evaluated by decoding.
       judge: the words of the t5_mesh_transformer command that evaluates the decoded texts.
       records: name -> text of the files in the model directory that describe a training run.
+      adapter: the adapter that is trained; None to train the model itself.
       schema: the version of the format of this specification.
     """
 
@@ -400,6 +422,7 @@ class RunSpec:
     infer: InferSpec | None = None
     judge: tuple[str, ...] = ()
     records: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    adapter: AdapterSpec | None = None
     schema: int = SCHEMA
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import math
 
 from t0.checkpoints import checkpoint_files
-from t0.config.bindings import bound
+from t0.config.bindings import bound, is_configured
 from t0.errors import UserError
 from t0.feeding.opening import open_dataset_function
 from t0.mesh.batch import check_batch
@@ -57,6 +57,8 @@ def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | No
 
 def first_step(model_dir: str) -> int:
     """Returns the first step of the run in `model_dir`, even if it has not started yet."""
+    if is_configured("t0.adapter"):  # the steps of an adapter count from 0
+        return 0
     began = find_first_step(model_dir)
     if began is not None:
         return began

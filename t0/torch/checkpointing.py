@@ -14,7 +14,7 @@ pickled.
 import contextlib
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from t0.checkpoints.shape import expected_shapes, slot_shape
 from t0.checkpoints.torch_shards import RECORD
 from t0.errors import UserError
 from t0.files import publishing
+from t0.torch.adapters import adapter_parameters
 from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer, Slot
 from t0.torch.sharding import names_and_parameters
@@ -58,6 +59,10 @@ class Checkpoints:
       world: the processes of the run.
       keep: the rules for keeping and removing older checkpoints.
       vocabulary: the path of the SentencePiece model.
+
+    Attributes:
+      write_adapter: if only an adapter is trained, a function of a folder and a step that writes
+        the adapter. Checkpoints then have the adapter, but not the frozen weights.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class Checkpoints:
         }
         self._model, self._optimizer = model, optimizer
         self._own: list[int] = []
+        self.write_adapter: Callable[[Path, int], None] | None = None
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None = None) -> Path:
         """Writes the checkpoint of a step. All processes must call this method.
@@ -101,6 +107,9 @@ class Checkpoints:
             self._world.wait()
             writer = dcp.HuggingFaceStorageWriter(str(staging), save_distributed=True)
             dcp.save(self._state(), storage_writer=writer)
+            if self.write_adapter:
+                self.write_adapter(staging, step)
+                self._world.wait()
             checksums = self._checksums(staging)
             if self._world.first:
                 files = {name: (staging / name).stat().st_size for name in checksums}
@@ -174,7 +183,9 @@ class Checkpoints:
     def _state(self) -> dict[str, torch.Tensor]:
         weights = {
             f"weights/{name}": parameter.detach()
-            for name, parameter in names_and_parameters(self._model).items()
+            for name, parameter in (
+                adapter_parameters(self._model) or names_and_parameters(self._model)
+            ).items()
         }
         mesh = next(iter(weights.values())).device_mesh
         slots = {

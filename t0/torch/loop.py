@@ -23,10 +23,12 @@ import numpy as np
 import torch
 
 from t0.checkpoints import checkpoint_files
+from t0.checkpoints.adapter_folders import BaseModel
 from t0.config.specification import RunSpec, read_value
 from t0.errors import UserError, say
 from t0.feeding.training_data import TrainingData
 from t0.torch import (
+    adapters,
     attention,
     checkpointing,
     configuration,
@@ -105,6 +107,11 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
       SystemExit: with the status `PREEMPTED` after SIGTERM, or 130 after Ctrl-C.
     """
     options = _read_options(spec, world)
+    if spec.adapter and compute.export_mtf:
+        raise UserError(
+            "--export_mtf is for whole models, and this run trains an adapter. Merge it later: "
+            f"t0 convert {spec.model_dir} {compute.export_mtf} --to mtf"
+        )
     if compute.compiled:
         _check_compiler()
     time_limit = TimeLimit(options.max_hours)
@@ -265,13 +272,18 @@ class TorchEngine:
             switches=self.switches,
             compiled=compute.compiled,
             kernel=self.kernel,
+            adapter=spec.adapter,
         )
         self.model.choice_losses = spec.choice_losses
         trained = sharding.trained_weights(self.model, spec.variable_filter)
         local = None
         if self._replays(self.switches):
             local = sharding.unsharded(
-                shape, switches=self.switches, compiled=compute.compiled, kernel=self.kernel
+                shape,
+                switches=self.switches,
+                compiled=compute.compiled,
+                kernel=self.kernel,
+                adapter=spec.adapter,
             )
             local = local.to(compute.activations).to_empty(device=world.device)
             trained = replayed.use_gradients_of(
@@ -341,6 +353,7 @@ class TorchEngine:
                 processes=world.size,
                 microbatches=self._microbatches,
                 replays=self._replays(each),
+                adapter=spec.adapter,
             )
             for each in choices
         ]
@@ -352,6 +365,9 @@ class TorchEngine:
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
         """Fills the weights and slots; yields lines that say where the values come from."""
         spec, model_dir = self._spec, self._spec.model_dir
+        if spec.adapter:
+            yield from self._fill_with_adapter(stepping, time_limit)
+            return
         own_step = max(checkpointing.steps(model_dir), default=-1)
         mesh_checkpoint = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
         if own_step >= 0 and own_step >= (
@@ -380,6 +396,31 @@ class TorchEngine:
         yield from lines
         record = resume_file.record(mesh_checkpoint)
         stepping.resume(self._step, record, time_limit)
+
+    def _fill_with_adapter(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
+        """Fills the frozen weights from the base, and the adapter from this run's checkpoint."""
+        spec, model_dir, hashes = self._spec, self._spec.model_dir, {}
+        base_path = adapters.check_base(spec)
+        _, lines = weights.load(self.model, None, base_path, self._world, hashes=hashes)
+        yield from lines
+        base = BaseModel(base_path, hashes)
+        self._checkpoints.write_adapter = functools.partial(
+            adapters.write, model=self.model, spec=spec.adapter, base=base, writes=self._world.first
+        )
+        own_step = max(checkpointing.steps(model_dir), default=None)
+        trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        line = f"adapter: {spec.adapter.method}, {trained:,} trained weights"
+        if own_step is None:
+            weights.fill_adapter(self.model, spec.seed, self._world)
+            yield f"{line}, new"
+            stepping.begin(self._step)
+            return
+        folder = checkpointing.folder_of(model_dir, own_step)
+        adapters.check_resumed(folder, base)
+        record = self._checkpoints.restore(own_step)
+        self._step = own_step
+        yield f"{line}, restored from {folder}, step {own_step:,}"
+        stepping.resume(own_step, record, time_limit)
 
     def fill_at_random(self) -> None:
         """Fills the weights with random initial values."""
@@ -531,6 +572,8 @@ class TorchEngine:
             **self.size.lengths,
             predicted=filling.filled["targets"] if filling else 1.0,
         )
+        if self._spec.adapter:  # a third of the products are for gradients of the frozen weights
+            flops = flops * 2 // 3
         return flops / (world.size * gpu.teraflops * 1e12)
 
     def gpu_peaks(self) -> list[int]:
@@ -544,7 +587,10 @@ class TorchEngine:
 
     def infinite_weights(self) -> list[str]:
         """Returns the names of weights that have NaN or infinity in this process's rows."""
-        parameters = sharding.names_and_parameters(self.model)
+        parameters = {
+            **sharding.names_and_parameters(self.model),
+            **adapters.adapter_parameters(self.model),
+        }
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 

@@ -15,8 +15,9 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
+from t0.checkpoints import adapter_folders
 from t0.checkpoints.shape import ModelShape, expected_shapes
-from t0.config.specification import ConfiguredSpec
+from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
 from t0.training import start_report
@@ -130,6 +131,7 @@ def needed(
     processes: int,
     microbatches: int,
     replays: bool = False,
+    adapter: AdapterSpec | None = None,
 ) -> Needed:
     """Returns the memory that each process needs at the peak of a training step.
 
@@ -141,6 +143,7 @@ def needed(
       processes: the number of processes, over which weights and slots are divided.
       microbatches: the number of microbatches of each process.
       replays: whether steps are replayed as CUDA graphs (`t0.torch.replayed`).
+      adapter: the adapter that is trained; None to train the model itself.
     """
     weights = FLOAT32_BYTES * formulas.parameters(shape) // processes
     slots = FLOAT32_BYTES * _slots(shape, optimizer) // processes
@@ -152,7 +155,13 @@ def needed(
         if replays
         else _eager_moments(shape, share, switches, processes, update, sums=sums)
     )
-    return max((Needed(weights, slots, **each) for each in moments), key=lambda each: each.total)
+    needs = [Needed(weights, slots, **each) for each in moments]
+    if adapter:
+        needs = [
+            _with_adapter(each, shape, adapter, share.bytes_each, processes, replays=replays)
+            for each in needs
+        ]
+    return max(needs, key=lambda each: each.total)
 
 
 def _eager_moments(
@@ -246,6 +255,32 @@ def _count_update(shape: ModelShape, optimizer: ConfiguredSpec, copies: int) -> 
     largest = max(map(math.prod, expected_shapes(shape).values()))
     adafactor = optimizer.selector == _ADAFACTOR
     return copies * largest if adafactor else formulas.parameters(shape) + 2 * largest
+
+
+def _with_adapter(
+    needed: Needed,
+    shape: ModelShape,
+    adapter: AdapterSpec,
+    width: int,
+    processes: int,
+    *,
+    replays: bool,
+) -> Needed:
+    """Returns the memory at a moment of a step that trains only an adapter.
+
+    Frozen weights have the type of activations, of `width` bytes, and no gradients, slots and
+    updates. If steps are replayed, the model computes with the stored weights. Otherwise `gathered`
+    is an upper bound.
+    """
+    own = FLOAT32_BYTES * adapter_folders.count_weights(adapter, shape) // processes
+    return dataclasses.replace(
+        needed,
+        weights=width * formulas.parameters(shape) // processes + own,
+        slots=2 * own,
+        gradients=own * processes,
+        gathered=own if replays else needed.gathered,
+        update=4 * own if needed.update else 0,
+    )
 
 
 def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:

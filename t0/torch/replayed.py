@@ -54,8 +54,9 @@ class ReplayedSteps:
         self._local, self._optimizer = local, optimizer
         self._denominator, self._clip_norm = denominator, clip_norm
         pairs = list(zip(local.parameters(), masters.parameters(), strict=True))
-        self._narrow = [parameter.data for parameter, _ in pairs]
-        self._wide = [local_rows(master) for _, master in pairs]
+        copies = [(p.data, local_rows(master)) for p, master in pairs]
+        copies = [(p, rows) for p, rows in copies if p.data_ptr() != rows.data_ptr()]
+        self._narrow, self._wide = map(list, zip(*copies, strict=True))
         self._trained = [parameter for parameter, master in pairs if master.requires_grad]
         self._gradient_sums = [p.grad_sum for p in self._trained if p.grad_sum is not None]
         self._device = self._wide[0].device
@@ -202,6 +203,8 @@ def use_gradients_of(
     for parameter, master in zip(local.parameters(), masters.parameters(), strict=True):
         parameter.requires_grad_(master.requires_grad)
         parameter.grad_sum = None
+        if not master.requires_grad and parameter.dtype == master.dtype:
+            parameter.data = local_rows(master)  # a frozen weight needs no copy
         if microbatches > 1 and master.requires_grad:
             parameter.grad_sum = torch.zeros_like(parameter, dtype=torch.float32)
             parameter.register_post_accumulate_grad_hook(_add_to_sum)

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from t0.checkpoints.shape import ModelShape
-from t0.config.specification import ConfiguredSpec
+from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.mesh import formulas
 from t0.torch import gpus, memory
 
@@ -155,3 +155,22 @@ def _kept(torch, shape, part, dtype):
         model(batch)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     return sum(size for place, (size, _) in kept.items() if place not in own)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_each", "replays"),
+    [(ADAFACTOR, 2, False), (ADAFACTOR, 2, True), (ADAMW, 2, False), (ADAMW, 4, False)],
+)
+def test_memory_of_an_adapter_is_at_most_40_percent_of_full_training(
+    optimizer, bytes_each, replays
+):
+    base = ModelShape(32128, 768, 2048, 768, 12, 32, 12, 12, True, False, True)
+    share = memory.MicrobatchShare(rows=8, inputs=512, targets=64, bytes_each=bytes_each)
+    given = {"processes": 1, "microbatches": 1, "replays": replays}
+    full, reduced = (
+        memory.needed(base, optimizer, share, memory.NEITHER, **given, adapter=adapter)
+        for adapter in (None, AdapterSpec("ia3"))
+    )
+    states = [dataclasses.replace(each, activations=0, logits=0) for each in (full, reduced)]
+    assert states[0].total > 2.5 * states[1].total
+    assert reduced.activations == full.activations
