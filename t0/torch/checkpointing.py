@@ -157,6 +157,8 @@ class Checkpoints:
             names.to_mtf(name, legacy_norms=legacy): shape
             for name, shape in expected_shapes(self._model.spec.sizes).items()
         }
+        trained = adapter_parameters(self._model)
+        weights |= {name: tuple(parameter.shape) for name, parameter in trained.items()}
         slots = {
             name: slot_shape(weights[slot.weight], slot.kind)
             for name, slot in self._optimizer.slots.items()

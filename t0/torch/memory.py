@@ -160,6 +160,7 @@ def needed(
         needs = [
             _with_adapter(each, shape, adapter, share.bytes_each, processes, replays=replays)
             for each in needs
+            if each.activations or each.update  # the other moments are about frozen gradients
         ]
     return max(needs, key=lambda each: each.total)
 

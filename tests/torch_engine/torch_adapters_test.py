@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import losses, message
+from engine_world import losses, message
 
 torch = pytest.importorskip("torch")
 sys.path.append(str(Path(__file__).resolve().parents[1] / "checkpoints"))

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import MODEL, losses, message
+from engine_world import MODEL, losses, message
 
 torch = pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import MODEL, ROOT, losses, message
+from engine_world import MODEL, ROOT, losses, message
 
 from t0.config.specification import DataSpec, from_json
 from t0.errors import UserError

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import losses, message
+from engine_world import losses, message
 from torch_training_test import MICROBATCHES, begun, whole
 
 torch = pytest.importorskip("torch")

@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import losses, message
+from engine_world import losses, message
 
 from t0.errors import UserError
 
@@ -423,7 +423,7 @@ def test_specification_wrong_fields_give_one_message(world, tmp_path, field):
 
 
 def test_training_takes_gin_flags_instead_of_specification(world, tmp_path):
-    from conftest import MODEL
+    from engine_world import MODEL
 
     flags = [
         "--module_import=t0.seqio_tasks",
