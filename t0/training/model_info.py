@@ -1,9 +1,9 @@
 """Writes model-info.txt, which lists a model's variables and its optimizer's slots as T5X does.
 
-    write("/models/tiny", {"shared/embedding": (256, 64), ...}, weights=["shared/embedding"])
+    shapes = {"shared/embedding": (256, 64), "shared/embedding_slot_vc": (256,)}
+    write("/models/tiny", shapes, weights=["shared/embedding"])
 
     Variable    shared/embedding    size 16384    shape (vocab=256, d_model=64)
-    ...
     Total number of parameters: 16384
 
     Variable    shared/embedding_slot_vc    size 256    shape (vocab=256)
