@@ -105,6 +105,7 @@ def opened(world, folder, monkeypatch):
         words = [
             f"--module_import={TASKS[name]}",
             f"--model_dir={folder}/model",
+            "--gin_param=run.train_steps = 9",
             *LIVE,
             f"--gin_param=MIXTURE_NAME = '{name}'",
         ]
