@@ -176,7 +176,6 @@ T5X: dict[str, Rule] = {
         "to use less memory, set serialize_num_microbatches.tokens_per_microbatch_per_replica"
     ),
     "trainer.Trainer.learning_rate_fn": _WIRING,
-    "trainer.Trainer.weight_metrics_computer": _WIRING,
     "trainer.Trainer": "a parameter of run or t0.train_loop (docs/reference.md)",
     "create_learning_rate_scheduler.factors": _choose_schedule,
     "create_learning_rate_scheduler.base_learning_rate": (
