@@ -23,7 +23,7 @@ from t0.errors import UserError, nearest
 READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
 # If no file reads a macro, and its name is at least this similar to the name of a macro that is
 # read, the name is probably misspelled.
-_SIMILARITY = 0.8
+SIMILARITY = 0.8
 
 
 def check(
@@ -55,7 +55,7 @@ def check(
     except RemoteFileError:
         return
     for name in macros.keys() - read - T5X.keys():
-        close = nearest(name, {*read, *T5X}, count=1, cutoff=_SIMILARITY)
+        close = nearest(name, {*read, *T5X}, count=1, cutoff=SIMILARITY)
         if close and not _read_elsewhere(name):
             raise UserError(
                 f"no gin file reads the macro '{name}' (--gin_param='{name} = {macros[name]!r}'). "

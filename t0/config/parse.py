@@ -29,12 +29,12 @@ from typing import Any
 from t0 import compat
 from t0.compat import gin, gin_config, gin_parser, t5_mesh
 from t0.config.bindings import bound, macro_defined, macro_names, macros_read, macros_within
-from t0.config.early_checks import READ_BY_CODE
+from t0.config.early_checks import READ_BY_CODE, SIMILARITY
 from t0.config.explain import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
 from t0.config.statements import COMMAND_LINE, Location, Statement, read_files, read_params
-from t0.config.t5x_names import StatementParser
-from t0.errors import UserError
+from t0.config.t5x_names import T5X, StatementParser
+from t0.errors import UserError, nearest
 
 # Name in an old config -> the reason why its bindings can be skipped.
 DEPRECATED: dict[str, str] = {
@@ -155,7 +155,9 @@ def print_findings(config: Config) -> None:
     for name, reason in config.skipped.items():
         print(f"gin: skipped T5X's '{name}' ({reason})", file=sys.stderr)
     for name in config.unread_macros:
-        print(f"gin: nothing reads the macro '{name}': it has no effect", file=sys.stderr)
+        close = nearest(name, {*T5X, *macros_read()}, count=1, cutoff=SIMILARITY)
+        hint = f". Did you mean {close[0]}?" if close else ""
+        print(f"gin: nothing reads the macro '{name}': it has no effect{hint}", file=sys.stderr)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -104,6 +104,11 @@ def _choose_activations(names: Sequence[str]) -> Bindings:
     return [("DenseReluDense.activation", names[0] if len(names) == 1 else list(names))]
 
 
+def _decode_with(beams: Any) -> Bindings:
+    parameters = ("Bitransformer.decode.beam_size", "t0.infer.beam_size")
+    return [("BEAM_SIZE", beams), *((name, _macro("BEAM_SIZE")) for name in parameters)]
+
+
 def _restore(path: Any) -> Bindings | str:
     return _CHECKPOINT if isinstance(path, str) else []
 
@@ -171,7 +176,6 @@ T5X: dict[str, Rule] = {
         "to use less memory, set serialize_num_microbatches.tokens_per_microbatch_per_replica"
     ),
     "trainer.Trainer.learning_rate_fn": _WIRING,
-    "trainer.Trainer.weight_metrics_computer": _WIRING,
     "trainer.Trainer": "a parameter of run or t0.train_loop (docs/reference.md)",
     "create_learning_rate_scheduler.factors": _choose_schedule,
     "create_learning_rate_scheduler.base_learning_rate": (
@@ -203,7 +207,7 @@ T5X: dict[str, Rule] = {
     "EncoderDecoderModel.label_smoothing": (_SMOOTHING,),
     "EncoderDecoderModel.loss_normalizing_factor": _normalize_loss_of_model,
     "DecoderOnlyModel": "models/lm_v1.gin, a decoder without an encoder",
-    "predict_batch_with_aux.num_decodes": ("Bitransformer.decode.beam_size", "t0.infer.beam_size"),
+    "predict_batch_with_aux.num_decodes": _decode_with,
     "predict_batch_with_aux": "a parameter of t0.infer and of Bitransformer.decode",
     "T5Config.emb_dim": ("d_model",),
     "T5Config.num_heads": ("num_heads",),

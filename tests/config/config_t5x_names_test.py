@@ -148,7 +148,7 @@ def test_t5x_file_of_a_user_is_translated_in_order(tmp_path, capsys):
     assert bound("%num_layers", evaluate=False) == 8
     # The model file comes after the run file, and sets the dropout rate to 0.
     assert bound("sublayer_dropout.dropout_rate", evaluate=False) == 0.2
-    assert str(parse.origins(parsed).of_macro("BATCH_SIZE")) == f"{path}:27"
+    assert str(parse.origins(parsed).of_macro("BATCH_SIZE")) == f"{path}:26"
     parse.print_findings(parsed)
     assert capsys.readouterr().err.splitlines() == [
         "gin: skipped T5X's 'VOCABULARY' (the vocabulary comes from the tasks; see --vocab)",
@@ -174,7 +174,6 @@ def test_t5x_file_of_a_user_is_translated_in_order(tmp_path, capsys):
         ("train_eval/utils.DatasetConfig.split = 'dev'", ["the split 'validation'"]),
         ("MODEL = @models.EncoderDecoderModel()", ["models/t5.1.1.base.gin"]),
         ("OPTIMIZER = @adafactor.Adafactor()", ["run.optimizer"]),
-        ("LABEL_SMOTHING = 0.1", ["no gin file reads", "Did you mean LABEL_SMOOTHING?"]),
         ("include 't5x/examples/t5/byt5/base.gin'", ["byt5/base.gin", "ByT5 reads bytes"]),
         ("include 't5x/examples/t5/t5_1_1/tiny.gin'", ["only T5 1.0, T5 1.1 and mT5"]),
         ("include 't5x/configs/runs/export.gin'", ["only pretrain, finetune, eval and infer"]),
@@ -187,6 +186,15 @@ def test_t5x_statement_without_equivalent_is_refused(statement, parts, tmp_path)
     for part in parts:
         assert part in str(raised.value)
     assert "0x" not in str(raised.value)
+
+
+def test_t5x_macro_with_a_misspelled_name_gets_the_nearest_name(tmp_path, capsys):
+    with pytest.raises(UserError, match=r"'LABEL_SMOTHING'.* Did you mean LABEL_SMOOTHING\?"):
+        early_checks.check([], ["LABEL_SMOTHING = 0.1"])
+    (tmp_path / "mine.gin").write_text("LABEL_SMOTHING = 0.1\n")
+    parse.print_findings(parse.parse([str(tmp_path / "mine.gin")], []))
+    text = "gin: nothing reads the macro 'LABEL_SMOTHING': it has no effect. "
+    assert capsys.readouterr().err == f"{text}Did you mean LABEL_SMOOTHING?\n"
 
 
 def test_t5x_names_that_the_user_has_registered_are_not_translated():

@@ -15,7 +15,7 @@ MINI = shlex.split(
     "--gin.d_model=192 --gin.d_ff=384 --gin.d_kv=32 --gin.num_heads=6 --gin.num_layers=1"
 )
 LENGTHS = "--gin.TASK_FEATURE_LENGTHS={'inputs': 24, 'targets': 16}"
-SHORT = [*MINI, LENGTHS, "--gin.BATCH_SIZE=2", "--gin.EVAL_STEPS=1"]
+SHORT = [*MINI, LENGTHS, "--gin.BATCH_SIZE=2", "--gin.EVAL_PERIOD=None"]
 
 # The guide's files of users: name -> text.
 FILES = {
