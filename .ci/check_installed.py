@@ -1,15 +1,24 @@
 """Checks an installed wheel from an empty directory: python check_installed.py CHECKOUT VENV.
 
-Everything must come from the wheel, nothing from the checkout, and nothing may be written.
+Everything must come from the wheel, nothing from the checkout, and nothing may be written. Then the
+commands go from a file of rows to a report, in a temporary directory.
 """
 
 import importlib.metadata
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 TASKS = 971
 MIXTURES = 8
+ROWS, VOCABULARY = "tickets/train.jsonl", "tickets.model"  # in examples/own_prompts/data
+RUNS = (
+    "t0 init tickets {rows} --text=text --label=urgent --choices=no,yes --vocab={vocabulary}",
+    "seqio_cache_tasks --output_cache_dir=tickets/cache",
+    "t5_mesh_transformer --gin_file=tickets/train.gin --gin.TRAIN_STEPS=2",
+    "t0 eval tickets/model --limit=10",
+)
 COMMANDS = ("t0", "seqio_cache_tasks", "t5_mesh_transformer")
 
 
@@ -23,6 +32,19 @@ def check_commands(bin_folder: Path) -> None:
         assert answered, f"{name} --help: {done.returncode}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
         print(f"{name} --help: {len(done.stdout.splitlines())} lines")
+
+
+def check_runs(bin_folder: Path, data: Path) -> None:
+    """The commands cache, train and evaluate a project that `t0 init` makes from a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        for line in RUNS:
+            name, *words = line.format(rows=data / ROWS, vocabulary=data / VOCABULARY).split()
+            done = subprocess.run(
+                [bin_folder / name, *words], cwd=folder, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+            print(f"{line}: ok")
+        assert list(Path(folder).glob("tickets/eval/*/report/report.html"))
 
 
 def check_gin(package: Path, checkout: Path) -> None:
@@ -64,6 +86,7 @@ def main(checkout: Path, environment: Path) -> None:
     check_gin(site / "t0", checkout)
     check_commands(environment / "bin")
     check_catalogue(site)
+    check_runs(environment / "bin", checkout / "examples" / "own_prompts" / "data")
     leftovers = list(Path.cwd().iterdir())
     assert not leftovers, f"files were written into the working directory: {leftovers}"
 

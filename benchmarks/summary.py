@@ -103,12 +103,13 @@ def read_history(path: Path = HISTORY) -> dict[str, dict[str, Any]]:
     for line in path.read_text().splitlines():
         record = json.loads(line)
         best = newest.get(record["claim"])
-        if record["cells"] and (best is None or _has_bfloat16(record) >= _has_bfloat16(best)):
+        if record["cells"] and (best is None or has_bfloat16(record) >= has_bfloat16(best)):
             newest[record["claim"]] = record
     return newest
 
 
-def _has_bfloat16(record: dict[str, Any]) -> bool:
+def has_bfloat16(record: dict[str, Any]) -> bool:
+    """Returns whether a record was made on a machine with AVX-512 BF16."""
     return "avx512_bf16" in record["machine"]["instruction_sets"]
 
 
@@ -116,6 +117,15 @@ def _cell(record: dict[str, Any], location: tuple[str, str]) -> str:
     """Returns the last cell of that row and column, or ""."""
     values = [value for row, column, value in record["cells"] if (row, column) == location]
     return values[-1] if values else ""
+
+
+def ratio(figure: Figure, record: dict[str, Any]) -> float | None:
+    """Returns ours relative to the peer, above 1 if ours is better; None without both cells."""
+    cells = [_cell(record, key) if key else "" for key in (figure.ours, figure.peer)]
+    if not all(cells):
+        return None
+    ours, peer = map(_number, cells)
+    return peer / ours if figure.less_is_better else ours / peer
 
 
 def _number(cell: str) -> float:
@@ -153,18 +163,14 @@ def _rows(
         if not ours:
             continue
         peer = _cell(record, figure.peer) if figure.peer else ""
-        ratio = ""
-        if peer:
-            values = [_number(peer), _number(ours)]
-            better, worse = values if figure.less_is_better else reversed(values)
-            ratio = f"{better / worse:.3g}"
+        value = ratio(figure, record)
         described = record["machine"]
         key = (*described.get("family", ()), *described["instruction_sets"])
         letter, _ = machines.setdefault(key, (chr(ord("A") + len(machines)), _machine(record)))
         shown = f"{peer} ({figure.peer_name})" if peer else "none"
         yield [
-            figure.what, ours, shown, ratio, letter, record["date"], record["commit"],
-            f"`{figure.claim}`",
+            figure.what, ours, shown, f"{value:.3g}" if value else "", letter, record["date"],
+            record["commit"], f"`{figure.claim}`",
         ]  # fmt: skip
 
 

@@ -11,4 +11,4 @@ Importing this package, `t0.files`, `t0.prompts`, `t0.sources`, `t0.catalogue`, 
 `t0.reports` does not import TensorFlow.
 """
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -153,11 +153,28 @@ def test_docs_architecture_path_is_short_and_matches_diagram(heading):
 
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-MOST_LINES_OF_README = 160
+PICTURES = ROOT / "docs" / "pictures"
+MOST_LINES_OF_README = 120
 
 
 def test_docs_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_LINES_OF_README
+
+
+def test_docs_pictures_are_small_used_and_have_descriptions():
+    texts = [page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *PAGES)]
+    used = re.findall(r"!\[([^]]+)\]\((?:docs/)?pictures/([^)]+)\)", "\n".join(texts))
+    assert {name for _, name in used} == {path.name for path in PICTURES.iterdir()}
+    assert all(len(path.read_bytes()) < 300_000 for path in PICTURES.iterdir())
+    for path in PICTURES.glob("*.svg"):
+        assert not re.search(r"https?://(?!www\.w3\.org|www\.textualize)", path.read_text())
+
+
+def test_docs_gallery_shows_the_plots_of_the_examples():
+    for plot in ROOT.glob("examples/*/plot.png"):
+        copy = PICTURES / f"{plot.parent.name}.png"
+        same = copy.is_file() and copy.read_bytes() == plot.read_bytes()
+        assert same, "run: python docs/make_pictures.py examples"
 
 
 def loaded(path):
@@ -219,7 +236,7 @@ def test_docs_links_have_headings_and_stay_within_pages(page):
     text = page.read_text(encoding="utf-8")
     for target, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)", text):
         file = (page.parent / target).resolve() if target else page
-        if page in PAGES and file not in PAGES:
+        if page in PAGES and file not in PAGES and file.parent != PICTURES:
             wrong.append(f"{target} is no page of docs/")
         if anchor and anchor not in headings(file):
             wrong.append(f"{target}#{anchor}: no such heading")

@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -74,6 +75,13 @@ def test_entry_points_of_seqio_and_t5_have_the_same_names():
 
 def test_package_version():
     assert importlib.metadata.version("t0") == t0.__version__
+
+
+def test_release_files_have_the_version_of_the_package():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == t0.__version__
+    heading = f"\n## {t0.__version__} ({citation['date-released']})\n"
+    assert heading in (ROOT / "CHANGELOG.md").read_text()
 
 
 @pytest.mark.parametrize("python", LOCKS)

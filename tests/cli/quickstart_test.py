@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 import sys
 import zipfile
 
@@ -11,6 +12,7 @@ import pytest
 
 from t0.cli import quickstart, quickstart_data
 from t0.errors import UserError
+from t0.prompts import read_template_file, template_file_path
 
 
 @pytest.fixture
@@ -92,3 +94,28 @@ def test_quickstart_failed_command_shows_the_end_of_its_log(tmp_path, monkeypatc
         *(f"line {number}" for number in range(1, 9)),
         "line 50",
     ]
+
+
+def test_quickstart_predicts_a_row_that_the_reader_has_changed(tmp_path, monkeypatch, capfd):
+    program = tmp_path / "t0"
+    program.write_text(
+        '#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\n'
+        'sed "1s/$/,prediction/;2s/$/,here/" "$(dirname "$2")/rows.csv" > "$2"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "logs").mkdir()
+    quickstart._predict(tmp_path)
+    assert "  answerB: put on dry clothes\n" in (shown := capfd.readouterr().out)
+    assert "  prediction: here\n" in shown and f"--prompt={quickstart.PROMPT}" in shown
+    (tmp_path / "rows.csv").write_text("context\nchanged\n")
+    quickstart._predict(tmp_path)
+    assert "  context: changed\n  prediction: here\n" in capfd.readouterr().out
+
+
+def test_quickstart_row_has_the_columns_of_its_prompt():
+    templates = read_template_file(template_file_path("social_i_qa", None), published=True)
+    named = {f"social_i_qa_{t.name.replace(' ', '_')}": t for t in templates.templates}
+    read = re.findall(r"\{\{(\w+)\}\}", named[quickstart.PROMPT].answer_choices)
+    columns = quickstart.ROW.splitlines()[0].split(",")
+    assert columns == ["context", "question", *read]

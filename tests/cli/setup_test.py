@@ -202,6 +202,25 @@ def test_setup_names_an_unusable_python(checkout, python, words, message):
     assert re.search(message, said) and not commands
 
 
+@pytest.mark.parametrize("kernel", ["Darwin", "MINGW64_NT-10.0"])
+def test_setup_refuses_a_machine_without_linux(checkout, kernel):
+    uname = checkout.uv.with_name("uname")
+    uname.write_text(f"#!/bin/sh\necho {kernel}\n")
+    uname.chmod(0o755)
+    said, commands = checkout.run(status=1)
+    assert f"runs {kernel}; expected Linux. Use the Docker image" in said and not commands
+    assert "usage:" in checkout.run("--help")[0]
+
+
+def test_setup_without_network_says_how_to_install(checkout):
+    folder = "PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER bin/setup"
+    said, _ = checkout.run(STATUS="2", status=2)
+    assert "uv cannot install the packages. Without a network, " in said and folder in said
+    said, commands = checkout.run(T0_PYTHON="", FOUND="", STATUS="2", status=1)
+    assert "no Python 3.11 or 3.10 was found or downloaded. Install it, or set its path" in said
+    assert "python install 3.11 " in commands[-1]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
