@@ -50,7 +50,7 @@ def add_loss_weights(
 def check_no_other_normalization(
     *, loss_fn: Any = None, loss_denominator: Any = None, choice_losses: Any = None
 ) -> None:
-    """Checks that gin does not also set a loss or denominator of its own.
+    """Checks that gin does not also set another loss or denominator.
 
     Args:
       loss_fn: the value of `Unitransformer.loss_fn`.

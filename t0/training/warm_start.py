@@ -97,13 +97,13 @@ def patterns_of_new_layers(checkpoint_names: Iterable[str]) -> list[str]:
         for layer in bound(f"{scope}make_layer_stack.layers", (), evaluate=False) or ()
         if isinstance(layer, list | tuple)
     ]
-    found = "\n".join(checkpoint_names)
+    in_checkpoint = "\n".join(checkpoint_names)
     return sorted(
         {
             f"/{re.escape(name)}/"
             for layer in layers
             for name in layer
-            if isinstance(name, str) and f"/{name}/" not in found
+            if isinstance(name, str) and f"/{name}/" not in in_checkpoint
         }
     )
 

