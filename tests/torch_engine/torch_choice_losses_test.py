@@ -158,13 +158,31 @@ def tfew(world):
 
 def test_choice_losses_train_through_the_command(tfew):
     folder, out = tfew
-    assert "4 sequences, 512 tokens a step at inputs 64, targets 64" in out  # 4 choices of 16
+    assert "4 sequences a step, inputs 64, targets 64" in out  # 4 choices of 16
     assert "(240 examples, " in out  # not records
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     held_out = [r["validation_loss"] for r in records if "validation_loss" in r]
     assert len(held_out) == 2 and held_out[1] < held_out[0]
     values = list(losses(folder).values())
     assert len(values) == 30 and sum(values[-5:]) < 0.7 * sum(values[:5])
+
+
+def test_choice_losses_of_tfew_train_an_adapter(world, trained):
+    """T-Few's run file: (IA)3 with the three losses."""
+    folder = world.folder / "tfew adapter"
+    flags = [
+        "--gin_file=runs/tfew.gin",
+        "--gin_param=MIXTURE_NAME = 'weather_eval'",
+        "--gin_param=run.batch_size = 4",
+        f"--checkpoint={trained['hf']}",
+    ]
+    done = world.torch(world.specified(folder, 12, *flags))
+    assert done.returncode == 0, done.stderr
+    assert "adapter: ia3, " in done.stdout
+    assert "4 sequences a step, inputs 64, targets 64" in done.stdout
+    values = list(losses(folder).values())
+    assert len(values) == 12 and all(0 < value < 20 for value in values)
+    assert (folder / "torch.ckpt-12" / "adapter_model.safetensors").exists()
 
 
 def test_choice_losses_are_the_same_on_two_processes_and_after_a_restart(world, tfew, tmp_path):
