@@ -478,6 +478,7 @@ DOORS: dict[str, str] = {
 # The functions of other packages that `replaced` may replace during a call. Each key is
 # "attribute.function", where the attribute is a key of `DOORS`. Each value is the reason.
 REPLACEABLE: dict[str, str] = {
+    "gin_parser.ConfigParser": "T5X's gin statements are translated into ours",
     "mesh_attention.attention": "einsums and chains of small operations are slow on CPUs and GPUs",
     "mesh_ops.gelu": "a chain of small operations is slow on CPUs and GPUs",
     "transformer.sublayer_rms_norm": "a chain of small operations is slow on CPUs and GPUs",

@@ -3,6 +3,7 @@
     print_table(("task", "rate"), [("weather_retell", "240")], right=("rate",))
     # task            rate
     # weather_retell   240
+    print(wrap_text("a line of prose ...", terminal_width()))
 
 If the output is a pipe, each row is one line, however long, so that grep finds whole rows. On a
 terminal, a cell is never split across lines, so that names can be copied. Colours are not used.
@@ -10,6 +11,7 @@ terminal, a cell is never split across lines, so that names can be copied. Colou
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from typing import TextIO
 
@@ -46,6 +48,33 @@ def terminal_width(file: TextIO | None = None) -> int | None:
       file: the file; standard output by default.
     """
     return shutil.get_terminal_size().columns if (file or sys.stdout).isatty() else None
+
+
+def wrap_text(text: str, width: int | None) -> str:
+    """Wraps the lines of a text that are too long. The wrapped parts are indented by four spaces.
+
+    A word is never split, so that names and paths can be copied.
+
+    Args:
+      text: the text.
+      width: the maximum number of characters in a line; None for no limit.
+    """
+    if width is None:
+        return text
+    lines = []
+    for line in text.split("\n"):
+        content = line.lstrip()
+        indent = line.removesuffix(content)
+        wrapped = textwrap.wrap(
+            content,
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent + _INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += wrapped or [line]
+    return "\n".join(lines)
 
 
 def table_lines(

@@ -21,10 +21,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from t0.config.specification import Range, read_plain
-from t0.errors import UserError, short_reason
-from t0.files import paths
-from t0.files.untrusted import parsed_json
+from t0.config.specification import Range, read_file
 
 # The name of the mask in the counts of a part.
 MASK = "row_mask"
@@ -80,7 +77,10 @@ def _encode(mask: np.ndarray) -> str:
 
 def _decode(text: str, rows: int) -> np.ndarray:
     size = -(-rows // 8)
-    bits = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), size + 1)
+    try:
+        bits = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), size + 1)
+    except zlib.error as error:
+        raise ValueError(f"its mask is not compressed: {error}") from error
     if len(bits) != size:
         raise ValueError(f"its mask has {len(bits):,} bytes, wanted {size:,}")
     return np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).astype(bool)
@@ -105,14 +105,5 @@ def read(folder: str, split: str) -> RecordRows | None:
       UserError: if the file is damaged.
     """
     path = posixpath.join(folder, f"rows.{split}.json")
-    if not paths.exists(path):
-        return None
-    try:
-        recorded = read_plain(parsed_json(paths.read_bytes(path)), RecordRows, "the file")
-        recorded.numbers  # noqa: B018 - decodes the mask
-        return recorded
-    except (OSError, ValueError, zlib.error) as error:
-        raise UserError(
-            f"{path} is damaged ({short_reason(error):.100}). Cache the task again, or copy the "
-            "file again"
-        ) from error
+    fix = "Cache the task again, or copy the file again"
+    return read_file(path, RecordRows, fix, check=lambda rows: rows.numbers)

@@ -17,7 +17,8 @@
 | `operative_config` | the gin file next to a checkpoint: reads, writes and checks it |
 | `hugging_face` | Hugging Face's folders and their config.json |
 | `weight_files` | safetensors, and PyTorch's pickles if they can be read safely |
-| `look_alikes` | folders that only look like checkpoints, such as adapters |
+| `adapter_folders` | adapters in PEFT's folders, merged into a base model |
+| `look_alikes` | folders that only look like checkpoints, such as outputs of a Trainer |
 | `tokenizer`, `tokenizer_json` | a checkpoint's SentencePiece model or `tokenizer.json` |
 | `t5x`, `t5x_files` | T5X's checkpoints; its msgpack index and zarr arrays |
 | `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |

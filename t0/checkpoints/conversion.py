@@ -33,7 +33,9 @@ import numpy as np
 from tqdm import tqdm
 
 from t0.checkpoints import (
+    adapter_folders,
     bundle,
+    checkpoint_files,
     hugging_face,
     look_alikes,
     mtf,
@@ -70,6 +72,7 @@ _READ = {
     ),
     "t5x": ("**/*",),
     "torch": (torch_shards.RECORD, "*.safetensors"),
+    "adapter": (adapter_folders.CONFIG, adapter_folders.WEIGHTS),
 }
 
 
@@ -174,13 +177,20 @@ FORMATS = {
     "t5x": CheckpointFormat("T5X", t5x.T5xTarget, t5x.adapt_plan, t5x.INDEX),
 }
 # Format of a source -> its name in messages. The PyTorch engine's checkpoints can only be read.
-_TITLES = {kind: row.title for kind, row in FORMATS.items()} | {"torch": "PyTorch engine"}
+_TITLES = {kind: row.title for kind, row in FORMATS.items()} | {
+    "torch": "PyTorch engine",
+    "adapter": "adapter",
+}
 
 
 def open_source(
-    path: str | Path, *, step: int | None = None, keep_slots: bool = True
+    path: str | Path,
+    *,
+    step: int | None = None,
+    keep_slots: bool = True,
+    base: str | Path | None = None,
 ) -> CheckpointSource:
-    """Opens a checkpoint, and detects its format.
+    """Opens a checkpoint, and detects its format. An adapter is merged into its base.
 
     Args:
       path: a Mesh TensorFlow model directory or checkpoint prefix; a Hugging Face folder or one of
@@ -190,11 +200,15 @@ def open_source(
         opened.
       step: the step of the checkpoint in a folder; the last by default.
       keep_slots: whether to read the optimizer's state.
+      base: if the checkpoint is an adapter, the model to merge it into; by default the model that
+        the adapter names.
 
     Raises:
       UserError: if there is no checkpoint, or it is damaged, incomplete or not a T5.
     """
     kind, location = recognise(path, step=step)
+    if kind == "adapter":
+        return _open_adapter(any_path(location), base)
     if kind == "mtf":
         return mtf.MtfSource(str(location), keep_slots=keep_slots)
     if kind == "t5x":
@@ -204,11 +218,34 @@ def open_source(
     return hugging_face.HfSource(any_path(location))
 
 
+def _open_adapter(folder: Path, base: str | Path | None) -> CheckpointSource:
+    base = base or adapter_folders.read_base_path(folder)
+    try:
+        kind, _ = recognise(base)
+    except UserError as error:
+        raise UserError(
+            f"{folder} is an adapter, and its base {str(base)!r} is not here. Name the base, "
+            f"and add --adapter={folder} ({error})"
+        ) from error
+    if kind == "adapter":
+        raise UserError(
+            f"{folder} is an adapter, and so is its base {base}; expected one adapter. Merge the "
+            f"base: t0 convert BASE NEW --adapter {base} --merge --to hf"
+        )
+    source = open_source(base, keep_slots=False)
+    try:
+        return adapter_folders.AdapterSource(folder, source)
+    except UserError:
+        source.close()
+        raise
+
+
 def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     """Detects the format of a checkpoint and finds the checkpoint itself.
 
     Returns:
-      the format ("mtf", "hf", "t5x" or "torch"), and the prefix or the folder of the checkpoint.
+      the format ("mtf", "hf", "t5x", "torch" or "adapter"), and the prefix or the folder of the
+      checkpoint.
 
     Raises:
       UserError: if there is no checkpoint.
@@ -218,7 +255,7 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
         path = path.parent
     shards = _torch_folder(path, step)
     if shards:
-        return "torch", str(shards)
+        return "adapter" if adapter_folders.find(shards) else "torch", str(shards)
     prefix = mtf.find_prefix(path, step)
     if prefix:
         return "mtf", prefix
@@ -227,6 +264,8 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
         return "t5x", str(folder)
     if hugging_face.is_folder(path):
         return "hf", str(path)
+    if adapter_folders.find(path):
+        return "adapter", str(path)
     if not path.exists():
         steps = ", ".join(map(str, bundle.prefixes(path.parent))) if path.parent.is_dir() else ""
         existing = f". {path.parent} has checkpoints of the steps: {steps}" if steps else ""
@@ -262,6 +301,7 @@ def convert(
     destination: str | Path,
     *,
     to: str,
+    adapter: Path | None = None,
     options: ConversionOptions | None = None,
     checksums: bool = False,
     progress: bool = True,
@@ -272,6 +312,7 @@ def convert(
       source: the path of the source, see `open_source`.
       destination: a folder that does not exist yet or is empty.
       to: the target's format: "mtf", "hf" or "t5x".
+      adapter: the folder of an adapter to merge into the source's weights, or None.
       options: the options of the conversion.
       checksums: whether to compute the checksum of each tensor.
       progress: whether to show bytes, rate and remaining time on stderr.
@@ -284,7 +325,10 @@ def convert(
     if to not in FORMATS:
         raise unknown_name("format", to, FORMATS, f"The formats are {', '.join(FORMATS)}.")
     destination = any_path(destination)
-    checkpoint = open_source(source, step=options.step, keep_slots=not options.drop_slots)
+    if adapter:
+        checkpoint = open_source(adapter, base=source)
+    else:
+        checkpoint = open_source(source, step=options.step, keep_slots=not options.drop_slots)
     with contextlib.closing(checkpoint):
         plan, notes = make_plan(checkpoint, to, options)
         _remove_unfinished(destination.parent)
@@ -348,7 +392,7 @@ def as_mesh_checkpoint(
             f"checkpoint would be written to {workdir}, which is not on this machine. Run "
             f"`t0 convert {path} DST --to mtf`, copy DST there, and use that path"
         )
-    source_hash = fingerprint(kind, Path(location), f"{dtype} {slots}")
+    source_hash = fingerprint(kind, location, f"{dtype} {slots}")
     folder = Path(workdir) / f"{Path(location).absolute().name}-{source_hash}"
     if not folder.is_dir():
         _convert_once(
@@ -664,9 +708,18 @@ def _convert_once(
         _print_to_stderr(f"note: {note}")
 
 
-def fingerprint(kind: str, folder: Path, settings: str) -> str:
-    """Returns a hash of a source's path, of its files' sizes and times, and of the settings."""
+def fingerprint(kind: str, location: str, settings: str) -> str:
+    """Returns a hash of a source's path, of its files' sizes and times, and of the settings.
+
+    The hash of an adapter includes that of its base. The hash of a Mesh TensorFlow checkpoint is
+    that of its index.
+    """
+    if kind == "mtf":
+        return checkpoint_files.fingerprint(location)
+    folder = Path(location)
     files = sorted({path for pattern in _READ[kind] for path in folder.glob(pattern)})
+    if kind == "adapter":
+        settings += fingerprint(*recognise(adapter_folders.read_base_path(folder)), "")
     file_states = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in files if p.is_file()]
     text = "\n".join([str(folder.absolute()), settings, *file_states])
     return checksum(np.frombuffer(text.encode(), np.uint8))

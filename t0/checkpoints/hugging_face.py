@@ -285,6 +285,11 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{look_alikes.hint(folder)}"
         )
     config = read_json(folder / CONFIG)
+    if config.get("quantization_config"):
+        raise UserError(
+            f"{folder / CONFIG}: the weights are quantized (quantization_config). Use the folder "
+            "of the model before quantization"
+        )
     kind = config.get("model_type")
     if kind not in MODEL_TYPES:
         raise UserError(

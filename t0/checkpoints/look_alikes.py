@@ -1,4 +1,4 @@
-"""Detects folders that only look like checkpoints, such as adapters and outputs of a Trainer.
+"""Detects folders that only look like checkpoints, such as outputs of a Trainer.
 
     check(Path("/models/t5_with_lora"))        # raises: an adapter lies next to the model
     hint(Path("/runs/trainer_output"))
@@ -37,24 +37,21 @@ _SHARDS = {
 
 
 def check(folder: Path) -> None:
-    """Checks that a folder has no adapter, which `transformers` would add to the model.
+    """Checks that a folder has no adapter next to a model, to which `transformers` would add it.
 
     Raises:
-      UserError: if there is an adapter. The message names it, and says how to merge it.
+      UserError: if there is such an adapter.
     """
-    if not (folder / ADAPTER).is_file():
+    if not (folder / ADAPTER).is_file() or not _has_weights(folder):
         return
     config = {}
     with contextlib.suppress(UserError):
         config = read_json(folder / ADAPTER)
     kind, base = (f"{config.get(key)!a:.80}" for key in ("peft_type", "base_model_name_or_path"))
-    alone = not _has_weights(folder)
     raise UserError(
-        f"{folder / ADAPTER}: the folder has an adapter ({kind} of {base})"
-        f"{'' if alone else ' next to a model'}, and adapters are not supported. Merge it: "
-        "PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(NEW), and name "
-        f"NEW{'' if alone else f'; or move {ADAPTER} away to use the model without it'}"
-        f"{hint(folder)}"
+        f"{folder / ADAPTER}: the folder has an adapter ({kind} of {base}) next to a model. Move "
+        f"{ADAPTER} and adapter_model.safetensors to another folder, and name it with --adapter to "
+        f"use it{hint(folder)}"
     )
 
 

@@ -148,6 +148,16 @@ def open_weights(folder: Path) -> Weights:
     )
 
 
+def open_file(path: Path) -> Weights:
+    """Opens a single safetensors file.
+
+    Raises:
+      UserError: if the file is missing, truncated or damaged.
+    """
+    metadata: dict[str, str] = {}
+    return _lazy_weights(_read_header(path, metadata), metadata)
+
+
 def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Weights]) -> None:
     """Reads two sets of weights in one folder, and checks that they are equal.
 
@@ -249,7 +259,10 @@ def _open_safetensors(folder: Path, shard_of: Mapping[str, str]) -> Weights:
     tensors: dict[str, StoredTensor] = _read_files(
         (folder / SINGLE, folder / INDEX), shard_of, lambda path: _read_header(path, metadata)
     )
+    return _lazy_weights(tensors, metadata)
 
+
+def _lazy_weights(tensors: dict[str, StoredTensor], metadata: dict[str, str]) -> Weights:
     def load(key: str, *, transposed: bool) -> np.ndarray:
         return _read_tensor(tensors[key], transposed=transposed)
 

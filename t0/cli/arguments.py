@@ -40,6 +40,11 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "split": {"default": "validation", "help": "the split (default: validation)"},
     "json": {"action": "store_true", "help": "print JSON instead of a table"},
+    "adapter": {
+        "action": "append",
+        "metavar": "DIR",
+        "help": "an adapter to merge into the weights: a folder of PEFT, or a run that trained one",
+    },
     "batch_tokens": {"type": int, "metavar": "N", "help": "maximum number of tokens per batch"},
     "activation_dtype": {"default": "float32", "choices": ["auto", "float32", "bfloat16"]},
     "engine": {

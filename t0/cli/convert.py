@@ -1,6 +1,7 @@
 """`t0 convert`: converts checkpoints of Mesh TensorFlow, Hugging Face and T5X, and compares them.
 
 t0 convert /models/t0_3b /models/t0_3b_mtf --to mtf
+t0 convert /models/t0_3b /models/t0_rte --adapter /adapters/rte --merge --to hf
 t0 convert --check /models/t0_3b /models/t0_3b_mtf --text "Is it? ||| yes" --vocab spiece.model
 """
 
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from t0.checkpoints import FORMATS, ConversionOptions, ConversionReport
 from t0.checkpoints.formats import ACTIVATIONS, DTYPES
+from t0.cli.arguments import add_shared
 from t0.errors import UserError, say
 from t0.files.any_path import any_path
 from t0.files.paths import read_bytes
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vocabulary_rows", type=int, metavar="N", help="pad or cut the vocabulary to N embeddings"
     )
     add("--activation", metavar="NAME", help=f"{', '.join(ACTIVATIONS)}, if SRC does not say")
+    add_shared(parser, "adapter")
+    add("--merge", action="store_true", help="with --adapter: write SRC with the adapter merged")
     add("--drop_slots", action="store_true", help="skip the optimizer's state")
     add(
         "--scan_layers",
@@ -80,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
 _MOST_DIFFERENCES = 20
 # Flags that --check does not read.
 _CONVERSION_FLAGS = ("to", "step", "dtype", "vocabulary_rows", "activation")
-_CONVERSION_FLAGS += ("drop_slots", "scan_layers", "gzip_level")
+_CONVERSION_FLAGS += ("adapter", "merge", "drop_slots", "scan_layers", "gzip_level")
 
 
 def _explain_ignored_flag(args: argparse.Namespace) -> str | None:
@@ -94,6 +98,8 @@ def _explain_ignored_flag(args: argparse.Namespace) -> str | None:
         if args.vocab and not args.text:
             return "--vocab needs --text, which it encodes"
         return None
+    if bool(args.adapter) != args.merge:
+        return "--adapter and --merge belong together: t0 convert SRC DST --adapter DIR --merge"
     if args.text:
         return "--text needs --check"
     for name in ("scan_layers", "gzip_level"):
@@ -103,7 +109,7 @@ def _explain_ignored_flag(args: argparse.Namespace) -> str | None:
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from t0.checkpoints import convert
+    from t0.checkpoints import adapter_folders, convert
 
     if not 0 <= args.gzip_level <= 9:
         raise UserError(f"--gzip_level {args.gzip_level}; expected 0 to 9")
@@ -122,6 +128,7 @@ def _convert(args: argparse.Namespace) -> int:
         args.source,
         args.destination,
         to=args.to,
+        adapter=adapter_folders.choose(args.adapter) if args.adapter else None,
         options=options,
         checksums=args.table,
         progress=sys.stderr.isatty(),

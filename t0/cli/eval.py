@@ -8,6 +8,7 @@ t0 eval bigscience/T0_3B --data_dir=data --limit=100 --output=out
 t0 eval bigscience/T0_3B --reproduce                     # next to the published values
 t0 eval /models/mine/model.ckpt-1000 --tasks='super_glue_rte_.*' --data_dir=data
 t0 eval reviews/model                         # a folder of `t0 init`: its data, prompts and cache
+t0 eval /models/t0_3b --adapter=/adapters/rte --tasks='super_glue_rte_.*' --data_dir=data
 t0 eval /models/gpt2 --join=t-zero --data_dir=data
 t0 eval /models/small --module_import=t0.recipes --data_dir=texts --tasks=text_span_corruption
 """
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "T0's repository joins them"
     )
     add("--join", choices=transformers_folders.JOINS, help=join)
-    add_shared(parser, "batch_tokens", "activation_dtype", "engine", "device")
+    add_shared(parser, "adapter", "batch_tokens", "activation_dtype", "engine", "device")
     add_shared(parser, "data_dir", "skip_bad_rows", "split", "cache_dirs", "module_import")
 
 
@@ -98,15 +99,26 @@ def main(args: argparse.Namespace) -> int:
             raise UserError(f"--{name} {value}: expected a number from 1")
     shard = _shard(args)
     from t0.catalogue.row_preview import parse_lengths
-    from t0.checkpoints import described
+    from t0.checkpoints import adapter_folders, described
+    from t0.training import model_directory
 
     lengths = parse_lengths(args.lengths) or None
     path, source = described.locate(args.checkpoint)
+    path = model_directory.choose_best_checkpoint(path)
     name = Path(source.rpartition("@")[0] or source).name
+    if args.adapter:
+        adapter = adapter_folders.choose(args.adapter)
+        name, source = f"{name}_{adapter.name}", f"{source} with {adapter}"
     output = Path(args.output or Path("t0_eval") / name)
     prepare = _prepare_t5
     if transformers_folders.needs_transformers(path):
         prepare = _prepare_with_transformers
+        if args.adapter:
+            raise UserError(
+                f"--adapter is for T5 models, and {path} is another model: merge it first"
+            )
+    if args.adapter:
+        path = adapter_folders.join(args.adapter, path, str(output))
     engine, run = prepare(path, source, output, args)
     run(_evaluation(args, str(output), lengths, shard, engine))
     if shard.of > 1:
@@ -226,7 +238,7 @@ def _evaluation(
         names = whole_evaluation.drop_absent(names, args.split, skip=args.skip_absent)
     return whole_evaluation.WholeEvaluation(
         output=output,
-        name=args.checkpoint,
+        name=" with ".join([args.checkpoint, *(args.adapter or ())]),
         tasks=names,
         split=args.split,
         lengths=lengths,

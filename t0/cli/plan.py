@@ -20,6 +20,7 @@ from typing import Any
 from t0.config import flags as command_flags
 from t0.errors import UserError
 from t0.files.paths import is_remote
+from t0.text_tables import terminal_width, wrap_text
 from t0.torch.gpus import GPUS
 
 _SWITCHES = {
@@ -109,11 +110,12 @@ def main(args: argparse.Namespace) -> int:
     options = PlanOptions(exact, args.utilisation, start_step)
     if args.sweep:
         rows = sweep.sweep(sweep.parse_axes(args.sweep), options)
-        print(json.dumps(sweep.as_json(rows)) if args.json else sweep.sweep_text(rows))
+        text = json.dumps(sweep.as_json(rows)) if args.json else _wrapped(sweep.sweep_text(rows))
+        print(text)
         return 0
     plan = plan_configured_run(options)
     lines = _add_cost(plan, args.price, plan["run"].get("core_hours"), "the run", "core")
-    print(json.dumps(plan) if args.json else "\n".join([plan_text(plan), *lines]))
+    print(json.dumps(plan) if args.json else _wrapped(plan_text(plan), *lines))
     if args.output:
         from t0.reports.plan_picture import draw_plan
 
@@ -133,8 +135,13 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     plan = gpu_plan.gpu_plan(args.gpu, gpus, args.utilisation)
     hours = plan["time"].get("hours_per_1000_steps")
     lines = _add_cost(plan, args.price, hours and gpus * hours, "1,000 steps", "GPU")
-    print(json.dumps(plan) if args.json else "\n".join([gpu_plan.plan_text(plan), *lines]))
+    print(json.dumps(plan) if args.json else _wrapped(gpu_plan.plan_text(plan), *lines))
     return 0
+
+
+def _wrapped(*texts: str) -> str:
+    """Joins texts, and wraps their lines to the terminal's width."""
+    return wrap_text("\n".join(texts), terminal_width())
 
 
 def _add_cost(

@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices = "also write the probability of each choice, in a column for each"
     add("--all_choices", action="store_true", help=choices)
     add("--vocab", help="SentencePiece model (default: the model's own)")
-    add_shared(parser, "batch_tokens", "activation_dtype", "engine", "device", "skip_bad_rows")
+    add_shared(
+        parser, "adapter", "batch_tokens", "activation_dtype", "engine", "device", "skip_bad_rows"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -103,14 +105,18 @@ def _write_lines(
     copied = os.path.join(prompts_folder, VOCABULARY_FILE)  # noqa: PTH118 (gs:// paths)
     own = copied if paths.exists(copied) else prompts.vocabulary
     vocabulary = os.environ["T0_VOCAB"] = args.vocab or own  # t5 reads it during import
-    from t0.checkpoints import described
+    from t0.checkpoints import adapter_folders, described
     from t0.config import flags
     from t0.run import command, row_prediction
     from t0.run.torch_evaluation import choose_engine
     from t0.run.whole_evaluation import choose_batch_size
+    from t0.training import model_directory
 
     engine = choose_engine(args.engine, args.device)
     path, source = described.locate(args.model)
+    path = model_directory.choose_best_checkpoint(path)
+    if args.adapter:
+        path = adapter_folders.join(args.adapter, path, folder)
     description = described.describe(path, source, Path(folder), vocabulary=vocabulary)
     tokens = sum(prompts.lengths.values())
     values = {

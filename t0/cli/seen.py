@@ -11,6 +11,7 @@ ends with the checkpoint `model.ckpt-N`.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,13 @@ def main(args: argparse.Namespace) -> int:
     if args.find is not None and not args.find.strip():
         raise UserError("--find is empty: expected a text, such as --find 'Dana Reeve'")
     run = batch_examples.open_run(args.model_dir)
-    step = _last_step(args.model_dir) if args.step is None else args.step
+    last = _last_step(args.model_dir)
+    step = last if args.step is None else args.step
+    if step is None:
+        raise UserError(f"{args.model_dir} has no checkpoint to tell the last step: add --step N")
+    if last is not None and step > last:
+        note = f"note: the last checkpoint is of step {last:,}; steps {last + 1:,} to {step:,} are "
+        print(f"{note}those that the run would take next", file=sys.stderr)
     lines = _count_lines(run, step, args.task) if args.count else _example_lines(run, step, args)
     for line in lines:
         print(
@@ -59,15 +66,11 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _last_step(model_dir: str) -> int:
+def _last_step(model_dir: str) -> int | None:
     from t0.checkpoints import checkpoint_files, torch_shards
-    from t0.files.paths import is_remote
 
-    steps = list(checkpoint_files.steps(model_dir))
-    steps += [] if is_remote(model_dir) else list(torch_shards.steps(Path(model_dir)))
-    if not steps:
-        raise UserError(f"{model_dir} has no checkpoint, so the last step is unknown: add --step N")
-    return max(steps)
+    steps = {*checkpoint_files.steps(model_dir), *torch_shards.steps(Path(model_dir))}
+    return max(steps, default=None)
 
 
 def _example_lines(run: Any, step: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:

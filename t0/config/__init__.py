@@ -5,7 +5,7 @@
     gin_files         finds gin files in the search path
     statements        reads the statements of gin files and their locations
     common_guesses    suggests our parameter for a flag of another training program
-    t5x_names         translates the names of T5X's gin bindings into ours
+    t5x_names         translates T5X's gin statements into ours
     early_checks      checks gin files before TensorFlow is imported
     bindings          finds the value bound to a parameter: `bound("run.mode")`
     explain           turns gin's errors into sentences that suggest similar names

@@ -63,6 +63,11 @@ def resolve_macros(value: Any) -> Any:
     return value
 
 
+def is_configured(selector: str) -> bool:
+    """Returns whether any parameter of a function, such as "t0.adapter", is bound."""
+    return bool(gin_config._CONFIG.get(("", selector)))
+
+
 def macro_defined(name: str) -> bool:
     """Returns whether a macro is bound."""
     return (name, "gin.macro") in gin_config._CONFIG

@@ -10,21 +10,20 @@ imported. That module also reads files on gs://, which this module skips.
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from t0.compat import gin_parser
 from t0.config.bindings import macros_within
 from t0.config.explain import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
-from t0.config.statements import Location, RemoteFileError, read_files, read_params
-from t0.config.t5x_names import UNMISTAKABLE, ours_for
+from t0.config.statements import RemoteFileError, read_files, read_params
+from t0.config.t5x_names import T5X
 from t0.errors import UserError, nearest
 
 # Macros that our code or T5's code reads from gin by name.
 READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
 # If no file reads a macro, and its name is at least this similar to the name of a macro that is
 # read, the name is probably misspelled.
-_SIMILARITY = 0.8
+SIMILARITY = 0.8
 
 
 def check(
@@ -38,8 +37,9 @@ def check(
       location_prefixes: folders to search before this project's folder.
 
     Raises:
-      UserError: a file is missing, there is a syntax error, a name exists only in T5X, or a macro
-        is probably misspelled: no file reads it, but a file reads a macro with a similar name.
+      UserError: a file is missing, there is a syntax error, a setting of T5X has no
+        equivalent, or a macro is probably misspelled: no file reads it, but a file reads a macro
+        with a similar name.
     """
     folders = search_path(location_prefixes)
     names = [defaults_file(), *in_order(resolved_names(gin_files, location_prefixes))]
@@ -48,15 +48,14 @@ def check(
         with explain_errors(folders, gin_params), quiet_search():
             statements = [*read_files(names, folders, remote=False), *read_params(gin_params)]
             for location, statement in statements:
-                _check_t5x(location, statement)
                 if isinstance(statement, gin_parser.BindingStatement):
                     read |= set(macros_within(statement.value))
                     if not location.path and not statement.arg_name:
                         macros[statement.selector] = statement.value
     except RemoteFileError:
         return
-    for name in macros.keys() - read:
-        close = nearest(name, read, count=1, cutoff=_SIMILARITY)
+    for name in macros.keys() - read - T5X.keys():
+        close = nearest(name, {*read, *T5X}, count=1, cutoff=SIMILARITY)
         if close and not _read_elsewhere(name):
             raise UserError(
                 f"no gin file reads the macro '{name}' (--gin_param='{name} = {macros[name]!r}'). "
@@ -69,17 +68,3 @@ def _read_elsewhere(name: str) -> bool:
     reference = re.compile(rf"%{re.escape(name)}\b")
     files = (path for folder in search_path() for path in pathlib.Path(folder).rglob("*.gin"))
     return any(reference.search(path.read_text("utf-8", errors="replace")) for path in files)
-
-
-def _check_t5x(location: Location, statement: Any) -> None:
-    if isinstance(statement, gin_parser.BindingStatement):
-        text = ".".join(filter(None, (statement.selector, statement.arg_name)))
-    elif isinstance(statement, gin_parser.ImportStatement):
-        text = statement.format()
-    else:
-        return
-    ours = ours_for(text) if any(name in text for name in UNMISTAKABLE) else None
-    if ours:
-        raise UserError(
-            f"{ours} ({f'{location.path}:{location.line}' if location.path else '--gin_param'})"
-        )

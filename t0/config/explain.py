@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from t0.compat import gin_config
-from t0.config.gin_files import t5x_file
+from t0.config.gin_files import t5x_file, why_not_computed
 from t0.config.t5x_names import ours_for
 from t0.errors import UserError, nearest, remote_mistake
 
@@ -97,6 +97,9 @@ def unknown_file(name: str, folders: Sequence[str]) -> str:
         missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return f"gin file not found: {remote_mistake(missing)}"
     ours = t5x_file(name)
+    reason = why_not_computed(name)
+    if reason:
+        return f"T5X's gin file {name} has no equivalent here: {reason}"
     hint = (
         f" It is T5X's name for {ours}."
         if ours

@@ -57,6 +57,7 @@ _TABLE = (
     ("float", "max_hours", None, "Save and exit after this many hours of training in total."),
     ("boolean", "allow_config_change", False, "Resume a model_dir trained with other settings."),
     ("string", "checkpoint", None, "Weights to start from or to evaluate, in any format."),
+    ("multi_string", "adapter", None, "A folder of PEFT to merge into --checkpoint."),
     ("string", "export_hf", None, "After training, export the model here for Hugging Face."),
     ("integer", "shard_id", None, "Inference, ranking: which of --num_shards to run, from 0."),
     ("integer", "num_shards", None, "Inference, ranking: number of shards of the work."),
@@ -143,6 +144,7 @@ def _ranking_and_inference(name: str) -> dict[str, str | None]:
 # Our flags that only some modes read: flag -> {mode that reads the flag -> the gin parameter that
 # the flag sets in this mode, or None if the command itself reads the flag}.
 MODE_FLAGS: dict[str, dict[str, str | None]] = {
+    "adapter": dict.fromkeys(mode for mode in GIN_MODES if mode != "train"),
     "activation_dtype": {
         **dict.fromkeys((mode for mode in GIN_MODES if mode not in _EXPORTS), _MESH_TYPE),
         **dict.fromkeys(_API_READING, _MESH_TYPE),
@@ -172,7 +174,7 @@ MODE_FLAGS: dict[str, dict[str, str | None]] = {
 # Flags of `MODE_FLAGS` that are also read in a run with --tpu. The other flags in `MODE_FLAGS` are
 # only read by our engine for runs without a TPU.
 _STEPS = ("epochs", "finetune_steps")
-_ON_TPU = (*_STEPS, "allow_stale_cache", "max_hours", "stream_steps", "write_stream")
+_ON_TPU = (*_STEPS, "adapter", "allow_stale_cache", "max_hours", "stream_steps", "write_stream")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
 _TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.

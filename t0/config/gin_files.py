@@ -46,11 +46,28 @@ RUN_FILES = ("pretrain.gin", "finetune.gin", "eval.gin", "infer.gin")
 
 
 # T5X's name for a file, in any folder -> our name.
-_T5X_FILES = (
-    (re.compile(r"(?:.*/)?t5_1_1/(small|base|large|xl|xxl)\.gin"), r"models/t5.1.1.\1.gin"),
-    (re.compile(r"(?:.*/)?mt5/(small|base|large|xl|xxl)\.gin"), r"models/mt5.\1.gin"),
-    (re.compile(r"(?:.*/)?t5_1_0/(small|base|large|3B|11B)\.gin"), r"models/t5.1.0.\1.gin"),
-    (re.compile(r"(?:.*/)?configs/runs/(pretrain|finetune|eval|infer)\.gin"), r"runs/\1.gin"),
+_T5X_FILES = tuple(
+    (re.compile(rf"(?:.*/)?{theirs}\.gin"), f"{ours}.gin")
+    for theirs, ours in (
+        (r"t5_1_1/(?:1_1_)?(small|base|large|xl|xxl)", r"models/t5.1.1.\1"),
+        (r"mt5/(small|base|large|xl|xxl)", r"models/mt5.\1"),
+        (r"t5_1_0/(small|base|large|3B|11B)", r"models/t5.1.0.\1"),
+        (r"configs/runs/(pretrain|finetune|eval|infer)", r"runs/\1"),
+        (r"t5_1_1/examples/(?:t5_1_1_)?(base_wmt_(?:from_scratch|eval|infer))", r"t5x/t5_1_1_\1"),
+        (r"t5_1_1/examples/((?:t5_1_1_)?base_wmt_finetune)", r"t5x/\1"),
+        (r"t5_1_1/examples/(wmt19_ende_from_scratch)", r"t5x/\1"),
+        (r"t5_1_1/(?:examples/)?(?:small_c4_pretrain|c4_pretrain_small)", "t5x/small_c4_pretrain"),
+    )
+)
+
+
+# T5X's files whose models or runs this project does not compute -> the reason.
+_NOT_COMPUTED = (
+    (r"/byt5/", "ByT5 reads bytes, and every vocabulary here is a SentencePiece model"),
+    (r"/umt5/", "UMT5 has position biases in every layer, and T5 has them in the first layer only"),
+    (r"/(decoder_only|lm)/", "it is a decoder without an encoder; see models/lm_v1.gin"),
+    (r"t5x/(contrib|examples)/", "only T5 1.0, T5 1.1 and mT5 have model files; see models/"),
+    (r"t5x/configs/", "only pretrain, finetune, eval and infer have run files; see runs/"),
 )
 
 
@@ -75,6 +92,23 @@ def t5x_file(name: str) -> str | None:
     return next((match.expand(ours) for match, ours in matches if match), None)
 
 
+def why_not_computed(name: str) -> str | None:
+    """Returns the reason why a T5X file has no replacement here; None for other files."""
+    reasons = (reason for pattern, reason in _NOT_COMPUTED if re.search(pattern, name))
+    return next(reasons, None) if t5x_file(name) is None else None
+
+
+def local_name(name: str, folders: Sequence[str]) -> str:
+    """Returns our name for a file with a T5X name that does not exist, and `name` otherwise.
+
+    Args:
+      name: a path, or a name to search for.
+      folders: the folders to search after the working directory.
+    """
+    ours = t5x_file(name)
+    return name if ours is None or _find_local_file(name, ["", *folders]) else ours
+
+
 def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> list[str]:
     """Returns the gin files to read.
 
@@ -89,8 +123,7 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
     folders = ["", *search_path(location_prefixes)]
     names = []
     for name in gin_files:
-        ours = t5x_file(name)
-        names.append(name if ours is None or _find_local_file(name, folders) else ours)
+        names.append(local_name(name, folders))
         companion_file = operative.companion(name)
         # Look for `name` before the companion file. If both files are forbidden or unreachable, the
         # error should name the file that the user gave.

@@ -21,17 +21,20 @@ the last statement takes effect.
 
 import contextlib
 import dataclasses
+import functools
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from t0 import compat
 from t0.compat import gin, gin_config, gin_parser, t5_mesh
 from t0.config.bindings import bound, macro_defined, macro_names, macros_read, macros_within
-from t0.config.early_checks import READ_BY_CODE
+from t0.config.early_checks import READ_BY_CODE, SIMILARITY
 from t0.config.explain import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
 from t0.config.statements import COMMAND_LINE, Location, Statement, read_files, read_params
-from t0.errors import UserError
+from t0.config.t5x_names import T5X, StatementParser
+from t0.errors import UserError, nearest
 
 # Name in an old config -> the reason why its bindings can be skipped.
 DEPRECATED: dict[str, str] = {
@@ -56,12 +59,14 @@ class Config:
       unread_macros: macros that the user set, but that no binding reads.
       files: the names of the gin files in reading order, Mesh TensorFlow's defaults first.
       params: the --gin_param bindings, which are read after the files.
+      skipped: name of a skipped setting of T5X -> the reason.
     """
 
     deprecated: tuple[str, ...]
     unread_macros: tuple[str, ...]
     files: tuple[str, ...] = ()
     params: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def parse(
@@ -89,10 +94,16 @@ def parse(
     """
     # gin itself only appends to this list. Without this assignment, gin would search the folders of
     # the first configuration also for a second configuration.
-    gin_config._LOCATION_PREFIXES[:] = ["", *search_path(location_prefixes)]
+    folders, skipped = search_path(location_prefixes), dict[str, str]()
+    gin_config._LOCATION_PREFIXES[:] = ["", *folders]
+    parser = functools.partial(StatementParser, folders=folders, skipped=skipped)
     files = in_order(resolved_names(gin_files, location_prefixes))
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
-    with explain_errors(search_path(location_prefixes), gin_params), quiet_search():
+    with (
+        explain_errors(folders, gin_params),
+        quiet_search(),
+        compat.replaced("gin_parser.ConfigParser", parser),
+    ):
         gin.parse_config_file(defaults_file())
         macros_before = set(macro_names())
         gin.parse_config_files_and_bindings(
@@ -101,7 +112,8 @@ def parse(
     new_macros = set(macro_names()) - macros_before
     deprecated = () if skip_all_unknown else tuple(sorted(skip.looked_up))
     unread = {name for name in new_macros - macros_read() - READ_BY_CODE if not _is_alias(name)}
-    return Config(deprecated, tuple(sorted(unread)), (defaults_file(), *files), tuple(gin_params))
+    names = (defaults_file(), *files)
+    return Config(deprecated, tuple(sorted(unread)), names, tuple(gin_params), skipped)
 
 
 class _Deprecated(set):
@@ -140,8 +152,12 @@ def print_findings(config: Config) -> None:
     for name in config.deprecated:
         reason = DEPRECATED.get(name, "named on the command line")
         print(f"gin: skipped the deprecated name '{name}' ({reason})", file=sys.stderr)
+    for name, reason in config.skipped.items():
+        print(f"gin: skipped T5X's '{name}' ({reason})", file=sys.stderr)
     for name in config.unread_macros:
-        print(f"gin: nothing reads the macro '{name}': it has no effect", file=sys.stderr)
+        close = nearest(name, {*T5X, *macros_read()}, count=1, cutoff=SIMILARITY)
+        hint = f". Did you mean {close[0]}?" if close else ""
+        print(f"gin: nothing reads the macro '{name}': it has no effect{hint}", file=sys.stderr)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,6 +274,7 @@ _RANKING = ("score_eval", "eval")
 # Function of this project that gin configures -> the modes that call the function. If a function is
 # not in this table, the tasks or the macros of run files call it in every mode.
 READ_IN = {
+    "t0.adapter": _TRAINING,
     "t0.apply_updates": _TRAINING,
     "t0.evaluation": _RANKING,
     "t0.infer": ("infer",),

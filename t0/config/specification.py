@@ -13,13 +13,15 @@ Lengths are in tokens. Batch sizes are numbers of sequences in the global batch.
 import dataclasses
 import json
 import math
+import posixpath
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from t0.errors import UserError
+from t0.errors import UserError, short_reason
+from t0.files import paths
 from t0.files.untrusted import find_lone_surrogate, parsed_json
 
 SCHEMA = 1
@@ -135,6 +137,8 @@ class TaskSpec:
       rank: the facts that rank evaluation needs, if each cached record is one answer choice; None
         for other tasks. Such a record has the features "idx" [2], "inputs", "targets",
         "is_correct", and the texts "inputs_pretokenized" and "targets_pretokenized".
+      choices: whether each example of training consists of all records with the same first number
+        in "idx", its answer choices.
     """
 
     name: str
@@ -145,6 +149,7 @@ class TaskSpec:
     objective: ObjectiveSpec | None = None
     instructions: InstructionSpec | None = None
     rank: RankTaskSpec | None = None
+    choices: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,6 +193,51 @@ class ConfiguredSpec:
 
     selector: str
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceLosses:
+    """The factors of T-Few's losses in the training loss; gin sets them as `choice_losses.NAME`.
+
+    If a factor is not 0, each example is trained with all of its answer choices, and the loss is
+    the weighted sum of these losses (Liu et al. 2022, section 3.2), averaged over the examples of
+    the batch. The z-loss and label smoothing are not part of it.
+
+    Attributes:
+      likelihood: the factor of the cross entropy of the right choice per token.
+      unlikelihood: the factor of the mean of -log(1 - p) over all tokens of the wrong choices,
+        where p is the probability of the token.
+      length_normalized: the factor of the cross entropy over the choices, in which the score of a
+        choice is its log-likelihood per token.
+    """
+
+    likelihood: NotNegative = 0.0
+    unlikelihood: NotNegative = 0.0
+    length_normalized: NotNegative = 0.0
+
+    def __bool__(self) -> bool:
+        return any(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterSpec:
+    """A small set of weights that is trained instead of the model's weights; gin: `t0.adapter`.
+
+    Attributes:
+      method: "ia3" for (IA)3, which scales the outputs of projections, or the input of "wo"; "lora"
+        for LoRA, which adds a product of two small matrices to projections.
+      rank: the rank of LoRA's product.
+      alpha: the factor of LoRA's product, which is also divided by `rank`.
+      dropout: the dropout rate of the input of LoRA's product.
+      projections: the adapted projections: "q", "k", "v", "o", "wo", and "wi" or, in T5 1.1, "wi_0"
+        and "wi_1". If empty, they are k, v and wo for (IA)3, and q and v for LoRA.
+    """
+
+    method: Literal["ia3", "lora"]
+    rank: Positive = 8
+    alpha: NotNegative = 16.0
+    dropout: Annotated[float, Range(0, 0.99)] = 0.0
+    projections: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,6 +381,8 @@ class RunSpec:
       keep_checkpoint_max: the number of newest checkpoints to keep.
       keep_checkpoints: the rules for keeping older checkpoints, with gin's parameter names.
       training: the other parameters of the training loop, with gin's names.
+      choice_losses: the factors of the losses over answer choices. If all are 0, the loss is the
+        cross entropy of the targets.
       data: the data that the run reads; None if it reads no mixture.
       validation: the data on which training measures the held-out loss, or None.
       rank: the rank evaluation; None in modes without rank evaluation.
@@ -338,6 +390,7 @@ class RunSpec:
         these are the predictions for the tasks that are evaluated by decoding.
       judge: the words of the t5_mesh_transformer command that evaluates the decoded texts.
       records: name -> text of the files in the model directory that describe a training run.
+      adapter: the adapter that is trained; None to train the model itself.
       schema: the version of the format of this specification.
     """
 
@@ -362,12 +415,14 @@ class RunSpec:
     keep_checkpoint_max: Count | None = None
     keep_checkpoints: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    choice_losses: ChoiceLosses = ChoiceLosses()
     data: DataSpec | None = None
     validation: DataSpec | None = None
     rank: RankSpec | None = None
     infer: InferSpec | None = None
     judge: tuple[str, ...] = ()
     records: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    adapter: AdapterSpec | None = None
     schema: int = SCHEMA
 
 
@@ -415,6 +470,28 @@ def read_value(value: Any, kind: type[Spec], location: str) -> Spec:
         return read_plain(value, kind, location)
     except ValueError as error:
         raise UserError(f"the run specification's {error}") from error
+
+
+def read_file(path: str, kind: Any, fix: str, check: Callable[[Any], Any] = bool) -> Any:
+    """Reads a JSON file as the type `kind`; returns None if there is no such file.
+
+    Args:
+      path: the file, local or `gs://`.
+      kind: the type, such as a dataclass.
+      fix: the sentence of the error message that says what to do.
+      check: a function that raises a ValueError if the value is wrong.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    if not paths.exists(path):
+        return None
+    try:
+        value = read_plain(parsed_json(paths.read_bytes(path)), kind, posixpath.basename(path))
+        check(value)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {short_reason(error)}. {fix}") from error
+    return value
 
 
 def read_plain(value: Any, kind: Any, location: str) -> Any:

@@ -1,5 +1,7 @@
 """Reads the statements of gin files and their locations with gin's own parser.
 
+T5X's statements are translated into ours.
+
     for location, statement in read_files(["runs/finetune.gin"], search_path()):
         str(location), statement            # "runs/finetune.gin:5", BindingStatement(...)
 
@@ -15,6 +17,7 @@ from typing import Any
 
 from t0.compat import gin_config, gin_parser
 from t0.config.explain import unknown_file
+from t0.config.t5x_names import StatementParser
 from t0.errors import UserError
 
 COMMAND_LINE = "the command line"
@@ -64,7 +67,7 @@ def read_files(
             raise RemoteFileError(name)
         path, reader = _find(name, folders)
         with reader(path) as file:
-            statements = list(_parser(file))
+            statements = list(_parser(file, folders))
         short = _short(name, folders)
         yield Location(short, 0, path), None
         for statement in statements:
@@ -76,12 +79,12 @@ def read_files(
 
 def read_params(params: Sequence[str]) -> Iterator[Statement]:
     """Yields the statements of `--gin_param`s."""
-    for statement in _parser("\n".join(params)):
+    for statement in _parser("\n".join(params), ()):
         yield Location(COMMAND_LINE, 0), statement
 
 
-def _parser(text: Any) -> gin_parser.ConfigParser:
-    return gin_parser.ConfigParser(text, gin_config.ParserDelegate(skip_unknown=True))
+def _parser(text: Any, folders: Sequence[str]) -> gin_parser.ConfigParser:
+    return StatementParser(text, gin_config.ParserDelegate(skip_unknown=True), folders, {})
 
 
 def _short(name: str, folders: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ reading         a task's cache -> shuffled blocks of examples
 denoising       T5's objectives as arithmetic on arrays
 pretraining     documents -> blocks of examples
 instructed      cached instructions -> blocks of examples
+answer_choices  cached answer choices -> blocks of examples with all of their choices
 mixing          draws examples from tasks by their rates
 packing         examples -> rows
 training_data   the whole pipeline: makes batches, each with a position that a checkpoint can hold

@@ -67,7 +67,7 @@ def open_run(model_dir: str) -> "RunData":
                 "unknown. Only runs whose tasks are cached examples can be looked up"
             )
     data = open_training_data(recorded.data)
-    current = manifest.build(data, recorded.batch, recorded.start)
+    current = manifest.build(data, recorded.batch, recorded.start, recorded)
     if change := manifest.find_difference(recorded, current):
         raise UserError(
             f"the caches are not those of {model_dir}/{manifest.MANIFEST}: {change}. Restore them"
@@ -97,7 +97,6 @@ class RunData:
         Raises:
           UserError: if the run has no such step.
         """
-        self._check(step)
         position = manifest.locate(self._manifest, self._data, step - 1)
         end = (step - self._manifest.start.step) * self._manifest.batch
         window, before = position["window"], end - self._manifest.batch - position["row"]
@@ -124,26 +123,17 @@ class RunData:
                 ids = {name: examples[index][name][:length] for name, length in lengths.items()}
                 yield BatchExample(step, row, self.tasks[tasks[index]], int(records[index]), ids)
 
-    def _check(self, step: int) -> None:
-        if step <= self._manifest.start.step:
-            raise UserError(
-                f"the run has no step {step:,}: its first one is {self._manifest.start.step + 1:,}"
-            )
-
     def _records_in(self, window: int) -> tuple[np.ndarray, np.ndarray]:
         return self._data.mixture.records_of(window * self._data.draws, self._data.draws)
 
     def count_uses(self, step: int) -> dict[str, np.ndarray]:
         """Returns task -> how often each record was used in the steps up to this one, int64."""
-        self._check(step)
         end = manifest.locate(self._manifest, self._data, step)
         start = self._manifest.start
         after = self._uses_before(end["window"], end["row"])
         before = self._uses_before(start.window, start.row)
-        return {
-            task.name: uses - earlier
-            for task, uses, earlier in zip(self.tasks, after, before, strict=True)
-        }
+        names = [task.name for task in self.tasks]
+        return {n: x - y for n, x, y in zip(names, after, before, strict=True)}
 
     def _uses_before(self, window: int, row: int) -> list[np.ndarray]:
         """Returns, for each task, the number of uses of each record before a row of a window."""
@@ -175,35 +165,31 @@ class RunData:
           last: the last step to search.
           decode: a function that decodes token ids.
         """
-        self._check(last)
         text = _spaced(text)
         start, end = self._manifest.start, manifest.locate(self._manifest, self._data, last)
-        matches = [_records_with(task, text, decode) for task in self.tasks]
-        of_task = {
-            task.name: set(records) for task, records in zip(self.tasks, matches, strict=True)
-        }
+        matches = {task.name: _records_with(task, text, decode) for task in self.tasks}
         before = -start.row
         for window in range(start.window, end["window"] + 1):
             examples = self._examples_in(window, before) if self._draws(window, matches) else ()
             for example in examples:
                 if (
                     start.step < example.step <= last
-                    and example.record in of_task[example.task.name]
+                    and example.record in matches[example.task.name]
                     and any(text in _spaced(decode(ids.tolist())) for ids in example.ids.values())
                 ):
                     yield example
             before += self._data.size_of(window)
 
-    def _draws(self, window: int, records: Sequence[Sequence[int]]) -> bool:
+    def _draws(self, window: int, records: Mapping[str, set[int]]) -> bool:
         """Returns whether a window draws any of some records of each task."""
         mixture, first = self._data.mixture, window * self._data.draws
         drawn, served = mixture.tasks_of(first, self._data.draws), mixture.count_served(first)
         return any(
-            np.isin(stream.records(before + np.arange(np.sum(drawn == number))), chosen).any()
-            for number, (stream, before, chosen) in enumerate(
-                zip(mixture.streams, served, records, strict=True)
+            not records[task.name].isdisjoint(
+                mixture.streams[n].records(served[n] + np.arange(np.sum(drawn == n))).tolist()
             )
-            if chosen
+            for n, task in enumerate(self.tasks)
+            if records[task.name]
         )
 
 
@@ -212,7 +198,7 @@ def _spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], str]) -> list[int]:
+def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], str]) -> set[int]:
     """Returns the numbers of a task's records that have a text."""
     # The cache of an instruction task has all outputs of a record. Each epoch draws one as targets.
     names = ["inputs", "outputs"] if task.instructions else list(task.features)
@@ -233,7 +219,7 @@ def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], s
                     if text in _spaced(content):
                         matches.add(number + index)
             number += len(records)
-    return sorted(matches)
+    return matches
 
 
 def find_origin(task: TaskSpec, record: int) -> dict[str, Any]:

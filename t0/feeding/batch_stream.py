@@ -21,23 +21,22 @@ import json
 import multiprocessing
 import posixpath
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from t0.caching import cache_files
-from t0.config.specification import Count, DataSpec, Positive, read_plain
-from t0.errors import UserError, short_reason
+from t0.config.specification import Count, DataSpec, Positive, read_file
+from t0.errors import UserError
 from t0.feeding import manifest as manifests
 from t0.feeding.manifest import Manifest
 from t0.feeding.shards import find_facts
 from t0.feeding.training_data import Batch, TrainingData, open_training_data
 from t0.files import paths, tf_examples, tfrecord, write_whole
 from t0.files.object_facts import Facts
-from t0.files.untrusted import parsed_json
 
 STREAM = "stream.json"
 # Takes the number of a window, and yields the rows of that window and of all later ones.
-WindowsFrom = Callable[[int], Iterator[list[bytes]]]
+_WindowsFrom = Callable[[int], Iterator[list[bytes]]]
 _FILE_BYTES = 200 * 10**6
 _BYTES_OF_TOKEN = 4  # fixed, so that the number of steps per file does not depend on the data
 
@@ -135,20 +134,14 @@ def open_stream(folder: str) -> Stream | None:
 
 def _read_files(folder: str) -> tuple[StreamFile, ...]:
     """Returns the files that a finished stream lists; () if the stream is not finished."""
-    path = posixpath.join(folder, STREAM)
-    if not paths.exists(path):
-        return ()
-    try:
-        files = read_plain(parsed_json(paths.read_bytes(path)), tuple[StreamFile, ...], "files")
+
+    def check(files: Sequence[StreamFile]) -> None:
         follow = all(a.last + 1 == b.first for a, b in itertools.pairwise(files))
         if not files or not follow or any(posixpath.basename(f.name) != f.name for f in files):
             raise ValueError("its files have no consecutive steps")
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is damaged: {short_reason(error)}. Remove it, and run the command with "
-            "--write_stream again"
-        ) from error
-    return files
+
+    fix = "Remove it, and run the command with --write_stream again"
+    return read_file(posixpath.join(folder, STREAM), tuple[StreamFile, ...], fix, check) or ()
 
 
 def _find_written(folder: str, names: Iterable[str]) -> dict[str, Facts]:
@@ -232,15 +225,11 @@ def write(
 
 def _claim(folder: str, recorded: Manifest) -> None:
     before = manifests.read(folder)
-    if before is None:
-        manifests.publish(folder, recorded)
-        return
-    change = manifests.find_difference(before, recorded)
-    if change or before.start != recorded.start:
+    if change := before and manifests.find_difference(before, recorded, starts=True):
         raise UserError(
-            f"{folder} has the stream of another run: {change or 'it starts at another step'}. "
-            "Choose another folder, or remove it"
+            f"{folder} has the stream of another run: {change}. Choose another folder, or remove it"
         )
+    manifests.publish(folder, recorded)
 
 
 def _fill(frames: Iterator[bytes], path: str) -> None:
@@ -249,7 +238,7 @@ def _fill(frames: Iterator[bytes], path: str) -> None:
 
 
 def _rows_from(
-    windows_from: WindowsFrom, recorded: Manifest, data: TrainingData, step: int
+    windows_from: _WindowsFrom, recorded: Manifest, data: TrainingData, step: int
 ) -> Iterator[bytes]:
     """Yields the frames of all rows from the batch of a step on."""
     position = manifests.locate(recorded, data, step - 1)
@@ -261,7 +250,7 @@ def _rows_from(
 
 
 @contextlib.contextmanager
-def _open_windows(data: TrainingData, workers: int) -> Iterator[WindowsFrom]:
+def _open_windows(data: TrainingData, workers: int) -> Iterator[_WindowsFrom]:
     """Yields a function that packs the windows from a number on, ahead in processes if several."""
     if workers < 2:
         yield lambda first: (encode(data.window(number)) for number in itertools.count(first))

@@ -7,8 +7,8 @@
     position = locate(recorded, data, step=100)     # where the batch after step 100 begins
 
 The manifest has the specification of the data (mixture, rates, seed, lengths, packing), the batch,
-and a checksum of each file of the caches. It is written once, at the start of the run. A window is
-a group of examples that are packed together. `data_windows.json` next to it lists the number of
+and a checksum of each file of the caches. It is written at the start of the run. A window is a
+group of examples that are packed together. `data_windows.json` next to it lists the number of
 rows of each window that the run has read. This file only saves time. Without it, `locate` packs the
 earlier windows again.
 """
@@ -20,9 +20,18 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from t0.config.specification import Count, DataSpec, Positive, Rows, TaskSpec, read_plain, to_json
-from t0.errors import UserError, short_reason
-from t0.feeding.shards import find_checksums
+from t0.config.specification import (
+    Count,
+    DataSpec,
+    Positive,
+    Rows,
+    TaskSpec,
+    read_file,
+    read_plain,
+    to_json,
+)
+from t0.errors import UserError
+from t0.feeding.shards import Shard, find_shards
 from t0.feeding.training_data import Position, TrainingData
 from t0.files import paths, write_whole, writing
 from t0.files.untrusted import parsed_json
@@ -53,13 +62,13 @@ class Manifest:
       data: the specification of the data.
       batch: the number of sequences of a batch.
       start: the position at which the first batch begins.
-      shards: path of a cache's file -> its CRC-32C, in base 64.
+      shards: path of a cache's file -> its content.
     """
 
     data: DataSpec
     batch: Rows
     start: Start
-    shards: Mapping[str, str]
+    shards: Mapping[str, Shard]
 
     @property
     def indexed(self) -> bool:
@@ -69,22 +78,30 @@ class Manifest:
 
 def is_indexed(task: TaskSpec) -> bool:
     """Returns whether a task is cached as examples, so that each draw has a known record."""
-    return bool(task.cache_files) and task.objective is None
+    return bool(task.cache_files) and task.objective is None and not task.choices
 
 
-def build(data: Any, rows: int, start: Start) -> Manifest | None:
+def build(data: Any, rows: int, start: Start, recorded: Manifest | None = None) -> Manifest | None:
     """Builds the manifest of a run; None if its data is a user's own dataset.
+
+    Args:
+      data: the opened data.
+      rows: the number of sequences of a batch.
+      start: the position at which the first batch begins.
+      recorded: an earlier manifest, which saves reading the files that have not changed since.
 
     Raises:
       UserError: if a file of a cache cannot be read, or if records are missing.
     """
     if data.spec is None:
         return None
-    for stream in data.mixture.streams:
-        if stream.source.cache:
-            stream.source.cache.check_count()
     files = [file for task in data.spec.tasks for file in task.cache_files]
-    return Manifest(data.spec, rows, start, dict(zip(files, find_checksums(files), strict=True)))
+    contents = find_shards(files, recorded.shards if recorded else {})
+    shards = dict(zip(files, contents, strict=True))
+    for stream in data.mixture.streams:
+        if cache := stream.source.cache:
+            cache.set_counts([shards[file].records for file in cache.files])
+    return Manifest(data.spec, rows, start, shards)
 
 
 def publish(folder: str, manifest: Manifest) -> None:
@@ -100,25 +117,21 @@ def read(folder: str) -> Manifest | None:
     Raises:
       UserError: if the manifest is damaged.
     """
-    path = posixpath.join(folder, MANIFEST)
-    if not paths.exists(path):
-        return None
-    try:
-        return read_plain(parsed_json(paths.read_bytes(path)), Manifest, "the manifest")
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is damaged: {short_reason(error)}. To continue from the latest checkpoint, "
-            "remove it; the next start writes it again"
-        ) from error
+    fix = "To continue from the latest checkpoint, remove it; the next start writes it again"
+    return read_file(posixpath.join(folder, MANIFEST), Manifest, fix)
 
 
-def find_difference(recorded: Manifest, current: Manifest) -> str | None:
+def find_difference(recorded: Manifest, current: Manifest, *, starts: bool = False) -> str | None:
     """Describes the first difference between two manifests; None if they give equal batches.
 
-    The folders of caches may differ.
+    The folders of caches may differ. The starts are only compared if `starts` is true.
     """
     before, now = _facts(recorded), _facts(current)
-    for name in [*before, *(name for name in now if name not in before)]:
+    if starts:
+        before["the start"], now["the start"] = map(
+            dataclasses.asdict, (recorded.start, current.start)
+        )
+    for name in before | now:
         if before.get(name) == now.get(name):
             continue
         if name.startswith("shard "):
@@ -139,7 +152,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
         facts[f"task {task['name']}"] = task
         for file in files:
             name = f"shard {posixpath.basename(file)} of task {task['name']}"
-            facts[name] = manifest.shards.get(file)
+            facts[name] = file in manifest.shards and manifest.shards[file].crc32c
     return facts
 
 
@@ -171,26 +184,30 @@ def follow(
         the position cannot be found.
     """
     step, position = place
-    current = build(data, rows, _start_at(step, position))
+    current = build(data, rows, _start_at(step, position), recorded)
     if current is None or recorded is None:
         return current, position
     change = find_difference(recorded, current)
     if change and not allow_change:
-        raise UserError(
-            f"the data does not fit {posixpath.join(folder, MANIFEST)}: {change}. Restore the "
-            "data of this run, use another --model_dir, or continue with the new data: "
-            "--allow_config_change"
-        )
+        raise change_error(folder, change)
     if not change:
         load_windows(folder, recorded, data)
     if position is None and recorded.indexed:
         position = locate(recorded, data, step)
-    if not change:
-        return recorded, position
+    if not change:  # `current` has the present folders and modification times of the caches
+        return dataclasses.replace(current, start=recorded.start), position
     if current.indexed and find_difference(dataclasses.replace(recorded, batch=rows), current):
         # The rows of this window are others now, so the new data begins with the next window.
         position = data.locate(0, rows, position["window"] + 1 if position else 1)
     return dataclasses.replace(current, start=_start_at(step, position)), position
+
+
+def change_error(folder: str, change: str) -> UserError:
+    """Returns the error for a run whose data differs from the manifest in its model directory."""
+    return UserError(
+        f"the data does not fit {posixpath.join(folder, MANIFEST)}: {change}. Restore the data of "
+        "this run, use another --model_dir, or continue with the new data: --allow_config_change"
+    )
 
 
 def _start_at(step: int, position: Position | None) -> Start:
@@ -206,8 +223,8 @@ def locate(manifest: Manifest, data: TrainingData, step: int) -> Position:
     start = manifest.start
     if step < start.step:
         raise UserError(
-            f"the data manifest begins at step {start.step:,}, so the batch after step {step:,} is "
-            "unknown. Choose a later step"
+            f"the run began after step {start.step:,}, so it has no step {step + 1:,}. Choose a "
+            "later step"
         )
     return data.locate(step - start.step, manifest.batch, start.window, start.row)
 

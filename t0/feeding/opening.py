@@ -28,6 +28,7 @@ from t0.caching.verify import verify_cache
 from t0.catalogue.listing import read_listing
 from t0.compat import gin, seqio
 from t0.compat import tf1 as tf
+from t0.config import specification
 from t0.config.bindings import bound
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, short_reason, unknown_name
@@ -92,6 +93,9 @@ def _catalogue_names() -> set[str]:
     return {*listing.mixtures, *listing.tasks}
 
 
+ChoiceLosses = gin.external_configurable(specification.ChoiceLosses, "choice_losses", module="t0")
+
+
 @gin.configurable("packing", module="t0")
 def window(rows: int = 512) -> int:
     """Returns the number of rows whose examples are packed together (gin: `packing.rows`)."""
@@ -108,6 +112,7 @@ def data_spec(
     use_cached: bool = False,
     pack: bool = True,
     default_seed: int = 0,
+    choices: bool = False,
 ) -> DataSpec:
     """Builds the specification of a mixture's data.
 
@@ -122,6 +127,7 @@ def data_spec(
       use_cached: whether to read the tasks' caches.
       pack: whether to pack several examples into a row.
       default_seed: the run's seed, which is used if `seed` is None.
+      choices: whether each example has all of its answer choices.
 
     Raises:
       UserError: if the mixture is unknown, or a cache cannot be read.
@@ -136,12 +142,15 @@ def data_spec(
         mixture=mixture_or_task_name,
         split=str(dataset_split),
         tasks=tuple(
-            task_spec(
-                task,
-                dataset_split,
-                lengths,
-                rate=rate_of(mixture, task) if len(tasks) > 1 else 1.0,
-                use_cached=use_cached,
+            dataclasses.replace(
+                task_spec(
+                    task,
+                    dataset_split,
+                    lengths,
+                    rate=rate_of(mixture, task) if len(tasks) > 1 else 1.0,
+                    use_cached=use_cached,
+                ),
+                choices=choices,
             )
             for task in tasks
         ),
@@ -299,32 +308,71 @@ def open_data(data: DataSpec) -> TrainingData:
     return open_training_data(data, live)
 
 
-def open_split(data: TrainingData | DatasetBatches, split: str) -> TrainingData | None:
+def open_split(
+    data: TrainingData | DatasetBatches, split: str, other_mixture: str | None = None
+) -> TrainingData | None:
     """Opens another split of a run's mixture, unshuffled; returns None if no task has the split.
 
     Args:
       data: the run's data. Data from a user's own dataset function has no other splits.
       split: the split.
+      other_mixture: the task or mixture to open instead of the run's mixture.
+
+    Raises:
+      UserError: see `split_spec`.
     """
     spec: DataSpec | None = data.spec
-    other_spec = split_spec(spec, split) if spec else None
+    if other_mixture and not spec:
+        raise UserError(
+            f"train_loop.validation_mixture is '{other_mixture}', but the training data comes from "
+            "your own function (run.train_dataset_fn). Train on a SeqIO mixture, or leave it unset"
+        )
+    other_spec = split_spec(spec, split, other_mixture) if spec else None
     return open_data(other_spec) if other_spec else None
 
 
-def split_spec(spec: DataSpec, split: str) -> DataSpec | None:
-    """Returns the specification of another split, unshuffled; None if no task has the split."""
-    tasks = seqio.get_subtasks(known_mixture(spec.mixture))
-    if not any(split in task.splits for task in tasks):
+def split_spec(spec: DataSpec, split: str, other_mixture: str | None = None) -> DataSpec | None:
+    """Returns the specification of another split, unshuffled; None if no task has the split.
+
+    Args:
+      spec: the run's data, whose lengths, packing and use of caches also apply to the split.
+      split: the split.
+      other_mixture: the task or mixture to read instead of the run's mixture.
+
+    Raises:
+      UserError: if the other mixture is unknown, or has no such split, or has other features or
+        another vocabulary than the run's data.
+    """
+    mixture = other_mixture or spec.mixture
+    if other_mixture:
+        known_mixture(other_mixture)
+        require_split(other_mixture, split, setting="train_loop.validation_mixture")
+    elif not any(split in task.splits for task in seqio.get_subtasks(known_mixture(mixture))):
         return None
-    return data_spec(
-        spec.mixture,
+    other = data_spec(
+        mixture,
         spec.lengths,
         dataset_split=split,
         shuffle=False,
         seed=spec.seed,
         use_cached=spec.use_cached,
         pack=spec.pack,
+        choices=any(task.choices for task in spec.tasks),
     )
+    if _vocabularies(other) != _vocabularies(spec):
+        raise UserError(
+            f"train_loop.validation_mixture '{mixture}' has other features or another vocabulary "
+            f"than {spec.mixture}; wanted a mixture with the same ones"
+        )
+    return other
+
+
+def _vocabularies(spec: DataSpec) -> dict[str, set[str | None]]:
+    """Returns feature -> the paths of the vocabularies of its tasks."""
+    return {
+        name: {task.features[name].vocabulary for task in spec.tasks if name in task.features}
+        for name in spec.lengths
+    }
 
 
 @gin.configurable("train_dataset_fn", module="t0", denylist=["sequence_length"])
@@ -368,8 +416,10 @@ def open_dataset_function(
     Args:
       train_dataset_fn: the dataset function that gin binds.
       default_seed: the data's seed if gin does not bind a seed.
-      **arguments: the arguments with which Mesh TensorFlow calls the function.
+      **arguments: the arguments with which Mesh TensorFlow calls the function. The default
+        vocabulary is None, and the default split is "train".
     """
+    arguments = {"vocabulary": None, "dataset_split": "train", **arguments}
 
     def make() -> Any:
         return _call_dataset_function(train_dataset_fn, default_seed, **arguments)
@@ -405,6 +455,7 @@ def _call_dataset_function(
             use_cached=arguments_read["use_cached"],
             pack=pack,
             default_seed=default_seed,
+            choices=bool(ChoiceLosses()),
         )
 
     with (

@@ -169,17 +169,30 @@ def _keys(name: str) -> tuple[str, str, str]:
 
 
 def pad(
-    examples: Sequence[Example], lengths: Mapping[str, int], *, ends_in_eos: Sequence[str] = ()
+    examples: Sequence[Example],
+    lengths: Mapping[str, int],
+    *,
+    ends_in_eos: Sequence[str] = (),
+    choices: int | None = None,
 ) -> Rows:
-    """Returns rows with one example each, truncated or padded with zeros."""
+    """Returns rows with one example each, truncated or padded with zeros.
+
+    Args:
+      examples: the examples, each a mapping feature -> ids.
+      lengths: feature -> the number of tokens of a row.
+      ends_in_eos: the features whose rows must end in EOS (1) if they are full.
+      choices: the number of answer choices to which the targets [C, L] of examples are padded; None
+        if each example has one target [L].
+    """
     padded = {}
     for name, length in lengths.items():
-        padded[name] = np.zeros((len(examples), length), np.int32)
+        row_shape = (choices, length) if choices and name == "targets" else (length,)
+        padded[name] = np.zeros((len(examples), *row_shape), np.int32)
         for row, example in zip(padded[name], examples, strict=True):
-            ids = example[name][:length]
-            row[: len(ids)] = ids
+            ids = example[name][..., :length]
+            row[tuple(map(slice, ids.shape))] = ids
         if name in ends_in_eos:
-            np.minimum(padded[name][:, -1], 1, out=padded[name][:, -1])
+            np.minimum(padded[name][..., -1], 1, out=padded[name][..., -1])
     return padded
 
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from t0.errors import UserError
-from t0.feeding.shards import count_records
+from t0.feeding.shards import find_shards
 from t0.feeding.token_files import Ragged, read_ids, reading_order
 from t0.files import paths
 
@@ -122,10 +122,10 @@ class CachedSource:
             if number < first:
                 continue
             if len(members) < len(self.files):
-                features = self._read([self.files[index] for index in members])
+                features = self.read([self.files[index] for index in members])
             else:
                 if not self._whole:
-                    self._whole.append(self._read(self.files))
+                    self._whole.append(self.read(self.files))
                 features = self._whole[0]
             yield self._block(features, epoch, number, seed)
 
@@ -146,20 +146,21 @@ class CachedSource:
     @functools.cached_property
     def counts(self) -> np.ndarray:
         """The number of records of each file, int64 [files]."""
-        return np.array(count_records(self.files), np.int64)
+        return np.array([shard.records for shard in find_shards(self.files, {})], np.int64)
 
-    def check_count(self) -> None:
-        """Checks that the files have as many records as the stats file says.
+    def set_counts(self, counts: Sequence[int]) -> None:
+        """Sets the number of records of each file, so that `counts` need not read the files.
 
         Raises:
-          UserError: if the numbers differ.
+          UserError: if the stats file has another number of records.
         """
-        if self.counts.sum() != self.examples:
+        if sum(counts) != self.examples:
             raise UserError(
-                f"the cache of task {self.name} has {self.counts.sum():,} records, but its stats "
-                f"file says {self.examples:,}. To find all damage, use: "
+                f"the cache of task {self.name} has {sum(counts):,} records, but its stats file "
+                f"says {self.examples:,}. To find all damage, use: "
                 f"t0 verify {posixpath.dirname(self.files[0])}"
             )
+        vars(self)["counts"] = np.array(counts, np.int64)
 
     def locate(self, served: int, seed: int | None) -> tuple[int, int, int]:
         """Returns (epoch, block, offset) of the example that follows the first `served` examples.
@@ -191,7 +192,12 @@ class CachedSource:
             begin += counts.sum()
         return numbers
 
-    def _read(self, files: tuple[str, ...] | list[str]) -> dict[str, Ragged]:
+    def read(self, files: Sequence[str]) -> dict[str, Ragged]:
+        """Returns feature -> the ids of each record of some of the files.
+
+        Raises:
+          UserError: if a file cannot be read. The message has the task and the file.
+        """
         try:
             return read_ids(files, self.features)
         except UserError as error:

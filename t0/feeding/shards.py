@@ -1,47 +1,77 @@
 """Counts and identifies the records of a cache's files (shards), without TensorFlow.
 
-    count_records(files)        # [830, 830, 830]
-    find_checksums(files)       # ["yZRlqg==", ...]: the CRC-32C of each file, in base 64
+    shards = find_shards(files, {})  # [Shard(records=830, crc32c="yZRlqg==", ...), ...]
+    find_shards(files, recorded)     # reads only the files that have changed since
 
-The caches of this project list the numbers of records and the checksums in the file `COMPLETED`.
-For other caches, the records are counted by reading their lengths. For other caches in a bucket,
-the bucket reports the checksums. For local files, they are computed.
+The caches of this project list the numbers of records and the checksums in the file `COMPLETED`. A
+bucket reports the checksums of all files. Other files are read once. Later, a file whose size and
+modification time are the recorded ones is not read again.
 """
 
+import dataclasses
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from t0.config.specification import Count
 from t0.errors import reading
 from t0.files import object_facts, paths, tfrecord
-from t0.files.any_path import binary
+from t0.files.any_path import any_path, binary
 from t0.files.object_facts import Facts
 
 _FILES_AT_ONCE = 16
 
 
-def count_records(files: Sequence[str]) -> list[int]:
-    """Returns the number of records of each file.
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """The content of a cache's file.
+
+    Attributes:
+      records: the number of records.
+      crc32c: the file's CRC-32C, in base 64.
+      bytes: the file's size; 0 if the cache or the bucket lists the checksum.
+      modified: the file's modification time in nanoseconds, also 0 in this case.
+    """
+
+    records: Count
+    crc32c: str
+    bytes: Count = 0
+    modified: Count = 0
+
+
+def find_shards(files: Sequence[str], recorded: Mapping[str, Shard]) -> list[Shard]:
+    """Returns the content of each file.
+
+    Args:
+      files: the files.
+      recorded: file -> the content that an earlier call returned, for files that were read before.
 
     Raises:
       UserError: if a file cannot be read, or is damaged.
     """
-    return _look_up(files, "examples", lambda unlisted: _map_files(_count, unlisted))
+    listed, in_bucket = _list_entries(files), _list_buckets(files)
+
+    def find(file: str) -> Shard:
+        entry, before = listed.get(file, {}), recorded.get(file)
+        crc32c = entry.get("crc32c") or (file in in_bucket and in_bucket[file].crc32c)
+        if crc32c and before and before.crc32c == crc32c:
+            return before
+        if crc32c:
+            return Shard(entry.get("examples") or _count(file), crc32c)
+        with reading(file):
+            status = any_path(file).stat()
+            if before and (before.bytes, before.modified) == (status.st_size, status.st_mtime_ns):
+                return before
+        checksum = _compute_facts(file).crc32c
+        return Shard(_count(file), checksum, status.st_size, status.st_mtime_ns)
+
+    return _map_files(find, files)
 
 
 def _count(file: str) -> int:
     with reading(file, ValueError), binary(file) as stream:
         return sum(1 for _ in tfrecord.beginnings(stream))
-
-
-def find_checksums(files: Sequence[str]) -> list[str]:
-    """Returns the CRC-32C of each file, in base 64.
-
-    Raises:
-      UserError: if a file cannot be read.
-    """
-    return _look_up(files, "crc32c", lambda unlisted: [x.crc32c for x in find_facts(unlisted)])
 
 
 def find_facts(files: Sequence[str]) -> list[Facts]:
@@ -50,13 +80,18 @@ def find_facts(files: Sequence[str]) -> list[Facts]:
     Raises:
       UserError: if a file cannot be read.
     """
-    in_bucket = {
+    in_bucket = _list_buckets(files)
+    return _map_files(lambda file: in_bucket.get(file) or _compute_facts(file), files)
+
+
+def _list_buckets(files: Sequence[str]) -> dict[str, Facts]:
+    """Returns file -> the size and the checksum that its bucket reports."""
+    return {
         posixpath.join(folder, name): facts
         for folder in {posixpath.dirname(file) for file in files}
         if object_facts.applies(folder)
         for name, facts in object_facts.below(folder).items()
     }
-    return _map_files(lambda file: in_bucket.get(file) or _compute_facts(file), files)
 
 
 def _compute_facts(file: str) -> Facts:
@@ -69,26 +104,13 @@ def _map_files(function: Callable[[str], Any], files: Sequence[str]) -> list[Any
         return list(pool.map(function, files))
 
 
-def _look_up(
-    files: Sequence[str], name: str, compute: Callable[[Sequence[str]], Sequence[Any]]
-) -> list[Any]:
-    """Returns a value of each file that `COMPLETED` records under a name, or that is computed."""
-    values = dict(zip(files, _recorded(files, name), strict=True))
-    unlisted = [file for file, value in values.items() if value is None]
-    values.update(zip(unlisted, compute(unlisted), strict=True))
-    return [values[file] for file in files]
-
-
-def _recorded(files: Sequence[str], name: str) -> Iterator[Any]:
-    """Yields, for each file, the value of the field `name` in `COMPLETED`, or None."""
+def _list_entries(files: Sequence[str]) -> dict[str, Any]:
+    """Returns file -> its entry in the `COMPLETED` of its folder, for the files that have one."""
     from t0.caching import cache_files
 
-    folders = dict.fromkeys(posixpath.dirname(file) for file in files)
-    entries = {
+    return {
         posixpath.join(folder, file): entry
-        for folder in folders
+        for folder in {posixpath.dirname(file) for file in files}
         for of_split in cache_files.read_manifest(folder).get("splits", {}).values()
         for file, entry in of_split["files"].items()
     }
-    for file in files:
-        yield entries.get(file, {}).get(name)

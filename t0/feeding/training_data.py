@@ -12,7 +12,8 @@ The batches are consecutive rows of the windows. So a position consists of the n
 and the number of that window's rows that were used. `locate` finds the position of any batch. For
 tasks without a cache of examples, a position also holds their state at the start of the window.
 
-A batch maps each feature to int32 [sequences, length].
+A batch maps each feature to int32 [sequences, length]. If the tasks are read with their answer
+choices, the targets are int32 [sequences, choices, length], and the right choice is the first.
 """
 
 import dataclasses
@@ -24,6 +25,8 @@ import numpy as np
 from t0.config.specification import Count, DataSpec, Range, TaskSpec, read_plain
 from t0.errors import UserError
 from t0.feeding import packing
+from t0.feeding.answer_choices import FEATURES as CHOICE_FEATURES
+from t0.feeding.answer_choices import ChoiceSource
 from t0.feeding.instructed import FEATURES, InstructedSource
 from t0.feeding.mixing import DRAWS, MixedStream, TaskShare, TaskState
 from t0.feeding.pretraining import CachedDocuments, PretrainingSource
@@ -80,10 +83,12 @@ class TrainingData:
       ends_in_eos: the features whose rows must end in EOS if they are full.
       window_rows: the number of rows that the examples of a window fill.
       spec: the specification of the data; None if there is no specification, such as in tests.
+      choices: the attribute `choices`.
 
     Attributes:
       mixture: the stream of examples.
       window_sizes: number of a window -> the number of its rows, for the windows that are known.
+      choices: the largest number of answer choices of an example; None if examples have none.
     """
 
     def __init__(
@@ -96,8 +101,10 @@ class TrainingData:
         ends_in_eos: tuple[str, ...] = (),
         window_rows: int = 512,
         spec: DataSpec | None = None,
+        choices: int | None = None,
     ) -> None:
         self.mixture = mixture
+        self.choices = choices
         self._lengths = dict(lengths)
         self._seed = seed
         self._pack = pack
@@ -266,7 +273,9 @@ class TrainingData:
 
     def _pack_rows(self, examples: list[dict[str, np.ndarray]], number: int) -> Batch:
         if not self._pack:
-            return packing.pad(examples, self._lengths, ends_in_eos=self._ends_in_eos)
+            return packing.pad(
+                examples, self._lengths, ends_in_eos=self._ends_in_eos, choices=self.choices
+            )
         order = self._row_order(number)
         return packing.pack(examples, self._lengths, ends_in_eos=self._ends_in_eos, order=order)
 
@@ -294,8 +303,14 @@ def open_training_data(
         is such a task, an error is raised.
 
     Raises:
-      UserError: if a task needs SeqIO and `live` is None, or if the rates sum to zero.
+      UserError: if a task needs SeqIO and `live` is None, if the rates sum to zero, or if packing
+        would split an example's answer choices.
     """
+    if data.pack and any(task.choices for task in data.tasks):
+        raise UserError(
+            "packing would split the answer choices of an example, and choice_losses compares "
+            "them. Set mesh_train_dataset_fn.pack = False"
+        )
     sources = [open_source(task, data, live) for task in data.tasks]
     if not sources:
         raise UserError(f"no task of {data.mixture} has a split '{data.split}'")
@@ -308,6 +323,7 @@ def open_training_data(
         ends_in_eos=data.ends_in_eos,
         window_rows=data.window_rows,
         spec=data,
+        choices=max((x.choices for x in sources if isinstance(x, ChoiceSource)), default=None),
     )
 
 
@@ -338,6 +354,8 @@ def open_source(
     def cached(*features: str) -> CachedSource:
         return CachedSource(task.name, task.cache_files, examples, features)
 
+    if task.choices:
+        return ChoiceSource(cached(*CHOICE_FEATURES))
     if task.objective is not None:
         documents = CachedDocuments(cached("targets"))
         return PretrainingSource(task.name, documents, task.objective, data.lengths)

@@ -18,7 +18,7 @@ from t0.compat import gin
 from t0.errors import UserError, unknown_name
 from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, PlanOptions, gib, plan_configured_run
 from t0.progress import ProgressLine
-from t0.text_tables import table_lines
+from t0.text_tables import table_lines, terminal_width
 
 # Name of an axis on the command line -> the gin parameter that it sets.
 AXES = {
@@ -112,7 +112,7 @@ def sweep_text(rows: Sequence[PlannedCombination]) -> str:
     names = list(rows[0].values)
     header = (*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h")
     planned = [_cells(row, names) for row in rows if row.plan]
-    lines = list(table_lines(header, planned)) if planned else []
+    lines = [*table_lines(header, planned, width=terminal_width())] if planned else []
     lines += [f"{_describe(row)}: impossible: {row.problem}" for row in rows if not row.plan]
     return "\n".join([*lines, "", _ORDER, best(rows)])
 

@@ -254,12 +254,9 @@ def write_stream(run: PodRun, folder: str, *, steps: int) -> Stream | None:
     Returns:
       the stream; None if the tasks are not cached as examples, because then there is no stream.
     """
+    seed, lengths = bound("train_loop.seed", 0), run.sequence_length
     data = opening.open_dataset_function(
-        bound("run.train_dataset_fn"),
-        bound("train_loop.seed", 0),
-        sequence_length=run.sequence_length,
-        vocabulary=None,
-        dataset_split="train",
+        bound("run.train_dataset_fn"), seed, sequence_length=lengths
     )
     recorded = manifest.build(data, run.batch_sequences, manifest.Start())
     if recorded is None or not recorded.indexed:

@@ -105,6 +105,8 @@ def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
     from t0.config import masking, parse
 
     register()
+    # gin files of the user may import modules that are next to them, such as T5X's `import tasks`.
+    sys.path.extend(set(command_flags.gin_folders(flags)) - set(sys.path))
     parsed = parse.parse(
         [*(flags.gin_file or []), *more_files],
         flags.gin_param or [],

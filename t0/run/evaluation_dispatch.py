@@ -48,6 +48,8 @@ class EvaluationSettings:
       source: the checkpoint's origin, such as a hub name with its revision. It is recorded in
         results files.
       name: the checkpoint's name as the user typed it, for results and reports.
+      written_predictions: the maximum number of decoded examples per task that are written to the
+        predictions file. The metrics include all examples. None for all.
       decoded: a folder with files `<task>_<step>.jsonl` of texts that another engine has decoded.
         If it is set, the run only computes the metrics of these texts.
       engine: the engine that computes scores, texts and losses: "tensorflow" or "torch".
@@ -58,6 +60,7 @@ class EvaluationSettings:
     tasks: Sequence[str] = ()
     source: str | None = None
     name: str | None = None
+    written_predictions: int | None = None
     decoded: str | None = None
     engine: str = "tensorflow"
     device: str = "auto"
@@ -67,13 +70,12 @@ class EvaluationSettings:
             raise UserError(
                 f"evaluation.engine is {self.engine!r}; expected 'tensorflow' or 'torch'"
             )
-        is_invalid = self.examples is not None and (
-            not isinstance(self.examples, int) or self.examples < 1
-        )
-        if is_invalid:
-            raise UserError(
-                f"evaluation.examples is {self.examples!r}; expected a whole number from 1"
-            )
+        for name, least in (("examples", 1), ("written_predictions", 0)):
+            count = getattr(self, name)
+            if count is not None and (not isinstance(count, int) or count < least):
+                raise UserError(
+                    f"evaluation.{name} is {count!r}; expected a whole number from {least}"
+                )
 
 
 def configured_tasks() -> list[seqio.Task] | None:

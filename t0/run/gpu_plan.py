@@ -32,7 +32,7 @@ _KINDS = {
     "gathered": "gathered weights and their gradients",
     "activations": "activations",
     "logits": "logits and their gradients",
-    "update": "optimizer update, after the others",
+    "update": "optimizer update",
     "total": "total at peak",
     "usable": "usable",
 }
@@ -74,7 +74,15 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
         )
     microbatches = memory.count_microbatches(batch, specify.microbatches(read), gpus)
     bytes_each = 4 if card.teraflops is None else 2
-    case = _Case(shape, specify.configured("run.optimizer"), batch, lengths, bytes_each, gpus)
+    case = _Case(
+        shape,
+        specify.configured("run.optimizer"),
+        batch,
+        lengths,
+        bytes_each,
+        gpus,
+        specify.configured_adapter(),
+    )
     usable = int(memory.USABLE * card.bytes)
     choices = memory.memory_switches()
     requirements = [case.needed(microbatches, each) for each in choices]
@@ -122,6 +130,7 @@ class _Case:
     lengths: dict[str, int]
     bytes_each: int
     gpus: int
+    adapter: Any
 
     def needed(
         self,
@@ -143,6 +152,7 @@ class _Case:
             processes=gpus,
             microbatches=microbatches,
             replays=gpus == 1 and not switches.recompute,
+            adapter=self.adapter,
         )
 
 
@@ -216,7 +226,7 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         f"PyTorch's {memory.KERNEL} attention kernel"
     )
     yield ""
-    yield "memory per GPU"
+    yield "memory per GPU at the peak of a step"
     for key, size in plan["per_gpu_bytes"].items():
         yield f"  {_KINDS[key]:<42} {size:>16,} bytes  {gib(size):>10}"
     yield f"VERDICT: {plan['verdict']['word']}: {plan['verdict']['reason']}"

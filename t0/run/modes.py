@@ -20,7 +20,7 @@ from t0.compat import gin, mesh_utils
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, interruptible
-from t0.feeding.opening import open_dataset_function
+from t0.feeding.opening import ChoiceLosses, open_dataset_function
 from t0.files import paths
 from t0.inference import jobs, predict, text_decoder
 from t0.mesh import devices
@@ -84,6 +84,11 @@ def local_parameters() -> dict[str, tuple[Any, str]]:
 
 def carry_out(run: ConfiguredRun) -> None:
     """Performs a configured run."""
+    if run.mode == "train" and ChoiceLosses():
+        raise UserError(
+            "choice_losses is set, and only the PyTorch engine computes T-Few's losses. Add "
+            "--engine=torch, or unset choice_losses"
+        )
     with (
         contextlib.ExitStack() as replaced,
         interruptible(_SAVED_RESULTS.get(run.mode, _NOTHING_SAVED)),
@@ -288,7 +293,8 @@ def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
 def _decode(run: ConfiguredRun, decode: decoded.Decode | None) -> None:
     """Decodes texts, computes their metrics, and writes the metrics to a results file."""
     facts = evaluation_dispatch.given_facts()
-    eval_model = decoded.with_results(mesh_utils.eval_model, decode, facts)
+    written = evaluation_dispatch.EvaluationSettings().written_predictions
+    eval_model = decoded.with_results(mesh_utils.eval_model, decode, facts, written=written)
     with compat.replaced("mesh_utils.eval_model", eval_model):
         _mesh_run(run)
 

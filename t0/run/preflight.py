@@ -16,7 +16,7 @@ from typing import Any
 
 from t0.checkpoints import checkpoint_files, open_source, operative_config, torch_shards
 from t0.compat import mesh_utils, mtf, seqio, t5_mesh
-from t0.config.bindings import bound
+from t0.config.bindings import bound, is_configured
 from t0.config.explain import KINDS, check_not_text
 from t0.config.flags import GIN_MODES
 from t0.errors import AbsentData, UserError, unknown_name
@@ -272,6 +272,8 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     if not checkpoint:
         return []
     check_vocabulary(checkpoint, vocabulary)
+    if is_configured("t0.adapter"):  # its steps count from 0
+        return [f"starting an adapter of {checkpoint}"]
     initial_step, last_step = checkpoint_files.global_step(checkpoint), bound("run.train_steps")
     if isinstance(last_step, int) and last_step <= initial_step:
         raise UserError(

@@ -12,6 +12,7 @@ from typing import Any
 
 from t0.compat import gin
 from t0.config import masking, operative
+from t0.config.bindings import is_configured
 from t0.feeding import opening
 from t0.mesh.devices import activation_dtype
 from t0.mesh.gather_embedding import bind_gather_embedding
@@ -45,6 +46,8 @@ def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
         activations=activation_dtype(options.activation_dtype),
     )
     Keep(spec.keep_checkpoint_max)
+    if is_configured("t0.adapter"):
+        checkpointing.Adapter()
     stock, ours = operative.split(masking.mask_config(gin.operative_config_str))
     prompts = data.spec and prompts_of_mixture(data.spec.mixture, data.spec.lengths)
     return {

@@ -19,8 +19,10 @@ from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
 from t0.config import masking
-from t0.config.bindings import bound, resolve_macros
+from t0.config.bindings import bound, is_configured, resolve_macros
 from t0.config.specification import (
+    AdapterSpec,
+    ChoiceLosses,
     ConfiguredSpec,
     DataSpec,
     InferSpec,
@@ -30,6 +32,8 @@ from t0.config.specification import (
     RankTaskSpec,
     RunSpec,
     VocabularySpec,
+    read_plain,
+    read_value,
 )
 from t0.errors import UserError
 from t0.feeding import opening
@@ -93,12 +97,24 @@ def run_spec(
         keep_checkpoint_max=arguments["keep_checkpoint_max"],
         keep_checkpoints=_parameters("t0.keep_checkpoints") if trains else {},
         training=_parameters("t0.train_loop") if trains else {},
+        choice_losses=_choice_losses() if trains else ChoiceLosses(),
         data=data,
-        validation=opening.split_spec(data, "validation") if validates else None,
+        validation=opening.split_spec(data, "validation", bound("t0.train_loop.validation_mixture"))
+        if validates
+        else None,
+        adapter=configured_adapter() if trains else None,
         **_evaluation_fields(mode, arguments, checkpoint, (inputs, targets)),
     )
     records = run_records.training_records(arguments) if trains else {}
     return dataclasses.replace(spec, records=records)
+
+
+def _choice_losses() -> ChoiceLosses:
+    """Returns the factors of the losses over answer choices that gin configures."""
+    try:
+        return read_plain(vars(opening.ChoiceLosses()), ChoiceLosses, "choice_losses")
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _evaluation_fields(
@@ -122,6 +138,13 @@ def _evaluation_fields(
     if decoded_tasks := kinds.get(evaluation_dispatch.DECODE):
         fields["infer"] = _decoding_spec(decoded_tasks, arguments, checkpoint, vocabularies)
     return fields
+
+
+def configured_adapter() -> AdapterSpec | None:
+    """Returns the adapter that gin configures; None if it configures none."""
+    if not is_configured("t0.adapter"):
+        return None
+    return read_value(_parameters("t0.adapter"), AdapterSpec, "adapter")
 
 
 def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:

@@ -44,9 +44,9 @@ def write_stream(folder: str, passed_arguments: Mapping[str, Any], steps: str | 
             "seqio_cache_tasks, and set mesh_train_dataset_fn.use_cached = True"
         )
     model_dir, initial = arguments["model_dir"], arguments["init_checkpoint"]
-    done = checkpointing.steps_done(model_dir)
-    if not done and initial:
-        done = checkpoint_files.global_step(initial)
+    done = checkpointing.steps_done(model_dir) or (
+        checkpoint_files.global_step(initial) if initial else 0
+    )
     recorded, _ = manifest.follow(
         model_dir,
         manifest.read(model_dir),

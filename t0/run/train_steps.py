@@ -9,12 +9,11 @@ import dataclasses
 import math
 
 from t0.checkpoints import checkpoint_files
-from t0.config.bindings import bound
+from t0.config.bindings import bound, is_configured
 from t0.errors import UserError
-from t0.feeding import manifest
 from t0.feeding.opening import open_dataset_function
 from t0.mesh.batch import check_batch
-from t0.training import resume_file
+from t0.training.model_directory import find_first_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,12 +57,11 @@ def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | No
 
 def first_step(model_dir: str) -> int:
     """Returns the first step of the run in `model_dir`, even if it has not started yet."""
-    latest = checkpoint_files.latest(model_dir)
-    if latest:
-        if resume_record := resume_file.record(latest):
-            return resume_record["began"]
-        recorded = manifest.read(model_dir)  # of a run on a TPU
-        return recorded.start.step if recorded else checkpoint_files.global_step(latest)
+    if is_configured("t0.adapter"):  # the steps of an adapter count from 0
+        return 0
+    began = find_first_step(model_dir)
+    if began is not None:
+        return began
     checkpoint = bound("run.init_checkpoint") or bound("tpu_estimator_model_fn.init_checkpoint")
     return checkpoint_files.global_step(checkpoint) if checkpoint else 0
 
@@ -78,11 +76,7 @@ def _count_examples() -> tuple[int, float]:
         layout_rules=bound("run.layout_rules"),
     )
     data = open_dataset_function(
-        bound("run.train_dataset_fn"),
-        bound("train_loop.seed", 0),
-        sequence_length=lengths,
-        vocabulary=None,
-        dataset_split="train",
+        bound("run.train_dataset_fn"), bound("train_loop.seed", 0), sequence_length=lengths
     )
     shares = data.shares()
     if not shares or not all(share.examples for share in shares):

@@ -14,9 +14,16 @@ import os
 import sys
 from typing import Any
 
-from t0.checkpoints import as_mesh_checkpoint, checkpoint_files, open_source, recognise, tokenizer
+from t0.checkpoints import (
+    adapter_folders,
+    as_mesh_checkpoint,
+    checkpoint_files,
+    open_source,
+    recognise,
+    tokenizer,
+)
 from t0.compat import gin, mesh_utils
-from t0.config.bindings import bound
+from t0.config.bindings import bound, is_configured
 from t0.errors import UserError
 from t0.run import run_files
 from t0.run.preflight import check_sizes, run_mode
@@ -42,18 +49,25 @@ def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None
       UserError: the checkpoint does not exist, cannot be converted, or has another tokenizer.
     """
     if run_mode() == "train":
+        if is_configured("t0.adapter") and not flags.save_spec:
+            raise UserError(
+                "t0.adapter is set, and only the PyTorch engine trains adapters; add --engine=torch"
+            )
         return _initial_checkpoint(flags, vocabulary), None
     checkpoint_given = flags.checkpoint or _foreign_checkpoint_of_run_file()
     if not checkpoint_given:
+        if flags.adapter:
+            raise UserError("--adapter needs its base: name it with --checkpoint")
         return {}, None
     _check_tokenizer(checkpoint_given, flags, vocabulary)
+    folder = run_files.output_dir() or flags.model_dir
+    if flags.adapter:
+        checkpoint_given = adapter_folders.join(flags.adapter, checkpoint_given, folder)
     if read_elsewhere(flags):
         check_sizes(checkpoint_given)
         gin.bind_parameter("get_variable_dtype.master_dtype", "float32")
         return dict.fromkeys(_STEPS, -1), checkpoint_given
-    checkpoint = _convert_to_mesh(
-        checkpoint_given, run_files.output_dir() or flags.model_dir, slots=False
-    )
+    checkpoint = _convert_to_mesh(checkpoint_given, folder, slots=False)
     return _read_only_arguments(checkpoint), checkpoint
 
 
@@ -95,6 +109,9 @@ def _initial_checkpoint(flags: Any, vocabulary: Any) -> dict[str, Any]:
     if not checkpoint or checkpoint_files.latest(flags.model_dir):
         return {}  # training resumes from its own latest checkpoint
     _check_tokenizer(checkpoint, flags, vocabulary)
+    if is_configured("t0.adapter"):  # the engine reads every format, and records this path
+        check_sizes(checkpoint)
+        return {"init_checkpoint": checkpoint}
     converted = _convert_to_mesh(checkpoint, flags.model_dir, slots=True)
     # If gin already binds the same value, no argument is needed, and the operative config has the
     # value.

@@ -79,6 +79,7 @@ def with_results(
     facts: Mapping[str, Any],
     *,
     count_tokens: CountTokens | None = None,
+    written: int | None = None,
 ) -> Callable[..., None]:
     """Wraps Mesh TensorFlow's `eval_model`, so that its results are also written to files.
 
@@ -88,6 +89,7 @@ def with_results(
       facts: additional facts about the run for the results file.
       count_tokens: the function that counts the tokens of a text; None to count with the task's
         vocabulary.
+      written: the maximum number of examples in each predictions file; None for all.
     """
 
     def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -107,7 +109,7 @@ def with_results(
         folder = eval_summary_dir or os.path.join(model_dir, f"{dataset_split}_eval")  # noqa: PTH118
         folder += f"_{eval_dir_suffix}" if eval_dir_suffix else ""
         all_facts = {"model_dir": model_dir, "split": dataset_split, "mode": "eval", **facts}
-        recorder = _DecodingRecorder(folder, all_facts, sequence_length, count_tokens)
+        recorder = _DecodingRecorder(folder, all_facts, sequence_length, count_tokens, written)
         datasets: list[mesh_dataset.EvalDataset] = []
 
         def recorded_datasets(**arguments: Any) -> list[mesh_dataset.EvalDataset]:
@@ -177,8 +179,9 @@ class _DecodingRecorder:
         facts: Mapping[str, Any],
         lengths: Lengths,
         count_tokens: CountTokens | None,
+        written: int | None,
     ) -> None:
-        self._folder, self._count_tokens = folder, count_tokens
+        self._folder, self._count_tokens, self._written = folder, count_tokens, written
         self._facts = facts
         self._lengths = lengths
         self._tasks: list[str] = []
@@ -262,7 +265,8 @@ class _DecodingRecorder:
         examples, texts = zip(*self._seen, strict=True) if self._seen else ((), ())
         self._seen = []
         step = int(mesh_utils.get_step_from_checkpoint_path(self._checkpoint))
-        path = write_predictions(self._folder, task, step, examples=examples, predictions=texts)
+        written = {"examples": examples[: self._written], "predictions": texts[: self._written]}
+        path = write_predictions(self._folder, task, step, **written)
         entry["examples"] = len(examples)
         entry["predictions"] = os.path.relpath(path, self._folder)
         for feature in ("inputs", "targets"):

@@ -19,6 +19,7 @@ import functools
 import hashlib
 import heapq
 import itertools
+import posixpath
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from t0.caching import record_rows
 from t0.errors import UserError
 from t0.feeding.token_files import ids_of, record_batches, texts_of
 from t0.files import paths, publishing
@@ -152,7 +154,9 @@ def cached_records(
       files: the TFRecord files of the split.
       sorter: the sorter for the records of a shuffled cache. It also stores the records of a cache
         in a bucket, so that they are downloaded only once.
-      examples: the number of examples to draw with `draw_sample`; None to read all examples.
+      examples: the number of dataset rows to draw with `draw_sample`; None to read all examples. In
+        a sample, the number of an example is the index of its row, as in `rendered_rows`. If the
+        cache does not record the rows, the examples are numbered and drawn instead.
 
     Raises:
       UserError: if a file cannot be read or is damaged, or if its records have no answer choices.
@@ -162,9 +166,31 @@ def cached_records(
     def read() -> Iterator[ChoiceRecord]:
         return (record for file in files for record in _records_of(task, file))
 
-    if examples or any(map(paths.is_remote, files)) or not _are_ordered(files):
-        return sorter.sort(sample_records(read(), examples))
+    if examples:
+        folder, name = posixpath.split(files[0])
+        rows = record_rows.read(folder, name.partition(".tfrecord")[0])
+        sample = _sample_rows(task, read(), rows, examples) if rows else None
+        return sorter.sort(sample or sample_records(read(), examples))
+    if any(map(paths.is_remote, files)) or not _are_ordered(files):
+        return sorter.sort(read())
     return read
+
+
+def _sample_rows(
+    task: str, records: Iterable[ChoiceRecord], rows: record_rows.RecordRows, examples: int
+) -> Iterator[ChoiceRecord]:
+    """Yields the records of a random sample of dataset rows, numbered by row."""
+    sample = {number for number, _ in draw_sample(enumerate(range(rows.rows)), examples)}
+    numbers = dict(enumerate(rows.numbers.tolist()))
+    for record in records:
+        number = numbers.get(record.example)
+        if number is None:
+            raise UserError(
+                f"the cache of {task} has record {record.example:,}, but only {len(numbers):,} "
+                "rows. Cache the task again"
+            )
+        if number in sample:
+            yield record._replace(example=number)
 
 
 def _are_ordered(files: Sequence[str]) -> bool:

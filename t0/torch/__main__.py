@@ -135,7 +135,7 @@ def main(argv: Sequence[str]) -> None:
         )
         if joined.first and "://" not in spec.model_dir:
             save_command(spec.model_dir, sys.argv)
-        loop.train(spec, joined, compute)
+        loop.train(spec, joined, compute, () if _is_file(words) else words)
 
 
 def _check_evaluates(arguments: argparse.Namespace, mode: str) -> None:

@@ -14,7 +14,7 @@ pickled.
 import contextlib
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,17 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from t0.checkpoints import torch_shards
+from t0.checkpoints import names, torch_shards
+from t0.checkpoints.shape import expected_shapes, slot_shape
 from t0.checkpoints.torch_shards import RECORD
 from t0.errors import UserError
 from t0.files import publishing
+from t0.torch.adapters import adapter_parameters
 from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer, Slot
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
-from t0.training import resume_file
+from t0.training import model_info, resume_file
 from t0.training.model_directory import Keep, select_retained_steps
 
 _SAVING = ".saving-torch-"
@@ -57,6 +59,10 @@ class Checkpoints:
       world: the processes of the run.
       keep: the rules for keeping and removing older checkpoints.
       vocabulary: the path of the SentencePiece model.
+
+    Attributes:
+      write_adapter: if only an adapter is trained, a function of a folder and a step that writes
+        the adapter. Checkpoints then have the adapter, but not the frozen weights.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class Checkpoints:
         }
         self._model, self._optimizer = model, optimizer
         self._own: list[int] = []
+        self.write_adapter: Callable[[Path, int], None] | None = None
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None = None) -> Path:
         """Writes the checkpoint of a step. All processes must call this method.
@@ -100,6 +107,9 @@ class Checkpoints:
             self._world.wait()
             writer = dcp.HuggingFaceStorageWriter(str(staging), save_distributed=True)
             dcp.save(self._state(), storage_writer=writer)
+            if self.write_adapter:
+                self.write_adapter(staging, step)
+                self._world.wait()
             checksums = self._checksums(staging)
             if self._world.first:
                 files = {name: (staging / name).stat().st_size for name in checksums}
@@ -140,6 +150,21 @@ class Checkpoints:
         self._own = [s for s in steps(self._model_dir) if s in own]
         return record
 
+    def write_model_info(self) -> None:
+        """Writes the list of the model's weights and the optimizer's slots."""
+        legacy = self._model.spec.legacy_norms
+        weights = {
+            names.to_mtf(name, legacy_norms=legacy): shape
+            for name, shape in expected_shapes(self._model.spec.sizes).items()
+        }
+        trained = adapter_parameters(self._model)
+        weights |= {name: tuple(parameter.shape) for name, parameter in trained.items()}
+        slots = {
+            name: slot_shape(weights[slot.weight], slot.kind)
+            for name, slot in self._optimizer.slots.items()
+        }
+        model_info.write(self._model_dir, weights | slots, weights)
+
     def _checksums(self, folder: Path) -> dict[str, str]:
         """Returns name of a file -> its SHA-256, for a new checkpoint. Processes share the work."""
         # All processes use the list of files from the first process, because a network folder may
@@ -160,7 +185,9 @@ class Checkpoints:
     def _state(self) -> dict[str, torch.Tensor]:
         weights = {
             f"weights/{name}": parameter.detach()
-            for name, parameter in names_and_parameters(self._model).items()
+            for name, parameter in (
+                adapter_parameters(self._model) or names_and_parameters(self._model)
+            ).items()
         }
         mesh = next(iter(weights.values())).device_mesh
         slots = {

@@ -15,7 +15,7 @@ import functools
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,16 @@ import numpy as np
 import torch
 
 from t0.checkpoints import checkpoint_files
+from t0.checkpoints.adapter_folders import BaseModel
 from t0.config.specification import RunSpec, read_value
 from t0.errors import UserError, say
-from t0.feeding.training_data import TrainingData, open_training_data
+from t0.feeding.training_data import TrainingData
 from t0.torch import (
+    adapters,
     attention,
     checkpointing,
     configuration,
+    data_worker,
     exporting,
     gpus,
     memory,
@@ -39,17 +42,19 @@ from t0.torch import (
     weights,
 )
 from t0.torch.checkpointing import Checkpoints
-from t0.torch.losses import SUM_NAMES
+from t0.torch.data_worker import WorkerData
+from t0.torch.losses import LOSS, SUM_NAMES
 from t0.torch.model import move_to_device
 from t0.torch.optimizers import Squares
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World
 from t0.training import model_directory, resume_file, start_report
+from t0.training.loss_normalization import add_loss_weights, check_no_other_normalization
 from t0.training.model_directory import Keep
 from t0.training.recorder import step_fields
 from t0.training.start_report import RunSize
-from t0.training.stepping import LoopOptions, Stepping
+from t0.training.stepping import NO_HELD_OUT, LoopOptions, Stepping
 from t0.training.stopping import TimeLimit
 
 _MOST_TOKENS = 2**26  # in a batch or a window of the data; a larger number must be a mistake
@@ -86,13 +91,15 @@ class ComputeOptions:
     export_hf: str | None = None
 
 
-def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
+def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[str] = ()) -> None:
     """Trains until the last step of the specification.
 
     Args:
       spec: a training run.
       world: the processes of the run.
       compute: options that affect speed and memory.
+      words: the flags of the run; empty if it was started with a specification file. Tasks without
+        a cache need them.
 
     Raises:
       UserError: if this engine does not support a setting of the run, if the data ends too early,
@@ -100,6 +107,11 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
       SystemExit: with the status `PREEMPTED` after SIGTERM, or 130 after Ctrl-C.
     """
     options = _read_options(spec, world)
+    if spec.adapter and compute.export_mtf:
+        raise UserError(
+            "--export_mtf is for whole models, and this run trains an adapter. Merge it later: "
+            f"t0 convert {spec.model_dir} {compute.export_mtf} --to mtf"
+        )
     if compute.compiled:
         _check_compiler()
     time_limit = TimeLimit(options.max_hours)
@@ -107,8 +119,8 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
         if world.first:
             stack.enter_context(model_directory.lock(spec.model_dir))
         world.wait()
-        data = open_training_data(spec.data)
-        engine = TorchEngine(spec, options, data, world, compute)
+        data = data_worker.open_data(spec.data, words)
+        engine = TorchEngine(spec, options, data, world, compute, words)
         stepping = Stepping(
             engine,
             data,
@@ -126,6 +138,7 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions) -> None:
                 say(line)
         if world.first:
             configuration.write(spec)
+            engine.write_model_info()
         if not stepping.finished:
             stepping.run(time_limit)
         if world.first:
@@ -153,6 +166,12 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
         raise UserError(
             f"--model_dir={spec.model_dir} is not on this machine; the PyTorch engine writes to "
             "folders that all its processes see"
+        )
+    tasks = [*spec.data.tasks, *(spec.validation.tasks if spec.validation else ())]
+    if any(task.choices != bool(spec.choice_losses) for task in tasks):
+        raise UserError(
+            "the specification's choice_losses and its tasks' choices contradict each other; write "
+            "it again with t5_mesh_transformer --save_spec"
         )
     lengths = spec.data.lengths
     numbers = (spec.batch_sequences, spec.microbatches, *lengths.values())
@@ -216,6 +235,7 @@ class TorchEngine:
       data: the opened data of the run.
       world: the processes of the run.
       compute: options that affect speed and memory.
+      words: the flags of the run, or an empty sequence; see `train`.
 
     Attributes:
       model: the sharded model.
@@ -228,12 +248,15 @@ class TorchEngine:
         self,
         spec: RunSpec,
         options: LoopOptions,
-        data: TrainingData,
+        data: TrainingData | WorkerData,
         world: World,
         compute: ComputeOptions,
+        words: Sequence[str] = (),
     ) -> None:
         self._spec, self._options, self._data, self._world = spec, options, data, world
-        self._compute = compute
+        self._compute, self._words = compute, words
+        self._lengths = dict(spec.data.lengths)
+        self._lengths["targets"] *= data.choices or 1
         shape = t5(spec.model)
         self._microbatches = memory.count_microbatches(
             spec.batch_sequences, spec.microbatches, world.size
@@ -249,12 +272,18 @@ class TorchEngine:
             switches=self.switches,
             compiled=compute.compiled,
             kernel=self.kernel,
+            adapter=spec.adapter,
         )
+        self.model.choice_losses = spec.choice_losses
         trained = sharding.trained_weights(self.model, spec.variable_filter)
         local = None
         if self._replays(self.switches):
             local = sharding.unsharded(
-                shape, switches=self.switches, compiled=compute.compiled, kernel=self.kernel
+                shape,
+                switches=self.switches,
+                compiled=compute.compiled,
+                kernel=self.kernel,
+                adapter=spec.adapter,
             )
             local = local.to(compute.activations).to_empty(device=world.device)
             trained = replayed.use_gradients_of(
@@ -267,7 +296,7 @@ class TorchEngine:
         keep = {**spec.keep_checkpoints, "last": spec.keep_checkpoint_max}
         self.keep = read_value(keep, Keep, "keep_checkpoints")
         count = sum(p.numel() for p in self.model.parameters())
-        self.size = RunSize(spec.batch_sequences, spec.data.lengths, count)
+        self.size = RunSize(spec.batch_sequences, self._lengths, count)
         self._checkpoints = Checkpoints(
             spec.model_dir,
             self.model,
@@ -278,8 +307,13 @@ class TorchEngine:
         )
         self._step, self._filled = 0, False
         self._held_out: list[Mapping[str, np.ndarray]] = []
-        positions = shape.loss_denominator
+        positions = spec.batch_sequences if spec.choice_losses else shape.loss_denominator
         self._denominator = positions if positions is not None else self.size.target_positions
+        if options.loss_average != "positions":  # the weights of the loss include the denominator
+            check_no_other_normalization(
+                loss_denominator=shape.loss_denominator, choice_losses=spec.choice_losses or None
+            )
+            self._denominator = 1.0
         self._replayed = local and replayed.ReplayedSteps(
             self.model,
             local,
@@ -291,8 +325,9 @@ class TorchEngine:
     def _replays(self, switches: memory.MemorySwitches) -> bool:
         """Returns whether steps are replayed as CUDA graphs."""
         # Recomputation restores the state of the random number generator, which is impossible in
-        # CUDA graphs.
-        allowed = self._compute.replays and not switches.recompute
+        # CUDA graphs. The logits of answer choices are not computed at padding.
+        choices = bool(self._spec.choice_losses)
+        allowed = self._compute.replays and not switches.recompute and not choices
         return allowed and self._world.size == 1 and self._world.device.type in replayed.DEVICES
 
     def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
@@ -304,7 +339,7 @@ class TorchEngine:
         spec, world = self._spec, self._world
         share = memory.MicrobatchShare(
             spec.batch_sequences // world.size // self._microbatches,
-            **spec.data.lengths,
+            **self._lengths,
             bytes_each=self._compute.activations.itemsize,
             kernel=self.kernel,
         )
@@ -318,6 +353,7 @@ class TorchEngine:
                 processes=world.size,
                 microbatches=self._microbatches,
                 replays=self._replays(each),
+                adapter=spec.adapter,
             )
             for each in choices
         ]
@@ -329,6 +365,9 @@ class TorchEngine:
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
         """Fills the weights and slots; yields lines that say where the values come from."""
         spec, model_dir = self._spec, self._spec.model_dir
+        if spec.adapter:
+            yield from self._fill_with_adapter(stepping, time_limit)
+            return
         own_step = max(checkpointing.steps(model_dir), default=-1)
         mesh_checkpoint = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
         if own_step >= 0 and own_step >= (
@@ -358,6 +397,31 @@ class TorchEngine:
         record = resume_file.record(mesh_checkpoint)
         stepping.resume(self._step, record, time_limit)
 
+    def _fill_with_adapter(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
+        """Fills the frozen weights from the base, and the adapter from this run's checkpoint."""
+        spec, model_dir, hashes = self._spec, self._spec.model_dir, {}
+        base_path = adapters.check_base(spec)
+        _, lines = weights.load(self.model, None, base_path, self._world, hashes=hashes)
+        yield from lines
+        base = BaseModel(base_path, hashes)
+        self._checkpoints.write_adapter = functools.partial(
+            adapters.write, model=self.model, spec=spec.adapter, base=base, writes=self._world.first
+        )
+        own_step = max(checkpointing.steps(model_dir), default=None)
+        trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        line = f"adapter: {spec.adapter.method}, {trained:,} trained weights"
+        if own_step is None:
+            weights.fill_adapter(self.model, spec.seed, self._world)
+            yield f"{line}, new"
+            stepping.begin(self._step)
+            return
+        folder = checkpointing.folder_of(model_dir, own_step)
+        adapters.check_resumed(folder, base)
+        record = self._checkpoints.restore(own_step)
+        self._step = own_step
+        yield f"{line}, restored from {folder}, step {own_step:,}"
+        stepping.resume(own_step, record, time_limit)
+
     def fill_at_random(self) -> None:
         """Fills the weights with random initial values."""
         weights.fill_at_random(self.model, self._spec.seed, self._world)
@@ -374,7 +438,7 @@ class TorchEngine:
             sharding.prepare_pass(self.model, last=last, keep=self.switches.keep)
             _seed(self._spec.seed, self._step, self._world.rank * microbatches + number)
             microbatch_sums = self.model(self._own_rows(batch, number, microbatches))
-            ((microbatch_sums[0] + microbatch_sums[1]) / self._denominator).backward()
+            (microbatch_sums[LOSS] / self._denominator).backward()
             sums += microbatch_sums.detach()
         squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
         self.model.zero_grad(set_to_none=True)
@@ -408,7 +472,7 @@ class TorchEngine:
 
     def _values(self, sums: torch.Tensor) -> dict[str, float]:
         values = dict(zip(SUM_NAMES, self._world.all_reduce_sum(sums).tolist(), strict=True))
-        return {"loss": (values["nll"] + values["z_loss"]) / self._denominator, **values}
+        return {**values, "loss": values["loss"] / self._denominator}
 
     def _own_rows(
         self, batch: Mapping[str, np.ndarray], number: int, microbatches: int
@@ -436,12 +500,11 @@ class TorchEngine:
         count = self._options.validation_batches
         if not self._held_out:
             if self._spec.validation is None:
-                raise UserError(
-                    "train_loop.validate_every_steps is set, and the training data has no split "
-                    "'validation'; unset it, or train on tasks that have that split"
-                )
-            batches = open_training_data(self._spec.validation).batches(self.size.rows)
-            self._held_out = [next(batches)[0] for _ in range(count)]
+                raise UserError(NO_HELD_OUT)
+            data = data_worker.open_data(self._spec.validation, self._words)
+            average = self._options.loss_average
+            with contextlib.closing(data.batches(self.size.rows)) as batches:
+                self._held_out = [add_loss_weights(next(batches)[0], average) for _ in range(count)]
         self.model.eval()
         sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
         with torch.no_grad():
@@ -461,6 +524,10 @@ class TorchEngine:
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
         """Writes a checkpoint; see `Checkpoints.save`."""
         self._checkpoints.save(step, record, best)
+
+    def write_model_info(self) -> None:
+        """Writes `model-info.txt`; see `Checkpoints.write_model_info`."""
+        self._checkpoints.write_model_info()
 
     def checkpoint(self, step: int) -> str:
         """Returns the path of the checkpoint of a step."""
@@ -505,6 +572,8 @@ class TorchEngine:
             **self.size.lengths,
             predicted=filling.filled["targets"] if filling else 1.0,
         )
+        if self._spec.adapter:  # a third of the products are for gradients of the frozen weights
+            flops = flops * 2 // 3
         return flops / (world.size * gpu.teraflops * 1e12)
 
     def gpu_peaks(self) -> list[int]:
@@ -518,7 +587,10 @@ class TorchEngine:
 
     def infinite_weights(self) -> list[str]:
         """Returns the names of weights that have NaN or infinity in this process's rows."""
-        parameters = sharding.names_and_parameters(self.model)
+        parameters = {
+            **sharding.names_and_parameters(self.model),
+            **adapters.adapter_parameters(self.model),
+        }
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 

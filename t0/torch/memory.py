@@ -13,10 +13,11 @@ PyTorch stores for the backward pass.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from t0.checkpoints import adapter_folders
 from t0.checkpoints.shape import ModelShape, expected_shapes
-from t0.config.specification import ConfiguredSpec
+from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
 from t0.training import start_report
@@ -64,38 +65,37 @@ NEITHER = MemorySwitches(keep=False, recompute=False)
 
 @dataclasses.dataclass(frozen=True)
 class Needed:
-    """The bytes that a process needs at the peak of a step.
+    """The bytes that a process needs at one moment of a step. `needed` returns the peak.
 
     Attributes:
       weights: this process's rows of the float32 weights.
       slots: this process's rows of the optimizer's state.
-      gradients: the float32 gradients. With one microbatch, a process has only its own rows; with
-        several microbatches, it has all rows.
+      gradients: the float32 gradients that exist at this moment. With one microbatch, a process has
+        only its own rows; with several microbatches, it has all rows.
       gathered: the weights that are gathered from other processes, and their gradients. If steps
         are replayed, it is the copy of the weights with which the model computes.
       activations: the tensors that are stored for the backward pass.
-      logits: the logits and their gradients.
-      update: the temporary tensors of the optimizer's update. When they are allocated, `gathered`,
-        `activations` and `logits` have already been freed.
+      logits: the logits, and what the loss computes from them.
+      update: the temporary tensors of the optimizer's update.
     """
 
     weights: int
     slots: int
-    gradients: int
-    gathered: int
-    activations: int
-    logits: int
-    update: int
-
-    @property
-    def step(self) -> int:
-        """The bytes that a step needs at its peak, in addition to weights and slots."""
-        return self.gradients + max(self.gathered + self.activations + self.logits, self.update)
+    gradients: int = 0
+    gathered: int = 0
+    activations: int = 0
+    logits: int = 0
+    update: int = 0
 
     @property
     def total(self) -> int:
-        """All bytes that the process needs at the peak of a step."""
-        return self.weights + self.slots + self.step
+        """All bytes that the process needs at this moment."""
+        return sum(dataclasses.astuple(self))
+
+    @property
+    def step(self) -> int:
+        """The bytes that a step needs in addition to weights and slots."""
+        return self.total - self.weights - self.slots
 
     def line(self, processes: int) -> str:
         """Returns the line about memory that a run prints when it starts."""
@@ -131,8 +131,9 @@ def needed(
     processes: int,
     microbatches: int,
     replays: bool = False,
+    adapter: AdapterSpec | None = None,
 ) -> Needed:
-    """Returns the memory that each process needs for a training step.
+    """Returns the memory that each process needs at the peak of a training step.
 
     Args:
       shape: the model.
@@ -142,36 +143,144 @@ def needed(
       processes: the number of processes, over which weights and slots are divided.
       microbatches: the number of microbatches of each process.
       replays: whether steps are replayed as CUDA graphs (`t0.torch.replayed`).
+      adapter: the adapter that is trained; None to train the model itself.
     """
-    shapes = expected_shapes(shape)
-    count = formulas.parameters(shape)
-    a, stored = share.bytes_each, TORCH_FUSED if share.kernel == KERNEL else TORCH_PLAIN
-    root = count - sum(math.prod(s) for name, s in shapes.items() if "/block_" in name)
-    # The formula uses a block of the decoder, because a block of the encoder is smaller.
-    block = sum(math.prod(s) for name, s in shapes.items() if name.startswith("decoder/block_000/"))
-    largest = max(map(math.prod, shapes.values()))
-    adafactor = optimizer.selector == _ADAFACTOR
+    weights = FLOAT32_BYTES * formulas.parameters(shape) // processes
+    slots = FLOAT32_BYTES * _slots(shape, optimizer) // processes
+    copies = 4 if replays else 2  # of the largest weight
+    update = FLOAT32_BYTES * _count_update(shape, optimizer, copies) // processes
+    sums = microbatches > 1
+    moments = (
+        _replayed_moments(shape, share, update, sums=sums)
+        if replays
+        else _eager_moments(shape, share, switches, processes, update, sums=sums)
+    )
+    needs = [Needed(weights, slots, **each) for each in moments]
+    if adapter:
+        needs = [
+            _with_adapter(each, shape, adapter, share.bytes_each, processes, replays=replays)
+            for each in needs
+            if each.activations or each.update  # the other moments are about frozen gradients
+        ]
+    return max(needs, key=lambda each: each.total)
+
+
+def _eager_moments(
+    shape: ModelShape,
+    share: MicrobatchShare,
+    switches: MemorySwitches,
+    processes: int,
+    update: int,
+    *,
+    sums: bool,
+) -> Iterator[dict[str, int]]:
+    """Yields the fields of `Needed` at the moments of a step that may need the most memory.
+
+    These are: the loss, three moments of the backward pass (its start, the point between decoder
+    and encoder, and its end), and the update. With `sums`, gradients are summed over microbatches.
+    """
+    a, stored = share.bytes_each, _stored(share)
+    root, encoder, decoder, block = _count_weights(shape)
+    count = root + encoder + decoder
+    layers, recomputed = formulas.layer_bytes(shape, share, stored), 0
+    if switches.recompute:
+        recomputed = max(layers)
+        layers = [share.rows * a * shape.d_model * n for n in (share.inputs, share.targets)]
+    encoded, decoded = layers[0] * shape.encoder_layers, layers[1] * shape.decoder_layers
+    # The gradients of the position biases come with the backward pass.
+    early, late = (
+        formulas.end_bytes(shape, share, dataclasses.replace(stored, bias=(0, copies)))
+        for copies in (1, stored.bias[1])
+    )
+    yield {
+        "gradients": FLOAT32_BYTES * count if sums else 0,
+        "gathered": a * (count if switches.keep else root + block),
+        "activations": encoded + decoded + early,
+        # Five copies in float32: the logits, the gradient of the target's logit, and three in the
+        # gradient of the softmax.
+        "logits": 5 * FLOAT32_BYTES * share.rows * share.targets * shape.vocabulary,
+    }
+    for left, activations in (
+        (encoder + decoder, encoded + decoded + early),
+        (encoder, encoded + late),
+    ):
+        # The next block is gathered while a block computes. The gradients of the last block are
+        # summed over the processes in float32.
+        gathered = a * (root + (left if switches.keep else 2 * block))
+        yield {
+            "gradients": FLOAT32_BYTES * (count if sums else (count - root - left) // processes),
+            "gathered": gathered + a * (root + block) + FLOAT32_BYTES * block,
+            "activations": activations + recomputed,
+        }
+    gradients = FLOAT32_BYTES * (count if sums else count // processes)
+    # The gradients of the weights outside blocks come last. They are copied to sum them over the
+    # processes in float32; with one process, FSDP makes another copy instead.
+    copies = FLOAT32_BYTES + (a if processes > 1 else FLOAT32_BYTES)
+    yield {"gradients": gradients, "gathered": copies * root}
+    yield {"gradients": FLOAT32_BYTES * count // processes, "update": update}
+
+
+def _replayed_moments(
+    shape: ModelShape, share: MicrobatchShare, update: int, *, sums: bool
+) -> Iterator[dict[str, int]]:
+    """Yields the fields of `Needed` at the loss and at the update of a step of one process."""
+    # With one microbatch, gradients have the type of activations, and the memory of activations is
+    # freed while gradients are allocated.
+    count, stored = formulas.parameters(shape), _stored(share)
+    copy, logits = share.bytes_each * count, formulas.logit_bytes(shape, share, stored)
+    always = {"gradients": FLOAT32_BYTES * count if sums else 0, "gathered": copy}
+    activations = formulas.stored_bytes(shape, share, stored) - logits
+    yield {**always, "activations": activations, "logits": logits}
+    yield {**always, "update": update + (0 if sums else copy)}
+
+
+def _stored(share: MicrobatchShare) -> formulas.StoredValues:
+    return TORCH_FUSED if share.kernel == KERNEL else TORCH_PLAIN
+
+
+def _count_weights(shape: ModelShape) -> tuple[int, int, int, int]:
+    """Returns the elements of: weights outside blocks, encoder's blocks, decoder's, one block."""
+    shapes = {name: math.prod(each) for name, each in expected_shapes(shape).items()}
+    stacks = [
+        sum(size for name, size in shapes.items() if name.startswith(prefix))
+        # A block of the encoder is smaller than a block of the decoder.
+        for prefix in ("encoder/block_", "decoder/block_", "decoder/block_000/")
+    ]
+    return sum(shapes.values()) - stacks[0] - stacks[1], *stacks
+
+
+def _count_update(shape: ModelShape, optimizer: ConfiguredSpec, copies: int) -> int:
+    """Returns the number of elements of the update's temporary tensors."""
     # Adafactor computes and applies the update of one weight at a time. AdamW computes the updates
     # of all weights before it applies the first.
-    update = FLOAT32_BYTES * (4 * largest if adafactor else count + 2 * largest) // processes
-    gradients = FLOAT32_BYTES * count // (processes if microbatches == 1 else 1)
-    gathered = a * (count if switches.keep else root + block)
-    gathered += a * (root + block) + FLOAT32_BYTES * max(root, block)
-    if replays:
-        gathered = a * count
-        update += gathered
-        # With one microbatch, gradients have the type of activations, and the memory of activations
-        # is freed while gradients are allocated.
-        if microbatches == 1:
-            gradients, update = 0, update + a * count
-    return Needed(
-        weights=FLOAT32_BYTES * count // processes,
-        slots=FLOAT32_BYTES * _slots(shape, optimizer) // processes,
-        gradients=gradients,
-        gathered=gathered,
-        activations=_activations(shape, share, stored, recompute=switches.recompute),
-        logits=formulas.logit_bytes(shape, share, stored),
-        update=update,
+    largest = max(map(math.prod, expected_shapes(shape).values()))
+    adafactor = optimizer.selector == _ADAFACTOR
+    return copies * largest if adafactor else formulas.parameters(shape) + 2 * largest
+
+
+def _with_adapter(
+    needed: Needed,
+    shape: ModelShape,
+    adapter: AdapterSpec,
+    width: int,
+    processes: int,
+    *,
+    replays: bool,
+) -> Needed:
+    """Returns the memory at a moment of a step that trains only an adapter.
+
+    Frozen weights have the type of activations, of `width` bytes, and no gradients, slots and
+    updates. If steps are replayed, the model computes with the stored weights. Otherwise `gathered`
+    is an upper bound.
+    """
+    own = FLOAT32_BYTES * adapter_folders.count_weights(adapter, shape) // processes
+    return dataclasses.replace(
+        needed,
+        weights=width * formulas.parameters(shape) // processes + own,
+        slots=2 * own,
+        gradients=own * processes,
+        gathered=own if replays else needed.gathered,
+        update=4 * own if needed.update else 0,
     )
 
 
@@ -184,23 +293,6 @@ def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:
     return formulas.slots_on_device(
         shape, {}, factored_from=factored_from, moments=1 if parameters["beta1"] else 0
     )
-
-
-def _activations(
-    shape: ModelShape, share: MicrobatchShare, stored: formulas.StoredValues, *, recompute: bool
-) -> int:
-    """Returns the bytes that are stored for the backward pass, without logits.
-
-    With `recompute`, each block stores only its input, except that one block at a time also stores
-    its other activations.
-    """
-    encoder, decoder = formulas.layer_bytes(shape, share, stored)
-    layers = shape.encoder_layers * encoder + shape.decoder_layers * decoder
-    if recompute:
-        layers = max(encoder, decoder) + share.rows * share.bytes_each * shape.d_model * (
-            shape.encoder_layers * share.inputs + shape.decoder_layers * share.targets
-        )
-    return layers + formulas.end_bytes(shape, share, stored)
 
 
 def model_flops(

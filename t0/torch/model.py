@@ -1,7 +1,7 @@
 """T5 as a PyTorch module, with packed sequences and the names of Hugging Face's state dicts.
 
     model = T5(spec)                               # spec: a `t0.torch.shape.T5Spec`
-    losses = model(batch)                          # batch: name -> int [B, L]; float32 [6]
+    losses = model(batch)                          # batch: name -> int [B, L]; float32 [7]
 
 The model computes the same numbers as Mesh TensorFlow. In shapes, B is the number of sequences, L
 the number of tokens of a sequence, M the number of tokens to which they attend (the memory), H the
@@ -24,10 +24,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from t0.config.specification import ChoiceLosses
 from t0.torch import attention
 from t0.torch.attention import HIDDEN
-from t0.torch.losses import sums
+from t0.torch.losses import choice_sums, log_likelihoods, sums
 from t0.torch.shape import T5Spec
+from t0.training.loss_normalization import LOSS_WEIGHTS
 
 _MAX_DISTANCE = 128
 _ACTIVATIONS = {
@@ -245,7 +247,10 @@ class T5(nn.Module):
 
     Attributes:
       loss_sums: the function `losses.sums`, or its compiled form.
+      choice_losses: the factors of the losses over answer choices.
     """
+
+    choice_losses = ChoiceLosses()
 
     def __init__(self, spec: T5Spec) -> None:
         super().__init__()
@@ -264,30 +269,38 @@ class T5(nn.Module):
                 module.kernel = kernel
 
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Returns the sums of `losses.sums` over a batch, float32 [6].
+        """Returns the sums of `losses.sums` over a batch, float32 [7].
 
-        If the targets are answer choices, [B, C, L], it returns the log-likelihoods of the choices
-        in nats, [B, C], instead of the sums. If the batch has "predicted" (see `move_to_device`),
-        logits are computed only at these positions, otherwise at all positions.
+        If the targets are answer choices, [B, C, L], it returns the sums of `losses.choice_sums`,
+        or, if all factors of `choice_losses` are 0, the log-likelihoods of the choices in nats,
+        [B, C]. If the batch has "predicted" (see `move_to_device`), logits are computed only at
+        these positions, otherwise at all positions. If the batch has `LOSS_WEIGHTS`, these weigh
+        the tokens of the sum "loss".
         """
         targets = batch["targets"]
         if targets.dim() == 3:
-            return self._log_likelihoods(batch["inputs"], targets, batch["predicted"])
+            predicted = batch["predicted"]
+            logits = self._choice_logits(batch["inputs"], targets, predicted)
+            if self.choice_losses:
+                return choice_sums(logits, targets, predicted, self.choice_losses)
+            return log_likelihoods(logits, targets, predicted)
         hidden = self.decode(batch, *self.encode(batch)).flatten(0, 1)
-        expected = targets.flatten()
+        weights = [batch[LOSS_WEIGHTS].flatten()] if LOSS_WEIGHTS in batch else []
+        values = [hidden, targets.flatten(), *weights]
         if "predicted" in batch:
-            hidden, expected = (x.index_select(0, batch["predicted"]) for x in (hidden, expected))
-        logits = self.logits(hidden)
+            values = [x.index_select(0, batch["predicted"]) for x in values]
+        hidden, expected, *weights = values
         z_loss = self.spec.z_loss if self.training else 0.0
-        return self.loss_sums(logits, expected, z_loss, self.spec.label_smoothing)
+        return self.loss_sums(
+            self.logits(hidden), expected, z_loss, self.spec.label_smoothing, *weights
+        )
 
-    def _log_likelihoods(
+    def _choice_logits(
         self, inputs: torch.Tensor, targets: torch.Tensor, predicted: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the log-likelihoods [B, C] of choices [B, C, L], given inputs [B, M], in nats.
+        """Returns the float32 logits [P, V] at P positions of choices [B, C, L] of inputs [B, M].
 
-        Each input is encoded only once, and all choices of an input attend to the same keys. Logits
-        and their softmax are float32.
+        Each input is encoded only once, and all choices of an input attend to the same keys.
         """
         memory, segments = self.encode({"inputs": inputs})
         rows = targets.flatten(0, 1)
@@ -299,11 +312,7 @@ class T5(nn.Module):
             memory,
             mask(torch.ones_like(segments[:, :1]), segments, x.dtype),
         )
-        logits = self.logits(hidden.flatten(0, 1)[predicted].float())
-        nats = torch.zeros(rows.numel(), device=x.device)
-        expected = rows.flatten()[predicted]
-        nats[predicted] = -functional.cross_entropy(logits, expected, reduction="none")
-        return nats.view(targets.shape).sum(-1)
+        return self.logits(hidden.flatten(0, 1)[predicted].float())
 
     def encode(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the encoder's output [B, M, D], and the segment numbers of the inputs [B, M]."""
@@ -335,7 +344,7 @@ class T5(nn.Module):
 def move_to_device(
     batch: Mapping[str, np.ndarray], device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Copies a batch to a device as int64, without waiting for a GPU.
+    """Copies a batch to a device as `as_tensor` does, without waiting for a GPU.
 
     The result also has "predicted", the positions in the flattened targets that are not padding.
     These positions are computed on the CPU. If a GPU computed them, the CPU would have to wait for
@@ -343,11 +352,16 @@ def move_to_device(
     """
     tensors = {}
     for name, values in {**batch, "predicted": np.flatnonzero(batch["targets"])}.items():
-        tensor = torch.from_numpy(values.astype(np.int64))
+        tensor = as_tensor(values)
         if device.type == "cuda":
             tensor = tensor.pin_memory()
         tensors[name] = tensor.to(device, non_blocking=True)
     return tensors
+
+
+def as_tensor(values: np.ndarray) -> torch.Tensor:
+    """Converts a feature of a batch: integers to int64, loss weights to float32."""
+    return torch.from_numpy(values.astype(np.int64 if values.dtype.kind in "iub" else np.float32))
 
 
 def _future_positions(length: int, device: torch.device) -> torch.Tensor:

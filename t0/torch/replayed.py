@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from t0.torch.losses import SUM_NAMES
-from t0.torch.model import T5
+from t0.torch.losses import LOSS, SUM_NAMES
+from t0.torch.model import T5, as_tensor
 from t0.torch.optimizers import Adafactor, Optimizer, Squares, Weight
 from t0.torch.sharding import local_rows
 
@@ -54,8 +54,9 @@ class ReplayedSteps:
         self._local, self._optimizer = local, optimizer
         self._denominator, self._clip_norm = denominator, clip_norm
         pairs = list(zip(local.parameters(), masters.parameters(), strict=True))
-        self._narrow = [parameter.data for parameter, _ in pairs]
-        self._wide = [local_rows(master) for _, master in pairs]
+        copies = [(p.data, local_rows(master)) for p, master in pairs]
+        copies = [(p, rows) for p, rows in copies if p.data_ptr() != rows.data_ptr()]
+        self._narrow, self._wide = map(list, zip(*copies, strict=True))
         self._trained = [parameter for parameter, master in pairs if master.requires_grad]
         self._gradient_sums = [p.grad_sum for p in self._trained if p.grad_sum is not None]
         self._device = self._wide[0].device
@@ -79,7 +80,7 @@ class ReplayedSteps:
         step: int,
         rate: float,
     ) -> tuple[torch.Tensor, Squares]:
-        """Takes a training step; returns the sums of losses, [6], and the sums of squares.
+        """Takes a training step; returns the sums of losses, [7], and the sums of squares.
 
         Args:
           batches: the microbatches of the step.
@@ -133,7 +134,7 @@ class ReplayedSteps:
 
     def _fill_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         for name, values in batch.items():
-            tensor = torch.from_numpy(values.astype(np.int64))
+            tensor = as_tensor(values)
             if self._device.type == "cuda":
                 tensor = tensor.pin_memory()
             if name not in self._batch:
@@ -171,7 +172,7 @@ class ReplayedSteps:
 
     def _forward_and_backward(self) -> None:
         sums = self._local(self._batch)
-        ((sums[0] + sums[1]) / self._denominator).backward()
+        (sums[LOSS] / self._denominator).backward()
         self._sums += sums.detach()
 
     def _update(self) -> None:
@@ -202,6 +203,8 @@ def use_gradients_of(
     for parameter, master in zip(local.parameters(), masters.parameters(), strict=True):
         parameter.requires_grad_(master.requires_grad)
         parameter.grad_sum = None
+        if not master.requires_grad and parameter.dtype == master.dtype:
+            parameter.data = local_rows(master)  # a frozen weight needs no copy
         if microbatches > 1 and master.requires_grad:
             parameter.grad_sum = torch.zeros_like(parameter, dtype=torch.float32)
             parameter.register_post_accumulate_grad_hook(_add_to_sum)

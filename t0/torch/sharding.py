@@ -22,7 +22,9 @@ from torch.distributed.tensor import DTensor
 
 from t0.checkpoints import names
 from t0.checkpoints.shape import expected_shapes
+from t0.config.specification import AdapterSpec
 from t0.errors import UserError
+from t0.torch import adapters
 from t0.torch.memory import NEITHER, MemorySwitches
 from t0.torch.model import T5, Block
 from t0.torch.optimizers import Weight
@@ -38,6 +40,7 @@ def sharded(
     switches: MemorySwitches = NEITHER,
     compiled: bool = False,
     kernel: str = "auto",
+    adapter: AdapterSpec | None = None,
 ) -> T5:
     """Returns a sharded model. This process's rows of the weights do not have values yet.
 
@@ -48,8 +51,13 @@ def sharded(
       switches: the options that trade memory for time.
       compiled: whether PyTorch compiles the blocks and the loss when the first step is computed.
       kernel: the attention kernel in training; see `t0.torch.attention`.
+      adapter: the adapter of the model, or None.
     """
-    model = unsharded(spec, switches=switches, compiled=compiled, kernel=kernel)
+    model = unsharded(spec, switches=switches, compiled=compiled, kernel=kernel, adapter=adapter)
+    if adapter:
+        # Frozen weights have the type in which the model computes, because they are never updated.
+        for parameter in names_and_parameters(model).values():
+            parameter.data = parameter.data.to(activations)
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("rows",))
     policy = MixedPrecisionPolicy(
         param_dtype=activations, reduce_dtype=torch.float32, cast_forward_inputs=False
@@ -73,6 +81,7 @@ def unsharded(
     switches: MemorySwitches = NEITHER,
     compiled: bool = False,
     kernel: str = "auto",
+    adapter: AdapterSpec | None = None,
 ) -> T5:
     """Returns a model on the device "meta", where weights have no values and need no memory.
 
@@ -80,6 +89,8 @@ def unsharded(
     """
     with torch.device("meta"):
         model = T5(spec)
+        if adapter:
+            adapters.add(model, adapter)
     model.encoder.recompute = model.decoder.recompute = switches.recompute
     model.set_attention_kernel(kernel)
     if compiled:
@@ -101,6 +112,8 @@ def names_and_parameters(model: T5) -> dict[str, nn.Parameter]:
 def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
     """Returns the weights that are trained; all other weights keep their values.
 
+    If the model has an adapter, only the adapter is trained.
+
     Args:
       model: the model.
       variable_filter: a regular expression for the names (in Mesh TensorFlow) of the weights to
@@ -116,24 +129,23 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
             f"run.variable_filter is {variable_filter!r}, which the PyTorch engine cannot read: "
             f"{error}; wanted a regular expression of variables' names"
         ) from error
+    adapter = adapters.adapter_parameters(model)
     shapes, weights = expected_shapes(model.spec.sizes), []
     for name, parameter in names_and_parameters(model).items():
         mesh_name = names.to_mtf(name, legacy_norms=model.spec.legacy_norms)
-        parameter.requires_grad_(pattern.search(mesh_name) is not None)
+        parameter.requires_grad_(not adapter and pattern.search(mesh_name) is not None)
         if parameter.requires_grad:
             transposed = names.row_of(name).transposed
-            weights.append(
-                Weight(
-                    mesh_name,
-                    shapes[name],
-                    transposed,
-                    local=functools.partial(local_rows, parameter),
-                    gradient=_gradient(parameter),
-                )
-            )
+            weights.append(_weight(mesh_name, parameter, shapes[name], transposed))
+    weights += [_weight(name, each, tuple(each.shape), False) for name, each in adapter.items()]
     if not weights:
         raise UserError(f"run.variable_filter is {variable_filter!r}, which matches no variable")
     return weights
+
+
+def _weight(name: str, parameter: nn.Parameter, shape: tuple[int, ...], transposed: bool) -> Weight:
+    local = functools.partial(local_rows, parameter)
+    return Weight(name, shape, transposed, local, _gradient(parameter))
 
 
 def own_rows(rows: int, world: World) -> slice:

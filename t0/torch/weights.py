@@ -11,13 +11,12 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from t0.checkpoints import checkpoint_files, conversion, names
+from t0.checkpoints import adapter_folders, checkpoint_files, conversion, names
 from t0.checkpoints.bundle import BundleReader, shape_of
 from t0.checkpoints.conversion import open_source
 from t0.checkpoints.formats import FLOAT32, CheckpointSource
@@ -25,6 +24,7 @@ from t0.checkpoints.mtf import STEP
 from t0.checkpoints.shape import combined, expected_shapes
 from t0.errors import UserError
 from t0.torch import checkpointing
+from t0.torch.adapters import adapter_parameters
 from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer
 from t0.torch.sharding import local_rows, names_and_parameters, own_rows
@@ -61,10 +61,7 @@ def find_checkpoints(model_dir: str, checkpoint: str | None, steps: Any) -> dict
 
 def fingerprint(path: str) -> str:
     """Returns a hash that changes if the values of a checkpoint change."""
-    kind, prefix = conversion.recognise(path)
-    if kind == "mtf":
-        return checkpoint_files.fingerprint(prefix)
-    return conversion.fingerprint(kind, Path(prefix), "")
+    return conversion.fingerprint(*conversion.recognise(path), "")
 
 
 def warm_start(
@@ -142,6 +139,7 @@ def load(
     world: World,
     *,
     exact: Mapping[str, np.ndarray] | None = None,
+    hashes: dict[str, str] | None = None,
 ) -> tuple[int, list[str]]:
     """Fills the weights, and the optimizer's slots if the checkpoint has them.
 
@@ -152,6 +150,7 @@ def load(
       world: the processes of the run.
       exact: the arrays of the checkpoint's resume file. If the checkpoint stores weights in
         bfloat16, these arrays contain the missing bits. None if there are no such arrays.
+      hashes: a mapping to fill: canonical name -> shape and hash of the tensor.
 
     Returns:
       (checkpoint's step, lines about the restored weights and slots).
@@ -169,6 +168,8 @@ def load(
                 if wide is None and entry.dtype != FLOAT32:
                     raise ValueError(f"it has no low halves of {entry.native}, {entry.dtype}")
                 array = array if wide is None else wide
+            if hashes is not None:
+                hashes[name] = adapter_folders.describe_tensor(array)
             _fill_rows(parameter, array, name, world)
         step, prefix = source.facts.step or 0, source.path
         slots = _load_slots(optimizer, prefix, world) if optimizer and source.kind == "mtf" else 0
@@ -222,10 +223,27 @@ def fill_at_random(model: T5, seed: int, world: World) -> None:
     The values depend only on the seed, and not on the number of processes.
     """
     for name, parameter in names_and_parameters(model).items():
-        key = hashlib.sha256(f"{seed} {name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1)
-        value = _draw_initial(name, tuple(parameter.shape), model, generator)
+        value = _draw_initial(name, tuple(parameter.shape), model, _generator(name, seed))
         local_rows(parameter).copy_(value[own_rows(parameter.shape[0], world)])
+
+
+def fill_adapter(model: T5, seed: int, world: World) -> None:
+    """Fills a model's adapter with values that do not change the model's outputs, as in PEFT.
+
+    The factors of (IA)3 are 1. LoRA's second matrix is 0, and its first matrix is random.
+    """
+    for name, parameter in adapter_parameters(model).items():
+        value = torch.full(tuple(parameter.shape), 0.0 if ".lora_" in name else 1.0)
+        if ".lora_A." in name:
+            bound = parameter.shape[1] ** -0.5
+            value.uniform_(-bound, bound, generator=_generator(name, seed))
+        local_rows(parameter).copy_(value[own_rows(parameter.shape[0], world)])
+
+
+def _generator(name: str, seed: int) -> torch.Generator:
+    """Returns the random number generator of a weight's initial values."""
+    key = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1)
 
 
 def _draw_initial(

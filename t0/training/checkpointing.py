@@ -32,7 +32,7 @@ import numpy as np
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
-from t0.config import masking, operative
+from t0.config import masking, operative, specification
 from t0.errors import UserError, say, write_reason
 from t0.files import object_facts, paths, publishing
 from t0.tasks.prompted_tasks import prompts_of_mixture
@@ -44,10 +44,11 @@ _SAVING = ".saving-"
 BYTES_AT_ONCE = 2**28
 WRITE_ERRORS = (OSError, tf.errors.OpError, publishing.OutputError)
 
-# The class is registered here, because the module that defines it must not depend on gin.
+# The classes are registered here, because the modules that define them must not depend on gin.
 Keep = gin.external_configurable(
     model_directory.Keep, "keep_checkpoints", module="t0", denylist=["last"]
 )
+Adapter = gin.external_configurable(specification.AdapterSpec, "adapter", module="t0")
 
 
 def steps_done(model_dir: str) -> int:

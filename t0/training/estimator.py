@@ -10,6 +10,7 @@ model, its gradients and its checkpoints. This module adds:
 - a clean stop with a checkpoint at SIGTERM, Ctrl-C and the time limit
 """
 
+import dataclasses
 import json
 import math
 import posixpath
@@ -28,17 +29,13 @@ from t0.feeding.batch_stream import Stream
 from t0.feeding.opening import open_dataset_function
 from t0.feeding.stream_dataset import stream_dataset
 from t0.feeding.tsv_files import checked_tsv_files
-from t0.files import paths, publishing, untrusted
-from t0.training import checkpointing
+from t0.files import publishing
+from t0.training import checkpointing, model_directory, model_info
 from t0.training.checkpointing import is_finished
 from t0.training.loop import LoopOptions, check_input_options
 from t0.training.recorder import Recorder, default_interval
 from t0.training.start_report import RunSize, first_line
 from t0.training.stopping import TimeLimit, exit_by_signal, watched_signals
-
-# The file in the model directory that holds the training time in seconds, added up over all starts,
-# until the last checkpoint.
-SECONDS_FILE = "training_seconds.json"
 
 
 def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -84,16 +81,23 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
         return
     options = LoopOptions(train_steps)
     _check_estimator_can(options)
-    done = checkpointing.steps_done(estimator.model_dir)
+    model_dir = estimator.model_dir
+    done = checkpointing.steps_done(model_dir)
     skipped = max(0, done - seen_data_init_step) if skip_seen_data else 0
     reading = {"sequence_length": sequence_length, "vocabulary": vocabulary}
     reading["dataset_split"] = dataset_split
     rows = batch_size * (ensemble_inputs or 1)
-    stream = batch_stream.open_stream(_stream_folder(estimator.model_dir))
+    stream = batch_stream.open_stream(_stream_folder(model_dir))
     if stream:
         data = open_dataset_function(train_dataset_fn, options.seed, **reading)
-        current = manifest.build(data, rows, stream.manifest.start)
-        stream.check(current, done=done or stream.manifest.start.step, last=train_steps)
+        recorded = manifest.read(model_dir) if done else None
+        start = stream.manifest.start
+        current = manifest.build(data, rows, start, recorded or stream.manifest)
+        stream.check(current, done=done or start.step, last=train_steps)
+        change = recorded and manifest.find_difference(recorded, current, starts=True)
+        if change and not options.allow_config_change:
+            raise manifest.change_error(model_dir, change)
+        stream = dataclasses.replace(stream, manifest=current)
 
     def input_fn(params: Any) -> tf.data.Dataset:
         del params
@@ -106,19 +110,18 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
         return dataset.skip(skipped).prefetch(tf.data.AUTOTUNE)
 
     hook = RecorderHook(
-        estimator.model_dir,
+        model_dir,
         total_steps=train_steps,
         sequences=batch_size,
         sequence_length=sequence_length,
         interval=options.log_every_steps,
     )
-    limit = TimeLimit(
-        options.max_hours, spent_seconds=_spent_seconds(estimator.model_dir) if done else 0.0
-    )
+    record = model_directory.read_estimator_record(model_dir) if done else None
+    limit = TimeLimit(options.max_hours, spent_seconds=record.seconds if record else 0.0)
     if limit.over():
         say(f"nothing to train: {limit.verdict}")
         return
-    hooks = [hook, _ConfigHook(estimator.model_dir), _DataHook(estimator.model_dir, stream)]
+    hooks = [hook, _ConfigHook(model_dir), _DataHook(model_dir, stream)]
     if checkpoint_input_pipeline and not stream:
         hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
     _train_with_estimator(estimator, input_fn, hook, limit, hooks)
@@ -174,6 +177,11 @@ def _check_estimator_can(options: LoopOptions) -> None:
         raise UserError(
             f"train_loop.{unsupported[0]} is set, but it works only without a TPU. On a TPU, "
             "evaluate checkpoints with run.mode = 'eval' or 'score_eval'"
+        )
+    if options.loss_average != "positions":
+        raise UserError(
+            f"train_loop.loss_average = {options.loss_average!r} works only without a TPU, where "
+            "Mesh TensorFlow averages over positions. Train on GPUs (--engine=torch), or unset it"
         )
     limit = bound(_CLIPPING)
     if limit is not None:
@@ -295,14 +303,25 @@ class _ConfigHook(tf.estimator.SessionRunHook):
         self._model_dir: str | None = model_dir
 
     def before_run(self, run_context: Any) -> None:
-        del run_context
         if self._model_dir:
+            _write_model_info(self._model_dir, run_context.session.graph)
             checkpointing.save_operative_config(self._model_dir)
             mixture = bound("mesh_train_dataset_fn.mixture_or_task_name")
             lengths = bound("run.sequence_length")
             if isinstance(lengths, Mapping):
                 checkpointing.save_prompts(self._model_dir, mixture, lengths)
             self._model_dir = None
+
+
+def _write_model_info(model_dir: str, graph: tf.Graph) -> None:
+    """Writes the list of variables, unless the user asks for Mesh TensorFlow's own list."""
+    if bound("tpu_estimator_model_fn.model_info_file") != posixpath.join(
+        model_dir, model_info.FILE
+    ):
+        variables = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+        shapes = {v.op.name: v.shape.as_list() for v in variables if v.op.name != "global_step"}
+        trained = graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
+        model_info.write(model_dir, shapes, [v.op.name for v in trained])
 
 
 class _StopHook(tf.estimator.SessionRunHook):
@@ -340,33 +359,21 @@ class _StopHook(tf.estimator.SessionRunHook):
             run_context.request_stop()
 
 
-class _SecondsListener(tf.estimator.CheckpointSaverListener):
-    """Writes the accumulated training time after each checkpoint."""
+class _RecordListener(tf.estimator.CheckpointSaverListener):
+    """Writes the first step and the accumulated training time after each checkpoint."""
 
     def __init__(self, model_dir: str, limit: TimeLimit) -> None:
-        self._path = posixpath.join(model_dir, SECONDS_FILE)
+        self._path = posixpath.join(model_dir, model_directory.ESTIMATOR_FILE)
         self._limit = limit
+        self._began = model_directory.find_first_step(model_dir)
 
     def after_save(self, session: tf.Session, global_step_value: int) -> None:
         del session
-        record = {"step": int(global_step_value), "seconds": self._limit.seconds}
-        publishing.write_whole(self._path, json.dumps(record) + "\n")
-
-
-def _spent_seconds(model_dir: str) -> float:
-    path = posixpath.join(model_dir, SECONDS_FILE)
-    if not paths.exists(path):
-        return 0.0
-    try:
-        seconds = float(untrusted.parsed_json(paths.read_text(path))["seconds"])
-    except (ValueError, TypeError, LookupError):
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise UserError(
-            f"{path} does not say how many seconds the run has trained so far. Remove it to "
-            "restart the count of --max_hours"
-        )
-    return seconds
+        step = int(global_step_value)
+        # The estimator saves a checkpoint before the first step.
+        self._began = step if self._began is None else self._began
+        record = model_directory.EstimatorRecord(step, self._limit.seconds, self._began)
+        publishing.write_whole(self._path, json.dumps(dataclasses.asdict(record)) + "\n")
 
 
 def _train_with_estimator(
@@ -383,7 +390,7 @@ def _train_with_estimator(
                 input_fn=input_fn,
                 max_steps=hook.total_steps,
                 hooks=[*hooks, stop],
-                saving_listeners=[_SecondsListener(estimator.model_dir, limit)],
+                saving_listeners=[_RecordListener(estimator.model_dir, limit)],
             )
         except tf.errors.OpError as error:
             raise original(error) from error

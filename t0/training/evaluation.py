@@ -37,10 +37,11 @@ from t0.errors import UserError
 from t0.feeding.opening import known_mixture, open_split
 from t0.mesh.gather_embedding import target_log_probabilities
 from t0.training.graph import ModelProgram, TrainingGraph, TrainingSpec
+from t0.training.loss_normalization import add_loss_weights
 from t0.training.losses import PARTS
 from t0.training.metric_values import MetricValues, check_names
 from t0.training.recorder import PREFIX, step_fields
-from t0.training.stepping import LoopOptions
+from t0.training.stepping import NO_HELD_OUT, LoopOptions
 
 # A lowered program: (name -> placeholder, tensor of the result).
 _Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]
@@ -319,17 +320,16 @@ class Evaluation:
         graph: TrainingGraph,
         session: tf.Session,
     ) -> None:
-        self._data, self._options = data, options
+        self._options = options
         self._graph, self._session = graph, session
         self._rows = spec.batch_size * (spec.ensemble_inputs or 1)
         self._positions = self._rows * spec.sequence_length["targets"]
         self._tasks: list[TaskExamples] = []
         self._held_out: list[Mapping[str, np.ndarray]] = []
-        if options.validate_every_steps and open_split(data, "validation") is None:
-            raise UserError(
-                "train_loop.validate_every_steps is set, but the training data has no split "
-                "'validation'; unset it, or train on tasks that have that split"
-            )
+        if options.validate_every_steps:
+            self._held_out_data = open_split(data, "validation", options.validation_mixture)
+            if self._held_out_data is None:
+                raise UserError(NO_HELD_OUT)
         if options.evaluate_every_steps:
             self._tasks = _read_tasks(spec, data)
             self._model = ModelInTraining(spec, graph, session)
@@ -362,8 +362,9 @@ class Evaluation:
     def _loss(self) -> dict[str, float]:
         count = self._options.validation_batches
         if not self._held_out:
-            batches = open_split(self._data, "validation").batches(self._rows)
-            self._held_out = [next(batches)[0] for _ in range(count)]
+            batches = self._held_out_data.batches(self._rows)
+            average = self._options.loss_average
+            self._held_out = [add_loss_weights(next(batches)[0], average) for _ in range(count)]
         sums = np.zeros(1 + len(PARTS))
         for batch in self._held_out:
             feed = {self._graph.features[name]: batch[name] for name in self._graph.features}

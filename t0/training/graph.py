@@ -26,6 +26,7 @@ from t0.config.bindings import bound
 from t0.mesh.compiled import loops
 from t0.mesh.fused import fused
 from t0.training import losses, optimizers
+from t0.training.loss_normalization import LOSS_WEIGHTS
 from t0.training.randomness import SeededMesh
 
 # The parameters of Mesh TensorFlow's model function that our loop supports. gin can bind them.
@@ -107,7 +108,7 @@ class TrainingGraph:
 
     Attributes:
       graph: the TensorFlow graph.
-      features: feature -> placeholder int32 [batch, length].
+      features: feature -> placeholder int32 [batch, length] (float32 for `LOSS_WEIGHTS`).
       metrics: float32 vector of `METRICS`, for the step that `train` takes.
       train: the operation that takes one step.
       validate: float32 vector of "loss" and `losses.PARTS` without dropout; None if the run does
@@ -115,6 +116,7 @@ class TrainingGraph:
       step: the variable of the global step.
       trained: the names of the model's variables.
       slots: the names of the optimizer's variables.
+      axes: the name of a variable -> the names of its axes.
       to_masters: the operation that copies the slices to the masters, the variables in checkpoints.
       to_slices: the operation that copies the masters to the slices.
       parameters: the number of the model's parameters.
@@ -134,6 +136,7 @@ class TrainingGraph:
     step: tf.Variable
     trained: tuple[str, ...]
     slots: tuple[str, ...]
+    axes: Mapping[str, Sequence[str]]
     to_masters: tf.Operation
     to_slices: tf.Operation
     parameters: int
@@ -155,7 +158,8 @@ def build(
 
     Args:
       spec: the model, the batch and the optimizer.
-      features: the names of a batch's features, such as "inputs" and "inputs_segmentation".
+      features: the names of a batch's features, such as "inputs" and "inputs_segmentation". If they
+        include `LOSS_WEIGHTS`, the loss is the weighted sum of the tokens' losses.
       seed: the seed of initial values and dropout.
       activations: the type of activations.
       validates: whether to also build the held-out loss. It takes a quarter of the build time.
@@ -197,7 +201,11 @@ def _step(
     step = tf.train.get_or_create_global_step()
     now = tf.identity(step)
     placeholders = {
-        name: tf.placeholder(tf.int32, [_rows(spec), _length(spec, name)], name)
+        name: tf.placeholder(
+            tf.float32 if name == LOSS_WEIGHTS else tf.int32,
+            [_rows(spec), _length(spec, name)],
+            name,
+        )
         for name in features
     }
     types = mesh_utils.get_variable_dtype()
@@ -260,6 +268,7 @@ def _build(
         step=step,
         trained=tuple(v.name for v in train.graph.trainable_variables),
         slots=tuple(v.name for v in train.graph.all_variables if not v.trainable),
+        axes={v.name: v.shape.dimension_names for v in train.graph.all_variables},
         to_masters=lowering.copy_slices_to_masters(),
         to_slices=tf.group(*to_slices),
         parameters=sum(v.shape.size for v in train.graph.trainable_variables),
@@ -410,7 +419,8 @@ class ModelProgram:
     ) -> dict[str, mtf.Tensor]:
         """Returns name -> scalar on the mesh, for "loss" and each name in `losses.PARTS`."""
         features = features or self._features(placeholders)
-        with losses.computed_in_float32(self.model, self.mesh_impl) as sums:
+        weights = features.get(LOSS_WEIGHTS)
+        with losses.computed_in_float32(self.model, self.mesh_impl, weights) as sums:
             loss = self._call(features, mode)
         zero = mtf.zeros(self.mesh, mtf.Shape([]), tf.float32)
         return {"loss": mtf.to_float(loss), **dict.fromkeys(losses.PARTS, zero), **sums}

@@ -8,6 +8,7 @@ recorded in the model directory. `t0.training.stepping` runs the training loop, 
 checkpoint before the first step if there is none.
 """
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -26,10 +27,11 @@ from t0.mesh import formulas
 from t0.mesh.batch import replicas
 from t0.mesh.devices import activation_dtype, visible_gpus
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.training import checkpointing, model_directory, start_report, stepping
+from t0.training import checkpointing, model_directory, model_info, start_report, stepping
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.evaluation import Evaluation
 from t0.training.graph import METRICS, TrainingGraph, TrainingSpec, build
+from t0.training.loss_normalization import LOSS_WEIGHTS
 from t0.training.start_report import (
     Memory,
     RunSize,
@@ -71,7 +73,7 @@ def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
     bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
     graph = build(
         spec,
-        features=data.features,
+        features=[*data.features, *_weight_features(spec, options)],
         seed=options.seed,
         activations=activation_dtype(options.activation_dtype),
         validates=bool(options.validate_every_steps),
@@ -101,6 +103,18 @@ def _check_features(model_type: str, names: Sequence[str]) -> None:
             "Choose a task with inputs, such as one of prefix LM, or train a decoder-only "
             "model (run.model_type = 'lm', as in models/lm_v1.gin)"
         )
+
+
+def _weight_features(spec: TrainingSpec, options: LoopOptions) -> list[str]:
+    """Returns the features that `add_loss_weights` adds to the batches of a run."""
+    if options.loss_average == "positions":
+        return []
+    if spec.model_type != "bitransformer" or spec.ensemble_inputs:
+        raise UserError(
+            f"train_loop.loss_average is {options.loss_average!r}, which needs an encoder-decoder "
+            f"without ensemble; run.model_type is '{spec.model_type}'. Leave it at 'positions'"
+        )
+    return [LOSS_WEIGHTS]
 
 
 class _Session:
@@ -138,6 +152,11 @@ class _Session:
         if not latest:
             stepping.begin(int(self._session.run(self._graph.step)))
         checkpointing.save_configuration(model_dir)
+        # If the user asks for Mesh TensorFlow's own list under the same name, that list is kept.
+        if self._spec.model_info_file != posixpath.join(model_dir, model_info.FILE):
+            graph, shapes = self._graph, self._checkpoints.variables
+            variables = {name: shapes[name][0] for name in (*graph.trained, *graph.slots)}
+            model_info.write(model_dir, variables, graph.trained, graph.axes)
         if self._data.spec:
             mixture, lengths = self._data.spec.mixture, self._data.spec.lengths
             checkpointing.save_prompts(model_dir, mixture, lengths)
@@ -157,16 +176,12 @@ class _Session:
         with graph.graph.as_default():
             self._session.run(tf.global_variables_initializer())
         if self._spec.init_checkpoint:
-            # If only some variables are trained, such as T5's task adapters, the checkpoint may not
-            # have these variables.
-            trained = self._spec.variable_filter
-            new = [trained] if isinstance(trained, str) else []
             yield from warm_start(
                 self._checkpoints,
                 graph,
                 self._spec.init_checkpoint,
                 only=self._spec.init_variable_filter,
-                unfilled=[*options.unfilled_variables, *new],
+                unfilled=options.unfilled_variables,
             )
         else:
             yield random_line(options.seed)

@@ -19,6 +19,7 @@ from typing import Any
 from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.compiled import row_max, row_sum, xla_compiled
+from t0.training.loss_normalization import check_no_other_normalization
 
 # The sums over a batch: nats, z-loss (with its weight in the loss), correct tokens, target tokens,
 # correct tokens except EOS, target tokens except EOS. EOS is the easiest token to predict.
@@ -27,7 +28,9 @@ _EOS = 1
 
 
 @contextlib.contextmanager
-def computed_in_float32(model: Any, mesh_impl: Any) -> Iterator[dict[str, mtf.Tensor]]:
+def computed_in_float32(
+    model: Any, mesh_impl: Any, loss_weights: mtf.Tensor | None = None
+) -> Iterator[dict[str, mtf.Tensor]]:
     """Makes a model compute its loss in float32 while the context is open.
 
     If gin gives the model its own loss function, that function stays in use.
@@ -35,25 +38,36 @@ def computed_in_float32(model: Any, mesh_impl: Any) -> Iterator[dict[str, mtf.Te
     Args:
       model: Mesh TensorFlow's model: a stack of layers, or an encoder and a decoder.
       mesh_impl: the mesh, which decides whether the vocabulary is split.
+      loss_weights: the weight of each target token's loss, in the shape of the targets; None to
+        divide the summed loss by the model's denominator.
 
     Yields:
       a mapping that each call of the model fills: name in `PARTS` -> sum over the batch, a scalar
       of the mesh. It stays empty if the model keeps its own loss function.
+
+    Raises:
+      UserError: if there are loss weights, and gin sets another loss or denominator.
     """
     sums: dict[str, mtf.Tensor] = {}
     stack = getattr(model, "decoder", model)
+    if loss_weights is not None:
+        check_no_other_normalization(
+            loss_fn=stack._loss_fn, loss_denominator=stack._loss_denominator
+        )
     if getattr(stack, "_loss_fn", model) is not None:
         yield sums
         return
     # The model calls `_loss_fn`, which its constructor sets from its argument `loss_fn`.
-    stack._loss_fn = _loss_function(sums, mesh_impl)
+    stack._loss_fn = _loss_function(sums, mesh_impl, loss_weights)
     try:
         yield sums
     finally:
         stack._loss_fn = None
 
 
-def _loss_function(sums: dict[str, mtf.Tensor], mesh_impl: Any) -> Callable[..., mtf.Tensor]:
+def _loss_function(
+    sums: dict[str, mtf.Tensor], mesh_impl: Any, loss_weights: mtf.Tensor | None
+) -> Callable[..., mtf.Tensor]:
     def loss_fn(
         model: Any, context: Any, logits: mtf.Tensor, targets: mtf.Tensor, vocab_dim: mtf.Dimension
     ) -> mtf.Tensor:
@@ -73,6 +87,8 @@ def _loss_function(sums: dict[str, mtf.Tensor], mesh_impl: Any) -> Callable[...,
         words = weights * mtf.cast(mtf.not_equal(targets, _EOS), tf.float32)
         sums["correct_before_eos"] = mtf.reduce_sum(right * words)
         sums["tokens_before_eos"] = mtf.reduce_sum(words)
+        if loss_weights is not None:
+            return mtf.reduce_sum((nll + z_loss) * loss_weights)
         denominator = model.loss_denominator(targets, context.num_microbatches)
         return (sums["nll"] + sums["z_loss"]) / denominator
 

@@ -4,6 +4,7 @@
         ...
     check_same("/models/tiny", {"run.batch_size": "4"}, allowed=False)     # lists the differences
     select_retained_steps([10, 20, 30, 40], Keep(last=1, every_steps=20))  # [20, 40]
+    choose_best_checkpoint("/models/tiny")     # "/models/tiny/model.ckpt-20"
 
 The operating system locks the file `.trainer` in the directory. So the lock is released when the
 process that holds it ends, even if the process is killed. The file stays, and names the last
@@ -25,20 +26,27 @@ import os
 import posixpath
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from t0.checkpoints import checkpoint_files, conversion
 from t0.config import masking
-from t0.config.specification import Count
-from t0.errors import UserError, short_reason
+from t0.config.specification import Count, NotNegative, read_file
+from t0.errors import UserError, printable, refuse_unanswered
+from t0.feeding import manifest
 from t0.files import paths, write_whole
 from t0.files.untrusted import parsed_json
 from t0.prompts.model_prompts import FILE as PROMPTS_FILE
 from t0.prompts.model_prompts import VOCABULARY_FILE
+from t0.training import resume_file
 
 LOCK_FILE = ".trainer"
 _HELD = (errno.EACCES, errno.EAGAIN)
 CONFIGURATION_FILE = "configuration.json"
+ESTIMATOR_FILE = "training_seconds.json"
+# Parameters that older versions did not have -> the value with which those versions trained.
+_ADDED = {"t0.train_loop.loss_average": "'positions'"}
 # Parameters that may differ between two starts of the same run.
 _MAY_DIFFER = re.compile(
     r"(^|[./])(run\.(train_steps|total_run_steps|save_checkpoints_steps|keep_checkpoint_max|"
@@ -46,7 +54,7 @@ _MAY_DIFFER = re.compile(
     r"export_\w+|perplexity_eval_steps|dataset_split|skip_seen_data|seen_data_init_step|"
     r"checkpoint_input_pipeline|tpu\w*|gcp_project|autostack|layout_rules|vocabulary|"
     r"train_model_fn|output_eval_examples|predict_fn)"
-    r"|train_loop\.\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
+    r"|train_loop\.(?!loss_average$)\w+|task_metrics\.\w+|keep_checkpoints\.\w+|tpu_mesh_shape\.\w+"
     r"|\w+\.model_info_file"
     # Only the first start of a run reads the following parameters, for the initial checkpoint.
     r"|init_checkpoint_variable_mapping\.\w+|should_load_variable\.\w+)$"
@@ -152,11 +160,12 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
     Raises:
       UserError: if there are differences and they are not allowed. The message lists them.
     """
-    path = posixpath.join(model_dir, CONFIGURATION_FILE)
-    if not paths.exists(path):
+    path, fix = posixpath.join(model_dir, CONFIGURATION_FILE), "To continue without it, remove it"
+    recorded = read_file(path, Mapping[str, str], fix)
+    if recorded is None:
         return []
-    before = comparable_values(_recorded_configuration(path))
-    now = comparable_values(now)
+    before = comparable_values({n: masking.mask_value(n, x) for n, x in recorded.items()})
+    before, now = _ADDED | before, _ADDED | comparable_values(now)
     lines = [
         f"  {name}: was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"
         for name in sorted(before.keys() | now.keys())
@@ -171,17 +180,43 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
     return lines
 
 
-def _recorded_configuration(path: str) -> dict[str, str]:
-    try:
-        values = parsed_json(paths.read_bytes(path))
-        if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
-            raise ValueError("wanted an object of texts")
-        return {name: masking.mask_value(name, value) for name, value in values.items()}
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}, which records the configuration of the run, cannot be read: "
-            f"{short_reason(error)}. To continue without comparing configurations, remove it"
-        ) from error
+@dataclasses.dataclass(frozen=True)
+class EstimatorRecord:
+    """The record of a run on a TPU, whose checkpoints have no resume file.
+
+    Attributes:
+      step: the step of the last checkpoint.
+      seconds: the training time until then, added up over all starts.
+      began: the step at which training began; None in records of earlier versions.
+    """
+
+    step: Count
+    seconds: NotNegative
+    began: Count | None = None
+
+
+def read_estimator_record(model_dir: str) -> EstimatorRecord | None:
+    """Returns the record of a run on a TPU; None if the model directory has none.
+
+    Raises:
+      UserError: if the record is damaged.
+    """
+    fix = "To restart the count of --max_hours, remove it"
+    return read_file(posixpath.join(model_dir, ESTIMATOR_FILE), EstimatorRecord, fix)
+
+
+def find_first_step(model_dir: str, default: int | None = None) -> int | None:
+    """Returns the step at which a run began; `default` if the run has no checkpoint."""
+    latest = checkpoint_files.latest(model_dir)
+    if latest is None:
+        return default
+    if record := resume_file.record(latest):
+        return record["began"]
+    on_tpu = read_estimator_record(model_dir)
+    if on_tpu and on_tpu.began is not None:
+        return on_tpu.began
+    recorded = manifest.read(model_dir)
+    return recorded.start.step if recorded else checkpoint_files.global_step(latest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,3 +255,42 @@ def select_retained_steps(steps: Sequence[int], keep: Keep, best: int | None = N
     if best is not None:
         stay |= {best} & set(steps)
     return sorted(stay)
+
+
+def choose_best_checkpoint(path: str) -> str:
+    """Returns the best checkpoint of a model directory, and prints which checkpoint this is.
+
+    Args:
+      path: a model directory, or any other checkpoint.
+
+    Returns:
+      the path of the checkpoint with the best evaluation, if `path` is a model directory whose run
+      has kept this checkpoint. Otherwise `path` itself, which means the latest checkpoint.
+    """
+    best = _recorded_best(path)
+    kind, latest = conversion.recognise(path) if best else ("", "")
+    if kind not in ("mtf", "torch"):
+        return path
+    metric, step = best
+    chosen = re.sub(r"-\d+$", f"-{step}", latest)
+    if chosen == latest or not paths.exists(chosen + (".index" if kind == "mtf" else "")):
+        return path
+    note = f"using {chosen}, the best by {metric}. To use the latest: {latest}"
+    print(printable(note), file=sys.stderr)
+    return chosen
+
+
+def _recorded_best(model_dir: str) -> tuple[str, int] | None:
+    """Returns the metric and the step of the best evaluation that `metrics.jsonl` records."""
+    try:
+        text = paths.read_text(posixpath.join(model_dir, "metrics.jsonl"))
+    except (OSError, ValueError) as error:  # `path` is no model directory of a training run
+        refuse_unanswered(error)
+        return None
+    for line in reversed(text.splitlines()):
+        with contextlib.suppress(ValueError, AttributeError):
+            record = parsed_json(line)
+            metric, step = record.get("best_by"), record.get("best_step")
+            if isinstance(metric, str) and type(step) is int:
+                return metric, step
+    return None

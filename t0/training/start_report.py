@@ -4,23 +4,28 @@
     memory = memory_line(Memory(variables=308_809_728, step=1_503_238_553), devices=1, how=how)
     lines(0, 12_200, size, microbatches=1, memory=memory, data=data)
 
-    training from step 0 to 12,200: 16 sequences, 11,264 tokens a step at inputs 512, targets 192
+    training from step 0 to 12,200: 16 sequences a step, inputs 512, targets 192
       model: 76,961,152 parameters
-      memory: about 1.7 GiB on each of 1 device(s): weights and optimizer 294.5 MiB, gradients and
-        activations 1.4 GiB
-        (by formula, within 30%)
-      12,200 steps of 1 microbatch(es), 137,420,800 tokens
+      memory: about 1.7 GiB on each of 1 device(s):
+        weights and optimizer 294.5 MiB, gradients and activations 1.4 GiB
+      12,200 steps of 11,264 tokens in 1 microbatch(es), 137,420,800 tokens in total
       packing: 9.8 examples a sequence; filled: inputs 99.1%, targets 28.7%
       data: 2 task(s); passes over each in these steps:
         super_glue_rte_guaranteed_true: 31.20 passes (2,490 examples, 50.0% of the mixture)
 
-This module does not depend on an engine, because the caller provides all numbers.
+Lines with more than 80 characters are wrapped. With -v, the report also says how the memory was
+computed. This module does not depend on an engine, because the caller provides all numbers.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from absl import logging
+
+from t0.text_tables import wrap_text
+
+_WIDTH = 80
 _MOST_TASKS = 12
 NO_POSITION = "the checkpoint records no position in the data: the data is read from its beginning"
 OTHER_ORDER = (
@@ -81,23 +86,21 @@ def lines(
       memory: the text about memory, such as the result of `memory_line`.
       data: a `TrainingData`, or another object that has `filling` and `shares`.
     """
-    return [
+    report = [
         first_line(first, last, size),
         f"  model: {size.parameters:,} parameters",
         memory,
-        f"  {last - first:,} steps of {microbatches} microbatch(es), "
-        f"{(last - first) * size.tokens:,} tokens",
+        f"  {last - first:,} steps of {size.tokens:,} tokens in {microbatches} microbatch(es), "
+        f"{(last - first) * size.tokens:,} tokens in total",
         *data_lines(data, (last - first) * size.rows),
     ]
+    return wrap_text("\n".join(report), _WIDTH).split("\n")
 
 
 def first_line(first: int, last: int, size: RunSize) -> str:
     """Returns the line that reports the steps and the size of a batch."""
     each = ", ".join(f"{name} {length:,}" for name, length in size.lengths.items())
-    return (
-        f"training from step {first:,} to {last:,}: {size.rows:,} sequences, "
-        f"{size.tokens:,} tokens a step at {each}"
-    )
+    return f"training from step {first:,} to {last:,}: {size.rows:,} sequences a step, {each}"
 
 
 def memory_line(needed: Memory, *, devices: int, how: str) -> str:
@@ -106,14 +109,15 @@ def memory_line(needed: Memory, *, devices: int, how: str) -> str:
     Args:
       needed: the total memory of all devices.
       devices: the number of devices, which share the memory equally.
-      how: a text that says how the numbers were computed, and how accurate they are.
+      how: a text that says how the numbers were computed, and how accurate they are; for -v.
     """
     both = needed.variables + needed.step
     total, variables, step = (_size(n / devices) for n in (both, needed.variables, needed.step))
-    return (
-        f"  memory: about {total} on each of {devices} device(s): weights and optimizer "
-        f"{variables}, gradients and activations {step}\n    ({how})"
+    line = (
+        f"  memory: about {total} on each of {devices} device(s):\n"
+        f"    weights and optimizer {variables}, gradients and activations {step}"
     )
+    return f"{line}\n    ({how})" if logging.get_verbosity() >= logging.INFO else line
 
 
 def _size(count: float) -> str:

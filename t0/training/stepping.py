@@ -25,6 +25,7 @@ import os
 import shlex
 import signal
 import time
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -38,13 +39,18 @@ from t0.feeding.reading import ReadAhead
 from t0.feeding.training_data import is_of_earlier_version
 from t0.files import write_whole
 from t0.training import recorder
-from t0.training.model_directory import Keep
+from t0.training.loss_normalization import LossAverage, add_loss_weights
+from t0.training.model_directory import Keep, find_first_step
 from t0.training.recorder import Recorder
 from t0.training.start_report import NO_POSITION, OTHER_ORDER, RunSize
 from t0.training.stopping import BestEvaluation, TimeLimit, exit_by_signal, watched_signals
 
 ActivationType = Literal["auto", "float32", "bfloat16"]
 Values = Mapping[str, float]
+NO_HELD_OUT = (
+    "train_loop.validate_every_steps is set, but the training data has no split 'validation'; "
+    "unset it, or set train_loop.validation_mixture to a task that has that split"
+)
 _REPEATED_SECONDS = 2.0  # a second SIGINT within this time was forwarded by torchrun
 
 
@@ -52,7 +58,10 @@ class Engine(Protocol):
     """Computes the steps, evaluations and checkpoints of a run."""
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Runs one step, and returns the values for `recorder.step_fields` as name -> value."""
+        """Runs one step, and returns the values for `recorder.step_fields` as name -> value.
+
+        If the batch has the feature `LOSS_WEIGHTS`, the loss is the weighted sum over its tokens.
+        """
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
         """Runs the evaluations that are due (all of them if `last`), and returns their fields."""
@@ -98,11 +107,17 @@ class LoopOptions:
         hundredth of the run, but at most 100 steps. If a number is set, every record also gets a
         progress line.
       seed: the seed of the data's order, dropout and initial weights.
+      loss_average: what the loss is averaged over. "positions": all target positions of the batch,
+        including padding, as in Mesh TensorFlow (or the number `Unitransformer.loss_denominator`).
+        "tokens": the target tokens. "sequences": the loss is first averaged over the target tokens
+        of each sequence and then over the sequences, as in mT0 and T5X's AVERAGE_PER_SEQUENCE.
       activation_dtype: "float32", "bfloat16", or "auto", which means bfloat16 on machines that
         compute it fast.
       validate_every_steps: the number of steps between two validations, which measure the loss on
-        the mixture's validation split.
+        a validation split.
       validation_batches: the number of batches of a validation.
+      validation_mixture: the task or mixture whose validation split is measured; None for the
+        training mixture.
       evaluate_every_steps: the number of steps between two evaluations with the tasks' metrics,
         which `task_metrics` configures.
       stop_after_evaluations: the number of evaluations for early stopping. The run ends if the
@@ -120,14 +135,24 @@ class LoopOptions:
     train_steps: Count
     log_every_steps: Count | None = None
     seed: Count = 0
+    loss_average: LossAverage = "positions"
     activation_dtype: ActivationType = "auto"
     validate_every_steps: Count | None = None
     validation_batches: Rows = 8
+    validation_mixture: str | None = None
     evaluate_every_steps: Count | None = None
     stop_after_evaluations: Count | None = None
     max_hours: float | None = None
     unfilled_variables: Sequence[str] = ()
     allow_config_change: bool = False
+
+    def __post_init__(self) -> None:
+        choices = typing.get_args(LossAverage)
+        if self.loss_average not in choices:
+            raise UserError(
+                f"train_loop.loss_average is {self.loss_average!r:.40}; wanted "
+                f"{' or '.join(map(repr, choices))}"
+            )
 
 
 class Stepping:
@@ -187,7 +212,7 @@ class Stepping:
         recorded = manifest.read(self._model_dir)
         by_another_loop = record is None
         if by_another_loop:
-            began = recorded.start.step if recorded else step
+            began = find_first_step(self._model_dir, default=step)
             record = {"began": began, "seed": self._options.seed, "position": None}
         has_other_order = is_of_earlier_version(record["position"])
         self._began = record["began"]
@@ -214,14 +239,16 @@ class Stepping:
 
     def _follow_manifest(self, recorded: manifest.Manifest | None) -> None:
         """Compares the data with the run's manifest, and computes the position if it is missing."""
-        self._manifest, self._position = manifest.follow(
-            self._model_dir,
-            recorded,
-            self._data,
-            self._size.rows,
-            (self._step, self._position),
-            allow_change=self._options.allow_config_change,
-        )
+        self._manifest = None
+        if recorded or self._prints:  # one process reads the caches to make a new manifest
+            self._manifest, self._position = manifest.follow(
+                self._model_dir,
+                recorded,
+                self._data,
+                self._size.rows,
+                (self._step, self._position),
+                allow_change=self._options.allow_config_change,
+            )
         self._engine.max_over_processes(0)  # waits until all processes have read the old manifest
         if self._prints and self._manifest not in (None, recorded):
             manifest.publish(self._model_dir, self._manifest)
@@ -350,7 +377,7 @@ class Stepping:
 
     def _one_step(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         began = time.monotonic()
-        values = self._engine.take(batch)
+        values = self._engine.take(add_loss_weights(batch, self._options.loss_average))
         self._step += 1
         self._step_seconds = time.monotonic() - began
         return values

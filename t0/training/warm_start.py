@@ -3,18 +3,20 @@
     for line in warm_start(checkpoints, graph, "/models/t5/model.ckpt-1000000"):
         print(line)      # restored 190 of 190 variables from /models/t5/..., step 1,000,000
 
-Every variable of the model needs a value in the checkpoint. Otherwise, an error is raised. The user
-can list exceptions, which may keep their random values.
+Every variable of the model needs a value in the checkpoint. Otherwise, an error is raised. Two
+kinds of variables may keep their random values: those that the user lists, and those of layers that
+a gin file adds by name, such as the adapters of T5's `task_adapter.gin`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from t0.checkpoints import checkpoint_files, operative_config
 from t0.compat import mesh_utils
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.training.checkpointing import Checkpoints
 from t0.training.graph import TrainingGraph
@@ -46,9 +48,10 @@ def warm_start(
 
     Raises:
       UserError: if the checkpoint cannot be read, if a variable has another shape in it, or if it
-        has no value for a variable that `unfilled` does not match.
+        has no value for a variable that `unfilled` does not match, and whose layer is not new.
     """
     checkpoint_variables = checkpoint_files.read(path)
+    unfilled = [*unfilled, *patterns_of_new_layers(checkpoint_variables)]
     if only:
         checkpoint_variables = {
             name: value for name, value in checkpoint_variables.items() if re.search(only, name)
@@ -80,6 +83,29 @@ def warm_start(
     slots = sum(name in filled for name in graph.slots)
     lines.append(slots_line(slots, len(graph.slots)))
     return lines
+
+
+def patterns_of_new_layers(checkpoint_names: Iterable[str]) -> list[str]:
+    """Returns patterns of the variables of layers that gin names and a checkpoint does not have.
+
+    The entry ("task_adapter", @DenseReluDense) of `make_layer_stack.layers` names a layer. Entries
+    without a name belong to T5, so a checkpoint must have their variables.
+    """
+    layers = [
+        layer
+        for scope in ("", "encoder/", "decoder/")
+        for layer in bound(f"{scope}make_layer_stack.layers", (), evaluate=False) or ()
+        if isinstance(layer, list | tuple)
+    ]
+    in_checkpoint = "\n".join(checkpoint_names)
+    return sorted(
+        {
+            f"/{re.escape(name)}/"
+            for layer in layers
+            for name in layer
+            if isinstance(name, str) and f"/{name}/" not in in_checkpoint
+        }
+    )
 
 
 def _patterns(names: Sequence[str]) -> list[str]:

@@ -293,7 +293,7 @@ def test_prompted_caching_records_the_row_of_each_record(
     assert described.stat().st_size < 0.05 * size
     assert not list(verify_cache(str(folder)))
     described.write_text(described.read_text().replace('"rows": 1203', '"rows": 12'))
-    with pytest.raises(UserError, match=r"rows.train.json is damaged \(its mask has"):
+    with pytest.raises(UserError, match=r"rows.train.json is damaged: its mask has"):
         record_rows.read(str(folder), "train")
     (fault,) = verify_cache(str(folder))
     assert "rows.train.json" in fault

@@ -32,8 +32,8 @@ def refused(path):
 def test_lora_adapter_next_to_a_model_is_refused(model):
     message = refused(add_adapter(model))
     assert f"{model}/adapter_config.json: the folder has an adapter ('LORA' of 'acme/t" in message
-    assert "next to a model" in message
-    assert "merge_and_unload" in message
+    assert "next to a model. Move adapter_config.json and adapter_model.safeten" in message
+    assert "name it with --adapter" in message
     with pytest.raises(UserError, match="adapter_config.json"):  # t0 eval, decoder-only as well
         described.locate(str(model))
     (model / "adapter_config.json").write_text("[")
@@ -42,8 +42,10 @@ def test_lora_adapter_next_to_a_model_is_refused(model):
 
 def test_lora_adapter_without_a_model_is_refused(tmp_path, model):
     message = refused(add_adapter(tmp_path / "lora"))
-    assert "adapter ('LORA'" in message
-    assert "next to a model" not in message
+    assert f"{tmp_path}/lora is an adapter, and its base 'acme/tiny' is not here" in message
+    (tmp_path / "lora" / "adapter_model.safetensors").unlink()
+    message = refused(tmp_path / "lora")
+    assert "has no adapter_model.safetensors: save the adapter again" in message
     shutil.copytree(model, tmp_path / "lora" / "merged")
     assert f"{tmp_path}/lora/merged" in refused(tmp_path / "lora")
 

@@ -188,6 +188,28 @@ def test_plan_sweep_ranks_and_names_the_best(capsys):
     assert rows[0]["plan"]["verdict"]["word"] == "fits"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--price=1.5"],
+        ["--sweep", "tpu=v3-8,v3-32", "model_parallelism=1,2,8", "sequences_per_batch=64"],
+        ["--engine=torch", "--gpu=a100-80", "--gpus=2", "--price=2"],
+    ],
+    ids=["one plan", "sweep", "GPUs"],
+)
+def test_plan_fits_a_terminal_of_80_columns(capsys, monkeypatch, words):
+    piped = run(capsys, *SMALL, *words)
+    assert max(map(len, piped.splitlines())) > 80  # for grep
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = run(capsys, *SMALL, *words)
+    assert max(map(len, shown.splitlines())) <= 80
+    prose = [line for line in piped.splitlines() if re.match("VERDICT|best|cost|step", line)]
+    assert prose
+    for line in prose:  # nothing is lost
+        assert " ".join(line.split()) in " ".join(shown.split())
+
+
 def test_plan_invalid_flag_is_one_message(capsys, tmp_path):
     for words, part in (
         (["--output", str(tmp_path / "x" / "y.png")], "does not exist"),
@@ -222,6 +244,11 @@ def test_plan_of_a_gpu_run_with_pytorch(capsys):
     assert one["per_gpu_bytes"]["weights"] == 4 * 2_849_757_184
     assert eight["per_gpu_bytes"]["weights"] == one["per_gpu_bytes"]["weights"] // 8
     assert one["verdict"]["word"] == eight["verdict"]["word"] == "fits"
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    for plan in (one, eight):
+        *parts, total, _ = plan["per_gpu_bytes"].values()
+        assert total == sum(parts)
+        assert f"{total / 2**30:.2f} GiB" in page
     assert eight["time"]["step_seconds"] == pytest.approx(one["time"]["step_seconds"] / 8)
     text = run(capsys, *words)
     assert (

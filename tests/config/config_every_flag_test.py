@@ -91,7 +91,8 @@ def test_flag_of_every_run_is_read_in_its_file(name):
     assert given[name].value != flags.command_flags()[name].value
 
 
-NO_PARAMETER = ("allow_stale_cache", "epochs", "finetune_steps", "stream_steps", "write_stream")
+NO_PARAMETER = ("adapter", "allow_stale_cache", "epochs", "finetune_steps", "stream_steps")
+NO_PARAMETER += ("write_stream",)
 
 
 @pytest.mark.parametrize("mode", flags.GIN_MODES)
@@ -109,7 +110,7 @@ def test_flag_of_some_modes_has_an_effect_or_is_refused(name, mode):
         assert list(found) == [parameter]
         assert found[parameter][0] != flags.command_flags()[name].value
     else:
-        # Tests of train_steps, of provenance and of streams have their effect.
+        # Tests of adapters, of train_steps, of provenance and of streams have their effect.
         assert name in NO_PARAMETER
 
 

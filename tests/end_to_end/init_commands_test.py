@@ -1,30 +1,64 @@
-"""The commands that `t0 init` prints run as printed: from a CSV file to a report."""
+"""The commands of the tutorial run as printed: from a CSV file to predictions and two seeds."""
 
 import csv
 import dataclasses
+import json
+import re
 import shlex
+import shutil
+from pathlib import Path
 
 import pytest
 
+TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+
+
+def tutorial_commands():
+    """Returns section -> the words of its commands, except those that need a download."""
+    sections = re.split(r"^## ", TUTORIAL.read_text(encoding="utf-8"), flags=re.M)[1:]
+    found = {}
+    for section in sections:
+        code = re.sub(r"\\\n", " ", section)
+        lines = re.findall(r"^    ((?:t0|t5_mesh_transformer|seqio_cache_tasks) .*)", code, re.M)
+        words = [shlex.split(line) for line in lines]
+        found[section.partition("\n")[0]] = [w for w in words if "--checkpoint" not in str(w)]
+    return {title: words for title, words in found.items() if words}
+
 
 @pytest.mark.exhaustive
-def test_init_commands_run_as_printed(world, tmp_path):
-    with (tmp_path / "mails.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "spam"])
-        writer.writerows([f"much rain today in place {i}", f"{i % 2}.0"] for i in range(60))
-    words = ["mails", "mails.csv", "--choices=no,yes", f"--vocab={world.folder / 'vocab.model'}"]
+def test_init_commands_of_the_tutorial_run_as_printed(world, tmp_path):
+    with (tmp_path / "reviews.csv").open("w", newline="") as file:
+        rows = [(f"much rain today in place {i}", i % 2) for i in range(60)]
+        csv.writer(file).writerows([("text", "stars"), *rows])
+    (tmp_path / "new.csv").write_text("text\nmuch snow today\n")
+    shutil.copy(world.folder / "vocab.model", tmp_path / "t5.spiece.model")
     # Not through the server of commands: it has imported the tasks of another folder.
     here = dataclasses.replace(world, folder=tmp_path)
-    done = here.run("t0", "init", *words)
-    assert done.returncode == 0, done.stderr
-    train = tmp_path / "mails" / "train.gin"
-    train.write_text(train.read_text().replace("TRAIN_STEPS = 400", "TRAIN_STEPS = 2"))
-    *lines, predicts = [line for line in done.stdout.splitlines() if not line.startswith("#")]
-    assert (len(lines), predicts.split()[1]) == (4, "predict")
-    for line in lines:
-        done = here.run(*shlex.split(line))
-        assert done.returncode == 0, line + done.stdout + done.stderr
-    report = tmp_path / "mails" / "eval" / "model" / "report"
-    assert (report / "report.html").is_file()
-    assert "mails" in (report / "report.csv").read_text()
+    printed = []
+    for title, commands in tutorial_commands().items():
+        for words in commands:
+            done = here.run(*words)
+            assert done.returncode == 0, shlex.join(words) + done.stdout + done.stderr
+            if words[1] == "init":
+                printed = [line for line in done.stdout.splitlines() if line[0] != "#"]
+                train = tmp_path / "reviews" / "train.gin"
+                text = train.read_text()
+                for name, value in (("TRAIN_STEPS", 4), ("EVAL_PERIOD", 2)):
+                    text = re.sub(rf"^{name} = \d+$", f"{name} = {value}", text, flags=re.M)
+                train.write_text(text)
+            if shlex.join(words) in printed:
+                printed.remove(shlex.join(words))
+        if title.startswith("5."):
+            reviews = tmp_path / "reviews"
+            assert (reviews / "eval" / "model" / "report" / "report.html").is_file()
+            assert "reviews" in (reviews / "eval" / "model" / "report" / "report.csv").read_text()
+            metrics = map(json.loads, (reviews / "model" / "metrics.jsonl").open())
+            best = [record["best_step"] for record in metrics if "best_step" in record][-1]
+            assert (reviews / "eval" / "model" / f"results_{best}.json").is_file()
+        if title.startswith("6."):
+            header, row = csv.reader((tmp_path / "predictions.csv").open())
+            assert header == ["text", "prediction", "probability"]
+            assert row[1] in ("bad", "good")
+    assert not printed  # the tutorial has all commands that `t0 init` prints
+    assert {"seed_1", "seed_2"} <= {path.name for path in (tmp_path / "reviews").iterdir()}
+    assert "seed_1" in done.stdout and "seed_2" in done.stdout

@@ -1,11 +1,13 @@
 """The recipes' data in whole commands: mode `eval` over a user's own folder, T5's own WMT task."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import sacrebleu
+from command_lines import ONE_LAYER
 
 from t0.tasks.metrics import Expected, instruction_metrics, squad_metrics
 
@@ -184,43 +186,12 @@ def test_truncation_of_targets_is_reported_before_training(
     assert "sni_def_pos_2, train: 103 of 103 targets are longer than 4 tokens" in done.err
 
 
-@pytest.fixture(scope="session")
-def prepared_wmt(tmp_path_factory):
-    """T5's English to German dataset as TensorFlow Datasets prepares it, of a few sentences."""
-    import tensorflow as tf
-    import tensorflow_datasets as tfds
-
-    folder = tmp_path_factory.mktemp("tfds")
-    place = folder / "wmt_t2t_translate" / "de-en" / "1.0.0"
-    place.mkdir(parents=True)
-    features = tfds.features.Translation(languages=("de", "en"))
-    splits = []
-    for split, count in (("train", 8), ("validation", 2), ("test", 2)):
-        path = place / f"wmt_t2t_translate-{split}.tfrecord-00000-of-00001"
-        records = [
-            features.serialize_example({"en": f"It rains {n}.", "de": f"Es regnet {n}."})
-            for n in range(count)
-        ]
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for record in records:
-                writer.write(record)
-        size = sum(map(len, records))
-        splits.append(tfds.core.SplitInfo(name=split, shard_lengths=[count], num_bytes=size))
-    tfds.folder_dataset.write_metadata(
-        data_dir=place,
-        features=features,
-        split_infos=splits,
-        filename_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-    )
-    return folder
-
-
 @pytest.mark.exhaustive
 def test_t5_wmt_translation_task_is_trained_and_evaluated(
-    command, pretrained, prepared_wmt, tmp_path
+    command, pretrained, prepared_tfds, tmp_path
 ):
     common = [
-        *(f"--t5_tfds_data_dir={prepared_wmt}", f"--model_dir={tmp_path}"),
+        *(f"--t5_tfds_data_dir={prepared_tfds}", f"--model_dir={tmp_path}"),
         *("--module_import=t5.data.mixtures", "--gin_param=MIXTURE_NAME = 'wmt_t2t_ende_v003'"),
         "--gin_param=run.sequence_length = {'inputs': 64, 'targets': 64}",
     ]
@@ -247,3 +218,31 @@ def test_t5_wmt_translation_task_is_trained_and_evaluated(
     assert "|tok:intl|" in entry["signatures"]["bleu"]
     found = lines(tmp_path / "validation_eval" / entry["predictions"])
     assert found[1]["inputs"] == "translate English to German: It rains 1."
+
+
+@pytest.mark.slow
+def test_squad_run_file_trains_for_three_epochs(command, pretrained, tmp_path):
+    questions = tmp_path / "data" / "qa" / "squad"
+    rows = [tiny_recipes.SQUAD_ROW, tiny_recipes.UNANSWERABLE_ROW] * 10
+    for split in ("train", "dev"):
+        tiny_recipes.write_lines(questions / f"{split}-v2.0.json", rows)
+    words = [
+        *("--module_import=t0.recipes", f"--data_dir={tmp_path / 'data'}", "--epochs=3"),
+        *("--gin_file=models/t5.1.1.tiny.gin", ONE_LAYER, "--gin_file=runs/squad.gin"),
+        *(f"--checkpoint={pretrained}", "--gin.BATCH_SIZE=2", "--gin.EVAL_PERIOD=2"),
+        "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}",
+    ]
+    done = command(*words, f"--model_dir={tmp_path / 'model'}", tasks=False)
+    assert done.status == 0, done.err
+    counted = r"--epochs=3: 20 examples at ([\d.]+) a step are (\d+) steps, from 1 to (\d+)"
+    each, steps, last = map(float, re.search(counted, done.err).groups())
+    assert each > 2  # questions are packed
+    assert (steps, last) == (-(-60 // each), steps + 1)
+    records = lines(tmp_path / "model" / "metrics.jsonl")
+    assert max(record["step"] for record in records) == last
+    assert f"best by validation_loss: {tmp_path / 'model'}" in done.out
+    # The PyTorch engine reads this file.
+    spec = tmp_path / "spec.json"
+    done = command(*words, f"--model_dir={tmp_path / 'new'}", f"--save_spec={spec}", tasks=False)
+    assert done.status == 0, done.err
+    assert json.loads(spec.read_text())["train_steps"] == last

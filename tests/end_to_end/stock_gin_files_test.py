@@ -6,6 +6,8 @@ from command_lines import EVALUATE, TRAIN, TWO_LAYERS, message
 
 ADAPTERS = ["--gin_file=task_adapter.gin", "--gin_param=run.train_steps = 3"]
 ADAPTERS += ["--gin_param=mesh_train_dataset_fn.use_cached = True"]  # rendering takes longer
+LATEST = ["--gin_param=run.eval_checkpoint_step = -1"]
+LATEST += ["--gin_param=get_variable_dtype.master_dtype = 'float32'"]
 
 
 def variables(checkpoint):
@@ -31,6 +33,19 @@ def test_adapters_are_the_only_weights_trained(command, pretrained, tmp_path):
     later = variables(f"{tmp_path}/model.ckpt-4")
     assert all(not np.array_equal(after[name], later[name]) for name in new if "norm" not in name)
     assert all(np.array_equal(before[name], later[name]) for name in weights)
+    # Rank evaluation reads the adapters with the same gin file.
+    done = command(f"--model_dir={tmp_path}", *EVALUATE, ADAPTERS[0], *LATEST)
+    assert done.status == 0, done.err
+    assert (tmp_path / "validation_eval" / "results_4.json").exists()
+
+
+def test_adapters_may_be_trained_with_all_other_weights(command, pretrained, tmp_path):
+    every = "--gin_param=run.variable_filter = None"
+    done = command(
+        f"--model_dir={tmp_path}", *TRAIN, *ADAPTERS, f"--checkpoint={pretrained}", every
+    )
+    assert done.status == 0, done.err
+    assert "left random: encoder/block_000/task_adapter/" in done.out
 
 
 def test_adapters_hide_no_other_checkpoint_difference(command, pretrained, tmp_path):

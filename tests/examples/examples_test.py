@@ -16,8 +16,11 @@ import small_data  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-COMMANDS = ("seqio_cache_tasks", "t5_mesh_transformer", "t0")
-NO_PLOT = {"infer"}  # it trains nothing
+MODULES = {"seqio_cache_tasks": "t0.cli.cache_tasks", "t0": "t0.cli.main"}
+COMMANDS = (*MODULES, "t5_mesh_transformer", "accelerate")
+# Examples that do not train with our own loop.
+OTHERS = {"infer", "seq2seq_trainer"}
+NO_PLOT = {*OTHERS, "custom_model"}
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh"))
 
 # What is appended to each command to make it short, and the example whose model it needs.
@@ -28,12 +31,14 @@ FEW_STEPS = {
     "budget": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
     "t0_finetune": (["--finetune_steps=4"], "pretrain"),
     "own_prompts": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
+    "custom_model": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
     "sni": (["--finetune_steps=4"], "pretrain"),
     "qa": (["--finetune_steps=4", *VALIDATED], "pretrain"),
     "translation": (["--finetune_steps=4", *VALIDATED], "pretrain"),
     "infer": (["--gin.BATCH_SIZE=2"], "own_prompts"),
+    "seq2seq_trainer": (["--max_steps=4", "--batch=4", "--cpu"], None),
 }
-RANKED = {"t0_finetune": 5, "own_prompts": 2}  # tasks
+RANKED = {"t0_finetune": 5, "own_prompts": 2, "custom_model": 2}  # tasks
 DECODED = {  # what is evaluated, its metric, its number of examples in the small data
     "sni": ("sni_def_pos_2", "rougeL", 22),
     "qa": ("qa_squad", "f1", 200),
@@ -106,7 +111,7 @@ def test_example_command_lines_are_valid(name, tmp_path, monkeypatch, empty_gin,
         else:
             steps.append(flags.finetune_steps)
     # What is appended to the command reaches the training, the first to run.
-    assert steps[0] == (4 if name != "infer" else None)
+    assert steps[:1] == {"infer": [None], "seq2seq_trainer": []}.get(name, [4])
 
 
 def _called(name, tmp_path):
@@ -163,7 +168,7 @@ def ran(tmp_path_factory):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "infer"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OTHERS])
 def test_example_training_and_its_report(ran, name):
     out = ran(name)
     records = [json.loads(line) for line in (out / "model" / "metrics.jsonl").open()]
@@ -212,3 +217,89 @@ def test_example_predictions_and_checkpoint_conversion(ran):
         assert [line["inputs"] for line in found] == inputs
         assert all(line["score"] < 0 for line in found)
     assert (out / "huggingface" / "model.safetensors").exists()
+
+
+@pytest.mark.exhaustive
+def test_example_with_own_layer_resumes_and_is_evaluated_again(ran):
+    out = ran("custom_model")
+    info = _text(out / "model" / "model-info.txt")
+    for block in ("encoder/block_001/layer_001", "decoder/block_001/layer_002"):
+        wi = rf"{block}/SquaredReluDense/wi/kernel +size \d+ +shape \(d_model=192, d_ff=384\)"
+        assert re.search(wi, info)
+    assert "DenseReluDense/" not in info.replace("SquaredReluDense/", "")
+    flags = ["--gin.TRAIN_STEPS=6", *VALIDATED]
+    done = _run("custom_model", out.parents[1], path=Path(sys.executable).parent, flags=flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "restored 48 of 48 variables" in done.stdout
+    assert "training from step 4 to 6" in done.stdout
+    records = [json.loads(line) for line in (out / "model" / "metrics.jsonl").open()]
+    assert records[-1]["step"] == 6
+    assert sorted(path.name for path in (out / "eval").glob("results_*.json"))[-1] == (
+        "results_6.json"
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny_t5(tmp_path_factory):
+    """A Hugging Face folder of a tiny T5 for the vocabulary of the small data."""
+    for package in ("accelerate", "torch"):
+        pytest.importorskip(package)
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("tiny") / "t5"
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
+    config = transformers.T5Config(
+        vocab_size=2048, feed_forward_proj="gated-gelu", decoder_start_token_id=0, **sizes
+    )
+    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+def test_example_seq2seq_trainer_pads_labels_that_the_loss_ignores(tiny_t5, monkeypatch):
+    import numpy as np
+    import torch
+    import transformers
+
+    monkeypatch.syspath_prepend(str(EXAMPLES / "seq2seq_trainer"))
+    from train import collate
+
+    records = [
+        {"inputs": np.array([5, 6, 7]), "targets": np.array([8, 1])},
+        {"inputs": np.array([9, 10, 11, 12, 13]), "targets": np.array([14, 15, 16, 1])},
+    ]
+    batch = collate(records, {"inputs": 4, "targets": 32}, 0)
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 0], [9, 10, 11, 12]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert batch["labels"].tolist() == [[8, 1, -100, -100], [14, 15, 16, 1]]
+    model = transformers.T5ForConditionalGeneration.from_pretrained(tiny_t5).eval()
+    lengths = {"inputs": 4, "targets": 32}
+    with torch.no_grad():
+        loss = model(**batch).loss.item()
+        parts = [model(**collate([record], lengths, 0)).loss.item() for record in records]
+    assert loss == pytest.approx((2 * parts[0] + 4 * parts[1]) / 6, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_example_seq2seq_trainer_trains_on_a_cache(tiny_t5, tmp_path, monkeypatch):
+    small_data.lay_out(tmp_path / "data")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for command, module in MODULES.items():
+        program = programs / command
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("MODEL", str(tiny_t5))
+    name = "seq2seq_trainer"
+    done = _run(name, tmp_path, path=programs, flags=FEW_STEPS[name][0])
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = re.findall(r"'(?:train|eval)_loss': '?([\d.]+)", done.stdout)
+    assert len(losses) == 2
+    assert all(0 < float(loss) < 20 for loss in losses)
+    out = tmp_path / "examples_out" / name
+    (results,) = (out / "eval").glob("decoded_*.json")
+    entry = json.loads(results.read_text())["tasks"]["qa_squad"]
+    assert entry["examples"] == 200
+    assert 0 <= entry["metrics"]["f1"] <= 100
+    lines = [json.loads(line) for line in (out / "eval" / entry["predictions"]).open()]
+    assert {"prediction", "answers"} <= lines[0].keys()

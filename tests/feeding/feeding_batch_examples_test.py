@@ -1,6 +1,7 @@
 """The examples of a step are found again from the manifest."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def test_seen_examples_are_those_of_the_batch(run):
                 assert (ids == there[: ids.size])[: -1 if last else None].all()
                 assert not there[ids.size :].any()
     for step in (0, FIRST):
-        with pytest.raises(UserError, match=f"no step {step}: its first one is {FIRST + 1}"):
+        with pytest.raises(UserError, match=f"began after step {FIRST}, so it has no step {step}."):
             list(opened.examples(step))
 
 
@@ -88,11 +89,27 @@ def test_seen_command_prints_examples_without_source(run, capsys):
     assert len(capsys.readouterr().out.splitlines()) == tiny_caches.COUNTS["toy_b"]
 
 
+def test_seen_command_notes_a_step_after_the_last_checkpoint(run, capsys):
+    folder, _ = run
+    for ending in ("index", "data-00000-of-00001"):
+        (folder / f"model.ckpt-9.{ending}").touch()
+    assert main(["seen", str(folder), "--step", "9"]) == 0
+    within = capsys.readouterr()
+    assert within.out.startswith("step: 9 ") and within.err == ""
+    assert main(["seen", str(folder), "--step", "12", "--json"]) == 0
+    after = capsys.readouterr()
+    assert json.loads(after.out.splitlines()[0])["step"] == 12
+    assert after.err == (
+        "note: the last checkpoint is of step 9; steps 10 to 12 are those that the run would take "
+        "next\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--step", "5"], "has no step 5"),
-        ([], "has no checkpoint, so the last step is unknown: add --step N"),
+        (["--step", "5"], "began after step 5, so it has no step 5. Choose a later step"),
+        ([], "has no checkpoint to tell the last step: add --step N"),
         (["--step", "7", "--task", "toy_a"], "--task chooses the task of --count"),
         (["--step", "7", "--count", "--task", "toy_c"], "toy_c"),
         (["--step", "7", "--find", " "], "--find is empty"),

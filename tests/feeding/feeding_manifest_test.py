@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 import shutil
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 import tiny_caches
 
 from t0.errors import UserError
-from t0.feeding import manifest
+from t0.feeding import manifest, shards
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_training_data
+from t0.files import write_whole
 
 ROWS = 4
 
@@ -43,7 +45,7 @@ def test_manifest_locates_the_batch_of_every_step(spec, tmp_path, monkeypatch):
             assert {k: position[k] for k in ("window", "row")} == {
                 k: before[k] for k in ("window", "row")
             }
-    with pytest.raises(UserError, match="begins at step 10, so the batch after step 9"):
+    with pytest.raises(UserError, match="began after step 10, so it has no step 10"):
         manifest.locate(recorded, data, 9)
 
 
@@ -102,7 +104,9 @@ def test_manifest_of_other_data_is_refused_by_name(spec, tmp_path):
     assert follow(spec)[0] == recorded
     moved = tmp_path / "elsewhere" / "cache"
     shutil.copytree(tmp_path / "cache", moved)
-    assert follow(tiny_caches.data_spec(moved))[0] == recorded
+    followed = follow(tiny_caches.data_spec(moved))[0]
+    assert manifest.find_difference(recorded, followed, starts=True) is None
+    assert all(file.startswith(str(moved)) for file in followed.shards)
     with pytest.raises(UserError, match="the batch was 4, now 8"):
         follow(spec, rows=8)
     longer = dataclasses.replace(spec, lengths={"inputs": 16, "targets": 9})
@@ -122,6 +126,54 @@ def test_manifest_of_other_data_is_refused_by_name(spec, tmp_path):
         folder, recorded, open_training_data(longer), ROWS, place, allow_change=True
     )
     assert changed.start == Start(100, window + 1, 0)
+
+
+def test_manifest_reads_unchanged_files_only_once(spec, tmp_path, monkeypatch):
+    """Stock caches list no checksums; a later start compares sizes and times of their files."""
+    recorded = manifest.build(open_training_data(spec), ROWS, Start())
+    manifest.publish(str(tmp_path), recorded)
+    recorded = manifest.read(str(tmp_path))
+    read = []
+    binary = shards.binary
+    monkeypatch.setattr(shards, "binary", lambda file: read.append(file) or binary(file))
+    of_file = shards.object_facts.of_file
+    monkeypatch.setattr(shards.object_facts, "of_file", lambda f: read.append(f) or of_file(f))
+    data = open_training_data(spec)
+    assert manifest.follow(str(tmp_path), recorded, data, ROWS, (0, None))[0] == recorded
+    assert data.mixture.streams[0].source.cache.counts.sum() == tiny_caches.COUNTS["toy_a"]
+    assert read == []
+    touched = spec.tasks[0].cache_files[1]
+    os.utime(touched, ns=(0, 0))
+    current = manifest.build(open_training_data(spec), ROWS, Start(), recorded)
+    assert set(read) == {touched}
+    assert manifest.find_difference(recorded, current) is None
+
+
+def test_manifest_of_a_bucket_reads_unchanged_files_only_once(spec, tmp_path, bucket, monkeypatch):
+    for file in (tmp_path / "cache").rglob("*"):
+        if file.is_file():
+            name = file.relative_to(tmp_path)
+            write_whole(f"gs://b/{name}", file.read_bytes())
+    moved = tuple(
+        dataclasses.replace(
+            task,
+            cache_files=tuple(
+                f"gs://b/{file[len(str(tmp_path)) + 1 :]}" for file in task.cache_files
+            ),
+        )
+        for task in spec.tasks
+    )
+    spec = dataclasses.replace(spec, tasks=moved)
+    recorded = manifest.build(open_training_data(spec), ROWS, Start())
+    monkeypatch.setattr(shards, "binary", None)
+    assert manifest.build(open_training_data(spec), ROWS, Start(), recorded) == recorded
+    # Without google-cloud-storage, TensorFlow's file system tells size and time.
+    monkeypatch.undo()
+    monkeypatch.setattr(shards.object_facts, "installed", lambda: False)
+    recorded = manifest.build(open_training_data(spec), ROWS, Start())
+    monkeypatch.setattr(shards, "binary", None)
+    assert manifest.build(open_training_data(spec), ROWS, Start(), recorded) == recorded
+    assert min(shard.modified for shard in recorded.shards.values()) > 0
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"batch": 0}', "[1"])

@@ -196,3 +196,19 @@ def test_gin_file_of_resolved_configuration_parses_to_the_same(tmp_path):
     for name, value in before.items():
         if value is not None:
             assert bound(name, evaluate=False) == value, name
+
+
+def test_mt0_gin_file_averages_the_loss_per_sequence_without_packing():
+    names = {**TRAINED, "INIT_CHECKPOINT": "/i/model.ckpt-1000000"}
+    names.pop("TRAIN_STEPS")
+    parse.check_required(parse.parse(["runs/mt0.gin", "models/mt5.small.gin"], written(names)))
+    expected = {
+        "t0.train_loop.loss_average": "sequences",
+        "mesh_train_dataset_fn.pack": False,
+        "run.batch_size": ("sequences_per_batch", 512),
+        "run.sequence_length": {"inputs": 1024, "targets": 1024},
+        "run.train_steps": 1030000,
+        "sublayer_dropout.dropout_rate": 0.1,
+        "constant_learning_rate.learning_rate": 0.001,
+    }
+    assert {name: bound(name) for name in expected} == expected

@@ -14,6 +14,7 @@ from t0.errors import UserError
 from t0.feeding import manifest
 from t0.feeding.manifest import Manifest, Start
 from t0.run import train_steps
+from t0.training.model_directory import ESTIMATOR_FILE
 
 PARAMS = [
     "run.train_dataset_fn = @made_up_for_steps",
@@ -75,10 +76,13 @@ def test_finetune_steps_of_resumed_run_keep_the_first_end(tmp_path):
 def test_finetune_steps_count_from_checkpoint_of_another_loop(tmp_path):
     save(tmp_path, 500)
     assert plan_steps(tmp_path, finetune_steps=100).last == 600
-    # On a TPU, only the manifest of the data has the first step.
+    # A TPU's checkpoints have no resume file; the manifest of the data has the first step.
     spec = tiny_caches.data_spec(tmp_path / "cache")
     manifest.publish(str(tmp_path), Manifest(spec, 8, Start(step=450), {}))
     assert plan_steps(tmp_path, finetune_steps=100).last == 550
+    record = '{"step": 500, "seconds": 7.5, "began": 420}'
+    (tmp_path / ESTIMATOR_FILE).write_text(record)
+    assert plan_steps(tmp_path, finetune_steps=100).last == 520
 
 
 def test_epochs_are_passes_over_packed_examples(tmp_path):

@@ -44,7 +44,7 @@ def hf(source, tmp_path):
 def find(folder, *params, checkpoint=None, vocabulary=None, vocab=None):
     parse.parse([], [*SIZES, *params])
     given = {"checkpoint": checkpoint and str(checkpoint), "model_dir": str(folder)}
-    flags = types.SimpleNamespace(**given, save_spec=None, vocab=vocab)
+    flags = types.SimpleNamespace(**given, save_spec=None, vocab=vocab, adapter=None)
     return command.find(flags, vocabulary)
 
 

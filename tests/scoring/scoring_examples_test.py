@@ -1,10 +1,13 @@
 """Records in any order become examples, which are cut to the limits."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 
+from t0.caching import record_rows
+from t0.errors import UserError
 from t0.files import tfrecord
 from t0.scoring import records as records_module
 from t0.scoring.examples import (
@@ -167,6 +170,30 @@ def test_limit_keeps_all_choices_of_cached_examples_in_any_order(tmp_path):
         ]
     examples = [number for number, _ in draw_sample(enumerate(range(50)), 4)]
     assert samples[0] == samples[1] == [(e, choice) for e in examples for choice in range(3)]
+
+
+def test_limit_of_a_cache_draws_the_same_dataset_rows_as_without_a_cache(tmp_path):
+    kept = [row for row in range(60) if row % 7]  # the prompt drops every seventh row
+    numbers = [(example, choice) for example in range(len(kept)) for choice in range(2)]
+    file = write_cache(tmp_path / "test.tfrecord-00000-of-00001", numbers)
+    source = record_rows.RowSource("weather", None, "test", "which word", True)
+    part = {record_rows.MASK: record_rows.pack_rows(kept, 0, 60), "start": 0, "stop": 60}
+    rows = record_rows.content_of(source, [part])
+    (tmp_path / "rows.test.json").write_text(json.dumps(rows))
+    drawn = [row for row, _ in draw_sample(enumerate(range(60)), 20)]
+    assert not set(drawn) <= set(kept)
+    with RecordSorter() as sorter:
+        records = [*cached_records("made", [file], sorter, examples=20)()]
+        assert [one[:2] for one in records] == [
+            (row, choice) for row in drawn if row in kept for choice in range(2)
+        ]
+        # Without a limit, the kept examples are numbered.
+        assert [one[:2] for one in cached_records("made", [file], sorter)()] == numbers
+        part = {record_rows.MASK: record_rows.pack_rows([0, 1], 0, 3), "start": 0, "stop": 3}
+        rows = record_rows.content_of(source, [part])
+        (tmp_path / "rows.test.json").write_text(json.dumps(rows))
+        with pytest.raises(UserError, match="of made has record 2, but only 2 rows. Cache the"):
+            cached_records("made", [file], sorter, examples=3)
 
 
 def test_document_numbers_come_from_the_first_example():

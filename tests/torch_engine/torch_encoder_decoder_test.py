@@ -167,9 +167,8 @@ def evaluate(world, saved):
     def run(kind, name, *words):
         folder = world.folder / "transformers" / name
         modules = [f"--module_import={m}" for m in ("t0.seqio_tasks", "t0.recipes", "letters")]
-        path = f"{world.environment['PYTHONPATH']}:{world.folder}"
         given = ["eval", str(saved(kind)), f"--output={folder}", *modules, *words]
-        return world.python("-m", "t0.cli.main", *given, PYTHONPATH=path), folder
+        return world.with_transformers(*given), folder
 
     return run
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import MODEL, losses
+from engine_world import MODEL, losses
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import MODEL, losses, message
+from engine_world import MODEL, losses, message
 
 pytest.importorskip("torch")
 

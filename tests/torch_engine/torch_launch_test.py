@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import losses, message
+from engine_world import losses, message
 
 BIN = Path(__file__).resolve().parents[2] / "bin"
 PRINTS = '#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n'

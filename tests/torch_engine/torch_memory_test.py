@@ -6,11 +6,12 @@ import math
 import pytest
 
 from t0.checkpoints.shape import ModelShape
-from t0.config.specification import ConfiguredSpec
+from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.mesh import formulas
 from t0.torch import gpus, memory
 
 SHAPE = ModelShape(1000, 64, 160, 64, 4, 32, 2, 2, True, False, True)
+DEEP = dataclasses.replace(SHAPE, encoder_layers=24, decoder_layers=24)
 PLAIN = dataclasses.replace(SHAPE, gated=False, tied=True)
 ADAFACTOR = ConfiguredSpec(
     "mesh_tensorflow.optimize.AdafactorOptimizer",
@@ -40,29 +41,52 @@ def test_flops_count_logits_only_for_predicted_tokens():
 
 
 def test_memory_sharding_divides_weights_and_gradients():
-    one, four = needed(optimizer=ADAMW), needed(optimizer=ADAMW, processes=4)
-    assert (one.weights, one.slots) == (4 * one.weights // 4, 2 * one.weights)
-    assert four.weights == one.weights // 4 and four.gradients == one.gradients // 4
-    assert four.activations == one.activations
+    # With few tokens, the peak is the update of AdamW, and with one process the end of Adafactor's
+    # backward pass; with many tokens, the loss.
+    few = memory.MicrobatchShare(rows=1, inputs=8, targets=4)
+    many = dataclasses.replace(PART, rows=16)
+    one, four = (needed(DEEP, few, ADAMW, processes=n) for n in (1, 4))
+    assert one.weights == one.gradients == one.slots // 2 > 0 < one.update
+    assert (four.weights, four.slots) == (one.weights // 4, one.slots // 4)
+    end = needed(DEEP, few)
+    assert end.gradients == end.weights and not end.activations + end.logits + end.update
+    assert end.gathered == 8 * (2 * 1000 * 64 + 2 * 64)  # embeddings, logits, last norms
+    one, four = needed(part=many), needed(part=many, processes=4)
+    assert four.weights == one.weights // 4 and not four.gradients
+    assert (four.activations, four.logits) == (one.activations, 5 * 4 * 16 * 32 * 1000)
     # Gradients of several microbatches are summed on each process before they are divided.
-    assert needed(processes=4, parts=2).gradients == one.gradients
+    assert needed(part=many, processes=4, parts=2).gradients == one.weights
     assert four.total == four.weights + four.slots + four.step
 
 
+def test_memory_of_replayed_steps_has_copy_of_weights():
+    many = dataclasses.replace(PART, rows=16)
+    count = formulas.parameters(SHAPE)
+    one, two = (
+        memory.needed(
+            SHAPE, ADAFACTOR, many, memory.NEITHER, processes=1, microbatches=n, replays=True
+        )
+        for n in (1, 2)
+    )
+    assert one.gathered == two.gathered == 4 * count
+    assert (one.gradients, two.gradients) == (0, 4 * count)
+    assert one.activations + one.logits == formulas.stored_bytes(SHAPE, many, formulas.TORCH_FUSED)
+
+
 def test_memory_fit_chooses_fastest_recompute_settings():
-    deep = dataclasses.replace(SHAPE, encoder_layers=24, decoder_layers=24)
-    without, with_ = needed(deep), needed(deep, recompute=True)
+    deep, part = DEEP, dataclasses.replace(PART, rows=16)
+    without, with_ = needed(deep, part), needed(deep, part, recompute=True)
     assert with_.activations < without.activations / 4
-    assert dataclasses.replace(with_, activations=without.activations) == without
+    assert with_.total < without.total / 4
     # All weights, in place of embeddings, logits, last norms, and the decoder's first block.
-    kept, count = needed(deep, keep=True), formulas.parameters(deep)
+    kept, count = needed(deep, part, keep=True), formulas.parameters(deep)
     block = 3 * 64 * 160 + 8 * 64 * 64 + 3 * 64 + 32 * 4
     more = 4 * (count - 2 * 1000 * 64 - 2 * 64 - block)
     assert kept.gathered - without.gathered == more
     assert dataclasses.replace(kept, gathered=without.gathered) == without
 
     choices = memory.memory_switches()
-    needs = [needed(deep, **dataclasses.asdict(each)) for each in choices]
+    needs = [needed(deep, part, **dataclasses.asdict(each)) for each in choices]
     assert needs[:2] == [kept, without] and needs[3] == with_
     for number in (0, 1, 3):
         assert memory.first_that_fits(choices, needs, needs[number].total) == number
@@ -97,7 +121,9 @@ def test_memory_activations_formula_equals_pytorch_saved_tensors(gated, name):
         shape = dataclasses.replace(
             SHAPE if gated else PLAIN, encoder_layers=layers, decoder_layers=layers
         )
-        drawn.append((_kept(torch, shape, part, dtype), needed(shape, part).activations))
+        whole = formulas.stored_bytes(shape, part, formulas.TORCH_PLAIN)
+        formula = whole - formulas.logit_bytes(shape, part, formulas.TORCH_PLAIN)
+        drawn.append((_kept(torch, shape, part, dtype), formula))
     (one, one_formula), (two, two_formula) = drawn
     # What another layer keeps, exactly but for small factors; the rest is bounded from above.
     assert two_formula - one_formula == pytest.approx(two - one, rel=0.03)
@@ -131,3 +157,21 @@ def _kept(torch, shape, part, dtype):
         model(batch)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     return sum(size for place, (size, _) in kept.items() if place not in own)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_each", "replays"),
+    [(ADAFACTOR, 2, False), (ADAFACTOR, 2, True), (ADAMW, 2, False), (ADAMW, 4, False)],
+)
+def test_memory_of_an_adapter_is_at_most_40_percent_of_full_training(
+    optimizer, bytes_each, replays
+):
+    base = ModelShape(32128, 768, 2048, 768, 12, 32, 12, 12, True, False, True)
+    # With so few tokens, the memory of activations and logits is negligible.
+    share = memory.MicrobatchShare(rows=1, inputs=1, targets=1, bytes_each=bytes_each)
+    given = {"processes": 1, "microbatches": 1, "replays": replays}
+    full, reduced = (
+        memory.needed(base, optimizer, share, memory.NEITHER, **given, adapter=adapter)
+        for adapter in (None, AdapterSpec("ia3"))
+    )
+    assert full.total > 2.5 * reduced.total

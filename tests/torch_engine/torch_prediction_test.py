@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import MODEL, message
+from engine_world import MODEL, message
 
 pytest.importorskip("torch")
 

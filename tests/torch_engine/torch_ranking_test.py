@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from conftest import MODEL, message
+from engine_world import MODEL, message
 
 pytest.importorskip("torch")
 

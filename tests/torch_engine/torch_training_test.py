@@ -1,13 +1,14 @@
 """Training on PyTorch: Mesh TensorFlow's numbers, on several processes, and between engines."""
 
 import contextlib
+import functools
 import json
 import re
 import shutil
 
 import numpy as np
 import pytest
-from conftest import losses, message
+from engine_world import losses, message
 
 from t0.errors import UserError
 
@@ -189,6 +190,45 @@ def test_same_batches_on_a_tpu_then_both_engines(world, tmp_path):
     assert "dataset: weather  split: train  dataset_row: " in seen.stdout
     other = world.command("seen", reference, "--step", "30", program="t0")
     assert seen.stdout == other.stdout
+
+
+def test_same_batches_on_virtual_cores_then_both_engines(world, tmp_path):
+    """A run that starts on a rehearsed TPU, goes on in TensorFlow, ends in PyTorch: a hash a step.
+
+    The rehearsed pod reads the batches from a stream with TensorFlow's operations.
+    """
+    program, folder, whole = "tests.torch_engine.hashed_steps", tmp_path / "model", tmp_path / "one"
+    folder.mkdir()
+
+    def hashed(run, name, **given):
+        done = run(T0_HASHES=str(tmp_path / name), **given)
+        assert done.returncode == 0, done.stderr
+        files = sorted(tmp_path.glob(f"{name}.*"))
+        return [file.read_text().split() for file in files]
+
+    def train_mesh(model_dir, steps):
+        words = world.flags(model_dir, steps)
+        return functools.partial(world.command, *words, program=f"{program}:train_mesh")
+
+    unbroken = hashed(train_mesh(whole, 15), "whole")[0]
+    assert len(set(unbroken)) == 15
+    cores = ("utils.tpu_mesh_shape.tpu_topology = '1x1'", "tpu_mesh_shape.model_parallelism = 2")
+    done = world.command(
+        *("rehearse", "--steps=5", "--shrink=none", f"--data={world.folder}/data"),
+        *(f"--batch_hashes={tmp_path}/cores", *world.flags(folder, 15)),
+        *(f"--gin_param={line}" for line in cores),
+        program=f"{program}:rehearse",
+        T0_MODEL_DIR=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in (tmp_path / "cores").read_text().splitlines()]
+    assert lines == [[f"{n}", f"{core}", unbroken[n - 1]] for n in range(1, 6) for core in (0, 1)]
+    assert hashed(train_mesh(folder, 10), "mesh") == [unbroken[5:10]]
+    spec = world.specified(folder, 15)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    train_torch = functools.partial(world.python, *launch, "-m", program, spec, "--device=cpu")
+    assert hashed(train_torch, "torch") == [unbroken[10:], unbroken[10:]]
+    assert losses(folder).keys() == set(range(6, 16))
 
 
 def test_hugging_face_export_has_the_checkpoint_weights(world, halves):
@@ -383,7 +423,7 @@ def test_specification_wrong_fields_give_one_message(world, tmp_path, field):
 
 
 def test_training_takes_gin_flags_instead_of_specification(world, tmp_path):
-    from conftest import MODEL
+    from engine_world import MODEL
 
     flags = [
         "--module_import=t0.seqio_tasks",

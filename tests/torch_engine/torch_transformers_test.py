@@ -115,10 +115,10 @@ def evaluated(world, folders):
         ("llama", "t-zero", [f"--cache_dirs={world.folder}/cache", "--lengths=inputs=9,targets=4"]),
     ):
         output = found[kind] = world.folder / f"evaluated {kind}"
-        done = world.python(
-            *("-m", "t0.cli.main", "eval", str(folders[kind]), "--tasks=weather_eval"),
+        done = world.with_transformers(
+            *("eval", folders[kind], "--tasks=weather_eval"),
             *(f"--output={output}", f"--join={join}", "--limit=12", *words),
-            T0_VOCAB="/no/vocabulary",
+            environment={"T0_VOCAB": "/no/vocabulary"},
         )
         assert done.returncode == 0, done.stderr
         assert (output / "report" / "report.html").exists()
@@ -254,7 +254,7 @@ UNREADABLE = {
     "other file": (settings(transformers_weights="other.safetensors"), "transformers_weights"),
     "adapter": (
         lambda folder: (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}'),
-        "adapters are not supported",
+        "has an adapter .* next to a model",
     ),
     "pipe": (lambda folder: os.mkfifo(folder / "merges.txt"), "is no regular file"),
 }

@@ -1,8 +1,10 @@
 """The programs that compare training runs: bfloat16 beside float32, optimizers and schedules."""
 
+import ast
 import json
 import random
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +20,11 @@ import budgets  # noqa: E402
 import training_bands as bands  # noqa: E402
 
 from t0 import testing  # noqa: E402
-from t0.config import parse  # noqa: E402
+from t0.config import flags, parse  # noqa: E402
 from t0.config.bindings import bound  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.run import configure  # noqa: E402
+from t0.torch import __main__ as torch_engine  # noqa: E402
 
 configure.register()
 
@@ -108,6 +111,53 @@ def test_nanot5_fine_tuning_starts_from_a_given_step():
         "Unitransformer.d_model": 768,
     }
     assert {name: bound(name) for name in wanted} == wanted
+
+
+def nanot5_cells():
+    """Yields (run file, nanoT5's options, our flags) of the tables in docs/pretraining.md."""
+    page = (BENCHMARKS.parent / "docs" / "pretraining.md").read_text()
+    section = page.partition("### nanoT5's command line\n")[2].partition("\n### ")[0]
+    pretraining, fine_tuning = re.findall(r"^\| nanoT5 \| here \|\n((?:\|.*\n)+)", section, re.M)
+    for name, table in (("nanot5", pretraining), ("nanot5_sni", fine_tuning)):
+        for line in table.splitlines()[1:]:
+            options, ours = re.fullmatch(r"\| `(.+?)`.* \| `(.+)` \|", line).groups()
+            yield f"runs/{name}.gin", options, ours
+
+
+# Of nanoT5's guide.
+NANOT5_OPTIONS = {"optim.name", "optim.batch_size", "optim.lr_scheduler", "optim.grad_acc", "task"}
+NANOT5_OPTIONS |= {f"model.{name}" for name in ("compile", "name", "random_init")}
+NANOT5_OPTIONS.add("model.checkpoint_path")
+
+
+def test_nanot5_command_line_table_has_the_options_of_its_guide():
+    found = {word.partition("=")[0] for _, options, _ in nanot5_cells() for word in options.split()}
+    assert found >= NANOT5_OPTIONS
+
+
+@pytest.mark.parametrize(("file", "options", "ours"), [*nanot5_cells()])
+def test_nanot5_command_line_table_cell_parses(file, options, ours):
+    words = shlex.split(ours)
+    if "--compile" in words:  # a flag of the PyTorch engine
+        arguments, words = torch_engine.make_parser().parse_known_args(words)
+        assert arguments.compile
+    values = flags.parse(["t5_mesh_transformer", *words])
+    needed = ["MODEL_DIR='m'"]
+    if file == "runs/nanot5.gin":
+        needed.append("MIXTURE_OR_TASK_NAME='a'")
+    else:
+        needed += ["START_STEP=1", "INIT_CHECKPOINT='/i/model.ckpt-1'", "TRAIN_STEPS=2"]
+    parsed = parse.parse([file], [*needed, *(values.gin_param or [])])
+    parse.check_required(parsed)
+    assert not parsed.unread_macros
+    assert not parsed.deprecated
+    for binding in values.gin_param or []:
+        name, value = binding.split("=", 1)
+        found = bound(f"%{name}" if name.isupper() else name, evaluate=False)
+        if value.startswith("@"):
+            assert str(found).rpartition(".")[2] == value.rpartition(".")[2]
+        else:
+            assert found == ast.literal_eval(value)
 
 
 def test_training_budget_of_fifteen_minutes_gin_file():

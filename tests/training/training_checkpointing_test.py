@@ -212,5 +212,5 @@ def test_keep_checkpoints_does_not_count_deleted_ones(checkpoints, tmp_path):
 def test_configuration_record_that_is_damaged_is_refused(tmp_path, content):
     path = tmp_path / "configuration.json"
     path.write_bytes(content) if content else path.mkdir()
-    with pytest.raises(UserError, match=r"configuration\.json, which records .* remove it$"):
+    with pytest.raises(UserError, match=r"configuration\.json is damaged: .* remove it$"):
         model_directory.check_same(str(tmp_path), checkpointing.configuration(), allowed=True)

@@ -1,5 +1,6 @@
 """Training by TensorFlow's estimator: it ends in good order, saves, and goes on."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -13,8 +14,10 @@ from t0.errors import UserError
 from t0.feeding import batch_stream, manifest
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_training_data
+from t0.run.train_steps import plan_steps
 from t0.training import estimator
 from t0.training.estimator import RecorderHook
+from t0.training.model_directory import ESTIMATOR_FILE
 
 VARIABLES = {"w": 4.0}
 
@@ -101,7 +104,7 @@ def test_estimator_time_limit_counts_all_starts(train, tmp_path, capsys, monkeyp
     assert "the budget of 0.000277778 hours is used (--max_hours); saved at step " in out
     step = int(last_checkpoint(tmp_path))
     assert 0 < step < 10**4
-    spent = json.loads((tmp_path / estimator.SECONDS_FILE).read_text())
+    spent = json.loads((tmp_path / ESTIMATOR_FILE).read_text())
     assert spent["step"] == step
     assert 0.5 < spent["seconds"] < 2
     train(10**4)
@@ -110,14 +113,15 @@ def test_estimator_time_limit_counts_all_starts(train, tmp_path, capsys, monkeyp
     bound(max_hours=2)
     train(step + 2)
     assert last_checkpoint(tmp_path) == str(step + 2)
-    assert json.loads((tmp_path / estimator.SECONDS_FILE).read_text())["seconds"] > spent["seconds"]
+    assert json.loads((tmp_path / ESTIMATOR_FILE).read_text())["seconds"] > spent["seconds"]
 
 
-def bound(max_hours):
+def bound(**options):
     from t0.compat import gin
 
     with gin.unlock_config():
-        gin.bind_parameter("t0.train_loop.max_hours", max_hours)
+        for name, value in options.items():
+            gin.bind_parameter(f"t0.train_loop.{name}", value)
 
 
 def test_estimator_refuses_gradient_clipping(train, tmp_path):
@@ -135,8 +139,8 @@ def test_estimator_refuses_gradient_clipping(train, tmp_path):
 @pytest.mark.parametrize("text", ["{}", "[", '{"seconds": "x"}', '{"seconds": NaN}', "[1]"])
 def test_estimator_damaged_time_record_is_one_message(train, tmp_path, text):
     train(1)
-    (tmp_path / estimator.SECONDS_FILE).write_text(text)
-    with pytest.raises(UserError, match="does not say how many seconds"):
+    (tmp_path / ESTIMATOR_FILE).write_text(text)
+    with pytest.raises(UserError, match="is damaged: .*restart the count of --max_hours"):
         train(2)
 
 
@@ -269,6 +273,22 @@ def test_estimator_refuses_a_stream_that_does_not_fit(stream_run):
         run(steps=13)
     with pytest.raises(UserError, match="is of another run: the batch was 4, now 2"):
         run(rows=2)
+    run(steps=4)
+    recorded = manifest.read(str(folder))
+    other = dataclasses.replace(recorded, start=Start(2))
+    manifest.publish(str(folder), other)
+    with pytest.raises(UserError, match="does not fit .*: the start was .*'step': 2.*, now .*: 0"):
+        run()
+    changes = {"lengths": {"inputs": 8, "targets": 8}, "seed": 9, "mixture": "other"}
+    for name, value in changes.items():
+        data = dataclasses.replace(recorded.data, **{name: value})
+        manifest.publish(str(folder), dataclasses.replace(recorded, data=data))
+        with pytest.raises(UserError, match=f"does not fit .*manifest.json: {name} was .*, now"):
+            run()
+    manifest.publish(str(folder), dataclasses.replace(recorded, batch=8))
+    with pytest.raises(UserError, match="does not fit .*manifest.json: the batch was 8, now 4"):
+        run()
+    manifest.publish(str(folder), recorded)
     shard = next((folder / "stream").glob("batches-*"))
     shard.unlink()
     with pytest.raises(UserError, match=f"{shard.name}, with steps 1 to 12 of the stream, is mis"):
@@ -281,3 +301,32 @@ def test_estimator_without_a_stream_warns_and_forgets_the_manifest(train, tmp_pa
     out = capsys.readouterr().out
     assert f"warning: there is no stream in {tmp_path}/stream: a restart shuffles" in out
     assert not (tmp_path / manifest.MANIFEST).exists()
+
+
+def test_estimator_without_a_stream_keeps_the_end_of_finetune_steps(train, tmp_path):
+    """A restart knows where the run began, though a TPU's checkpoint has no resume file."""
+    train(3)
+    for _ in range(2):
+        end = plan_steps(str(tmp_path), finetune_steps=8, epochs=None).last
+        assert end == 8
+        train(end - 1)
+    (tmp_path / ESTIMATOR_FILE).write_text('{"step": 7, "seconds": 1.0, "began": 5}')
+    train(9)
+    assert plan_steps(str(tmp_path), finetune_steps=8, epochs=None).last == 13
+
+
+def test_estimator_refuses_loss_average(train, tmp_path):
+    bound(loss_average="sequences")
+    with pytest.raises(UserError, match="loss_average = 'sequences' works only without a TPU"):
+        train(1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_estimator_writes_model_info(train, tmp_path):
+    train(1)
+    lines = (tmp_path / "model-info.txt").read_text().splitlines()
+    assert [line.split() for line in lines] == [
+        ["Variable", "w", "size", "1", "shape", "()"],
+        ["Total", "number", "of", "parameters:", "1"],
+        [],
+    ]

@@ -15,11 +15,13 @@ import tiny_training as tiny
 from gin import config as gin_config
 
 from t0.checkpoints import checkpoint_files
+from t0.config import parse
 from t0.errors import UserError
 from t0.testing import Killed
 from t0.training import evaluation, loop, recorder, resume_file, stepping, stopping
 from t0.training.loop import LoopOptions, train
 from t0.training.recorder import Recorder
+from t0.training.warm_start import patterns_of_new_layers
 
 # Fields of the run that its graph does not depend on.
 NOT_IN_GRAPH = (
@@ -216,11 +218,24 @@ def test_warm_start_checkpoint_must_fill_every_variable(whole, tmp_path, capsys)
     some = {"init_checkpoint": initial, "init_variable_filter": "encoder|global_step|shared"}
     with pytest.raises(UserError, match="leaves .* unfilled, such as decoder"):
         run(tmp_path / "c", 9, **some)
+    # A filter of the trained variables does not explain why the checkpoint has no values for them.
+    with pytest.raises(UserError, match="leaves .* unfilled, such as decoder"):
+        run(tmp_path / "c", 9, variable_filter="decoder", **some)
     assert not list((tmp_path / "c").glob("model.ckpt*"))
     run(tmp_path / "c", 9, options={"unfilled_variables": ["decoder/"]}, **some)
     out = capsys.readouterr().out
     assert "left random: decoder/" in out
     assert "optimizer state: 12 of 29 slots restored, the others start at zero" in out
+
+
+def test_warm_start_new_layers_are_those_that_gin_names():
+    tiny.training_spec(params=["num_layers = 1"])
+    assert patterns_of_new_layers(["encoder/block_000/layer_000/x"]) == []
+    parse.parse(["models/t5.1.1.tiny.gin", "task_adapter.gin"], [])
+    old = ["encoder/block_000/layer_000/x", "encoder/block_000/task_adapter_2/x"]
+    assert patterns_of_new_layers(old) == ["/task_adapter/"]
+    # A checkpoint with some adapters must have all of them.
+    assert patterns_of_new_layers([*old, "encoder/block_000/task_adapter/x"]) == []
 
 
 def test_resume_with_another_configuration_is_refused(tmp_path, capsys):
@@ -235,7 +250,7 @@ def test_resume_with_another_configuration_is_refused(tmp_path, capsys):
 @pytest.fixture
 def held_out(monkeypatch):
     """Made-up data has a split for validation."""
-    monkeypatch.setattr(evaluation, "open_split", lambda data, split: tiny.made_up_data(9))
+    monkeypatch.setattr(evaluation, "open_split", lambda data, split, mixture: tiny.made_up_data(9))
 
 
 def test_validation_loss_is_recorded_next_to_training_loss(tmp_path, capsys, held_out):
@@ -418,8 +433,8 @@ def test_start_report_shows_memory_and_expected_time(tmp_path, capsys):
     run(tmp_path, 30, options={"log_every_steps": 20})
     out = capsys.readouterr().out
     assert re.search(
-        r"memory: about \d\.\d MiB on each of 1 device\(s\): weights and optimizer 0\.0 MiB, "
-        r"gradients and activations \d\.\d MiB\n    \(by formula",
+        r"memory: about \d\.\d MiB on each of 1 device\(s\):\n"
+        r"    weights and optimizer 0\.0 MiB, gradients and activations \d\.\d MiB\n",
         out,
     )
     (pace,) = re.findall(r"  pace: .*", out)

@@ -1,12 +1,13 @@
-"""One trainer at a time holds a model directory; the lock dies with its holder."""
+"""The lock of a model directory, which dies with its holder, and the choice of a checkpoint."""
 
+import json
 import os
 import signal
 
 import pytest
 
 from t0.errors import UserError
-from t0.training.model_directory import LOCK_FILE, lock
+from t0.training.model_directory import LOCK_FILE, choose_best_checkpoint, lock
 
 
 def holder(folder, ready):
@@ -69,3 +70,50 @@ def test_model_directory_lock_makes_folder_and_is_released(tmp_path):
             pass
     with lock("gs://bucket/model"):
         pass
+
+
+def write_run(folder, kind, *lines):
+    """A model directory with checkpoints of the steps 10, 20 and 30 and these metrics."""
+    folder.mkdir()
+    for step in (10, 20, 30):
+        if kind == "mtf":
+            (folder / f"model.ckpt-{step}.index").touch()
+        else:
+            (folder / f"torch.ckpt-{step}").mkdir()
+            (folder / f"torch.ckpt-{step}" / "resume.json").write_text("{}")
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (folder / "metrics.jsonl").write_text("".join(f"{text}\n" for text in texts))
+    return str(folder)
+
+
+def best(step, metric="validation_loss"):
+    return {"step": 30, "best_by": metric, "best_step": step}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("mtf", "model.ckpt"), ("torch", "torch.ckpt")])
+def test_model_directory_best_checkpoint_is_chosen_and_named(tmp_path, capsys, kind, name):
+    model = write_run(tmp_path / "model", kind, best(10), best(20), {"step": 30, "loss": 1.5})
+    assert choose_best_checkpoint(model) == f"{model}/{name}-20"
+    assert capsys.readouterr().err == (
+        f"using {model}/{name}-20, the best by validation_loss. "
+        f"To use the latest: {model}/{name}-30\n"
+    )
+    # A checkpoint that is named is taken as it is.
+    assert choose_best_checkpoint(f"{model}/{name}-10") == f"{model}/{name}-10"
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        [{"step": 30, "loss": 1.5}],
+        [best(30)],  # it is also the latest
+        [best(15)],  # it was not kept
+        ["[1]", "{", best("20"), best(True), best(20, metric=None)],
+    ],
+)
+def test_model_directory_without_a_kept_best_checkpoint(tmp_path, capsys, lines):
+    model = write_run(tmp_path / "model", "mtf", *lines)
+    assert choose_best_checkpoint(model) == model
+    assert not capsys.readouterr().err

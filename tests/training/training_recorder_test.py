@@ -60,9 +60,7 @@ def test_metrics_recorder_writes_a_line_every_interval(tmp_path, capsys):
     hook = train(tmp_path, [3.0, 2.5, 2.25, 2.0, 1.5], total=5, interval=2)
     assert hook.last_step == 5
     first, *shown = capsys.readouterr().out.splitlines()
-    assert first == (
-        "training from step 0 to 5: 4 sequences, 32 tokens a step at inputs 6, targets 2"
-    )
+    assert first == "training from step 0 to 5: 4 sequences a step, inputs 6, targets 2"
     assert [line.split("  ")[:3] for line in shown] == [
         ["step 1/5", "T5 loss 3.000", "lr 0.25"],
         ["step 2/5", "T5 loss 2.500", "lr 0.25"],

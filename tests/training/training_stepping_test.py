@@ -53,6 +53,17 @@ def test_stepping_says_that_a_checkpoint_has_no_position(stepping, tmp_path, cap
     assert capsys.readouterr().out == ""
 
 
+def test_stepping_only_one_process_reads_the_caches_for_a_new_manifest(
+    stepping, tmp_path, monkeypatch
+):
+    build, calls = manifest.build, []
+    monkeypatch.setattr(manifest, "build", lambda *given: calls.append(given) or build(*given))
+    stepping(prints=False).begin(0)
+    assert calls == [] and manifest.read(str(tmp_path)) is None
+    stepping().begin(0)
+    assert len(calls) == 1 and manifest.read(str(tmp_path)).start == Start()
+
+
 def test_stepping_all_processes_read_the_manifest_before_it_changes(stepping, tmp_path):
     stepping().begin(0)
     before = (tmp_path / manifest.MANIFEST).read_text()

@@ -6,8 +6,9 @@ Tensors have shapes, types and a device, but no values (`FakeTensorMode`), so T0
 GPU nor memory. LIBRARY is `fake_cuda.cpp`, compiled; it must be loaded before PyTorch. PyTorch's
 process group "fake" stands for the other processes.
 
-Keys of a case: work ("train", "rank" or "decode"), size, processes, rows (per process), kernel, and
-fault: a mistake to inject ("item" or "device").
+Keys of a case: work ("train", "rank" or "decode"), size, processes, rows (per process), kernel,
+recompute, keep (of gathered weights), microbatches, lengths, and fault: a mistake to inject ("item"
+or "device").
 """
 
 import contextlib
@@ -127,7 +128,7 @@ class Stub:
 
 def attend(queries, keys, values, bias, kernel="auto"):
     """`attention.attend`; without a GPU, PyTorch would not choose the efficient kernel itself."""
-    if kernel != "efficient" or not bias.requires_grad:
+    if kernel != "efficient":
         return REAL_ATTEND(queries, keys, values, bias, "plain")
     bias = bias.expand(*queries.shape[:3], keys.shape[2])
     return aten._scaled_dot_product_efficient_attention(
@@ -186,11 +187,13 @@ def inject(fault):
 def train(case, world):
     """Takes two training steps; returns the meter's view of the second, and the planned memory."""
     rows = case.rows * world.size
-    spec = torch_runs.run(case.size, rows=rows, lengths=LENGTHS)
-    compute = loop.ComputeOptions(torch.bfloat16, recompute=case.recompute, replays=False)
+    parts = case.microbatches * world.size
+    spec = torch_runs.run(case.size, rows=rows, lengths=case.lengths, microbatches=parts)
+    switches = {"recompute": case.recompute, "keep_gathered": case.keep}
+    compute = loop.ComputeOptions(torch.bfloat16, **switches, replays=False)
     attention.choose_kernel = lambda *args: (case.kernel, [])
     engine = loop.TorchEngine(spec, LoopOptions(train_steps=9), None, world, compute)
-    batch = {name: np.ones((rows, length), np.int32) for name, length in LENGTHS.items()}
+    batch = {name: np.ones((rows, length), np.int32) for name, length in case.lengths.items()}
     engine.take(batch)
     yield
     engine.take(batch)
@@ -247,6 +250,7 @@ def main():
     meter = [Meter()]
     replace_cuda(meter)
     defaults = {"processes": 1, "rows": 2, "kernel": "plain", "recompute": "off", "fault": ""}
+    defaults |= {"keep": "auto", "microbatches": 1, "lengths": LENGTHS}
     for text in sys.argv[2:]:
         case = SimpleNamespace(**defaults | json.loads(text))
         inject(case.fault)

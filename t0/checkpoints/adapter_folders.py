@@ -1,0 +1,378 @@
+"""Reads and writes adapters, (IA)3 and LoRA, in PEFT's folders, and merges them into a base model.
+
+    source = AdapterSource(Path("/adapters/rte"), base)     # the merged model, as a checkpoint
+    write(folder, AdapterSpec("lora"), tensors, BaseModel("/models/t0_3b", hashes), step=1000)
+    join(["/adapters/rte"], "/models/t0_3b", "out")         # "out/adapter-5f3c..."
+
+An adapter's folder has `adapter_config.json` and `adapter_model.safetensors`, as the library PEFT
+writes them. If this project wrote the second file, its metadata record the base's path and a hash
+of each of its tensors. The base is compared with these hashes while it is read. The folder that
+`join` returns names both the base and the adapter, so it is a whole checkpoint.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from t0.checkpoints import names, torch_shards
+from t0.checkpoints.formats import FLOAT32, CheckpointSource, checked_step, checksum, write_json
+from t0.checkpoints.look_alikes import ADAPTER as CONFIG
+from t0.checkpoints.shape import ModelShape, listed, shown
+from t0.checkpoints.weight_files import open_file
+from t0.config.specification import AdapterSpec, Positive, read_plain
+from t0.errors import UserError
+from t0.files import publishing
+from t0.files.any_path import any_path
+from t0.files.untrusted import parsed_json, read_json
+
+WEIGHTS = "adapter_model.safetensors"
+_PREFIX, _RECORD, _BASE = "base_model.model.", "t0", "base_model_name_or_path"
+# Names in gin -> (name in PEFT, the projections that are adapted by default).
+METHODS = {"ia3": ("IA3", ("k", "v", "wo")), "lora": ("LORA", ("q", "v"))}
+# (IA)3 scales the input of these projections, and the output of all others.
+INPUT_SCALED = ("wo",)
+_KEY = re.compile(r"(.+)\.(lora_A\.weight|lora_B\.weight|ia3_l)")
+# Fields of PEFT's configs that do not change the merged weights, or that this module reads. Any
+# other field that is set makes an adapter that this module cannot merge.
+_READ = {"peft_type", _BASE, "r", "lora_alpha", "use_rslora"}
+_IGNORED = {
+    *("revision", "task_type", "inference_mode", "auto_mapping", "peft_version", "lora_dropout"),
+    *("target_modules", "exclude_modules", "feedforward_modules", "layers_to_transform"),
+    *(
+        "layers_pattern",
+        "init_ia3_weights",
+        "megatron_core",
+        "qalora_group_size",
+        "runtime_config",
+        "eva_config",
+    ),
+}
+# Initial values that leave the base's weights unchanged. Others, such as PiSSA's, change them.
+_INITIAL = (None, True, False, "gaussian", "orthogonal", "eva")
+
+
+@dataclasses.dataclass(frozen=True)
+class BaseModel:
+    """The model to which an adapter belongs.
+
+    Attributes:
+      path: the path of its checkpoint.
+      tensors: canonical name -> shape and hash of the tensor, from `describe_tensor`.
+    """
+
+    path: str
+    tensors: Mapping[str, str]
+
+    @property
+    def hash(self) -> str:
+        """The hash of the names, shapes and values of all tensors."""
+        text = json.dumps(self.tensors, sort_keys=True)
+        return checksum(np.frombuffer(text.encode(), np.uint8))
+
+    def check(self, tensors: Mapping[str, str], path: str, adapter: str) -> None:
+        """Checks that tensors of another model are the same; `path` is its checkpoint.
+
+        Raises:
+          UserError: if one differs. The message names both models.
+        """
+        wrong = [name for name in tensors if self.tensors.get(name) != tensors[name]]
+        if wrong:
+            raise UserError(
+                f"the adapter {adapter} is for the base {self.path} (hash {self.hash}), not for "
+                f"{path}: {wrong[0]} differs. Name the base on which it was trained"
+            )
+
+
+def describe_tensor(array: np.ndarray) -> str:
+    """Returns the shape and the hash of a tensor, which are the same in every format and type."""
+    return f"{'x'.join(map(str, array.shape))} {checksum(np.asarray(array, np.float32))}"
+
+
+def projections(spec: AdapterSpec, model: ModelShape) -> dict[str, tuple[int, int]]:
+    """Returns name of an adapted projection -> its (input size, output size).
+
+    Raises:
+      UserError: if the model does not have a projection, or the rank is above a size.
+    """
+    d, ff, inner = model.d_model, model.d_ff, model.inner
+    sizes = dict.fromkeys("qkv", (d, inner)) | {"o": (inner, d)}
+    sizes |= dict.fromkeys(("wi_0", "wi_1") if model.gated else ("wi",), (d, ff)) | {"wo": (ff, d)}
+    chosen = tuple(spec.projections) or METHODS[spec.method][1]
+    for name in chosen:
+        if name not in sizes:
+            raise UserError(
+                f"t0.adapter.projections has {name!r:.40}, which this model does not have. Its "
+                f"projections are {', '.join(sizes)}"
+            )
+        if spec.method == "lora" and spec.rank > min(sizes[name]):
+            raise UserError(
+                f"t0.adapter.rank is {spec.rank:,}, but {name} has only {min(sizes[name]):,} "
+                "dimensions. Set a smaller rank"
+            )
+    return {name: sizes[name] for name in chosen}
+
+
+def count_weights(spec: AdapterSpec, model: ModelShape) -> int:
+    """Returns the number of an adapter's trained weights."""
+    count = 0
+    for name, (inputs, outputs) in projections(spec, model).items():
+        attention = model.encoder_layers + 2 * model.decoder_layers
+        layers = attention if name in "qkvo" else model.encoder_layers + model.decoder_layers
+        scaled = inputs if name in INPUT_SCALED else outputs
+        count += layers * (scaled if spec.method == "ia3" else spec.rank * (inputs + outputs))
+    return count
+
+
+def write(
+    folder: Path,
+    spec: AdapterSpec,
+    tensors: Mapping[str, np.ndarray],
+    base: BaseModel,
+    *,
+    step: int,
+) -> None:
+    """Writes an adapter's two files into a folder.
+
+    Args:
+      folder: an existing folder.
+      spec: the adapter.
+      tensors: Hugging Face's name of a projection, with PEFT's name of a factor -> float32 array.
+      base: the model to which the adapter belongs.
+      step: the training step.
+    """
+    kind, default = METHODS[spec.method]
+    adapted = list(spec.projections or default)
+    # Without a task type, which PEFT 0.21 cannot load for T5s of transformers 5.
+    config = {
+        "peft_type": kind,
+        _BASE: base.path,
+        "inference_mode": True,
+        "target_modules": adapted,
+    }
+    if spec.method == "lora":
+        config |= {"r": spec.rank, "lora_alpha": spec.alpha, "lora_dropout": spec.dropout}
+        config |= {"bias": "none"}
+    else:
+        config["feedforward_modules"] = [name for name in adapted if name in INPUT_SCALED]
+    record = {"path": base.path, "hash": base.hash, "tensors": dict(base.tensors), "step": step}
+    safetensors.numpy.save_file(
+        {f"{_PREFIX}{name}": np.ascontiguousarray(array) for name, array in tensors.items()},
+        folder / WEIGHTS,
+        {"format": "pt", _RECORD: json.dumps(record)},
+    )
+    write_json(folder / CONFIG, config)
+
+
+class AdapterSource(CheckpointSource):
+    """A base model with an adapter merged into its weights.
+
+    The merged weights are float32, so the sum is not rounded.
+
+    Args:
+      folder: the adapter's folder.
+      base: the base, which this source closes.
+
+    Raises:
+      UserError: if the adapter is damaged, of another method, or for another base.
+    """
+
+    kind = "adapter"
+
+    def __init__(self, folder: Path, base: CheckpointSource) -> None:
+        super().__init__(str(folder))
+        self._base, config = base, _read_config(folder)
+        if (folder / torch_shards.RECORD).is_file():  # a checkpoint of a run, which has checksums
+            torch_shards.check_checksums(folder, torch_shards.read_record(folder))
+        self._file = open_file(folder / WEIGHTS)
+        self.recorded, step = read_record(folder)
+        self._rank, self._scale = _read_rank_and_scale(folder, config)
+        self._keys: dict[str, dict[str, str]] = {}
+        unknown = []
+        for key in self._file.tensors:
+            match = _KEY.fullmatch(key.removeprefix(_PREFIX))
+            name = names.from_hf(f"{match[1]}.weight") if match else None
+            if name not in base.parameters or not names.row_of(name).transposed:
+                unknown.append(key)
+            else:
+                self._keys.setdefault(name, {})[match[2]] = key
+        if unknown or not self._keys:
+            raise UserError(
+                f"{folder / WEIGHTS} adapts {len(unknown):,} projections that the base {base.path} "
+                f"does not have:{listed(unknown)}"
+            )
+        for name, keys in self._keys.items():
+            self._check_shapes(
+                name, {part: self._file.tensors[k].shape for part, k in keys.items()}
+            )
+        self.entries = {
+            name: dataclasses.replace(entry, dtype=FLOAT32) if name in self._keys else entry
+            for name, entry in base.parameters.items()
+        }
+        self.model, self.unused = base.model, base.unused
+        self.facts = base.facts if step is None else dataclasses.replace(base.facts, step=step)
+
+    def load(self, name: str) -> np.ndarray:
+        """Returns a merged tensor by canonical name, in canonical orientation."""
+        array = self._base.load(name)
+        if self.recorded:
+            self.recorded.check({name: describe_tensor(array)}, self._base.path, self.path)
+        if name not in self._keys:
+            return array
+        factors = {
+            part: self._file.load(key, transposed=False).astype(np.float32)
+            for part, key in self._keys[name].items()
+        }
+        array = np.asarray(array, np.float32)
+        if "ia3_l" in factors:
+            return array * factors["ia3_l"].T
+        return array + self._scale * (factors["lora_A.weight"].T @ factors["lora_B.weight"].T)
+
+    def close(self) -> None:
+        """Closes the base."""
+        self._base.close()
+
+    def _check_shapes(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        rows, columns = self._base.entries[name].shape
+        rank = self._rank
+        expected = [{"lora_A.weight": (rank, rows), "lora_B.weight": (columns, rank)}]
+        if rank is None:
+            expected = [{"ia3_l": (columns, 1)}, {"ia3_l": (1, rows)}]
+        if shapes not in expected or (rank or 0) > min(rows, columns):
+            raise UserError(
+                f"the adapter {self.path} does not fit {name} {[rows, columns]} of the base "
+                f"{self._base.path}: its factors are {shown(dict(shapes))}"
+            )
+
+
+def find(path: str | Path) -> Path | None:
+    """Returns the folder of the adapter at or in `path`; None if there is no adapter.
+
+    Args:
+      path: a folder of PEFT, or a model directory of a run that trained an adapter.
+    """
+    path = any_path(path)
+    folder = (isinstance(path, Path) and torch_shards.find_folder(path, None)) or path
+    return folder if (folder / CONFIG).is_file() else None
+
+
+def read_base_path(folder: Path) -> str:
+    """Returns the path of the base that an adapter's config names; "" if it names none."""
+    path = _read_config(folder).get(_BASE)
+    return path if isinstance(path, str) else ""
+
+
+def read_record(folder: Path) -> tuple[BaseModel | None, int | None]:
+    """Returns (base, step) that are recorded in an adapter's metadata; (None, None) without them.
+
+    Raises:
+      UserError: if the metadata are damaged.
+    """
+    text = open_file(folder / WEIGHTS).metadata.get(_RECORD)
+    if text is None:
+        return None, None
+    try:
+        record = parsed_json(text)
+        base = BaseModel(
+            read_plain(record["path"], str, "path"),
+            read_plain(record["tensors"], Mapping[str, str], "tensors"),
+        )
+        if record["hash"] != base.hash:
+            raise ValueError("its hash is not that of its tensors")
+        return base, checked_step(record["step"], str(folder / WEIGHTS))
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{folder / WEIGHTS} has damaged metadata: {error!s:.200}") from error
+
+
+def choose(adapters: Sequence[str]) -> Path:
+    """Returns the adapter's folder that the values of --adapter name.
+
+    Raises:
+      UserError: if there are several adapters, or the folder has none.
+    """
+    if len(adapters) > 1:
+        raise UserError(
+            f"--adapter is given {len(adapters)} times; expected one adapter. Merge the first: t0 "
+            f"convert BASE NEW --adapter {adapters[0]} --merge --to hf"
+        )
+    folder = find(adapters[0])
+    if folder is None:
+        raise UserError(f"--adapter={adapters[0]} has no {CONFIG}; expected a folder of PEFT")
+    return folder
+
+
+def join(adapters: Sequence[str], base: str, folder: str) -> str:
+    """Returns an adapter's folder that names a base: a copy in `folder`, which is made only once.
+
+    Args:
+      adapters: the values of --adapter.
+      base: the path of the base.
+      folder: the folder of a run's results.
+
+    Raises:
+      UserError: if there are several adapters, the adapter cannot be read, or the folder is remote.
+    """
+    source = choose(adapters)
+    if "://" in folder:
+        raise UserError(
+            f"--adapter needs results on this machine; {folder} is not. Merge it first: t0 convert "
+            f"{base} NEW --adapter {source} --merge --to mtf"
+        )
+    config = _read_config(source)
+    if "://" not in base:
+        base = str(Path(base).absolute())
+    open_file(source / WEIGHTS)
+    weights, text = (source / WEIGHTS).read_bytes(), json.dumps({**config, _BASE: base})
+    key = checksum(np.frombuffer(text.encode() + weights, np.uint8))
+    target = Path(folder) / f"adapter-{key}"
+    if not (target / CONFIG).is_file():
+        with publishing.writing(str(target)):
+            target.mkdir(parents=True, exist_ok=True)
+        publishing.write_whole(str(target / WEIGHTS), weights)
+        publishing.write_whole(str(target / CONFIG), text)  # the last, which completes the folder
+    return str(target)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Reads an adapter's config.
+
+    Raises:
+      UserError: if the method or one of its options is not supported, or there are no safetensors.
+    """
+    config = read_json(folder / CONFIG)
+    kinds = {kind: method for method, (kind, _) in METHODS.items()}
+    if config.get("peft_type") not in kinds:
+        raise UserError(
+            f"{folder / CONFIG}: PEFT's method {shown(config.get('peft_type'))} is not supported; "
+            f"expected {' or '.join(kinds)}. Merge it with PEFT, if it can be merged, and name the "
+            "result"
+        )
+    for name, value in config.items():
+        wrong = value and value != "none" and name not in _READ | _IGNORED
+        if name == "init_lora_weights":
+            wrong = value not in _INITIAL
+        if wrong:
+            raise UserError(
+                f"{folder / CONFIG}: {shown(name)} = {shown(value)} is not supported. Merge it "
+                "with PEFT (merge_and_unload), and name the result"
+            )
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(f"{folder} has no {WEIGHTS}: save the adapter again with PEFT")
+    return config
+
+
+def _read_rank_and_scale(folder: Path, config: dict[str, Any]) -> tuple[int | None, float]:
+    """Returns LoRA's rank and the factor of its product; (None, 1) for (IA)3."""
+    if config["peft_type"] == METHODS["ia3"][0]:
+        return None, 1.0
+    try:
+        rank = read_plain(config.get("r"), Positive, "r")
+        alpha = read_plain(config.get("lora_alpha"), float, "lora_alpha")
+    except ValueError as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from error
+    return rank, alpha / (rank**0.5 if config.get("use_rslora") else rank)

@@ -1,0 +1,144 @@
+"""Makes the batches of tasks without a cache in a worker process, while this process trains.
+
+    data = open_data(spec.data, words)              # words: the flags of the run
+    for batch, position in data.batches(16): ...    # the same batches as in the TensorFlow engine
+
+The worker process registers the tasks with TensorFlow and SeqIO. It renders, tokenizes and packs
+examples, and sends each batch through a pipe, with the position of the next batch. The pipe and two
+`ReadAhead` hold at most ten batches. If the training process ends for any reason, the pipe closes,
+and the worker process ends.
+"""
+
+import contextlib
+import importlib.util
+import io
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+
+from t0.config.specification import DataSpec
+from t0.errors import UserError
+from t0.feeding.mixing import TaskShare
+from t0.feeding.reading import ReadAhead
+from t0.feeding.training_data import Batch, Filling, Position, TrainingData, open_training_data
+
+
+def open_data(spec: DataSpec, words: Sequence[str]) -> "TrainingData | WorkerData":
+    """Opens the data of a specification, with a worker process if a task is not cached.
+
+    Args:
+      spec: the specification of the data.
+      words: the flags of the run; empty if the run was started with a specification file.
+
+    Raises:
+      UserError: if a task is not cached, and there are no flags or no TensorFlow.
+    """
+    # Answer choices are only read from caches; `open_training_data` checks this.
+    live = next((t.name for t in spec.tasks if not t.cache_files and not t.choices), None)
+    if live is None:
+        return open_training_data(spec)
+    if not words:
+        raise UserError(
+            f"task {live} is not cached, and a specification file cannot say how its examples are "
+            "made. Cache it with seqio_cache_tasks, or start the run with its flags"
+        )
+    if importlib.util.find_spec("tensorflow") is None:
+        raise UserError(
+            f"task {live} is not cached, and making its examples needs TensorFlow, which is not "
+            "installed on this machine. Cache it with seqio_cache_tasks on another machine"
+        )
+    return WorkerData(spec, words)
+
+
+class WorkerData:
+    """The batches that a worker process makes, with the attributes of `TrainingData`.
+
+    Args:
+      spec: the specification of the data.
+      words: the flags of the run, with which the worker process registers the tasks.
+    """
+
+    def __init__(self, spec: DataSpec, words: Sequence[str]) -> None:
+        # The sources have no examples, because the worker process makes them.
+        data = open_training_data(
+            spec,
+            lambda task, _: SimpleNamespace(name=task.name, examples=task.examples, cache=None),
+        )
+        self.spec, self.mixture, self.window_sizes = spec, data.mixture, data.window_sizes
+        self.packed, self.read_position = data.packed, data.read_position
+        self.choices = None
+        self.filling: Filling | None = None
+        self._words, self._shares = words, data.shares()
+
+    def shares(self) -> list[TaskShare]:
+        """Returns each task's share of the examples drawn so far, including the current window."""
+        return self._shares
+
+    def batches(
+        self, rows: int, position: Position | None = None
+    ) -> Iterator[tuple[Batch, Position]]:
+        """Yields batches and positions; see `TrainingData.batches`.
+
+        Raises:
+          UserError: if the data cannot be read, or if the worker process was killed.
+        """
+        context = multiprocessing.get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        arguments = (self._words, self.spec, rows, position, sender)
+        worker = context.Process(target=_send_batches, args=arguments, daemon=True)
+        worker.start()
+        sender.close()  # so that `recv` fails if the worker process ends
+        try:
+            while True:
+                try:
+                    content = receiver.recv()
+                except (EOFError, OSError):  # OSError: in the middle of a batch
+                    worker.join()
+                    raise UserError(
+                        "the worker process that makes the batches has ended (exit status "
+                        f"{worker.exitcode}; -9: killed, perhaps because memory was full); the "
+                        "same command resumes from the last checkpoint"
+                    ) from None
+                if isinstance(content, str):
+                    raise UserError(content)
+                batch, position, self.filling, self._shares = content
+                yield batch, position
+        finally:
+            receiver.close()
+            worker.terminate()
+            worker.join()
+
+
+def _send_batches(
+    words: Sequence[str], spec: DataSpec, rows: int, position: Position | None, sender: Connection
+) -> None:
+    """Runs in the worker process: sends batches, or the text of a UserError, until nobody reads."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process ends this one
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the training process uses the GPUs
+    with contextlib.suppress(BrokenPipeError):
+        try:
+            data = _open_live(words, spec)
+            with ReadAhead(data.batches(rows, position)) as batches:
+                for batch, following in batches:
+                    sender.send((batch, following, data.filling, data.shares()))
+        except UserError as error:
+            sender.send(str(error))
+
+
+def _open_live(words: Sequence[str], spec: DataSpec) -> TrainingData:
+    """Opens data through SeqIO, after the command has registered the tasks and read gin's files."""
+    from t0.cli import mesh_transformer
+
+    with tempfile.TemporaryDirectory() as folder:
+        # The same command, when it started, made a specification and printed the same lines.
+        flags = ["--engine=torch", *words, f"--save_spec={folder}/spec.json"]
+        silent = io.StringIO()
+        with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
+            mesh_transformer.main([mesh_transformer.COMMAND, *flags])
+    from t0.feeding import opening
+
+    return opening.open_data(spec)

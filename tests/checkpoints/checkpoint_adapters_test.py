@@ -1,0 +1,320 @@
+"""Adapters in PEFT's folders: merging, PEFT's logits in both directions, and bad input."""
+
+import contextlib
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tiny_checkpoints import V10, V11, weights, write_mtf
+
+from t0.checkpoints import adapter_folders, as_mesh_checkpoint, convert, open_source
+from t0.checkpoints.adapter_folders import BaseModel, describe_tensor
+from t0.config.specification import AdapterSpec
+from t0.errors import UserError
+
+Q = "encoder.block.1.layer.0.SelfAttention.q"
+WO = "decoder.block.0.layer.2.DenseReluDense.wo"
+V = "decoder.block.2.layer.1.EncDecAttention.v"
+LORA = AdapterSpec("lora", rank=4, alpha=6.0, projections=("q", "o", "wo"))
+IA3 = AdapterSpec("ia3")
+IDS = np.random.default_rng(5).integers(2, 100, (2, 12))
+
+
+@pytest.fixture
+def base(tmp_path):
+    source = write_mtf(tmp_path / "mtf", weights(V11))
+    convert(source, tmp_path / "hf", to="hf", progress=False)
+    return tmp_path / "hf"
+
+
+def tensors_of(spec):
+    """The factors of two projections, by PEFT's names."""
+    rng = np.random.default_rng(1)
+
+    def draw(*shape):
+        return rng.standard_normal(shape, np.float32)
+
+    if spec.method == "ia3":
+        return {f"{V}.ia3_l": draw(16, 1), f"{WO}.ia3_l": draw(1, 48)}
+    shapes = {Q: (32, 16), WO: (48, 32)}
+    return {
+        f"{name}.lora_{half}.weight": draw(4, inputs) if half == "A" else draw(outputs, 4)
+        for name, (inputs, outputs) in shapes.items()
+        for half in "AB"
+    }
+
+
+def add_adapter(folder, base, spec=LORA, tensors=None):
+    """Writes an adapter of a base."""
+    folder.mkdir()
+    with contextlib.closing(open_source(base)) as source:
+        hashes = {name: describe_tensor(source.load(name)) for name in source.parameters}
+    recorded = BaseModel(str(base), hashes)
+    adapter_folders.write(folder, spec, tensors or tensors_of(spec), recorded, step=7)
+    return folder
+
+
+def merged(path, **given):
+    with contextlib.closing(open_source(path, **given)) as source:
+        return {name: source.load(name) for name in source.entries}
+
+
+@pytest.mark.parametrize("spec", [LORA, IA3], ids=["lora", "ia3"])
+def test_adapter_is_merged_in_closed_form(tmp_path, base, spec):
+    before, after = merged(base), merged(add_adapter(tmp_path / "adapter", base, spec))
+    factors = tensors_of(spec)
+    wo = "decoder/block_000/layer_002/DenseReluDense/wo/kernel"
+    if spec is LORA:
+        other = "encoder/block_001/layer_000/SelfAttention/q"
+        product = factors[f"{WO}.lora_B.weight"] @ factors[f"{WO}.lora_A.weight"]
+        expected = before[wo] + 1.5 * product.T
+    else:
+        other = "decoder/block_002/layer_001/EncDecAttention/v"
+        expected = before[wo] * factors[f"{WO}.ia3_l"].T
+    assert after[wo] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {wo, other}
+
+
+def test_adapter_is_merged_by_conversion_to_any_format(tmp_path, base):
+    adapter = add_adapter(tmp_path / "adapter", base)
+    expected = merged(adapter)
+    for to in ("mtf", "hf", "t5x"):
+        report = convert(base, tmp_path / to / "out", to=to, adapter=adapter, progress=False)
+        assert report.kinds == ("adapter", to)
+        found = merged(tmp_path / to / "out")
+        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    # The same base in another format is the same base.
+    convert(tmp_path / "mtf", tmp_path / "again", to="hf", adapter=adapter, progress=False)
+    prefix = as_mesh_checkpoint(str(adapter), tmp_path / "work", progress=False)
+    found = merged(prefix)
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+def test_adapter_joined_with_a_base_is_copied_once(tmp_path, base):
+    adapter = add_adapter(tmp_path / "adapter", base)
+    moved = base.rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="is an adapter, and its base .*hf' is not here. Name the"):
+        open_source(adapter)
+    joined = adapter_folders.join([str(adapter)], str(moved), str(tmp_path / "out"))
+    first = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    assert adapter_folders.join([str(adapter)], str(moved), str(tmp_path / "out")) == joined
+    assert first == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    expected = merged(adapter, base=moved)
+    assert all(np.array_equal(array, expected[name]) for name, array in merged(joined).items())
+
+
+def change_config(folder, **changes):
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_tensors(folder, change, **metadata):
+    path = folder / "adapter_model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata)
+
+
+PREFIX = "base_model.model."
+BAD = {
+    "prompt tuning": (
+        lambda folder: change_config(folder, peft_type="PROMPT_TUNING"),
+        "PEFT's method 'PROMPT_TUNING' is not supported; expected IA3 or LORA",
+    ),
+    "DoRA": (lambda f: change_config(f, use_dora=True), "'use_dora' = True is not supported"),
+    "PiSSA": (
+        lambda folder: change_config(folder, init_lora_weights="pissa"),
+        "'init_lora_weights' = 'pissa' is not supported",
+    ),
+    "rank": (lambda f: change_config(f, r=5), r"does not fit .*its factors are .*\(4, 48\)"),
+    "no rank": (lambda f: change_config(f, r="4"), "r is '4'; expected int"),
+    "rank above a dimension": (
+        lambda folder: (
+            change_config(folder, r=17),
+            change_tensors(
+                folder,
+                lambda t: t.update(
+                    {
+                        f"{PREFIX}{name}.lora_{half}.weight": np.zeros(shape, np.float32)
+                        for name, half, shape in (
+                            (Q, "A", (17, 32)),
+                            (Q, "B", (16, 17)),
+                            (WO, "A", (17, 48)),
+                            (WO, "B", (32, 17)),
+                        )
+                    }
+                ),
+            ),
+        ),
+        r"does not fit encoder/block_001/layer_000/SelfAttention/q \[32, 16\] of the base",
+    ),
+    "projection": (
+        lambda folder: change_tensors(
+            folder, lambda t: t.update({f"{PREFIX}{Q}x.lora_A.weight": np.zeros((4, 32))})
+        ),
+        "adapts 1 projections that the base .* does not have",
+    ),
+    "half": (
+        lambda folder: change_tensors(folder, lambda t: t.pop(f"{PREFIX}{Q}.lora_B.weight")),
+        "does not fit encoder/block_001/layer_000/SelfAttention/q",
+    ),
+    "pickle": (
+        lambda f: (f / "adapter_model.safetensors").rename(f / "adapter_model.bin"),
+        "no adapter_model.safetensors: save",
+    ),
+    "truncated": (
+        lambda f: (f / "adapter_model.safetensors").write_bytes(b"12345678"),
+        "is truncated or not a safetensors file",
+    ),
+    "metadata": (
+        lambda folder: change_tensors(folder, lambda t: None, t0='{"path": 3}'),
+        "has damaged metadata",
+    ),
+    "hash": (
+        lambda folder: change_tensors(
+            folder, lambda t: None, t0='{"path": "x", "tensors": {}, "hash": "0", "step": 1}'
+        ),
+        "has damaged metadata: its hash",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_adapter_that_cannot_be_merged_is_refused(tmp_path, base, case):
+    adapter = add_adapter(tmp_path / "adapter", base)
+    change, expected = BAD[case]
+    change(adapter)
+    with pytest.raises(UserError, match=expected) as caught:
+        convert(base, tmp_path / "out", to="hf", adapter=adapter, progress=False)
+    assert "\n" not in str(caught.value) or case == "projection"
+    assert not (tmp_path / "out").exists()
+
+
+def test_adapter_for_another_base_is_refused(tmp_path, base):
+    adapter = add_adapter(tmp_path / "adapter", base)
+    other = weights(V11, seed=9)
+    write_mtf(tmp_path / "other", other)
+    with pytest.raises(UserError, match=rf"is for the base {base} \(hash .*not for {tmp_path}/oth"):
+        convert(tmp_path / "other", tmp_path / "out", to="hf", adapter=adapter, progress=False)
+    write_mtf(tmp_path / "larger", weights(dataclasses.replace(V10, d_ff=64)))
+    with pytest.raises(UserError, match="does not fit"):
+        open_source(adapter, base=tmp_path / "larger")
+
+
+def test_adapter_of_an_adapter_and_two_adapters_are_refused(tmp_path, base):
+    adapter = str(add_adapter(tmp_path / "adapter", base))
+    with pytest.raises(UserError, match="is an adapter, and so is its base .*expected one adapter"):
+        open_source(adapter, base=adapter)
+    with pytest.raises(UserError, match="--adapter is given 2 times; expected one adapter"):
+        adapter_folders.choose([adapter, adapter])
+    with pytest.raises(UserError, match="has no adapter_config.json; expected a folder of PEFT"):
+        adapter_folders.choose([str(base)])
+    with pytest.raises(UserError, match="gs://b/out is not. Merge it first"):
+        adapter_folders.join([adapter], str(base), "gs://b/out")
+
+
+def test_adapter_with_a_quantized_base_is_refused(tmp_path, base):
+    adapter = add_adapter(tmp_path / "adapter", base)
+    config = json.loads((base / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    (base / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="the weights are quantized"):
+        open_source(adapter)
+
+
+def our_logits(model, ids):
+    import torch
+
+    batch = {"inputs": torch.from_numpy(ids), "targets": torch.from_numpy(ids)}
+    with torch.no_grad():
+        return model.logits(model.decode(batch, *model.encode(batch))).numpy()
+
+
+def their_logits(model, ids):
+    import torch
+
+    shifted = np.pad(ids, ((0, 0), (1, 0)))[:, :-1]
+    with torch.no_grad():
+        given = {"input_ids": torch.from_numpy(ids), "decoder_input_ids": torch.from_numpy(shifted)}
+        return model(**given).logits.numpy()
+
+
+def our_model(path, adapter=None):
+    """The PyTorch engine's model with the weights of a checkpoint."""
+    import torch
+
+    from t0.torch import sharding, world
+    from t0.torch import weights as engine_weights
+    from t0.torch.shape import Dropout, T5Spec
+
+    spec = T5Spec(V11, "gelu", Dropout(), label_smoothing=0.0, z_loss=0.0, loss_denominator=None)
+    model = sharding.unsharded(spec, adapter=adapter).to_empty(device="cpu").eval()
+    hashes = {}
+    joined = world.World(0, 1, torch.device("cpu"))
+    engine_weights.load(model, None, str(path), joined, hashes=hashes)
+    return model, joined, BaseModel(str(path), hashes)
+
+
+def draw_factors(parameters):
+    """Fills the factors of an adapter with random values."""
+    import torch
+
+    for name, parameter in parameters.items():
+        rng = np.random.default_rng(len(name))
+        values = rng.normal(1.0 if "ia3_l" in name else 0.0, 0.2, parameter.shape)
+        parameter.data = torch.from_numpy(values).float()
+
+
+def peft_configs():
+    peft = pytest.importorskip("peft", reason="needs peft: .ci/run transformers")
+    return {
+        "ia3": peft.IA3Config(),
+        "lora": peft.LoraConfig(r=4, lora_alpha=3, target_modules=["q", "k", "o", "wi_0"]),
+        "rslora": peft.LoraConfig(r=4, lora_alpha=2, use_rslora=True, lora_dropout=0.1),
+    }
+
+
+@pytest.mark.filterwarnings("default::FutureWarning")  # of transformers, in PEFT's calls
+@pytest.mark.parametrize("kind", ["ia3", "lora", "rslora"])
+def test_adapter_written_by_peft_has_its_logits(tmp_path, base, kind):
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = peft_configs()[kind]
+    import peft
+
+    plain = transformers.T5ForConditionalGeneration.from_pretrained(base)
+    before = their_logits(plain.eval(), IDS)
+    model = peft.get_peft_model(plain, config).eval()
+    parameters = dict(model.named_parameters())
+    draw_factors({n: x for n, x in parameters.items() if "lora_" in n or "ia3_l" in n})
+    model.save_pretrained(tmp_path / "adapter")
+    expected = their_logits(model, IDS)
+    assert np.abs(expected - before).max() > 0.05
+    found = our_logits(our_model(tmp_path / "adapter")[0], IDS)
+    assert np.abs(found - expected).max() < 1e-5
+
+
+@pytest.mark.filterwarnings("default::FutureWarning")
+@pytest.mark.parametrize("spec", [IA3, dataclasses.replace(LORA, dropout=0.1)])
+def test_adapter_written_here_has_the_same_logits_in_peft(tmp_path, base, spec):
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    peft = pytest.importorskip("peft", reason="needs peft: .ci/run transformers")
+    from t0.torch import adapters
+
+    model, _, recorded = our_model(base, spec)
+    draw_factors(adapters.adapter_parameters(model))
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    adapters.write(folder, 3, model=model, spec=spec, base=recorded, writes=True)
+    plain = transformers.T5ForConditionalGeneration.from_pretrained(base)
+    before = their_logits(plain.eval(), IDS)
+    found = their_logits(peft.PeftModel.from_pretrained(plain, folder).eval(), IDS)
+    expected = our_logits(model, IDS)
+    assert np.abs(expected - before).max() > 0.05
+    assert np.abs(found - expected).max() < 1e-5
+    # Merged while loading, it is the same model.
+    assert np.abs(our_logits(our_model(folder)[0], IDS) - found).max() < 1e-5
