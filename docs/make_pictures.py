@@ -4,7 +4,7 @@
     .venv/bin/python docs/make_pictures.py speed examples       # those that need no run
 
 - report: the page of bin/quickstart's report, opened in headless Chromium.
-- terminal: the output of `t0 show` and `t0 predict` on the data and the model of bin/quickstart.
+- terminal: the output of `t0 show` on bin/quickstart's data, and bin/quickstart's prediction.
 - speed: ratios of benchmarks/history.jsonl over the commits.
 - examples: copies of the plots in examples/, because the site cannot show files outside docs/.
 """
@@ -13,7 +13,6 @@ import argparse
 import io
 import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -60,28 +59,20 @@ def make_report(run: Path) -> None:
 
 
 def make_terminal(run: Path) -> None:
-    """Runs `t0 show` and `t0 predict` on the quickstart's files, and draws what they print."""
+    """Draws the output of `t0 show` on the quickstart's data, and the quickstart's prediction."""
     from t0.cli.quickstart import PROMPT
 
-    data, vocabulary = f"--data_dir={run / 'data'}", f"--vocab={run / 'vocabulary' / 'mini.model'}"
-    show = ("t0", "show", "super_glue_rte_GPT_3_style", data, vocabulary, "--row=0")
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "predictions.csv"
-        files = (str(run / "model"), str(run / "rows.csv"), "--output", str(output))
-        predict = ("t0", "predict", *files, f"--prompt={PROMPT}")
-        shown = _output(show), _output(predict) and output.read_text(encoding="utf-8")
-    shorter = [
-        shlex.join(words).replace(f"{run}/", "quickstart_out/").replace(folder, ".")
-        for words in (show, predict)
-    ]
-    _write_svg(PICTURES / "show.svg", f"$ {shorter[0]}\n{shown[0]}")
-    _write_svg(PICTURES / "predict.svg", f"$ {shorter[1]}\n$ cat predictions.csv\n{shown[1]}")
-
-
-def _output(words: tuple[str, ...]) -> str:
+    vocabulary = "quickstart_out/vocabulary/mini.model"
+    show = "t0 show super_glue_rte_GPT_3_style --data_dir=quickstart_out/data --row=0"
+    show += f" --vocab={vocabulary}"
+    words = show.replace("quickstart_out", str(run.absolute())).split()
     program = Path(sys.executable).parent / words[0]
     done = subprocess.run([program, *words[1:]], check=True, capture_output=True, text=True)
-    return done.stdout + done.stderr
+    _write_svg(PICTURES / "show.svg", f"$ {show}\n{done.stdout}")
+    files = "quickstart_out/model quickstart_out/rows.csv --output quickstart_out/predictions.csv"
+    predict = f"$ t0 predict {files} --prompt={PROMPT}\n$ cat quickstart_out/predictions.csv\n"
+    answers = (run / "predictions.csv").read_text(encoding="utf-8")
+    _write_svg(PICTURES / "predict.svg", predict + answers)
 
 
 def _write_svg(path: Path, text: str) -> None:
