@@ -46,7 +46,12 @@ _HELD = (errno.EACCES, errno.EAGAIN)
 CONFIGURATION_FILE = "configuration.json"
 ESTIMATOR_FILE = "training_seconds.json"
 # Parameters that older versions did not have -> the value with which those versions trained.
-_ADDED = {"t0.train_loop.loss_average": "'positions'"}
+_ADDED = {
+    "train_loop.loss_average": "'positions'",
+    "choice_losses.length_normalized": "0.0",
+    "choice_losses.likelihood": "0.0",
+    "choice_losses.unlikelihood": "0.0",
+}
 # Parameters that may differ between two starts of the same run.
 _MAY_DIFFER = re.compile(
     r"(^|[./])(run\.(train_steps|total_run_steps|save_checkpoints_steps|keep_checkpoint_max|"

@@ -210,7 +210,8 @@ def test_adapter_steps_as_cuda_graphs_share_the_frozen_weights(method):
 
 def test_adapter_in_a_gin_file_becomes_a_specification(world, trained):
     folder = world.folder / "adapter gin"
-    for file, method in (("lora", "lora"), ("tfew", "ia3")):
+    runs = (("lora", "lora", "weather_train"), ("tfew", "ia3", "weather_eval"))
+    for file, method, task in runs:
         path = world.folder / f"{file}.json"
         words = [
             "--module_import=t0.seqio_tasks",
@@ -219,7 +220,7 @@ def test_adapter_in_a_gin_file_becomes_a_specification(world, trained):
             "--gin_file=models/t5.1.1.tiny.gin",
             f"--gin_file=runs/{file}.gin",
             *(f"--gin_param={each}" for each in ("num_layers = 2", "d_model = 128", "d_ff = 256")),
-            "--gin.MIXTURE_OR_TASK_NAME='weather_train'",
+            f"--gin.MIXTURE_OR_TASK_NAME='{task}'",
             "--gin.TASK_FEATURE_LENGTHS={'inputs': 64, 'targets': 16}",
             "--gin.USE_CACHED_TASKS=True",
             "--gin.TRAIN_STEPS=2",

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from t0.errors import UserError
-from t0.training.model_directory import LOCK_FILE, choose_best_checkpoint, lock
+from t0.training.model_directory import LOCK_FILE, check_same, choose_best_checkpoint, lock
 
 
 def holder(folder, ready):
@@ -117,3 +117,15 @@ def test_model_directory_without_a_kept_best_checkpoint(tmp_path, capsys, lines)
     model = write_run(tmp_path / "model", "mtf", *lines)
     assert choose_best_checkpoint(model) == model
     assert not capsys.readouterr().err
+
+
+def test_model_directory_of_an_earlier_version_continues_with_its_configuration(tmp_path):
+    """That version had neither other averages of the loss nor losses over answer choices."""
+    (tmp_path / "configuration.json").write_text('{"run.batch_size": "4"}')
+    now = {"run.batch_size": "4", "train_loop.loss_average": "'positions'"}
+    now |= {f"choice_losses.{n}": "0.0" for n in ("likelihood", "unlikelihood")}
+    now["choice_losses.length_normalized"] = "0.0"
+    assert check_same(str(tmp_path), now, allowed=False) == []
+    for name, value in (("train_loop.loss_average", "'tokens'"), ("run.batch_size", "8")):
+        with pytest.raises(UserError, match=f"{name}: was .*, is {value}"):
+            check_same(str(tmp_path), now | {name: value}, allowed=False)
