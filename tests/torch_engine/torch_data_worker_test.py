@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from engine_world import MODEL, ROOT, losses, message
 
-from t0.config.specification import DataSpec, from_json
-from t0.errors import UserError
-from t0.torch import data_worker
+pytest.importorskip("torch")
+
+from t0.config.specification import DataSpec, from_json  # noqa: E402
+from t0.errors import UserError  # noqa: E402
+from t0.torch import data_worker  # noqa: E402
 
 LENGTHS = {"inputs": 64, "targets": 32}
 ROWS, BATCHES = 4, 6
