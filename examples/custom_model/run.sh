@@ -4,7 +4,7 @@
 set -euo pipefail
 here=$(dirname "$0") out=${OUT:-examples_out}/custom_model
 export T0_DATA_DIR=$here/../own_prompts/data T0_VOCAB=$here/../own_prompts/data/tickets.model
-# Python finds squared_relu.py there, and gin run.gin.
+# Python must find squared_relu.py in this folder. gin finds run.gin with --gin_search_paths.
 export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 
 t5_mesh_transformer --module_import=t0.seqio_tasks --gin_search_paths="$here" --gin_file=run.gin \

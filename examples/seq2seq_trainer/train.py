@@ -49,11 +49,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", required=True, help="the folder of the trained model")
     parser.add_argument("--epochs", type=float, default=3.0, help="passes over the examples")
     parser.add_argument("--max_steps", type=int, default=-1, help="steps, instead of --epochs")
-    parser.add_argument("--batch", type=int, default=16, help="examples in a step of a process")
+    parser.add_argument("--batch", type=int, default=16, help="examples per process and step")
     parser.add_argument("--learning_rate", type=float, default=0.001)
     parser.add_argument("--inputs", type=int, default=512, help="maximum tokens of an input")
     parser.add_argument("--targets", type=int, default=32, help="maximum tokens of a target")
-    parser.add_argument("--cpu", action="store_true", help="train on the CPU, also next to a GPU")
+    parser.add_argument("--cpu", action="store_true", help="train on the CPU, even with a GPU")
     args = parser.parse_args(words)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(args.model, dtype=torch.float32)
     settings = transformers.Seq2SeqTrainingArguments(

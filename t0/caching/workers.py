@@ -181,7 +181,7 @@ class RowRangeWorker:
 
 @dataclasses.dataclass(frozen=True)
 class ShardRunWorker:
-    """Prepares a process that reads source shards of any SeqIO task, and joins parts.
+    """Prepares a process to read source shards of any SeqIO task and to join their parts.
 
     Attributes:
       options: how records are made and written.

@@ -38,8 +38,8 @@ METHODS = {"ia3": ("IA3", ("k", "v", "wo")), "lora": ("LORA", ("q", "v"))}
 # (IA)3 scales the input of these projections, and the output of all others.
 INPUT_SCALED = ("wo",)
 _KEY = re.compile(r"(.+)\.(lora_A\.weight|lora_B\.weight|ia3_l)")
-# Fields of PEFT's configs that do not change the merged weights, or that this module reads. Any
-# other field that is set makes an adapter that this module cannot merge.
+# Fields of PEFT's configs that do not change the merged weights, or that this module reads. If any
+# other field is set, this module cannot merge the adapter.
 _READ = {"peft_type", _BASE, "r", "lora_alpha", "use_rslora"}
 _IGNORED = {
     *("revision", "task_type", "inference_mode", "auto_mapping", "peft_version", "lora_dropout"),
@@ -76,7 +76,7 @@ class BaseModel:
         return checksum(np.frombuffer(text.encode(), np.uint8))
 
     def check(self, tensors: Mapping[str, str], path: str, adapter: str) -> None:
-        """Checks that tensors of another model are the same; `path` is its checkpoint.
+        """Checks that the tensors of the model at `path` are equal to those of this model.
 
         Raises:
           UserError: if one differs. The message names both models.
@@ -142,13 +142,14 @@ def write(
     Args:
       folder: an existing folder.
       spec: the adapter.
-      tensors: Hugging Face's name of a projection, with PEFT's name of a factor -> float32 array.
+      tensors: name -> float32 array. A name is Hugging Face's name of a projection, followed by
+        PEFT's name of a factor.
       base: the model to which the adapter belongs.
       step: the training step.
     """
     kind, default = METHODS[spec.method]
     adapted = list(spec.projections or default)
-    # Without a task type, which PEFT 0.21 cannot load for T5s of transformers 5.
+    # The config has no task type, because PEFT 0.21 cannot load one for T5s of transformers 5.
     config = {
         "peft_type": kind,
         _BASE: base.path,
@@ -307,7 +308,9 @@ def choose(adapters: Sequence[str]) -> Path:
 
 
 def join(adapters: Sequence[str], base: str, folder: str) -> str:
-    """Returns an adapter's folder that names a base: a copy in `folder`, which is made only once.
+    """Copies an adapter into `folder`, writes the base's path into the copy, and returns its path.
+
+    If the copy exists already, it is not made again.
 
     Args:
       adapters: the values of --adapter.
@@ -320,8 +323,8 @@ def join(adapters: Sequence[str], base: str, folder: str) -> str:
     source = choose(adapters)
     if "://" in folder:
         raise UserError(
-            f"--adapter needs results on this machine; {folder} is not. Merge it first: t0 convert "
-            f"{base} NEW --adapter {source} --merge --to mtf"
+            f"--adapter needs a results folder on this machine, and {folder} is remote. Merge the "
+            f"adapter first: t0 convert {base} NEW --adapter {source} --merge --to mtf"
         )
     config = _read_config(source)
     if "://" not in base:
@@ -349,8 +352,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if config.get("peft_type") not in kinds:
         raise UserError(
             f"{folder / CONFIG}: PEFT's method {shown(config.get('peft_type'))} is not supported; "
-            f"expected {' or '.join(kinds)}. Merge it with PEFT, if it can be merged, and name the "
-            "result"
+            f"expected {' or '.join(kinds)}. If PEFT can merge the adapter, merge it, and use the "
+            "merged model"
         )
     for name, value in config.items():
         wrong = value and value != "none" and name not in _READ | _IGNORED
@@ -358,8 +361,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
             wrong = value not in _INITIAL
         if wrong:
             raise UserError(
-                f"{folder / CONFIG}: {shown(name)} = {shown(value)} is not supported. Merge it "
-                "with PEFT (merge_and_unload), and name the result"
+                f"{folder / CONFIG}: {shown(name)} = {shown(value)} is not supported. Merge the "
+                "adapter with PEFT (merge_and_unload), and use the merged model"
             )
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder} has no {WEIGHTS}: save the adapter again with PEFT")

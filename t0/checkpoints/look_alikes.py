@@ -37,7 +37,7 @@ _SHARDS = {
 
 
 def check(folder: Path) -> None:
-    """Checks that a folder has no adapter next to a model, to which `transformers` would add it.
+    """Checks that no adapter lies next to a model, because `transformers` would add the adapter.
 
     Raises:
       UserError: if there is such an adapter.
@@ -50,8 +50,8 @@ def check(folder: Path) -> None:
     kind, base = (f"{config.get(key)!a:.80}" for key in ("peft_type", "base_model_name_or_path"))
     raise UserError(
         f"{folder / ADAPTER}: the folder has an adapter ({kind} of {base}) next to a model. Move "
-        f"{ADAPTER} and adapter_model.safetensors to another folder, and name it with --adapter to "
-        f"use it{hint(folder)}"
+        f"{ADAPTER} and adapter_model.safetensors to another folder. If you want to use the "
+        f"adapter, name it with --adapter{hint(folder)}"
     )
 
 

@@ -115,7 +115,7 @@ def main(args: argparse.Namespace) -> int:
         prepare = _prepare_with_transformers
         if args.adapter:
             raise UserError(
-                f"--adapter is for T5 models, and {path} is another model: merge it first"
+                f"--adapter is for T5 models, and {path} is not a T5: merge the adapter first"
             )
     if args.adapter:
         path = adapter_folders.join(args.adapter, path, str(output))

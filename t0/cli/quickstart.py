@@ -1,10 +1,10 @@
-"""`bin/quickstart`: trains and evaluates a toy model on real prompts, and predicts a row to change.
+"""`bin/quickstart`: trains and evaluates a toy model on real prompts, and predicts one answer.
 
 It runs the same commands as a user would. They train a T5.1.1 with a few million parameters on
 prompts of four datasets. Then they rank-evaluate this model on other rows of these datasets, and on
-four held-out datasets, and predict the answer of a row that the reader can change. These rows are
-from validation splits, because no package on PyPI has rows of other splits. The scores only show
-that the pipeline runs. They say nothing about T0.
+four held-out datasets. At the end, they predict the answer of a row that the reader can change. The
+rows of all datasets are from validation splits, because no package on PyPI has other splits.
+The scores only show that the pipeline runs. They say nothing about T0.
 """
 
 import argparse

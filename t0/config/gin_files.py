@@ -99,7 +99,7 @@ def why_not_computed(name: str) -> str | None:
 
 
 def local_name(name: str, folders: Sequence[str]) -> str:
-    """Returns our name for a file with a T5X name that does not exist, and `name` otherwise.
+    """Returns our name for a T5X name if no file with that name exists, and `name` otherwise.
 
     Args:
       name: a path, or a name to search for.

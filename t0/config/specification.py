@@ -137,8 +137,8 @@ class TaskSpec:
       rank: the facts that rank evaluation needs, if each cached record is one answer choice; None
         for other tasks. Such a record has the features "idx" [2], "inputs", "targets",
         "is_correct", and the texts "inputs_pretokenized" and "targets_pretokenized".
-      choices: whether each example of training consists of all records with the same first number
-        in "idx", its answer choices.
+      choices: whether a training example has all of its answer choices. These are the records with
+        the same first number in "idx".
     """
 
     name: str

@@ -35,8 +35,11 @@ class Skipped:
     reason: str = ""
 
 
-# Our bindings with the same value; or a function of the value that returns our bindings, or advice
-# for an error; or advice for an error with every value; or `Skipped`.
+# A rule is one of these:
+# - our parameters, which get the same value
+# - a function of the value, which returns our bindings or, if there are none, advice for an error
+# - advice for an error, if no value has an equivalent
+# - `Skipped`
 Rule = tuple[str, ...] | Callable[[Any], Bindings | str] | str | Skipped
 
 _LENIENT = gin_config.ParserDelegate(skip_unknown=True)

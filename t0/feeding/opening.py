@@ -325,7 +325,8 @@ def open_split(
     if other_mixture and not spec:
         raise UserError(
             f"train_loop.validation_mixture is '{other_mixture}', but the training data comes from "
-            "your own function (run.train_dataset_fn). Train on a SeqIO mixture, or leave it unset"
+            "your own function (run.train_dataset_fn). Train on a SeqIO mixture, or unset "
+            "train_loop.validation_mixture"
         )
     other_spec = split_spec(spec, split, other_mixture) if spec else None
     return open_data(other_spec) if other_spec else None

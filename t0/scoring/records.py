@@ -156,7 +156,8 @@ def cached_records(
         in a bucket, so that they are downloaded only once.
       examples: the number of dataset rows to draw with `draw_sample`; None to read all examples. In
         a sample, the number of an example is the index of its row, as in `rendered_rows`. If the
-        cache does not record the rows, the examples are numbered and drawn instead.
+        cache does not record the rows, examples are drawn instead of rows, and keep the numbers
+        that they have in the cache.
 
     Raises:
       UserError: if a file cannot be read or is damaged, or if its records have no answer choices.

@@ -134,7 +134,10 @@ class PromptedSource(OrderedSource):
             yield index, record
 
     def check(self, split: str) -> None:
-        """Checks that the data exists. If records have a `document`, adds it to the signature."""
+        """Checks that the data exists, and completes `signature`, the types of a record's fields.
+
+        If records have the field `document`, this method adds its type.
+        """
         rows = self.open(split)
         if self.document_column(rows.columns):
             self.signature["document"] = TEXT

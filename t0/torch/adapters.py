@@ -55,7 +55,7 @@ class LoraLinear(nn.Linear):
 
 
 def add(model: T5, spec: AdapterSpec) -> None:
-    """Replaces the projections of a model by projections with an adapter, without values.
+    """Adds an adapter to the projections of a model. Its parameters do not have values yet.
 
     Raises:
       UserError: if the model does not have a projection, or the rank is too large.
@@ -89,8 +89,8 @@ def check_base(spec: RunSpec) -> str:
         raise UserError("t0.adapter is set, but no base: name its checkpoint with --checkpoint")
     if spec.variable_filter:
         raise UserError(
-            "run.variable_filter and t0.adapter are both set, and an adapter's base is frozen: set "
-            "one of them"
+            "run.variable_filter and t0.adapter are both set, but an adapter's base is frozen: "
+            "unset one of them"
         )
     kind, _ = conversion.recognise(base)
     if kind == "adapter":

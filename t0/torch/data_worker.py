@@ -134,7 +134,7 @@ def _open_live(words: Sequence[str], spec: DataSpec) -> TrainingData:
     from t0.cli import mesh_transformer
 
     with tempfile.TemporaryDirectory() as folder:
-        # The same command, when it started, made a specification and printed the same lines.
+        # The output is discarded: the run's own command printed the same lines when it started.
         flags = ["--engine=torch", *words, f"--save_spec={folder}/spec.json"]
         silent = io.StringIO()
         with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):

@@ -325,7 +325,8 @@ class TorchEngine:
     def _replays(self, switches: memory.MemorySwitches) -> bool:
         """Returns whether steps are replayed as CUDA graphs."""
         # Recomputation restores the state of the random number generator, which is impossible in
-        # CUDA graphs. The logits of answer choices are not computed at padding.
+        # CUDA graphs. The logits of answer choices are computed only at tokens, whose number
+        # differs between batches, but the shapes of a CUDA graph are fixed.
         choices = bool(self._spec.choice_losses)
         allowed = self._compute.replays and not switches.recompute and not choices
         return allowed and self._world.size == 1 and self._world.device.type in replayed.DEVICES

@@ -160,7 +160,7 @@ def needed(
         needs = [
             _with_adapter(each, shape, adapter, share.bytes_each, processes, replays=replays)
             for each in needs
-            if each.activations or each.update  # the other moments are about frozen gradients
+            if each.activations or each.update  # the others have gradients of frozen weights
         ]
     return max(needs, key=lambda each: each.total)
 
@@ -239,7 +239,7 @@ def _stored(share: MicrobatchShare) -> formulas.StoredValues:
 
 
 def _count_weights(shape: ModelShape) -> tuple[int, int, int, int]:
-    """Returns the elements of: weights outside blocks, encoder's blocks, decoder's, one block."""
+    """Counts the weights outside blocks, in encoder blocks, in decoder blocks and in one block."""
     shapes = {name: math.prod(each) for name, each in expected_shapes(shape).items()}
     stacks = [
         sum(size for name, size in shapes.items() if name.startswith(prefix))

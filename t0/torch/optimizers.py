@@ -146,7 +146,7 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def step(self, step: int, rate: float, clip_norm: float | None) -> Squares:
-        """Updates the weights; returns the sums of squares before the update.
+        """Updates the weights; returns the sums of squares of the gradients and the old weights.
 
         Args:
           step: the number of finished steps, from 0.

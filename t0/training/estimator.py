@@ -180,8 +180,9 @@ def _check_estimator_can(options: LoopOptions) -> None:
         )
     if options.loss_average != "positions":
         raise UserError(
-            f"train_loop.loss_average = {options.loss_average!r} works only without a TPU, where "
-            "Mesh TensorFlow averages over positions. Train on GPUs (--engine=torch), or unset it"
+            f"train_loop.loss_average = {options.loss_average!r} works only without a TPU. On a "
+            "TPU, Mesh TensorFlow averages over positions. Train on GPUs (--engine=torch), or "
+            "unset train_loop.loss_average"
         )
     limit = bound(_CLIPPING)
     if limit is not None:

@@ -112,7 +112,8 @@ def _weight_features(spec: TrainingSpec, options: LoopOptions) -> list[str]:
     if spec.model_type != "bitransformer" or spec.ensemble_inputs:
         raise UserError(
             f"train_loop.loss_average is {options.loss_average!r}, which needs an encoder-decoder "
-            f"without ensemble; run.model_type is '{spec.model_type}'. Leave it at 'positions'"
+            f"without ensemble; run.model_type is '{spec.model_type}'. Set train_loop.loss_average "
+            "= 'positions'"
         )
     return [LOSS_WEIGHTS]
 

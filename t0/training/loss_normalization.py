@@ -31,7 +31,7 @@ def add_loss_weights(
         segment is a sequence.
       average: "positions" to return the batch unchanged, because the engine then divides by a
         constant; "tokens" for the mean over all target tokens; "sequences" for the mean over
-        sequences of the mean over their target tokens.
+        sequences, in which the loss of a sequence is the mean over its target tokens.
     """
     if average == "positions":
         return batch

@@ -212,7 +212,7 @@ def test_adapter_of_an_adapter_and_two_adapters_are_refused(tmp_path, base):
         adapter_folders.choose([adapter, adapter])
     with pytest.raises(UserError, match="has no adapter_config.json; expected a folder of PEFT"):
         adapter_folders.choose([str(base)])
-    with pytest.raises(UserError, match="gs://b/out is not. Merge it first"):
+    with pytest.raises(UserError, match="gs://b/out is remote. Merge the adapter first"):
         adapter_folders.join([adapter], str(base), "gs://b/out")
 
 
