@@ -23,6 +23,7 @@ import safetensors.numpy
 from t0.checkpoints import names, torch_shards
 from t0.checkpoints.formats import FLOAT32, CheckpointSource, checked_step, checksum, write_json
 from t0.checkpoints.look_alikes import ADAPTER as CONFIG
+from t0.checkpoints.look_alikes import hint
 from t0.checkpoints.shape import ModelShape, listed, shown
 from t0.checkpoints.weight_files import open_file
 from t0.config.specification import AdapterSpec, Positive, read_plain
@@ -365,7 +366,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
                 "adapter with PEFT (merge_and_unload), and use the merged model"
             )
     if not (folder / WEIGHTS).is_file():
-        raise UserError(f"{folder} has no {WEIGHTS}: save the adapter again with PEFT")
+        raise UserError(
+            f"{folder} has no {WEIGHTS}: save the adapter again with PEFT{hint(folder)}"
+        )
     return config
 
 

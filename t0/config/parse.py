@@ -276,6 +276,7 @@ _RANKING = ("score_eval", "eval")
 READ_IN = {
     "t0.adapter": _TRAINING,
     "t0.apply_updates": _TRAINING,
+    "t0.choice_losses": _TRAINING,
     "t0.evaluation": _RANKING,
     "t0.infer": ("infer",),
     "t0.keep_checkpoints": _TRAINING,

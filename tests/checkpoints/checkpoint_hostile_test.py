@@ -226,7 +226,6 @@ def test_operative_config_source_name_cannot_inject_gin_line(tmp_path, source):
         "from os import path",
         "import t5x_evil",
         "import mesh_tensorflow_evil.transformer",
-        "from __gin__ import dynamic_registration",
         "a = 1\n\\\nimport os",
         "include 'other.gin'",
         "include 'middle.gin'",

@@ -76,7 +76,7 @@ def value_for(name, parameter):
     if isinstance(known, bool):
         return str(not known)
     if isinstance(known, int | float):
-        return repr(known + 1 if isinstance(known, int) else known / 2)
+        return repr(known + 1 if isinstance(known, int) else known / 2 or 0.5)
     return "('x',)" if isinstance(known, tuple) else "3" if parameter != "path" else "'x'"
 
 

@@ -201,7 +201,7 @@ def test_gin_file_of_resolved_configuration_parses_to_the_same(tmp_path):
 def test_mt0_gin_file_averages_the_loss_per_sequence_without_packing():
     names = {**TRAINED, "INIT_CHECKPOINT": "/i/model.ckpt-1000000"}
     names.pop("TRAIN_STEPS")
-    parse.check_required(parse.parse(["runs/mt0.gin", "models/mt5.small.gin"], written(names)))
+    parse.check_required(parse.parse(["models/mt5.small.gin", "runs/mt0.gin"], written(names)))
     expected = {
         "t0.train_loop.loss_average": "sequences",
         "mesh_train_dataset_fn.pack": False,
