@@ -27,9 +27,9 @@ def adapted(world, trained):
 
 
 def scores(folder):
-    """Path -> log-likelihoods of choices, of an evaluation."""
+    """Task -> log-likelihoods of choices, of an evaluation."""
     return {
-        path.name: [
+        path.stem.rpartition("_")[0]: [
             choice["log_likelihood"]
             for line in path.read_text().splitlines()
             for choice in json.loads(line)["choices"]

@@ -162,7 +162,8 @@ def test_data_worker_ends_if_training_process_is_killed(opened, folder):
         "if __name__ == '__main__':\n"
         "    data = data_worker.open_data(from_json(open(sys.argv[1]).read(), DataSpec),"
         " json.loads(sys.argv[2]))\n"
-        "    next(data.batches(4))\n"
+        "    batches = data.batches(4)\n"
+        "    next(batches)\n"
         "    print(multiprocessing.active_children()[0].pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
