@@ -256,7 +256,7 @@ class TorchEngine:
         self._spec, self._options, self._data, self._world = spec, options, data, world
         self._compute, self._words = compute, words
         self._lengths = dict(spec.data.lengths)
-        self._lengths["targets"] *= data.choices or 1
+        self._lengths["targets"] *= (data and data.choices) or 1
         shape = t5(spec.model)
         self._microbatches = memory.count_microbatches(
             spec.batch_sequences, spec.microbatches, world.size
