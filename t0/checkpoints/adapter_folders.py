@@ -45,14 +45,8 @@ _READ = {"peft_type", _BASE, "r", "lora_alpha", "use_rslora"}
 _IGNORED = {
     *("revision", "task_type", "inference_mode", "auto_mapping", "peft_version", "lora_dropout"),
     *("target_modules", "exclude_modules", "feedforward_modules", "layers_to_transform"),
-    *(
-        "layers_pattern",
-        "init_ia3_weights",
-        "megatron_core",
-        "qalora_group_size",
-        "runtime_config",
-        "eva_config",
-    ),
+    *("layers_pattern", "init_ia3_weights", "megatron_core", "qalora_group_size"),
+    *("runtime_config", "eva_config"),
 }
 # Initial values that leave the base's weights unchanged. Others, such as PiSSA's, change them.
 _INITIAL = (None, True, False, "gaussian", "orthogonal", "eva")

@@ -220,8 +220,23 @@ def open_source(
 
 def _open_adapter(folder: Path, base: str | Path | None) -> CheckpointSource:
     base = base or adapter_folders.read_base_path(folder)
+    _recognise_base(folder, base)
+    source = open_source(base, keep_slots=False)
     try:
-        kind, _ = recognise(base)
+        return adapter_folders.AdapterSource(folder, source)
+    except UserError:
+        source.close()
+        raise
+
+
+def _recognise_base(folder: Path, base: str | Path) -> tuple[str, str]:
+    """Returns the result of `recognise` for an adapter's base.
+
+    Raises:
+      UserError: if the base is missing, or is an adapter itself.
+    """
+    try:
+        kind, location = recognise(base)
     except UserError as error:
         raise UserError(
             f"{folder} is an adapter, and its base {str(base)!r} is not here. Name the base, "
@@ -232,12 +247,7 @@ def _open_adapter(folder: Path, base: str | Path | None) -> CheckpointSource:
             f"{folder} is an adapter, and so is its base {base}; expected one adapter. Merge the "
             f"base: t0 convert BASE NEW --adapter {base} --merge --to hf"
         )
-    source = open_source(base, keep_slots=False)
-    try:
-        return adapter_folders.AdapterSource(folder, source)
-    except UserError:
-        source.close()
-        raise
+    return kind, location
 
 
 def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
@@ -719,7 +729,8 @@ def fingerprint(kind: str, location: str, settings: str) -> str:
     folder = Path(location)
     files = sorted({path for pattern in _READ[kind] for path in folder.glob(pattern)})
     if kind == "adapter":
-        settings += fingerprint(*recognise(adapter_folders.read_base_path(folder)), "")
+        base = adapter_folders.read_base_path(folder)
+        settings += fingerprint(*_recognise_base(folder, base), "")
     file_states = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in files if p.is_file()]
     text = "\n".join([str(folder.absolute()), settings, *file_states])
     return checksum(np.frombuffer(text.encode(), np.uint8))

@@ -106,17 +106,16 @@ def main(args: argparse.Namespace) -> int:
     path, source = described.locate(args.checkpoint)
     path = model_directory.choose_best_checkpoint(path)
     name = Path(source.rpartition("@")[0] or source).name
+    is_t5 = not transformers_folders.needs_transformers(path)
+    prepare = _prepare_t5 if is_t5 else _prepare_with_transformers
     if args.adapter:
         adapter = adapter_folders.choose(args.adapter)
         name, source = f"{name}_{adapter.name}", f"{source} with {adapter}"
-    output = Path(args.output or Path("t0_eval") / name)
-    prepare = _prepare_t5
-    if transformers_folders.needs_transformers(path):
-        prepare = _prepare_with_transformers
-        if args.adapter:
+        if not is_t5:
             raise UserError(
                 f"--adapter is for T5 models, and {path} is not a T5: merge the adapter first"
             )
+    output = Path(args.output or Path("t0_eval") / name)
     if args.adapter:
         path = adapter_folders.join(args.adapter, path, str(output))
     engine, run = prepare(path, source, output, args)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from t0.errors import UserError
-from t0.feeding.shards import find_shards
+from t0.feeding.shards import count_records
 from t0.feeding.token_files import Ragged, read_ids, reading_order
 from t0.files import paths
 
@@ -146,7 +146,7 @@ class CachedSource:
     @functools.cached_property
     def counts(self) -> np.ndarray:
         """The number of records of each file, int64 [files]."""
-        return np.array([shard.records for shard in find_shards(self.files, {})], np.int64)
+        return np.array(count_records(self.files), np.int64)
 
     def set_counts(self, counts: Sequence[int]) -> None:
         """Sets the number of records of each file, so that `counts` need not read the files.

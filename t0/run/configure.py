@@ -106,7 +106,8 @@ def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
 
     register()
     # gin files of the user may import modules that are next to them, such as T5X's `import tasks`.
-    sys.path.extend(set(command_flags.gin_folders(flags)) - set(sys.path))
+    folders = dict.fromkeys(command_flags.gin_folders(flags))  # in the order of the flags
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
     parsed = parse.parse(
         [*(flags.gin_file or []), *more_files],
         flags.gin_param or [],

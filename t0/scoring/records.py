@@ -182,14 +182,14 @@ def _sample_rows(
 ) -> Iterator[ChoiceRecord]:
     """Yields the records of a random sample of dataset rows, numbered by row."""
     sample = {number for number, _ in draw_sample(enumerate(range(rows.rows)), examples)}
-    numbers = dict(enumerate(rows.numbers.tolist()))
+    numbers = rows.numbers
     for record in records:
-        number = numbers.get(record.example)
-        if number is None:
+        if not 0 <= record.example < len(numbers):
             raise UserError(
                 f"the cache of {task} has record {record.example:,}, but only {len(numbers):,} "
                 "rows. Cache the task again"
             )
+        number = int(numbers[record.example])
         if number in sample:
             yield record._replace(example=number)
 

@@ -232,7 +232,7 @@ class TorchEngine:
     Args:
       spec: a training run.
       options: the settings of the run's loop.
-      data: the opened data of the run.
+      data: the opened data of the run; None to compute only the steps of given batches.
       world: the processes of the run.
       compute: options that affect speed and memory.
       words: the flags of the run, or an empty sequence; see `train`.
@@ -248,7 +248,7 @@ class TorchEngine:
         self,
         spec: RunSpec,
         options: LoopOptions,
-        data: TrainingData | WorkerData,
+        data: TrainingData | WorkerData | None,
         world: World,
         compute: ComputeOptions,
         words: Sequence[str] = (),

@@ -315,14 +315,12 @@ class _ConfigHook(tf.estimator.SessionRunHook):
 
 
 def _write_model_info(model_dir: str, graph: tf.Graph) -> None:
-    """Writes the list of variables, unless the user asks for Mesh TensorFlow's own list."""
-    if bound("tpu_estimator_model_fn.model_info_file") != posixpath.join(
-        model_dir, model_info.FILE
-    ):
-        variables = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
-        shapes = {v.op.name: v.shape.as_list() for v in variables if v.op.name != "global_step"}
-        trained = graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
-        model_info.write(model_dir, shapes, [v.op.name for v in trained])
+    """Writes the list of variables."""
+    variables = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+    shapes = {v.op.name: v.shape.as_list() for v in variables if v.op.name != "global_step"}
+    trained = [v.op.name for v in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)]
+    stock_file = bound("tpu_estimator_model_fn.model_info_file")
+    model_info.write(model_dir, shapes, trained, stock_file=stock_file)
 
 
 class _StopHook(tf.estimator.SessionRunHook):

@@ -8,7 +8,6 @@ recorded in the model directory. `t0.training.stepping` runs the training loop, 
 checkpoint before the first step if there is none.
 """
 
-import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -153,11 +152,10 @@ class _Session:
         if not latest:
             stepping.begin(int(self._session.run(self._graph.step)))
         checkpointing.save_configuration(model_dir)
-        # If the user asks for Mesh TensorFlow's own list under the same name, that list is kept.
-        if self._spec.model_info_file != posixpath.join(model_dir, model_info.FILE):
-            graph, shapes = self._graph, self._checkpoints.variables
-            variables = {name: shapes[name][0] for name in (*graph.trained, *graph.slots)}
-            model_info.write(model_dir, variables, graph.trained, graph.axes)
+        graph, shapes = self._graph, self._checkpoints.variables
+        variables = {name: shapes[name][0] for name in (*graph.trained, *graph.slots)}
+        stock_file = self._spec.model_info_file
+        model_info.write(model_dir, variables, graph.trained, graph.axes, stock_file=stock_file)
         if self._data.spec:
             mixture, lengths = self._data.spec.mixture, self._data.spec.lengths
             checkpointing.save_prompts(model_dir, mixture, lengths)

@@ -29,6 +29,8 @@ def write(
     shapes: Mapping[str, Sequence[int]],
     weights: Collection[str],
     axes: Mapping[str, Sequence[str]] = _NO_AXES,
+    *,
+    stock_file: str | None = None,
 ) -> None:
     """Writes the file into a model directory.
 
@@ -37,7 +39,12 @@ def write(
       shapes: name of a variable -> its shape.
       weights: the names of the model's weights; all other variables are slots.
       axes: name of a variable -> the names of its axes. Variables of a T5 need no entry.
+      stock_file: the file in which the user wants Mesh TensorFlow's own list; None if there is
+        none. If it has the same path, that list is kept.
     """
+    path = posixpath.join(model_dir, FILE)
+    if stock_file == path:
+        return
     slots = shapes.keys() - weights
     lines = [
         *(_line(name, shapes, axes) for name in sorted(weights)),
@@ -45,7 +52,7 @@ def write(
         "",
         *(_line(name, shapes, axes) for name in sorted(slots)),
     ]
-    write_whole(posixpath.join(model_dir, FILE), "\n".join(lines) + "\n")
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def _line(name: str, shapes: Mapping[str, Sequence[int]], axes: Mapping[str, Sequence[str]]) -> str:

@@ -216,6 +216,19 @@ def test_adapter_of_an_adapter_and_two_adapters_are_refused(tmp_path, base):
         adapter_folders.join([adapter], str(base), "gs://b/out")
 
 
+def test_adapter_that_names_itself_as_its_base_is_refused(tmp_path, base):
+    adapter = add_adapter(tmp_path / "adapter", base)
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = str(adapter)
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    for use in (
+        lambda: open_source(adapter),
+        lambda: as_mesh_checkpoint(str(adapter), tmp_path / "work", progress=False),
+    ):
+        with pytest.raises(UserError, match="and so is its base .*expected one adapter"):
+            use()
+
+
 def test_adapter_with_a_quantized_base_is_refused(tmp_path, base):
     adapter = add_adapter(tmp_path / "adapter", base)
     config = json.loads((base / "config.json").read_text())

@@ -14,7 +14,7 @@ from t0.errors import UserError
 from t0.feeding import manifest, shards
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_training_data
-from t0.files import write_whole
+from t0.files import tfrecord, write_whole
 
 ROWS = 4
 
@@ -191,3 +191,12 @@ def test_manifest_cache_with_missing_records_is_refused(spec, tmp_path):
     data = open_training_data(dataclasses.replace(spec, tasks=(task,)))
     with pytest.raises(UserError, match="toy_a has 60 records, but its stats file says 61"):
         manifest.build(data, ROWS, Start())
+
+
+def test_manifest_is_not_needed_to_count_records_of_a_foreign_cache(tmp_path, monkeypatch):
+    """Counting reads the lengths of the records, and no checksum of the whole file."""
+    files = [tmp_path / f"train.tfrecord-0000{n}-of-00002" for n in range(2)]
+    for count, file in zip((3, 5), files, strict=True):
+        file.write_bytes(b"".join(tfrecord.framed(b"record") for _ in range(count)))
+    monkeypatch.delattr(shards, "_compute_facts")
+    assert shards.count_records(list(map(str, files))) == [3, 5]
