@@ -42,8 +42,9 @@ def process_results(
 ) -> dict[str, Any]:
     """Returns the value of one row for each metric.
 
-    The value for "acc" is 1.0 if the model's choice is correct, or else 0.0. The other two metrics
-    compute accuracies by prompt, so their value is a pair of the row's prompt and this number.
+    The value for "acc" is 1.0 if the model's choice is correct, or else 0.0. The metrics
+    "prompt_mean" and "prompt_median" need the accuracy of each prompt, so their value is the pair
+    of the row's prompt and this number.
 
     Args:
       doc: a row that `load` returned.

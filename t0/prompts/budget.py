@@ -237,10 +237,7 @@ _STEPS, _RESULT = "\0steps", "\0result"  # a template cannot write these names
 
 
 def count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a Jinja filter, so that the meter counts its result before the filter runs.
-
-    The meter counts the estimated size of the result.
-    """
+    """Wraps a Jinja filter: before it runs, the meter counts the estimated size of its result."""
     passes = getattr(function, "jinja_pass_arg", None)
 
     @functools.wraps(function)

@@ -5,7 +5,7 @@
     prepared(row)               # the same, with a placeholder instead of "|||"
 
 Templates separate inputs and targets with "|||". So this string must not be in the texts of a row
-while a template is rendered; afterwards, the placeholder is replaced again.
+while a template is rendered. After rendering, "|||" replaces the placeholder in the rendered text.
 """
 
 from collections.abc import Callable, Mapping

@@ -532,8 +532,8 @@ class CompiledTemplate:
     def prints_nested(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
         """Returns whether the template prints a list or an object of the row.
 
-        The model would read such a value in Python notation, such as `['red', 'blue']`. Rendering
-        the row must not raise an error.
+        The model would read such a value in Python notation, such as `['red', 'blue']`. Call this
+        method only for a row that renders without an error.
         """
         if not any(isinstance(value, list | tuple | Mapping) for value in row.values()):
             return False

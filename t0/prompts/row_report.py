@@ -50,9 +50,9 @@ class RowReport:
         self.answers: dict[str, int] = {}
 
     def count_answers(self, choices: Sequence[str] | None) -> None:
-        """Makes later calls of `target` count the rows whose target is each choice.
+        """Makes later calls of `target` count, for each choice, the rows with this target.
 
-        Has no effect if these rows are counted already.
+        Has no effect if an earlier call has already set the choices.
 
         Args:
           choices: the choices, if all rows have the same choices; otherwise None.

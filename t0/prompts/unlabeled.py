@@ -36,8 +36,8 @@ def remove_targets(body: list[nodes.Node]) -> bool:
             continue
         branches = [getattr(node, name, None) or [] for name in ("body", "else_")]
         branches += [branch.body for branch in getattr(node, "elif_", None) or []]
-        if sum(map(remove_targets, branches)):  # of all branches, not only the first
-            last = position  # a later node may be the input of rows that skip this one
+        if sum(map(remove_targets, branches)):  # `any` would not visit all branches
+            last = position  # a later node may print inputs of rows that skip this node
     if last is not None:
         del body[last + 1 :]
     return last is not None

@@ -17,9 +17,9 @@ The inputs are `results_<step>.json` from mode `score_eval`, with the folder `sc
     read_report(words)               all of these -> tables, which have four renderings
     write_report(words, output)      all of these, and report.html, .csv, .json and pictures
 
-Of t0's other packages, this package imports only `absent_classes`, `errors`, `files`, `progress`
-and `text_tables`.
-It never imports TensorFlow. matplotlib, Jinja and scipy are imported only when a report is made.
+This package imports only five other packages and modules of t0: `absent_classes`, `errors`,
+`files`, `progress` and `text_tables`. It never imports TensorFlow. matplotlib, Jinja and scipy are
+imported only when a report is made.
 """
 
 from t0.reports.evaluations import EvaluatedRun, read_runs

@@ -323,7 +323,7 @@ def _make_gap(
     prompts: int,
     correlation: float | None = None,
 ) -> Gap:
-    """Makes a gap from two estimates of a difference: for random prompts, for fixed prompts."""
+    """Makes a gap from two estimates of its difference: for random and for fixed prompts."""
     low, high = _to_percent(statistics.interval_of_difference(random))
     fixed_low, fixed_high = _to_percent(statistics.interval_of_difference(fixed))
     return Gap(

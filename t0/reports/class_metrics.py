@@ -10,11 +10,13 @@
 All values are in percent. Undefined values are None: the precision if a class is never predicted,
 the recall if a class has no examples, and the F1 if a class has neither predictions nor examples.
 
-| mean | classes | value if F1 is undefined |
+| mean | values | classes |
 |---|---|---|
-| `macro_f1` | the classes that have examples | |
-| `macro_f1_all_classes` | all answer choices, as scikit-learn with `labels` | 0 |
-| `balanced_accuracy` | the classes that have examples (mean recall) | |
+| `macro_f1` | F1 | the classes that have examples |
+| `macro_f1_all_classes` | F1, or 0 if F1 is undefined | all answer choices |
+| `balanced_accuracy` | recall | the classes that have examples |
+
+`macro_f1_all_classes` equals scikit-learn's macro F1 if `labels` lists all answer choices.
 """
 
 from dataclasses import dataclass

@@ -9,9 +9,10 @@ dataset. An example overlaps if the training data contains one of the example's 
 its whole fields. The length n is the first length that `t0 overlap` searched for.
 
 Clean examples are a subset of all examples, so the test of the difference `clean - all` is paired.
-It sums the influence of each example, with all its prompts, on this difference. The test
-generalizes to other examples, but not to other prompts. If there are several runs, each row also
-has the run's difference from the first run, both on all examples and on clean examples.
+The variance of this difference is computed from the influence of each example, with all its
+prompts, on the difference. The test generalizes to other examples, but not to other prompts. If
+there are several runs, each row also has the run's difference from the first run, both on all
+examples and on clean examples.
 
 Assumptions: the overlap was computed for the evaluated rows. If the overlap is for another split,
 or if an evaluated example has a higher `idx` than all examples in the overlap, a UserError is
@@ -143,7 +144,7 @@ def _parse_overlapping_rows(lines: bytes, ngram: str, path: Path) -> dict[str, f
 
 
 def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str, Any]]:
-    """Returns a row for each dataset and run with scores for tasks in the overlap.
+    """Returns a row for each dataset and run with at least one scored task in the overlap.
 
     Returns:
       rows with these keys:
@@ -154,9 +155,9 @@ def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str,
         `difference`, `difference_low`, `difference_high`, `p_value`: `clean` minus `all`, with its
           interval and p-value; None if there are fewer than `FEWEST` clean examples or fewer than
           `FEWEST` overlapping examples;
-        `gap_all`, `gap_clean`, `gap_p_value`: the differences from the first run on all examples
-          and on clean examples, paired by example, and the p-value on clean examples; None for the
-          first run.
+        `gap_all`, `gap_clean`, `gap_p_value`: the differences from the dataset's first run on all
+          examples and on clean examples, paired by example, and the p-value on clean examples; None
+          for the first run.
 
     Raises:
       UserError: if the overlap was computed for other rows, or contains none of the tasks.

@@ -12,9 +12,10 @@ Stat. Soc. B 57). Runs that do not differ significantly from each other on a dat
 set. To find the tied sets, all pairs of runs are tested, and the p-values are adjusted over all
 pairs and datasets.
 
-In tables, each run has a letter; the first run is A. Each tied set has a small letter, which
-follows the accuracies of its runs. If two runs have no small letter in common on a dataset, they
-differ significantly. If no two runs differ on a dataset, no small letters are shown for it.
+In tables, each run has a letter; the first run is A. Each tied set has a small letter: the set with
+the best run has the letter a, and the other sets follow in the order of their best runs. If two
+runs have no small letter in common on a dataset, they differ significantly. If no two runs differ
+on a dataset, no small letters are shown for it.
 
 Assumptions: `accuracies.shared_grid` decides which examples are the same. Means are over the
 datasets that all runs have.

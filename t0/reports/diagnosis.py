@@ -161,7 +161,7 @@ def confusion_matrix(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.
 
 
 def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
-    """Returns the calibration of each run with per-example scores on each dataset, as rows."""
+    """Returns a row with the calibration for each dataset and run with per-example scores."""
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
         for position, run in enumerate(runs):

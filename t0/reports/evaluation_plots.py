@@ -6,6 +6,9 @@
     panels = metric_panels(summary)     # one for each such task and metric of mode `eval`
     panels = difference_panels(summary.comparison) if summary.comparison else []
 
+A run is one evaluated checkpoint. A series consists of the evaluated checkpoints of one training
+run, and is a line in plots over steps.
+
 In a box plot, the box shows the quartiles and the median over prompts, and the whiskers show the
 range. Each point is a prompt, and the diamond is the mean over prompts. Runs are side by side and
 labelled with their letters. The dotted line is the accuracy of guessing (chance), and the dashed
@@ -91,8 +94,8 @@ def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
 def boxed_runs(runs: Sequence[EvaluatedRun]) -> tuple[int, ...]:
     """Returns the positions of the runs to draw in box plots.
 
-    These are all runs with a rank evaluation. If there are more than `MOST_BOXES`, only the last
-    checkpoint of each series is drawn.
+    If at most `MOST_BOXES` runs have a rank evaluation, all of them are drawn. Otherwise, only the
+    last checkpoint of each series (training run) is drawn.
     """
     ranked = [i for i, run in enumerate(runs) if run.tasks]
     return tuple(ranked) if len(ranked) <= MOST_BOXES else last_of_series(runs, ranked)
@@ -192,7 +195,8 @@ def _describe_counts(rows: Sequence[Row]) -> str:
 def reference_lines(rows: Sequence[Row]) -> dict[str, float]:
     """Returns name -> accuracy in percent, for a dataset's reference lines.
 
-    These are chance (the mean over the dataset's rows) and the published accuracies.
+    These are chance (the mean over `rows`, which must be for one dataset) and the published
+    accuracies.
     """
     chances = [row["chance"] for row in rows if row["chance"] is not None]
     lines = {"chance": sum(chances) / len(chances)} if chances else {}

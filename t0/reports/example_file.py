@@ -4,10 +4,10 @@
     # id,prompt,text,target,prediction,correct,score billing,score technical problem
     # T-17,which,My invoice is ...,billing,technical problem,false,-3.41,-0.92
 
-The extension of the file selects the format (`t0.files.table_files`). `id` is the user's, if the
-rows have one, otherwise the number of the row. A score is the log-likelihood of a choice in nats.
-If the choices differ between examples, the columns are `choice 1`, `score 1` and so on. Decoded
-texts have no scores. With several runs or datasets, the first columns name them.
+The extension of the file selects the format (`t0.files.table_files`). `id` is the id in the user's
+data. If the data has no ids, it is the number of the row. A score is the log-likelihood of a choice
+in nats. If the choices differ between examples, the columns are `choice 1`, `score 1` and so on.
+Decoded texts have no scores. With several runs or datasets, the first columns name them.
 """
 
 import itertools
@@ -22,7 +22,8 @@ from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask, read_p
 from t0.reports.example_scores import inputs_of
 from t0.reports.tables import escape_formula
 
-# More different choices than this are numbered instead.
+# If there are more different choices than this, the columns are named `choice 1`, `score 1` and so
+# on instead of after the choices.
 _MOST_NAMED_CHOICES = 50
 ONLY = ("wrong", "right")
 

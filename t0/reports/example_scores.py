@@ -70,9 +70,9 @@ class ExampleScores:
         has no inputs.
       documents: [E], the document of each row; None if the file has no documents.
       right_by: normalization -> bool [E], whether the prediction under this normalization is
-        correct. "tokens" and "characters" divide the log-likelihood of a choice by this length.
-        "decoded" compares the decoded answer. If the files do not have the required lengths or
-        answers, the normalization is missing.
+        correct. "tokens" and "characters" divide the log-likelihood of a choice by its number of
+        tokens or characters. "decoded" compares the decoded answer with the gold choice. If the
+        files do not have the required lengths or answers, the normalization is missing.
       task: the task of these examples; None if the file has only one task.
     """
 

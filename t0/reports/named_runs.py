@@ -53,8 +53,7 @@ class NamedRun:
     Attributes:
       name: the name that the user gave, or the label of the checkpoint that is compared.
       checkpoints: all evaluated checkpoints of the model or seeds.
-      seeds: the checkpoints to compare. They are the last checkpoint with a rank evaluation of each
-        seed.
+      seeds: the checkpoints to compare: for each seed, its last checkpoint with a rank evaluation.
       mark: the run's letter and colour.
     """
 

@@ -255,7 +255,7 @@ def _quantile(degrees: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Values, summarized by the mean of each prompt and the contribution of each cluster to it.
+    """Values, summarized by the mean of each prompt and by the contribution of each cluster.
 
     Attributes:
       means: [..., S, P], each prompt's mean divided by S * P.
@@ -446,7 +446,7 @@ def correlation(first: np.ndarray, second: np.ndarray) -> float | None:
 
 
 def calibration_bins(confidence: np.ndarray, *, bins: int = BINS) -> np.ndarray:
-    """Returns the index of the bin for each confidence [E], from 0 to 1; 1 is in the last bin."""
+    """Returns the bin index of each confidence [E]; a confidence of 1 is in the last bin."""
     return np.minimum((confidence * bins).astype(int), bins - 1)
 
 

@@ -9,10 +9,11 @@ choice; R packed rows, N input tokens of a row, M target tokens of a row.
 | `plan_padded` | other Mesh TensorFlow models | inputs [B, L] and targets [B, C, T] in few shapes |
 | `SortedPlan(limits)` | PyTorch | inputs [B, L] and targets [B, C, T] in any shape, by length |
 
-A group consists of choices with the same input. Mesh TensorFlow's shapes are static, and each shape
-needs a lowering. A packed row has padding only at its end. The best shape of a row depends on a
-task's ratio of target tokens to input tokens, so tasks with similar ratios share a shape. Two
-shapes are merged if an additional lowering costs more than the padding that it saves.
+A group consists of the choices of an example that have the same input. Mesh TensorFlow's shapes
+are static, and each shape needs a lowering. A packed row has padding only at its end. The best
+shape of a row depends on a task's ratio of target tokens to input tokens, so tasks with similar
+ratios share a shape. Two shapes are merged if the lowering of a second shape costs more than the
+padding that the second shape saves.
 
 Groups of several tasks wait in queues until they fill a batch:
 
@@ -188,7 +189,7 @@ class PaddedBatch:
 
     @property
     def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
-        """The keys of the choices: `keys[b][c]` is in row b, column c. Padding has no keys."""
+        """The keys of choices: `keys[b][c]` is for row b, column c. Padding has no keys."""
         return tuple(group.keys for group in self.groups)
 
     @property
@@ -281,7 +282,7 @@ class PackedBatch:
 
     @property
     def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
-        """The keys of the choices: `keys[b][c]` is choice c of group b."""
+        """The keys of the choices: `keys[b][c]` is the key of choice c of group b."""
         return tuple(group.keys for group in self.groups)
 
     def score(self, scorer: Any) -> np.ndarray:
@@ -356,8 +357,8 @@ class BatchPlan(Protocol):
     """Decides how groups are divided into queues, and how a queue's groups become batches.
 
     Attributes:
-      shapes: for each queue, the shape of its batches; the plan itself if the shapes in the queue
-        vary.
+      shapes: for each queue, the shape of its batches, or the plan itself if the queue's batches
+        vary in shape.
       described: a description of the plan for messages.
     """
 
@@ -376,7 +377,7 @@ class BatchPlan(Protocol):
         Args:
           queue: the index of the queue.
           waiting: its groups.
-          tokens: the input and target tokens of these groups, [2].
+          tokens: the number of input tokens and the number of target tokens of these groups, [2].
         """
 
     def take(self, queue: int, waiting: Waiting, tasks_before: int) -> tuple[list, Waiting]:
@@ -448,7 +449,7 @@ class SortedPlan:
 
     @property
     def shapes(self) -> tuple["SortedPlan", ...]:
-        """The plan itself instead of a shape, because batches in the only queue vary in shape."""
+        """Only the plan itself, because batches of the only queue vary in shape."""
         return (self,)
 
     @property
@@ -551,8 +552,8 @@ class PackedPlan:
     Attributes:
       shapes: the shapes, in ascending order of target tokens per input token.
       of_tasks: the index of each task's shape.
-      padding: the cost of all rows divided by the cost of their tokens without padding, which is
-        about 1.0 or more.
+      padding: the cost of all rows divided by the cost of their tokens without padding. This ratio
+        is about 1.0 or more.
     """
 
     shapes: tuple[PackedShape, ...]

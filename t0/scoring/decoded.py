@@ -329,7 +329,7 @@ def intervals(
         try:
             returned = metric(targets[number::BATCHES], predictions[number::BATCHES])
             batches.append(MetricValues("").add(metric, returned))
-        except Exception:  # noqa: BLE001 (undefined for so few examples; the value itself is safe)
+        except Exception:  # noqa: BLE001 (the metric may be undefined for so few examples)
             return {}
     bounds = {}
     for name, value in whole.items():

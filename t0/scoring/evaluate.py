@@ -190,7 +190,8 @@ def rank_task_facts(
     """Returns the facts about a task that are known before its records are read.
 
     Args:
-      name: the task's name. For a task without a prompt, the results also name it as the dataset.
+      name: the task's name. If the task has no prompt, this is also its dataset's name in the
+        results.
       split: the split.
       metric_fns: the task's metric functions.
     """

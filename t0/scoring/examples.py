@@ -183,11 +183,12 @@ class ScoringTask:
 
     Attributes:
       facts: the facts about the task that do not come from its records.
-      read: a function that reads its records in order.
-      lengths: the limits in tokens to which its examples are truncated.
+      read: a function that reads the task's records in order.
+      lengths: the limits in tokens to which the examples are truncated.
       choices: the number of choices for each example, in the order of `idx`.
       gold: the index of each example's correct choice; -1 if the example is excluded.
-      sizes: size (C, L, T) -> number of groups of choices with this size, after truncation.
+      sizes: (choices, input tokens, target tokens of the longest choice) -> number of groups with
+        this size, after truncation. See `ChoiceGroup`.
       tokens: (number of input tokens, number of target tokens of all choices) -> number of groups
         with these numbers, after truncation.
       truncated: the numbers of truncated inputs and targets.
@@ -259,7 +260,7 @@ def count_task(
 
     Args:
       facts: the task's name, prompt and metrics.
-      read: a function that reads its records in order.
+      read: a function that reads the task's records in order.
       lengths: the model's limits {"inputs": tokens, "targets": tokens}; None for no limits.
       max_excluded_share: the maximum share of examples that are excluded.
       max_truncated_targets_share: the maximum share of choices that are truncated.

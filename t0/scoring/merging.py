@@ -1,4 +1,4 @@
-"""`t0 merge`: merges shards into the files of a single rank evaluation, byte for byte.
+"""`t0 merge`: merges shards into the files that an evaluation without shards writes.
 
     merge(["out"], "out")        # out/results_1000.json, out/scores/<task>_1000.jsonl, events
 
@@ -6,8 +6,9 @@ The command searches folders and their subfolders for shards. For each checkpoin
 every shard of one run exactly once, and every shard must be finished. Lines are merged as a stream,
 so memory does not grow with the examples' texts. The results file is written last.
 
-The time (`created`) and the paths in the results file are taken from the first shard. If a shard is
-found twice, nothing is merged.
+The merged files equal, byte for byte, those of an evaluation without shards, except for the time
+(`created`) and the paths in the results file. These come from the first shard. If a shard is found
+twice, nothing is merged.
 """
 
 import contextlib

@@ -212,9 +212,10 @@ class _Gathers:
       heads: the number of heads, H.
 
     Attributes:
-      parts: three tensors for each part of the sequences. With X for the W of the keys, they are:
-        indices into queries [M * H, D], with shape [s, H, W]; indices into keys [N * H, D], with
-        shape [s, H, X]; and biases that are added to logits, with shape [s, H or 1, W or 1, X].
+      parts: three tensors for each part of s sequences: indices into queries [M * H, D], with
+        shape [s, H, W]; indices into keys [N * H, D], with shape [s, H, X]; and biases that are
+        added to logits, with shape [s, H or 1, W or 1, X]. W is the largest number of queries of a
+        sequence in the part, and X is the largest number of keys.
       back: for each query and head, the index of its result in the joined outputs of all parts, [M,
         H].
     """

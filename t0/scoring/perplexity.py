@@ -52,7 +52,7 @@ class HeldOutModel(Protocol):
         """Restores a checkpoint's weights; returns the number of variables."""
 
     def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns sums over padded examples [B, L]; the first sums are those that `SUMS` names."""
+        """Returns sums over padded examples [B, L]. The first ones are those that `SUMS` names."""
 
 
 def measure(

@@ -47,9 +47,9 @@ MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "gpu": 256 * 1024 * 1024}
 # The maximum number of tokens of a batch on each device. Larger batches are not faster, and the
 # last batches then have more empty rows.
 MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
-# The number of tasks whose last groups may wait for groups of later tasks, which fill their batch.
-# If more tasks may wait, batches are fuller. If fewer tasks may wait, an interruption loses less
-# work.
+# The last groups of a task may wait until groups of later tasks fill the batch. This is the number
+# of later tasks for which they may wait. If the number is larger, batches are fuller. If it is
+# smaller, an interruption loses less work.
 _MOST_WAITING_TASKS = 16
 # The number of datasets whose running accuracies fit into the progress line.
 _SHOWN_DATASETS = 3

@@ -1,8 +1,8 @@
 """Tokenises the parts of an instruction task's inputs, and joins the parts that fit.
 
 Before the caching point, the fields `name`, `definition`, `positives`, `negatives` and `instance`
-of a record are the parts of its input, in this order. The field `outputs` has its outputs. A cached
-record has these fields:
+of a record are the parts of its input, in this order. Each positive or negative example of the task
+is one part. The field `outputs` has the accepted outputs. A cached record has these fields:
 
     inputs                [tokens]   the ids of the input with all of its examples
     inputs_pretokenized   []         its text
@@ -45,9 +45,9 @@ def encode_parts(
         texts = [name, definition, *tf.unstack(positives), *tf.unstack(negatives), instance]
         beginnings = [tf.strings.join(texts[: number + 1]) for number in range(len(texts))]
         ids = output_features["inputs"].vocabulary.encode_tf(tf.stack(beginnings))
-        # The ids of the first parts of an input are the first ids of the whole input. So the number
-        # of these ids is the position at which the last of these parts ends. If a vocabulary has
-        # pieces that cross white space, sorting keeps these positions in order.
+        # `beginnings` has the text up to the end of each part. The ids of a beginning are the first
+        # ids of the whole input, so their number is the position at which the part ends. If a
+        # vocabulary has pieces that cross white space, sorting keeps these positions in order.
         ends = tf.sort(tf.minimum(ids.row_lengths(), tf.size(ids[-1], tf.int64)))
         targets = output_features["targets"].vocabulary.encode_tf(outputs)
         return {

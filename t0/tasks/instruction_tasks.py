@@ -110,8 +110,9 @@ def switches_of(task: str) -> Switches:
     )
 
 
-# Task name -> its encodings, which are those of Tk-Instruct's experiments. The paper's models use
-# the first task. If a task has several encodings, one of them is drawn for each instance.
+# Task name -> its encodings, which are those of Tk-Instruct's experiments. The models of
+# Tk-Instruct's paper use the first task. If a task has several encodings, one of them is drawn for
+# each instance.
 VARIANTS: dict[str, tuple[Switches, ...]] = {
     **{
         name: (switches_of(name),)

@@ -7,14 +7,15 @@
     # {"exact_match": 100.0, "rougeL": 100.0, "exact_match_for_misc.": 100.0, ...}
     Bleu()(["Guten Morgen."], ["Guten Tag."])                        # {"bleu": ...}, as t5's metric
 
-Prompts: prompts of GLUE and SuperGLUE have the metrics of T5's tables if the template has answer
-choices. All other prompts have the metrics that the template names. A metric receives postprocessed
-targets and predictions. If one of the task's metrics needs text (`reads_text`), both are text.
-Otherwise, both are class ids if the template's choices are fixed, and stripped text if the choices
-depend on the row. The original code passes values of a wrong type to some metrics, and its
-evaluation crashes (fault 2 of the design notes). Here, SQuAD-style metrics receive a list of
-answers, a generation prompt over a classification dataset has metrics of generated text, and no
-metric is listed twice (SeqIO's evaluator rejects a second `accuracy`).
+Prompts: T5 has a table of metrics for GLUE and one for SuperGLUE. A prompt of these benchmarks has
+the metrics of the table if its template has answer choices. All other prompts have the metrics that
+the template names. A metric receives postprocessed targets and predictions. If one of the task's
+metrics needs text (`reads_text`), both are text. Otherwise, both are class ids if the template's
+choices are fixed, and stripped text if the choices depend on the row. The original code passes
+values of a wrong type to some metrics, and its evaluation crashes (`docs/recipe.md` names these
+metrics). Here, SQuAD-style metrics receive a list of answers, a generation prompt over a
+classification dataset has metrics of generated text, and no metric is listed twice (SeqIO's
+evaluator rejects a second `accuracy`).
 
 Question answering: the metrics are exact match and F1 as in SQuAD's official scripts. A target is
 the list of accepted answers. The answer with the highest score counts. If any question has no
@@ -112,10 +113,10 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
     return t5.rouge(targets, predictions, tokenizer=_RougeWords(use_stemmer=False))
 
 
-# Promptsource's name of a metric -> T5's function. Four names, which T0's templates do not use, are
-# missing. T5 has no function for Mean Reciprocal Rank. T5's functions for AUC, MultiRC and Span
-# Squad need probabilities, groups of answers and spans. The text of a prompt does not contain
-# these.
+# Promptsource's name of a metric -> T5's function. Four of promptsource's names are missing; T0's
+# templates do not use them. T5 has no function for Mean Reciprocal Rank. T5's functions for AUC,
+# MultiRC and Span Squad need probabilities, groups of answers and spans, in this order. The text of
+# a prompt does not contain these.
 _OF_TEXT: dict[str, Metric] = {
     "BLEU": t5.bleu,
     "ROUGE": rouge,
@@ -133,8 +134,8 @@ METRICS: dict[str, Metric] = {
     "Other": t5.accuracy,
 }
 
-# Benchmarks with a table of metrics for each subset. These metrics need class ids. So if a template
-# has no answer choices, it has the metrics that it names instead.
+# T5's tables: benchmark -> its subset -> metrics. These metrics need class ids. So a template
+# without answer choices has the metrics that it names instead.
 _TABLES = {"glue": glue_utils.GLUE_METRICS, "super_glue": glue_utils.SUPERGLUE_METRICS}
 
 # These metrics replace the entries of T5's tables that do not fit the outputs of prompts.
