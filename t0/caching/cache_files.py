@@ -22,9 +22,10 @@ checksums that `verify` compares:
      "files": {"train.tfrecord-00000-of-00001": {"bytes": 310, "crc32c": "4waSgw==", "examples": 3,
      "sha256": "..."}}}}}
 
-The records of a split are divided evenly into its final files. So the files are the same for every
-division of the split into pieces. Parts contain frames of a TFRecord file, whose bytes are copied
-without parsing the records.
+A split is made in pieces. The records of each piece are first written to a file, which is called a
+part (`t0.caching.parts`). `join_parts` divides the records of all parts evenly into the final files
+of the split. So the final files are the same for every division of the split into pieces. The parts
+and the final files contain TFRecord frames, so `join_parts` copies bytes and parses no records.
 
 The records of rank evaluation are an exception, because they contain the number of their row
 (`idx`). In each range of rows, the rows are numbered as if no row before the range was dropped. If

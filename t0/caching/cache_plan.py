@@ -74,7 +74,7 @@ class RecordOptions:
       base_seed: a number that changes the seeds of the preprocessors, as in SeqIO.
       enable_char_counts: whether to also count characters. This is slow, because every example is
         detokenized.
-      max_dropped_share: the share of its rows, 0 to 1, that a split may drop at most. This limit
+      max_dropped_share: the maximum share of its rows, 0 to 1, that a split may drop. This limit
         does not apply to the splits in `t0/caching/exemptions.csv`.
       allow_hidden_labels: whether to write two kinds of splits that are refused otherwise: splits
         without any label, and rank-evaluation splits with withheld labels.
@@ -248,7 +248,8 @@ def _match_tasks(catalogue: Catalogue, entry: str) -> set[str]:
     try:
         regex = re.compile(entry)
     except re.error as error:
-        # It may be a misspelled mixture: `t0++_trian` is a regex for Python 3.11, but not for 3.10.
+        # The entry may be a misspelled mixture. For example, Python 3.11 accepts `t0++_trian` as a
+        # regex, but Python 3.10 does not.
         names = [*catalogue.tasks, *catalogue.mixtures]
         hint = f"It is not a regex: {error}."
         raise unknown_name("task or mixture", entry, names, hint) from None

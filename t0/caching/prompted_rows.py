@@ -17,9 +17,11 @@ tokenises with `tf_text.SentencepieceTokenizer`, but this module tokenises with
 SentencePiece.
 
 T0 has two kinds of record. A plain task has one record for each row. A task for rank evaluation has
-one record for each choice of a row. If several rows share a text, the record of a choice also has
-the feature `document`. The ids of a text contain neither EOS nor padding, because the vocabulary's
-pieces 0 and 1 are control pieces, which match no text.
+one record for each choice of a row. In some datasets, several rows share a document, such as the
+passage that their questions are about. In these datasets, the record of a choice also has the
+feature `document`, a hash of the document (`t0.sources.documents`). SentencePiece never returns the
+ids of padding and EOS (0 and 1) for a text, because the pieces 0 and 1 of the vocabulary are
+control pieces, which match no text.
 """
 
 import dataclasses

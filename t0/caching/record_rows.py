@@ -8,7 +8,8 @@
 
 The file `rows.<split>.json` is next to the files that SeqIO knows, and SeqIO ignores it. A kept row
 is a row that has records. In a plain task, record i was made from the kept row with index i. In a
-task for rank evaluation, a record was made from the kept row with index `idx[0]`.
+task for rank evaluation, each record has a feature `idx`, whose first value is the index of the
+kept row.
 """
 
 import base64

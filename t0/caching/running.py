@@ -218,7 +218,7 @@ def _describe_plan(plan: CachePlan) -> Iterator[str]:
 
 
 def first_line(reason: str) -> str:
-    """Returns the first line of an error message, without searched folders and advice."""
+    """Returns only the first line of an error message. Later lines list folders and give advice."""
     return reason.splitlines()[0].removesuffix(" Looked in:") if reason else ""
 
 

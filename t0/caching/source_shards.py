@@ -182,8 +182,8 @@ def _fits(feature: seqio.Feature, made: Mapping[str, Any] | None) -> bool:
 def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
     """Returns the counts of rows that the source reports.
 
-    If the source does not count its rows, "rows" is None. But if the shards have no rows, "rows" is
-    0.
+    Some sources do not count their rows. For these sources, "rows" is 0 if the job's shards have no
+    row, and None otherwise.
     """
     split = job.spec.split.name
     reports = getattr(task.source, "reports", None)

@@ -362,7 +362,8 @@ def _judge_rows(
       spec: the split.
       counts: "rows" -> the number of all rows; reason -> the number of rows dropped or marked for
         this reason.
-      first: reason -> the number of the first row with this reason. records: the number of records.
+      first: reason -> the number of the first row with this reason.
+      records: the number of records.
       options: the options, which contain the limits on dropped rows and withheld labels.
     """
     rows, dropped = counts["rows"], counts.get(DROPPED, 0)

@@ -18,7 +18,8 @@ no scores are added.
 
 Learning the pieces of a word takes several times as long as encoding it with SentencePiece. So a
 process learns at most `_SEARCHES_AT_FIRST` words, plus one for every `_WORDS_A_SEARCH` words of
-text. If a text has more new words, such as a table of numbers, SentencePiece encodes the text.
+text. If a text, such as a table of numbers, has more new words than this, SentencePiece encodes the
+text.
 
 Many new words are known words followed by a comma or a full stop. If no piece contains a letter
 followed by this mark, the pieces of the new word are the pieces of the known word, followed by the
@@ -39,8 +40,9 @@ from t0.files import protobuf_wire
 # encoding one short text.
 TEXTS_AT_ONCE = 512
 MOST_WORDS = 300_000
-# In bytes. SentencePiece encodes longer texts as a whole. After this many additions, the error of a
-# float32 sum is less than 1%.
+# SentencePiece encodes texts of more than this many bytes as a whole. For other texts, the error of
+# the float32 sum of the scores is less than 1%, because the sum has about this many additions at
+# most.
 LONGEST_TEXT = 100_000
 _LONGEST_WORD = 40  # bytes; longer words rarely occur again
 _SEARCHES_AT_FIRST = 50_000

@@ -14,7 +14,7 @@ parts are removed from it after their upload, and workers write the final files 
 into the object store.
 
 `InPlace` has the same methods, for outputs that need no upload because workers write into them
-directly: a disk, or any output on Apache Beam.
+directly. These are outputs on a disk and, if Apache Beam runs the jobs, all outputs.
 """
 
 import concurrent.futures
@@ -39,7 +39,7 @@ class InPlace:
     """An output into which the workers write directly."""
 
     def find_part(self, path: str) -> str | None:
-        """Returns the path of the part that an earlier run made; None if no run made the part."""
+        """Returns the path at which an earlier run may have left the part. Here, it is `path`."""
         return path
 
     def place_job(self, job: Any) -> Any:
@@ -188,7 +188,10 @@ def _upload(local: str, path: str) -> None:
 
 @contextlib.contextmanager
 def open_output(parts_dir: str, *, on_this_machine: bool) -> Iterator[InPlace]:
-    """Opens the output for the parts and files of a run, for the length of a `with` block.
+    """Yields the output of a caching run for a `with` block.
+
+    The output is an `Uploads` if it is in an object store and all workers run on this machine.
+    Otherwise, it is an `InPlace`.
 
     Args:
       parts_dir: the directory of the parts.

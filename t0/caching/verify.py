@@ -33,12 +33,12 @@ _MOST_SHARDS = 10**5  # the number of files has five digits in file names
 def find_caches(directory: str) -> list[str]:
     """Returns the directories of cached tasks at or below `directory`, sorted.
 
-    Unfinished caches are included, because `verify_cache` reports them.
+    Caches without `COMPLETED` are included, because `verify_cache` reports them. The temporary
+    directories of running and killed runs are left out.
 
     Raises:
       UserError: if there is none.
     """
-    # The temporary directories of running and killed runs are left out.
     caches = [
         folder
         for folder, names in paths.walk(directory)

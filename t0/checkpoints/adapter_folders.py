@@ -5,9 +5,11 @@
     join(["/adapters/rte"], "/models/t0_3b", "out")         # "out/adapter-5f3c..."
 
 An adapter's folder has `adapter_config.json` and `adapter_model.safetensors`, as the library PEFT
-writes them. If this project wrote the second file, its metadata record the base's path and a hash
-of each of its tensors. The base is compared with these hashes while it is read. The folder that
-`join` returns names both the base and the adapter, so it is a whole checkpoint.
+writes them. If this project wrote `adapter_model.safetensors`, the metadata of this file contain
+the path of the base model and a hash of each tensor of the base model. While the base model is
+read, its tensors are compared with these hashes. `join` copies an adapter into a new folder and
+writes the path of a base model into the copy. So this folder can be used wherever a complete
+checkpoint is expected.
 """
 
 import dataclasses
@@ -48,7 +50,8 @@ _IGNORED = {
     *("layers_pattern", "init_ia3_weights", "megatron_core", "qalora_group_size"),
     *("runtime_config", "eva_config"),
 }
-# Initial values that leave the base's weights unchanged. Others, such as PiSSA's, change them.
+# The values of `init_lora_weights` that leave the base's weights unchanged. Other values, such as
+# "pissa", change them.
 _INITIAL = (None, True, False, "gaussian", "orthogonal", "eva")
 
 
@@ -93,7 +96,8 @@ def projections(spec: AdapterSpec, model: ModelShape) -> dict[str, tuple[int, in
     """Returns name of an adapted projection -> its (input size, output size).
 
     Raises:
-      UserError: if the model does not have a projection, or the rank is above a size.
+      UserError: if the model does not have a projection, or the rank is larger than the input or
+        output size of a projection.
     """
     d, ff, inner = model.d_model, model.d_ff, model.inner
     sizes = dict.fromkeys("qkv", (d, inner)) | {"o": (inner, d)}
@@ -144,7 +148,8 @@ def write(
     """
     kind, default = METHODS[spec.method]
     adapted = list(spec.projections or default)
-    # The config has no task type, because PEFT 0.21 cannot load one for T5s of transformers 5.
+    # The config has no task type, because PEFT 0.21 cannot load a config with a task type for a T5
+    # of transformers 5.
     config = {
         "peft_type": kind,
         _BASE: base.path,
@@ -168,7 +173,8 @@ def write(
 class AdapterSource(CheckpointSource):
     """A base model with an adapter merged into its weights.
 
-    The merged weights are float32, so the sum is not rounded.
+    The merged weights are float32, even if the base has bfloat16 weights. So merging does not round
+    them to bfloat16.
 
     Args:
       folder: the adapter's folder.
@@ -264,7 +270,9 @@ def read_base_path(folder: Path) -> str:
 
 
 def read_record(folder: Path) -> tuple[BaseModel | None, int | None]:
-    """Returns (base, step) that are recorded in an adapter's metadata; (None, None) without them.
+    """Returns the base and the step that are recorded in an adapter's metadata.
+
+    Both are None if the metadata contain no record.
 
     Raises:
       UserError: if the metadata are damaged.
@@ -289,7 +297,7 @@ def choose(adapters: Sequence[str]) -> Path:
     """Returns the adapter's folder that the values of --adapter name.
 
     Raises:
-      UserError: if there are several adapters, or the folder has none.
+      UserError: if there are several adapters, or the folder has no adapter.
     """
     if len(adapters) > 1:
         raise UserError(
@@ -332,7 +340,8 @@ def join(adapters: Sequence[str], base: str, folder: str) -> str:
         with publishing.writing(str(target)):
             target.mkdir(parents=True, exist_ok=True)
         publishing.write_whole(str(target / WEIGHTS), weights)
-        publishing.write_whole(str(target / CONFIG), text)  # the last, which completes the folder
+        # The config is written last, because it completes the folder.
+        publishing.write_whole(str(target / CONFIG), text)
     return str(target)
 
 
@@ -340,7 +349,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     """Reads an adapter's config.
 
     Raises:
-      UserError: if the method or one of its options is not supported, or there are no safetensors.
+      UserError: if the method or one of its options is not supported, or if the folder has no
+        `adapter_model.safetensors`.
     """
     config = read_json(folder / CONFIG)
     kinds = {kind: method for method, (kind, _) in METHODS.items()}
@@ -367,7 +377,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_rank_and_scale(folder: Path, config: dict[str, Any]) -> tuple[int | None, float]:
-    """Returns LoRA's rank and the factor of its product; (None, 1) for (IA)3."""
+    """Returns LoRA's rank and the scale of the product of its matrices; (None, 1) for (IA)3."""
     if config["peft_type"] == METHODS["ia3"][0]:
         return None, 1.0
     try:

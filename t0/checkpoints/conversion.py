@@ -83,7 +83,7 @@ class CheckpointFormat:
     Attributes:
       title: the format's name in messages.
       target: the class that writes a checkpoint into an empty folder.
-      adapt_plan: the function that adjusts a plan to the format, or raises a UserError.
+      adapt_plan: the function that adjusts a `TargetPlan` to the format, or raises a UserError.
       last: the pattern of the name of the last file, which completes a checkpoint.
     """
 
@@ -631,9 +631,9 @@ def _stage(destination: Path, last: str) -> Iterator[Path]:
 
 
 def _upload(folder: Path, destination: Path, last: str) -> None:
-    """Uploads a checkpoint's files. The file that completes the checkpoint is the last.
+    """Uploads a checkpoint's files; the file that completes the checkpoint is uploaded last.
 
-    Until then, a marker file shows that the destination is unfinished. If the upload is
+    During the upload, a marker file shows that the destination is unfinished. If the upload is
     interrupted, the next conversion replaces the files.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())

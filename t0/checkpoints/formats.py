@@ -70,7 +70,7 @@ class CheckpointFacts:
       model_type: the model type in a Hugging Face config.
       legacy_norms: whether the norms have the names of Mesh TensorFlow's legacy layer stack.
       tokenizer: the path of the SentencePiece model next to the tensors, or of a `tokenizer.json`
-        that can be read as one; see `tokenizer.model_bytes`.
+        that can be converted to a SentencePiece model; see `tokenizer.model_bytes`.
       tokenizer_fault: the reason why the tokenizer next to the tensors cannot be read; "" if there
         is no problem.
     """
@@ -149,7 +149,7 @@ class CheckpointSource(abc.ABC):
     """A checkpoint to read.
 
     Attributes:
-      kind: "mtf", "hf", "t5x" or "torch".
+      kind: "mtf", "hf", "t5x", "torch" or "adapter".
       path: the path that was opened, for messages.
       entries: canonical name -> entry, in the order in which reading is fastest. Parameters come
         before slots.

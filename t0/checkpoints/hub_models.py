@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w(@[\w./-]+)?")
 _COMPANIONS = (
     *("*config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json"),
     "added_tokens.json",
-    # Models that are not T5s
+    # The tokenizer files of models that are not T5s.
     *("tokenizer.model", "vocab.json", "merges.txt", "sentencepiece.bpe.model"),
 )
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")

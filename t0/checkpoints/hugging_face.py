@@ -150,7 +150,7 @@ class HfSource(CheckpointSource):
     def _find_copies(self, embedding: str, scaled: bool) -> dict[str, str]:
         """Returns key -> reason for tensors to leave out, such as copies of the embedding.
 
-        A tensor counts as a copy only if its values are equal.
+        A tensor counts as a copy only if it has the same values as the embedding.
         """
         others = {_SHARED, *_EMBEDDING_COPIES} - {embedding}
         present = sorted(others & self._weights.tensors.keys())

@@ -105,7 +105,7 @@ def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
 
 
 def check_epsilon(value: Any, where: str) -> None:
-    """Checks the epsilon of a model's norms; None if no epsilon is set.
+    """Checks the epsilon of a model's norms. `value` is None if the config sets no epsilon.
 
     Raises:
       UserError: if it is not 1e-6, the only value that conversions support.

@@ -1,9 +1,9 @@
-"""Detects Hugging Face folders that `transformers` evaluates, without importing PyTorch.
+"""Detects Hugging Face folders of models that are not T5s, without importing PyTorch.
 
     needs_transformers("/models/gpt2")       # True
     needs_transformers("/models/t0_3b")      # False, because it is a T5
 
-`t0.torch.pretrained_folder` reads such folders.
+Such models are evaluated with `transformers`. `t0.torch.pretrained_folder` reads their folders.
 """
 
 from pathlib import Path

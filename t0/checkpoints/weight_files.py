@@ -218,7 +218,8 @@ class ShardWriter:
     ) -> None:
         header: dict = {"__metadata__": dict(metadata)}
         offset, self._offsets = 0, {}
-        # The widest dtypes first, as in the library, so that every tensor is aligned.
+        # Tensors with wide dtypes come first, as in the library `safetensors`, so that every tensor
+        # is aligned.
         for name in sorted(tensors, key=lambda n: (-tensors[n][1].itemsize, n)):
             shape, dtype = tensors[name]
             end = offset + nbytes_of(shape, dtype)

@@ -354,10 +354,10 @@ def _host() -> str:
 def folder_of_run() -> Iterator[str]:
     """Makes a private folder for temporary files during a `with` block.
 
-    Processes that the block starts also use this folder. Other users can neither read the folder
-    nor guess its name. The folder is removed when the block ends, also on SIGTERM. If the process
-    is killed, the next process of the same user removes the folder, which also contains the code
-    that TensorFlow has generated.
+    Processes that the block starts also use this folder, and TensorFlow puts the code that it
+    generates into this folder. Other users can neither read the folder nor guess its name. The
+    folder is removed when the block ends, also on SIGTERM. If the process is killed, the next
+    process of the same user removes the folder.
 
     Raises:
       UserError: if there is no writable folder for temporary files.

@@ -18,7 +18,7 @@ from t0.errors import UserError
 from t0.files.publishing import whole_file, write_whole
 
 Row = Mapping[str, Any]
-# Extension -> what separates the cells of a row; empty for formats without cells.
+# Extension -> the separator between the cells of a row; "" for formats without a separator.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": ""}
 
 
@@ -40,7 +40,7 @@ def write_table(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
       rows: the rows, which have these columns.
 
     Raises:
-      UserError: the format cannot hold the values, or the file cannot be written.
+      UserError: if the format cannot hold the values, or the file cannot be written.
     """
     extension = Path(path).suffix
     if extension == ".parquet":
@@ -61,7 +61,8 @@ def separated_lines(table: Iterable[Iterable[object]], separator: str = ",") -> 
       separator: the separator.
     """
     buffer = io.StringIO()
-    # Spreadsheets end a row at a carriage return, which `csv` quotes only in a line terminator.
+    # Spreadsheets end a row at an unquoted carriage return. `csv` quotes a cell with a carriage
+    # return only if the line terminator contains a carriage return.
     writer = csv.writer(buffer, delimiter=separator, lineterminator="\r\n")
     for cells in table:
         writer.writerow(cells)

@@ -1,11 +1,11 @@
 """Computes the attention of a decoding step, with keys and values cached from step to step.
 
 Legend: B examples, K beams, H heads, D key or value size of a head, L input tokens, T target
-tokens, C target positions of a chunk of the cache, N chunks.
+tokens, C target positions of a chunk of the cache, N chunks, n chunks that contain tokens so far.
 
 Mesh TensorFlow's layers also cache keys and values while decoding, but they rewrite the whole cache
 at each step, and the order of the cache's dimensions requires a transpose in each matrix product.
-`cache_attention` replaces them with layers that have the same variables and
+`cache_attention` replaces these layers with layers that have the same variables and
 
 - write a step's keys and values in place, into chunks of C positions: [N, B, H, K*C, D];
 - read only the chunks that contain tokens, so that a large T costs nothing;
@@ -274,5 +274,8 @@ def _by_position(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 def _swapped(x: tf.Tensor) -> tf.Tensor:
-    """Swaps the second and third of four dimensions. If they are small, a transpose is slower."""
+    """Swaps the second and third of four dimensions.
+
+    If these two dimensions are small, this is faster than a transpose.
+    """
     return tf.stack(tf.unstack(x, axis=1), axis=2)

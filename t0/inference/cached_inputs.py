@@ -3,9 +3,9 @@
     source = open_cache("qa", "test", files, total=277, vocabularies=(tokens, tokens))
     next(source.read(0, 1))                 # InferenceExample(0, "Who wrote it?", None, [363, ...])
 
-The examples have the same order and the same numbers as with SeqIO. In a task with instructions, an
-input contains the demonstrations that fit into the length limit. Its target is the first output of
-the row.
+The examples have the same order and the same numbers as with SeqIO. In a task with instructions, a
+record may have several demonstrations and several outputs. The input of the example contains only
+the demonstrations that fit into the length limit. Its target is the first output.
 """
 
 import itertools

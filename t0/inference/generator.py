@@ -6,9 +6,9 @@ Legend: B examples, K beams, L input tokens, T target tokens, V vocabulary.
     generator.restore("/models/tiny/model.ckpt-1000")
     ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
-Mesh TensorFlow's shapes are static, so each (B, L, T) has its own lowering, which is created on
-first use. All lowerings share one set of variables, which is restored once. `t0.inference.inputs`
-keeps the number of shapes small.
+Mesh TensorFlow's shapes are static, so each (B, L, T) has its own lowering (the TensorFlow program
+for these shapes), which is created on first use. All lowerings share one set of variables, which is
+restored once. `t0.inference.inputs` keeps the number of shapes small.
 
 A lowering runs the encoder once, then a loop over the decoder's steps. The layers, the variables
 and the protocol for step-by-step decoding come from Mesh TensorFlow. In this protocol, a pass in

@@ -165,7 +165,10 @@ def _text_lines(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _json_lines(path: str) -> Iterator[tuple[str, bytes]]:
-    """Yields (file and line for messages, JSON text) for each line or each row of one document."""
+    """Yields (file and line for messages, JSON text) for each row.
+
+    A row is a line of JSON Lines or, if the file is a single JSON document, a row in the document.
+    """
     document = read_document(any_path(path))
     if document is None:
         lines = without_bad_rows(_lines(path), path)

@@ -31,8 +31,9 @@ class InferenceSettings:
       split: the task's split.
       use_cached: whether to read the task's cache.
       input_file: a text file with an input on each line. If the name ends in .jsonl or .json, the
-        file is JSON Lines, and each object has `inputs` and, if known, `targets`. Files of all
-        these formats may be compressed (.gz).
+        file is JSON Lines, or a single JSON document with rows (`t0.sources.readers`). Each row is
+        an object with `inputs` and, if known, `targets`. Files of all these formats may be
+        compressed (.gz).
       output_dir: the folder to which predictions are written, as `<name>_<step>.jsonl`.
       batch_size: the number of inputs in a batch; None for the run's batch size.
       beam_size: the number of beams; 1 for greedy decoding or sampling.

@@ -2,13 +2,14 @@
 
     task = RowTask(open_rows("tickets.csv"), prompt, vocabulary, {"inputs": 512, "targets": 16})
     rank_rows(task, file, make_scorer, make_plan, checkpoint)   # a prompt with answer choices
-    task.source()                                               # inputs of a prompt without
+    task.source()                           # the inputs, for a prompt without answer choices
     write_predictions(task, "predictions.jsonl", "tickets_predicted.csv", all_choices=False)
 
 If the prompt has answer choices, the rows are divided into windows, and each window becomes a task
-of `t0.scoring.ranking`. The scores of a task are saved when its last choice is scored. Otherwise
-the prompt's inputs are decoded. In both cases, a JSON line is first written for each row that can
-be rendered. `write_predictions` then writes the user's rows with the predictions from these lines.
+of `t0.scoring.ranking`. The scores of a task are saved when its last choice is scored. If the
+prompt has no answer choices, the model generates a text for each input. In both cases, a JSON line
+with the prediction is first written for each row that can be rendered. `write_predictions` then
+writes the user's rows with the predictions from these lines.
 """
 
 import collections
@@ -71,7 +72,7 @@ def open_rows(path: str) -> RowFile:
     """Opens a file of rows, in any format that training data may have.
 
     Raises:
-      UserError: the file does not exist, is malformed, has an unknown format, or has no rows.
+      UserError: if the file does not exist, is malformed, has an unknown format, or has no rows.
     """
     file = split_file(Path(path)) if Path(path).exists() else None
     if file is None:
@@ -113,7 +114,7 @@ class RowTask:
 
     @functools.cached_property
     def label_columns(self) -> list[str]:
-        """The columns of the file that the template's target uses, but not its input."""
+        """The columns of the file that the template uses for the target but not for the input."""
         compiled = self.prompt.compiled
         names = sorted(compiled.columns - compiled.input_columns)
         return [self._columns[name] for name in names if name in self._columns]
@@ -152,7 +153,7 @@ class RowTask:
 
     @property
     def added_columns(self) -> tuple[str, str]:
-        """The names of the prediction's column and of its number's."""
+        """The names of two columns: the prediction, and its probability or score."""
         return PREDICTION, PROBABILITY if self.prompt.is_ranked else SCORE
 
     def render(self, row: Mapping[str, Any], number: int) -> tuple[Example | None, str]:
@@ -223,7 +224,7 @@ def rank_rows(
       checkpoint: the checkpoint.
 
     Raises:
-      UserError: a score is not a number, or the file cannot be written.
+      UserError: if a score is not a number, or the file cannot be written.
     """
     with RecordSorter() as sorter:
         windows = _read_windows(task, sorter)

@@ -28,7 +28,10 @@ _BLOCK_SIZE = 128
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """The shape and type of a state's tensor: [B, *shape], where "beam" is K and "length" is T."""
+    """The shape and type of a tensor in the state of a search.
+
+    The tensor's shape is [B, *shape]. In `shape`, "beam" stands for K, and "length" stands for T.
+    """
 
     shape: tuple[str, ...]
     dtype: tf.DType

@@ -40,7 +40,8 @@ class TextDecoder:
       vocabularies: the vocabularies of inputs and targets.
       dtype: the activation type.
       lengths: the limits in tokens, or None for no limits.
-      batch_size: the maximum number of full-length sequences in a batch.
+      batch_size: the maximum number of inputs in a batch. On a CPU, larger values than `_MOST_ROWS`
+        count as `_MOST_ROWS`.
       method: the method by which tokens are chosen.
       targets_per_input: a limit for predictions that depends on the length of the input; see
         `LengthLimits`.
