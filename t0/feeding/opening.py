@@ -387,7 +387,10 @@ def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **argument
 
 
 class _RecordingMixture:
-    """Replaces a mixture and its dataset in T5's dataset function, and records the arguments."""
+    """Replaces a mixture and its dataset in T5's dataset function.
+
+    `reading` has the arguments with which T5's function would read the dataset.
+    """
 
     output_features: Mapping[str, Any] = types.MappingProxyType({})
 
