@@ -64,7 +64,10 @@ def check(
 
 
 def _read_elsewhere(name: str) -> bool:
-    """Returns whether any gin file in the search path reads a macro, such as another mode's file."""
+    """Returns whether any gin file in the search path reads a macro.
+
+    For example, a file for another mode may read it.
+    """
     reference = re.compile(rf"%{re.escape(name)}\b")
     files = (path for folder in search_path() for path in pathlib.Path(folder).rglob("*.gin"))
     return any(reference.search(path.read_text("utf-8", errors="replace")) for path in files)

@@ -117,8 +117,8 @@ def _explain_unreadable(text: str, params: Sequence[str]) -> str:
         return f"the gin configuration cannot be read: {text}"
     line = lines[int(line_number[1]) - 1]
     name, _, value = (side.strip() for side in line.partition("="))
-    # If a value begins with none of these characters, it is probably text whose quotes the shell has
-    # removed.
+    # If a value begins with none of these characters, it is probably text whose quotes the shell
+    # has removed.
     bare = value and value[0] not in "'\"([{@%"
     quoted = f" Text needs a second pair of quotes: --gin.{name}=\"'{value}'\"" if bare else ""
     reason = text[: line_number.start()].strip(" .")

@@ -55,7 +55,7 @@ class Config:
     """The result of parsing a configuration. The bindings themselves are in gin's global state.
 
     Attributes:
-      deprecated: the names in the files whose bindings were skipped.
+      deprecated: the deprecated names that the files bind. These bindings were skipped.
       unread_macros: macros that the user set, but that no binding reads.
       files: the names of the gin files in reading order, Mesh TensorFlow's defaults first.
       params: the --gin_param bindings, which are read after the files.

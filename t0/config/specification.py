@@ -287,8 +287,8 @@ class RankSpec:
       reading: the parameters of `mesh_eval_dataset_fn` that select the records of a task, with the
         values bound in gin.
       vocabulary: the description of the targets' vocabulary for results files.
-      given: other settings of mode "eval": "examples" (the maximum number of examples of each task)
-        and "source".
+      given: the settings of mode "eval" that differ from their defaults, such as "examples" (the
+        maximum number of examples of each task), and the seed of the sample of these examples.
     """
 
     folder: str

@@ -131,7 +131,7 @@ _VOCABULARY = Skipped("the vocabulary comes from the tasks; see --vocab")
 _SMOOTHING, _Z_LOSS = "decoder/Unitransformer.label_smoothing", "decoder/Unitransformer.z_loss"
 _PARALLELISM = "tpu_mesh_shape.model_parallelism"
 # Name of a macro or parameter of T5X, without its module -> rule. If a name has a rule with a scope
-# and a rule without a scope, the rule with the scope is tried first.
+# and a rule without a scope, the rule with the scope is used.
 T5X: dict[str, Rule] = {
     "DROPOUT_RATE": ("dropout_rate",),
     "LABEL_SMOOTHING": (_SMOOTHING,),
