@@ -1,4 +1,4 @@
-"""Reads the configuration of a run from gin files and flags, and makes a run specification of it.
+"""Reads the configuration of a run from gin files and flags, and makes a run specification.
 
     flags             defines the flags of t5_mesh_transformer, and which modes read each flag
     parse             parses gin files strictly; finds where bindings were set, and unset macros

@@ -4,7 +4,7 @@
 
 A misspelled file or macro, or text without quotes, is reported immediately. `t0.config.parse`
 checks the names of functions and parameters later, when the modules that register them have been
-imported. That module also reads files on gs://, which this module skips.
+imported. `t0.config.parse` also reads files on gs://, which this module skips.
 """
 
 import pathlib
@@ -64,7 +64,10 @@ def check(
 
 
 def _read_elsewhere(name: str) -> bool:
-    """Returns whether a gin file in the search path reads a macro, for example in another mode."""
+    """Returns whether any gin file in the search path reads a macro.
+
+    For example, a file for another mode may read it.
+    """
     reference = re.compile(rf"%{re.escape(name)}\b")
     files = (path for folder in search_path() for path in pathlib.Path(folder).rglob("*.gin"))
     return any(reference.search(path.read_text("utf-8", errors="replace")) for path in files)

@@ -117,7 +117,8 @@ def _explain_unreadable(text: str, params: Sequence[str]) -> str:
         return f"the gin configuration cannot be read: {text}"
     line = lines[int(line_number[1]) - 1]
     name, _, value = (side.strip() for side in line.partition("="))
-    # The shell has removed one pair of quotes.
+    # If a value begins with none of these characters, it is probably text whose quotes the shell
+    # has removed.
     bare = value and value[0] not in "'\"([{@%"
     quoted = f" Text needs a second pair of quotes: --gin.{name}=\"'{value}'\"" if bare else ""
     reason = text[: line_number.start()].strip(" .")
@@ -161,8 +162,8 @@ def _suggest_similar(name: str, known: Iterable[str]) -> str:
 
 
 def _known_names() -> list[str]:
-    # If the shorter name is unique, users may write "submodule.function" or "function" instead of
-    # "module.submodule.function". Therefore the shorter names are also suggested.
+    # In gin, "submodule.function" or "function" can stand for "module.submodule.function" if the
+    # short name is unique. Therefore the short names are also suggested.
     paths = (name.split(".") for name, _ in gin_config._REGISTRY.items())
     return list({".".join(p[-n:]): None for p in paths for n in range(1, min(3, len(p)) + 1)})
 

@@ -22,9 +22,9 @@ CommandBindings = Mapping[str, tuple[Any, str]]
 # (scope, function) -> {parameter -> (its value, where it was set)}.
 _Rows = dict[tuple[str, str], dict[str, tuple[Any, Any]]]
 
-# Mode -> the functions that start a run. The bindings of these functions refer to the other
-# functions that the run calls.
 _RUN = "mesh_tensorflow.transformer.utils.run"
+# Mode -> the functions that start a run. The bindings of these functions refer to the other
+# functions that the run calls. In other modes, only `_RUN` starts a run.
 _ROOTS = {"train": (_RUN, "t0.train_loop"), "infer": (_RUN, "t0.infer")}
 # Parameters for which callers always pass a value, so that gin's bindings to them have no effect.
 _CALLERS = frozenset(("model_dir", "tpu", "tpu_job_name", "tpu_zone", "gcp_project", "vocabulary"))

@@ -55,7 +55,7 @@ class Config:
     """The result of parsing a configuration. The bindings themselves are in gin's global state.
 
     Attributes:
-      deprecated: the names in the files whose bindings were skipped.
+      deprecated: the deprecated names that the files bind. These bindings were skipped.
       unread_macros: macros that the user set, but that no binding reads.
       files: the names of the gin files in reading order, Mesh TensorFlow's defaults first.
       params: the --gin_param bindings, which are read after the files.
@@ -92,9 +92,9 @@ def parse(
       UserError: a file is missing, there is a syntax error, or a name is unknown (the message
         suggests similar names).
     """
-    # gin itself only appends to this list. Without this assignment, gin would search the folders of
-    # the first configuration also for a second configuration.
     folders, skipped = search_path(location_prefixes), dict[str, str]()
+    # gin itself only appends to its list of folders. Without this assignment, gin would also search
+    # the folders of the first configuration for a second configuration.
     gin_config._LOCATION_PREFIXES[:] = ["", *folders]
     parser = functools.partial(StatementParser, folders=folders, skipped=skipped)
     files = in_order(resolved_names(gin_files, location_prefixes))

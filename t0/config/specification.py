@@ -105,8 +105,8 @@ class RankTaskSpec:
     Attributes:
       dataset: the dataset with its subset, as in results files.
       prompt: the prompt's name; "" if the task has no prompt.
-      classes: a number of classes for each of the task's metrics that is T5's rank classification.
-        The number is None if examples have different numbers of classes.
+      classes: the number of classes, once for each metric of the task that is T5's rank
+        classification. The number is None if examples have different numbers of classes.
       other_metrics: the names of the metrics that are the user's own functions.
       rows: the dataset, subset and split that contain a prompted task's rows. If the cache does not
         have the documents of the rows, the documents are read from this split.
@@ -204,7 +204,7 @@ class ChoiceLosses:
     the batch. The z-loss and label smoothing are not part of it.
 
     Attributes:
-      likelihood: the factor of the cross entropy of the right choice per token.
+      likelihood: the factor of the right choice's cross entropy per token.
       unlikelihood: the factor of the mean of -log(1 - p) over all tokens of the wrong choices,
         where p is the probability of the token.
       length_normalized: the factor of the cross entropy over the choices, in which the score of a
@@ -287,8 +287,8 @@ class RankSpec:
       reading: the parameters of `mesh_eval_dataset_fn` that select the records of a task, with the
         values bound in gin.
       vocabulary: the description of the targets' vocabulary for results files.
-      given: other settings of mode "eval": "examples" (the maximum number of examples of each task)
-        and "source".
+      given: the settings of mode "eval" that differ from their defaults, such as "examples" (the
+        maximum number of examples of each task), and the seed of the sample of these examples.
     """
 
     folder: str

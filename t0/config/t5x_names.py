@@ -48,7 +48,7 @@ _SCHEDULE = "run.learning_rate_schedule, such as @t0.cosine_with_warmup, and its
 _CHECKPOINT = "INIT_CHECKPOINT in training and CHECKPOINT_PATH in evaluation, or --checkpoint"
 _LOSS_AVERAGE = "t0.train_loop.loss_average"
 _LOSS_DENOMINATOR = "decoder/Unitransformer.loss_denominator"
-# T5X's loss normalizing factor -> what our loss is averaged over.
+# T5X's loss normalizing factor -> our value of `loss_average`, the units over which we average.
 _LOSS_AVERAGES = {
     "AVERAGE_PER_SEQUENCE": "sequences",
     "NUM_REAL_TARGET_TOKENS": "tokens",
@@ -81,7 +81,8 @@ def _normalize_loss_by_macro(factor: Any) -> Bindings | str:
     macro, bindings = "LOSS_NORMALIZING_FACTOR", _normalize_loss(factor)
     if isinstance(bindings, str):
         return bindings
-    # The macro keeps the number only, because other bindings of T5X may read it.
+    # If the factor is not a number, the macro becomes None. The macro must remain, because other
+    # bindings of T5X may read it.
     return [bindings[0], (macro, bindings[1][1]), (_LOSS_DENOMINATOR, _macro(macro))]
 
 
@@ -129,7 +130,8 @@ _POSITION = "the step of a checkpoint gives the position in the data"
 _VOCABULARY = Skipped("the vocabulary comes from the tasks; see --vocab")
 _SMOOTHING, _Z_LOSS = "decoder/Unitransformer.label_smoothing", "decoder/Unitransformer.z_loss"
 _PARALLELISM = "tpu_mesh_shape.model_parallelism"
-# T5X's macro, or its parameter without the module, -> rule. A key with a scope is tried first.
+# Name of a macro or parameter of T5X, without its module -> rule. If a name has a rule with a scope
+# and a rule without a scope, the rule with the scope is used.
 T5X: dict[str, Rule] = {
     "DROPOUT_RATE": ("dropout_rate",),
     "LABEL_SMOOTHING": (_SMOOTHING,),
@@ -260,7 +262,7 @@ def _rule_of(scope: str, selector: str, parameter: str) -> Rule | None:
 
 
 def _parameters_of(selector: str) -> list[str]:
-    """Returns the parameters in `T5X` of a function or class of T5X."""
+    """Returns the parameters of a T5X function or class that the table `T5X` contains."""
     path = selector.split(".")
     names = {".".join(path[-2:]), path[-1]}
     rows = (key.rpartition("/")[2].rpartition(".") for key in T5X)
@@ -325,7 +327,8 @@ class StatementParser(gin_parser.ConfigParser):
         return self._apply(rule, statement)
 
     def _translate_macro(self, statement: Any) -> list[Any]:
-        reference = getattr(statement.value, "selector", None)  # of an unknown function
+        # Only a reference to an unknown function has a `selector` that is text.
+        reference = getattr(statement.value, "selector", None)
         rule = None if statement.scope else T5X.get(statement.selector)
         if isinstance(reference, str) and _is_t5x(reference):
             final = isinstance(rule, str | Skipped)
@@ -375,6 +378,9 @@ class _Delegate:
         self._published = published
 
     def configurable_reference(self, name: str, evaluate: bool) -> Any:
-        """Returns gin's reference to a function; for one of T5X's, a reference to nothing."""
+        """Returns gin's reference to a function.
+
+        For a function that only T5X has, this is gin's placeholder for an unknown function.
+        """
         delegate = _LENIENT if _is_t5x(name.rpartition("/")[2]) else self._published
         return delegate.configurable_reference(name, evaluate)

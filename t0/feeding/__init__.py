@@ -19,7 +19,7 @@ denoising       T5's objectives as arithmetic on arrays
 pretraining     documents -> blocks of examples
 instructed      cached instructions -> blocks of examples
 answer_choices  cached answer choices -> blocks of examples with all of their choices
-mixing          draws examples from tasks by their rates
+mixing          draws examples from tasks in proportion to the tasks' rates
 packing         examples -> rows
 training_data   the whole pipeline: makes batches, each with a position that a checkpoint can hold
 shards          counts and identifies the records of a cache's files

@@ -7,8 +7,8 @@
 
 A cache of such a task has one record for each choice, as SeqIO's `rank_classification` writes it.
 The choices of an example may lie in different files, so the records of a split are read together
-and stay in memory. As in rank evaluation, the feature `weight` is not used, and an example only
-counts if exactly one of its choices is right and no other choice has the same tokens.
+and stay in memory. As in rank evaluation, the feature `weight` is not used, and an example is
+only used if exactly one of its choices is right and no other choice has the same tokens.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class ChoiceSource:
 
     Attributes:
       records: the task's records, with the features that `FEATURES` names.
-      cache: None, because no record gives an example by itself.
+      cache: None, because an example consists of several records.
     """
 
     records: CachedSource
@@ -66,7 +66,10 @@ class ChoiceSource:
         return max(map(len, self._examples.order))
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
-        """Yields the only block of an epoch, unshuffled if `seed` is None."""
+        """Yields one block with all examples, unshuffled if `seed` is None.
+
+        An epoch has no other blocks.
+        """
         if first == 0:
             examples = self._examples
             order = shuffled(self.name, epoch, 0, seed, self.examples).tolist()
@@ -102,7 +105,7 @@ class ChoiceSource:
         return ChoiceBlock(features, groups, 0)
 
     def _is_unambiguous(self, features: dict[str, Ragged], group: np.ndarray) -> bool:
-        """Returns whether no wrong choice of an example has the tokens of the right choice."""
+        """Returns whether no wrong choice of an example has the same tokens as the right choice."""
         inputs, *others = (_tokens(features["inputs"], record) for record in group)
         right, *wrong = (_tokens(features["targets"], record) for record in group)
         if not all(np.array_equal(inputs, other) for other in others):

@@ -160,7 +160,7 @@ class RunData:
         """Yields the examples that contain a text, from the batches of all steps up to `last`.
 
         Args:
-          text: the text, which may be a part of an example. Several spaces in a row count as one
+          text: the text, which may be a part of an example. Consecutive whitespace counts as one
             space.
           last: the last step to search.
           decode: a function that decodes token ids.
@@ -181,7 +181,7 @@ class RunData:
             before += self._data.size_of(window)
 
     def _draws(self, window: int, records: Mapping[str, set[int]]) -> bool:
-        """Returns whether a window draws any of some records of each task."""
+        """Returns whether a window draws at least one of the given records (task -> records)."""
         mixture, first = self._data.mixture, window * self._data.draws
         drawn, served = mixture.tasks_of(first, self._data.draws), mixture.count_served(first)
         return any(
@@ -199,7 +199,7 @@ def _spaced(text: str) -> str:
 
 
 def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], str]) -> set[int]:
-    """Returns the numbers of a task's records that have a text."""
+    """Returns the numbers of a task's records that contain a text."""
     # The cache of an instruction task has all outputs of a record. Each epoch draws one as targets.
     names = ["inputs", "outputs"] if task.instructions else list(task.features)
     matches, number = set(), 0
@@ -207,7 +207,8 @@ def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], s
         for records in token_files.record_batches(file):
             ids = token_files.ids_of(records, names)
             for name in names:
-                # Only the first of several outputs could be read as text.
+                # `texts_of` returns only the first text of a record, but a record of an instruction
+                # task can have several outputs. So these records are decoded from their ids.
                 key = f"{name}_pretokenized"
                 texts = token_files.texts_of(records, [key])[key]
                 for index, raw in enumerate(texts):

@@ -166,7 +166,8 @@ def plan_files(recorded: Manifest, first: int, last: int) -> list[tuple[str, int
     """Returns (name, first step, last step) of each file of a stream."""
     tokens = recorded.batch * sum(recorded.data.lengths.values())
     each = max(1, _FILE_BYTES // (tokens * _BYTES_OF_TOKEN))
-    # Streams of different ranges share the files between them.
+    # Only the first and the last file depend on `first` and `last`. So streams of a run with
+    # different ranges of steps have the files between them in common.
     begins = range(recorded.start.step + 1, last + 1, each)
     bounds = [first, *(begin for begin in begins if begin > first), last + 1]
     return [
@@ -240,7 +241,7 @@ def _fill(frames: Iterator[bytes], path: str) -> None:
 def _rows_from(
     windows_from: _WindowsFrom, recorded: Manifest, data: TrainingData, step: int
 ) -> Iterator[bytes]:
-    """Yields the frames of all rows from the batch of a step on."""
+    """Yields the frames of all rows, beginning with the batch of a step."""
     position = manifests.locate(recorded, data, step - 1)
     window, row = position["window"], position["row"]
     for number, frames in enumerate(windows_from(window), start=window):
@@ -251,7 +252,10 @@ def _rows_from(
 
 @contextlib.contextmanager
 def _open_windows(data: TrainingData, workers: int) -> Iterator[_WindowsFrom]:
-    """Yields a function that packs the windows from a number on, ahead in processes if several."""
+    """Yields a function that packs all windows, beginning with the window of a given number.
+
+    If there are several workers, their processes pack windows in advance.
+    """
     if workers < 2:
         yield lambda first: (encode(data.window(number)) for number in itertools.count(first))
         return

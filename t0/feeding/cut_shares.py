@@ -154,7 +154,7 @@ def _measure_cache(
         longest = {name: stats.get(f"{name}_max_tokens") for name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return _Measured({})  # a damaged cache is reported later, when the data is read
-    # Statistics may not include EOS.
+    # The lengths in some caches' statistics do not count EOS.
     fits = all(
         isinstance(tokens, int) and tokens < lengths[name] for name, tokens in longest.items()
     )

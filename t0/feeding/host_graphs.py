@@ -1,4 +1,4 @@
-"""Builds the graph with which a TPU's hosts read data, and finds operations they do not support.
+"""Builds the graph with which a TPU's hosts read data, and finds operations that fail there.
 
     foreign_operations(pipeline_graph(input_fn))        # {"PyFunc": "the task's generator"}
 
@@ -76,7 +76,7 @@ def explain(foreign: Mapping[str, str]) -> str:
 def require_no_live_tasks(
     name: str, split: str, *, function: str, settings: Mapping[str, Sequence[str]]
 ) -> None:
-    """Checks that a TPU's hosts can read the tasks of the mixture `name` without caches.
+    """Checks that a TPU's hosts can read the mixture `name` if none of its caches are used.
 
     Args:
       name: a mixture's or task's name.

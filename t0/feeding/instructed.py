@@ -23,7 +23,8 @@ from t0.feeding.token_files import Ragged, slices
 
 # The features of a cached record.
 FEATURES = ("inputs", "part_tokens", "outputs", "output_tokens")
-_DRAWS = 2  # part of the seed of a block's draws; the seed of its order does not have it
+# This number is in the seed of a block's draws, but not in the seed of the block's order.
+_DRAWS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class InstructedSource:
 
     @property
     def cache(self) -> CachedSource:
-        """The cache, of which each record gives one example."""
+        """The cache. Each of its records gives one example."""
         return self.cached
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:

@@ -8,9 +8,9 @@
 
 The manifest has the specification of the data (mixture, rates, seed, lengths, packing), the batch,
 and a checksum of each file of the caches. It is written at the start of the run. A window is a
-group of examples that are packed together. `data_windows.json` next to it lists the number of
-rows of each window that the run has read. This file only saves time. Without it, `locate` packs the
-earlier windows again.
+group of examples that are packed together. Next to the manifest, `data_windows.json` lists the
+number of rows of each window that the run has read. This file only saves time. Without it, `locate`
+packs the earlier windows again.
 """
 
 import dataclasses
@@ -45,8 +45,8 @@ class Start:
 
     Attributes:
       step: the number of completed steps before that batch.
-      window: the number of the window in which it begins.
-      row: the number of rows before it in that window.
+      window: the number of the window in which the batch begins.
+      row: the number of rows before the batch in that window.
     """
 
     step: Count = 0
@@ -62,7 +62,7 @@ class Manifest:
       data: the specification of the data.
       batch: the number of sequences of a batch.
       start: the position at which the first batch begins.
-      shards: path of a cache's file -> its content.
+      shards: path of a cache's file -> the facts that identify the file's content.
     """
 
     data: DataSpec
@@ -72,7 +72,7 @@ class Manifest:
 
     @property
     def indexed(self) -> bool:
-        """Whether the batch of any step can be computed: all tasks are cached as examples."""
+        """Whether all tasks are cached as examples, so that any step's batch can be computed."""
         return all(map(is_indexed, self.data.tasks))
 
 
@@ -197,7 +197,7 @@ def follow(
     if not change:  # `current` has the present folders and modification times of the caches
         return dataclasses.replace(current, start=recorded.start), position
     if current.indexed and find_difference(dataclasses.replace(recorded, batch=rows), current):
-        # The rows of this window are others now, so the new data begins with the next window.
+        # The new data has other rows in this window, so it begins with the next window.
         position = data.locate(0, rows, position["window"] + 1 if position else 1)
     return dataclasses.replace(current, start=_start_at(step, position)), position
 

@@ -234,7 +234,7 @@ class MixedStream:
         return served + np.bincount(self._choose(generators)[:rest], minlength=len(served))
 
     def states(self) -> dict[str, TaskState]:
-        """Returns task -> its state, of the tasks that need one to continue."""
+        """Returns task -> its state, for the tasks that need a state to continue."""
         return {s.source.name: state for s in self.streams if (state := s.state())}
 
     def seek(self, drawn: int, states: Mapping[str, TaskState]) -> None:

@@ -278,8 +278,8 @@ def cache_files(task: seqio.Task, split: str) -> tuple[tuple[str, ...], int]:
     return tuple(names), examples
 
 
-# Values must be below these limits. The limit on shards is due to the names of cache files, which
-# have five digits for the shard.
+# Number in a cache's info or stats file -> the limit that it must be below. The number of shards is
+# limited because the names of cache files have five digits for the shard.
 _MOST = {"num_shards": 10**5, "examples": 10**12}
 
 
@@ -387,7 +387,10 @@ def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **argument
 
 
 class _RecordingMixture:
-    """Replaces a mixture and its dataset in T5's dataset function, and records the arguments."""
+    """Replaces a mixture and its dataset in T5's dataset function.
+
+    `reading` has the arguments with which T5's function would read the dataset.
+    """
 
     output_features: Mapping[str, Any] = types.MappingProxyType({})
 

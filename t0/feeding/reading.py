@@ -27,7 +27,7 @@ from t0.feeding.token_files import Ragged, read_ids, reading_order
 from t0.files import paths
 
 # The number of examples of a block. With larger blocks, examples are shuffled better, but more
-# memory is needed: it holds one block for each task of a mixture.
+# memory is needed, because one block of each task of a mixture is in memory.
 BLOCK_EXAMPLES = 4096
 # The last file that SeqIO and our own commands write to a finished cache.
 _COMPLETED = "COMPLETED"
@@ -109,7 +109,8 @@ class CachedSource:
     files: tuple[str, ...]
     examples: int
     features: tuple[str, ...]
-    # The block of a task that has only one. It is read once, and later epochs only reorder it.
+    # If all files of a task fit into one block: this block. It is read once, and later epochs only
+    # reorder it.
     _whole: list[dict[str, Ragged]] = dataclasses.field(default_factory=list, compare=False)
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:

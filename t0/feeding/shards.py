@@ -25,13 +25,13 @@ _FILES_AT_ONCE = 16
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """The content of a cache's file.
+    """The facts that identify the content of a cache's file.
 
     Attributes:
       records: the number of records.
       crc32c: the file's CRC-32C, in base 64.
       bytes: the file's size; 0 if the cache or the bucket lists the checksum.
-      modified: the file's modification time in nanoseconds, also 0 in this case.
+      modified: the file's modification time in nanoseconds; 0 in the same case.
     """
 
     records: Count
@@ -41,11 +41,11 @@ class Shard:
 
 
 def find_shards(files: Sequence[str], recorded: Mapping[str, Shard]) -> list[Shard]:
-    """Returns the content of each file.
+    """Returns the facts that identify the content of each file.
 
     Args:
       files: the files.
-      recorded: file -> the content that an earlier call returned, for files that were read before.
+      recorded: file -> the facts that an earlier call returned, for files that were read before.
 
     Raises:
       UserError: if a file cannot be read, or is damaged.
@@ -85,7 +85,10 @@ def _count(file: str) -> int:
 
 
 def find_facts(files: Sequence[str]) -> list[Facts]:
-    """Returns the size and the CRC-32C of each file: those of its bucket, or computed from it.
+    """Returns the size and the CRC-32C of each file.
+
+    If the file is in a bucket, these are the values that the bucket reports. Otherwise they are
+    computed from the file.
 
     Raises:
       UserError: if a file cannot be read.

@@ -35,7 +35,7 @@ def stream_dataset(stream: Stream, step: Any) -> tf.data.Dataset:
     lasts = tf.constant(np.array([file.last for file in stream.files], np.int64))
     befores = tf.constant(np.array([file.first - 1 for file in stream.files], np.int64))
     index = tf.searchsorted(lasts, step[None], side="right")[0]
-    # At the end of the stream, there are no more files.
+    # After the last step of the stream, `index` is the number of files, which is no valid index.
     before = tf.gather(befores, tf.minimum(index, len(files) - 1))
     features = {
         name: tf.io.FixedLenFeature([lengths[_FIELD.sub("", name)]], tf.int64)

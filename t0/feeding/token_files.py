@@ -298,7 +298,8 @@ def _locate_packed(
     usual = (_bytes(data, at) == kind) & (inside + list_size == end)
     full = usual & (_bytes(data, inside) == _FIELD_1) & (packed + packed_size == end)
     if kind == _INT64_LIST:
-        full &= _bytes(data, end - 1) < 128  # only then, the last integer is complete
+        # The last integer is complete if its last byte is below 128.
+        full &= _bytes(data, end - 1) < 128
     empty &= usual | (at == end)
     return np.where(empty, end, packed), end, empty | full
 

@@ -281,7 +281,7 @@ class TrainingData:
 
 
 def is_of_earlier_version(position: Any) -> bool:
-    """Returns whether a version that drew the examples in another order wrote a position."""
+    """Returns whether an earlier version, with another order of examples, wrote `position`."""
     return isinstance(position, Mapping) and "mixture" in position
 
 

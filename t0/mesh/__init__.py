@@ -2,9 +2,9 @@
 
 For a run on this machine:
     devices            the mesh of this machine's GPUs, or of one device; the type of activations
-    batch              checks the arithmetic of the global batch: check_batch, replicas
-    fused              attention, GELU and RMS norms in fewer passes over memory: fused
-    compiled           functions that XLA compiles for CPUs: xla_compiled, row_sum
+    batch              check_batch, replicas: the arithmetic of the global batch, and its checks
+    fused              attention, GELU and RMS norms in fewer passes over memory
+    compiled           xla_compiled, row_sum: functions that XLA compiles for CPUs
     gather_embedding   embeddings and target log-probabilities by a gather, without one-hot matrices
 
 For a run on a TPU:

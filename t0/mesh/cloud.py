@@ -42,7 +42,8 @@ SECONDS_TO_ANSWER = 5
 # The packages that TensorFlow needs to look up a TPU by name.
 CLIENT_PACKAGES = ("googleapiclient", "oauth2client")
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-# Attribute of the metadata server -> the name under which the attribute tpu-env has the same value.
+# Attribute of the metadata server -> the name of the same value inside the attribute tpu-env, which
+# lists several values.
 _OTHER_ATTRIBUTES = {"accelerator-type": "ACCELERATOR_TYPE", "agent-worker-number": "WORKER_ID"}
 _DEVICES = ("accel[0-9]*", "vfio/[0-9]*")
 _OF_TPU_ENV = re.compile(r"^(\w+): '(.*)'$", re.M)

@@ -146,8 +146,8 @@ def attention(  # noqa: PLR0913 (Mesh TensorFlow's signature)
     return mtf.reshape(outputs, whole_shape)
 
 
-# In the shapes below, B stands for batch and heads, ... for queries, M for memory positions, and D
-# for channels.
+# In the shapes below, B stands for batch and heads, "..." for queries, M for memory positions, and
+# D for channels.
 def _attend_in_mesh(
     q: mtf.Tensor,
     k: mtf.Tensor,
@@ -174,7 +174,8 @@ def _attend_in_mesh(
         mtf.transpose(k, mtf.Shape([*shared, memory_dim, key_dim])),
         mtf.transpose(v, mtf.Shape([*shared, memory_dim, value_dim])),
     ]
-    if float32_logits:  # after the transposition, which is faster with fewer bytes
+    # The cast follows the transposition, which is faster with fewer bytes.
+    if float32_logits:
         operands[:2] = map(mtf.to_float, operands[:2])
     bias_has = [bias is not None and dim in bias.shape.dims for dim in weights_shape.dims]
     if bias is not None:
@@ -243,7 +244,7 @@ def _attend(
 def _attention_gradient(
     op: mtf.Operation, dy: mtf.Tensor, weights_gradient: mtf.Tensor | None
 ) -> list[mtf.Tensor]:
-    del weights_gradient  # no other operation reads them
+    del weights_gradient  # no other operation reads the weights
     q, k, v, *bias = op.inputs
     outputs, weights = op.outputs
     *gradients, logits_gradient = mtf.slicewise(
@@ -294,8 +295,8 @@ def _softmax_slope(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the gradient of the logits in float32, and the weights in the type of the outputs."""
     wide, wide_dy = tf.cast(outputs, tf.float32), tf.cast(dy, tf.float32)
-    # The mean of the weights' gradient under the weights equals the product of the outputs with
-    # their gradient, summed over a row (Dao et al. 2022, FlashAttention).
+    # In each row, the sum of the weights times their gradient equals the sum of the outputs times
+    # their gradient (Dao et al. 2022, FlashAttention).
     mean = row_sum(wide * wide_dy)[..., None]
     return weights * (tf.cast(weights_gradient, tf.float32) - mean), tf.cast(weights, outputs.dtype)
 

@@ -138,7 +138,10 @@ class _LookUp(mtf.Operation):
 
 
 class _SumRows(mtf.Operation):
-    """Computes the gradient of `_LookUp`: zeros [V, *R], plus dy [*I, *R] in the rows ids [*I]."""
+    """Computes the gradient of `_LookUp`, [V, *R].
+
+    The gradient starts as zeros. Then dy [*I, *R] is added to the rows that ids [*I] name.
+    """
 
     def __init__(self, dy: mtf.Tensor, ids: mtf.Tensor, shape: mtf.Shape) -> None:
         super().__init__([dy, ids], name="sum_rows")

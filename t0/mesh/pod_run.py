@@ -39,7 +39,7 @@ class PodRun:
     """A run on a TPU slice: its model, batch, mesh and layout.
 
     Attributes:
-      mode: "train" or "score_eval".
+      mode: "train" or "score_eval", as gin configures it. A rehearsal also lowers other modes.
       slice_: the TPU slice.
       mesh_shape: the logical mesh, such as batch:64,model:8.
       layout_rules: the rules that say which tensor dimension is split over which mesh dimension.

@@ -137,7 +137,10 @@ def _cells(row: PlannedCombination, names: Sequence[str]) -> list[str]:
 
 
 def best(rows: Sequence[PlannedCombination]) -> str:
-    """Returns a text that names the fastest fitting row, and that with the fewest core-seconds."""
+    """Returns a text that names the fastest row that fits, and the cheapest if it is another row.
+
+    The cheapest row is the row that fits with the fewest core-seconds per sequence.
+    """
     usable = [row for row in rows if row.rank[0] <= _RANKS[RECOMPUTES]]
     if not usable:
         return "best: none fits"

@@ -69,7 +69,7 @@ class MalformedLineError(ValueError):
 class _Start(NamedTuple):
     """The facts read from a file's start: its encoding, separator and column names.
 
-    Also the number of lines before the line with the names.
+    `skipped` is the number of lines before the line with the names.
     """
 
     encoding: str
@@ -415,7 +415,10 @@ def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> Ma
 
 
 class _Lines:
-    """An iterator over numbered lines, to which lines can be returned."""
+    """An iterator over numbered lines.
+
+    Lines that were read can be put back. The iterator then yields these lines again.
+    """
 
     def __init__(self, lines: Iterable[str], first: int) -> None:
         self._numbered = enumerate(lines, first)

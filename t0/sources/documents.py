@@ -76,9 +76,10 @@ def documents_in_rows(
 def ids_in_rows(dataset: str, subset: str | None, split: str, examples: int) -> list[str] | None:
     """Returns the user's id of each row of a split.
 
-    A row without an id has its number instead. The arguments and the cases of None are those of
-    `documents_in_rows`. The result is also None if the rows cannot be read, because an evaluation
-    of a cache does not need them.
+    If a row has no id, its number is returned instead. The arguments are the same as those of
+    `documents_in_rows`. The result is None if the split is not on this machine, if its rows have no
+    column `id`, or if the number of rows is not `examples`. It is also None if the rows cannot be
+    read. That is no error, because an evaluation of a cache does not need the ids.
     """
 
     def find_id(columns: Iterable[str]) -> str | None:

@@ -339,7 +339,7 @@ def row_view(dataset: str, subset: str | None, stored: tuple[str, ...]) -> RowVi
 
 
 def other_names(dataset: str, subset: str | None) -> list[tuple[str, str | None]]:
-    """Returns other datasets and subsets that have the same rows, the best first."""
+    """Returns other names (dataset, subset) of a dataset, in the order in which to try them."""
     return [d.found_as for d in _drifts(dataset, subset) if d.found_as != (dataset, subset)]
 
 
