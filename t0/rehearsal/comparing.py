@@ -76,9 +76,9 @@ class Bands:
 
 
 # Type of activations -> tolerances. bfloat16 has 8 bits of precision, so one rounding changes a
-# number by up to 0.4%. We measured these largest differences on one-layer models. For a whole
-# gradient: 7e-7 in float32 and 2e-2 in bfloat16. For a single number in a gradient: 7e-6 in float32
-# and 0.2 in bfloat16.
+# number by up to 0.4%. On one-layer models, the largest difference that we measured for a whole
+# gradient was 7e-7 in float32 and 2e-2 in bfloat16. For a single number in a gradient, it was 7e-6
+# in float32 and 0.2 in bfloat16.
 BANDS = {
     "float32": Bands(
         loss=1e-6,
