@@ -180,7 +180,7 @@ def own_entries() -> list[CatalogueEntry]:
 def _own_entries(own: OwnDataset) -> Iterator[CatalogueEntry]:
     @functools.cache
     def count_rows(split: str) -> int:
-        if own.splits[split] is None:  # the split of a T0 dataset that is not on this machine
+        if own.splits[split] is None:  # a split of a T0 dataset whose rows are not on this machine
             return split_sizes(own.name, own.subset)[split]
         return open_split(own.name, own.subset, split).num_rows
 

@@ -21,7 +21,7 @@ MAX_EXAMPLES_PER_DATASET = 500_000
 
 @dataclasses.dataclass(frozen=True)
 class MixtureRule:
-    """The rule that selects the tasks of an original mixture.
+    """The rule that selects the tasks of one of T0's mixtures.
 
     Attributes:
       groups: the groups whose datasets are selected.
@@ -127,7 +127,7 @@ def examples_rate(task: CountedTask) -> float:
 def mixture_tasks(
     mixture: str, entries: Sequence[CatalogueEntry]
 ) -> list[tuple[str, float | Callable[[CountedTask], float]]]:
-    """Returns (task name, rate) for each member of an original mixture."""
+    """Returns (task name, rate) for each member of one of T0's mixtures."""
     if RULES[mixture].score_eval:
         return [
             (entry.task.name + SCORE_EVAL, examples_rate) for entry in members(mixture, entries)

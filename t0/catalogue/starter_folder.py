@@ -65,7 +65,7 @@ class StarterFolder:
 
 
 def check_name(name: str) -> None:
-    """Checks that the user's dataset can have a name.
+    """Checks a name for the user's dataset.
 
     Raises:
       UserError: the name is not valid, or it is the beginning of the names of T0's own tasks.
@@ -212,7 +212,7 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
 
 
 def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
-    """Returns a function that takes a row's index and the row, and selects validation rows.
+    """Returns a function (index, row) -> whether the row is a validation row.
 
     The function selects about a tenth of the texts. If a class has several different texts, both
     splits contain texts of this class.

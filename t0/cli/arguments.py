@@ -94,7 +94,8 @@ def find_starter_tasks(args: argparse.Namespace, name: str) -> Any:
         becomes a regular expression of the folder's tasks.
 
     Returns:
-      the settings of the starter folder; None if the path is not in a starter folder.
+      the settings of the starter folder; None if the argument names neither a starter folder nor
+      its tasks.
     """
     from t0.config.starter_settings import find_starter_folder
 
@@ -105,7 +106,7 @@ def find_starter_tasks(args: argparse.Namespace, name: str) -> Any:
     if Path(word) in map(Path, (settings.name, settings.folder)):
         setattr(args, name, f"{settings.name}_.*")
     elif not word.startswith(settings.name):
-        return None  # other tasks, named inside the folder
+        return None  # the working directory is in the folder, but `word` names other tasks
     apply_starter_folder(args, settings)
     return settings
 

@@ -170,7 +170,7 @@ def _examine_data(wrong: list[Problem]) -> list[dict[str, Any]]:
 
 
 def _describe_folder(folder: Path, own: list[Any]) -> dict[str, Any]:
-    """Returns the names of a data folder's datasets, and of those with templates of the user.
+    """Returns the names of a data folder's datasets, and which of them have the user's templates.
 
     A dataset is a folder that contains splits. Its name is `dataset` or `dataset/subset`.
     """

@@ -1,7 +1,7 @@
 """`t0 eval CHECKPOINT`: runs the whole T0 evaluation of a checkpoint in any format.
 
-If a Hugging Face folder has another model than a T5 (BART, GPT-2 ...), it runs with PyTorch and
-transformers.
+If a Hugging Face folder contains a model that is not a T5 (BART, GPT-2 ...), it is evaluated with
+PyTorch and transformers.
 
 t0 eval /models/t0_3b --data_dir=data                    # the held-out datasets, by ranking
 t0 eval bigscience/T0_3B --data_dir=data --limit=100 --output=out
@@ -128,7 +128,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _apply_starter_folder(args: argparse.Namespace) -> None:
-    """Takes what the flags do not set from the starter folder that the checkpoint is in."""
+    """Sets the flags that the user left out to the values of the checkpoint's starter folder."""
     from t0.catalogue.row_preview import lengths_text
     from t0.checkpoints.hub_models import is_hub_name
     from t0.config.starter_settings import find_starter_folder

@@ -67,8 +67,8 @@ def _apply_starter_folder(flag_values: Any) -> None:
 def _words_for_torch(words: Sequence[str]) -> list[str] | None:
     """Returns the command line for `python -m t0.torch`; None for the engine Mesh TensorFlow.
 
-    For both engines, the code of the Mesh TensorFlow engine writes specifications and lists the
-    configuration.
+    The result is also None for --save_spec and --dry_run, because the code of the Mesh TensorFlow
+    engine handles these flags for both engines.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--engine", nargs="?")

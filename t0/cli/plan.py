@@ -159,8 +159,8 @@ def _add_cost(
     return [f"cost of {work}: {hours * price:,.2f} ({hours:,.1f} {device}-hours at {price:g})"]
 
 
-# Flag that the plans of only one engine read -> this engine. A sweep only uses formulas, so it does
-# not accept some of these flags.
+# Flag that the plans of only one engine read -> this engine. `_NOT_IN_SWEEPS` has the flags that a
+# sweep does not accept, because it only uses formulas.
 _ENGINE_OF_FLAG = {
     **dict.fromkeys(
         ("sweep", "output", "exact", "every_slice", "every_block", "start_step"), "mesh"
@@ -213,7 +213,7 @@ def _bind_steps(flag_values: Any, start_step: int | None) -> int | None:
 
 
 def _check_picture_path(path: str) -> None:
-    """Checks that a plot can be written to `path`, before minutes of lowering."""
+    """Checks that a plot can be written to `path`, before the plan spends minutes on lowering."""
     target = Path(path)
     if target.suffix not in _PICTURES:
         raise UserError(f"--output {path}: expected a name that ends in {', '.join(_PICTURES)}")

@@ -72,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
 
     with model_directory.lock(folder, busy):
         try:
-            _check_output(args.output)  # another process may have written it
+            _check_output(args.output)  # again, because another process may have written it
             lines = _write_lines(args, folder, prompts_folder, prompts, task)
             notes = write_predictions(task, lines, args.output, all_choices=args.all_choices)
         except UserError:

@@ -77,7 +77,7 @@ def _rate_if_known(mixture: Any, task: Any) -> float | None:
 def read_listing(
     modules: Sequence[str] | None, cache_dirs: Sequence[str] = ()
 ) -> listing.Listing | RegisteredListing:
-    """Returns the tasks of the catalogue or, if modules are named, imports them and returns theirs.
+    """Returns the catalogue's tasks or, if modules are named, the tasks that they register.
 
     Args:
       modules: the names of the modules to import. If empty or None, the catalogue is returned.

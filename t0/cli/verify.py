@@ -82,7 +82,7 @@ def _summary(
 def _compare(
     caches: Sequence[str], args: argparse.Namespace
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Returns cache -> changes since it was written, and cache -> the reason if unknown."""
+    """Returns (cache -> its changes since it was written, cache -> why these are unknown)."""
     from t0.caching.cache_files import read_provenance
     from t0.caching.cache_plan import NO_RECORD
 

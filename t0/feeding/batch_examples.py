@@ -4,7 +4,7 @@
     for example in run.examples(step=7):           # the step that ends with model.ckpt-7
         example.task.name, example.record, example.ids["inputs"]
     run.count_uses(step=7)                         # task -> how often each record was used
-    run.find("Dana Reeve", last=7)                 # examples with this text in steps up to 7
+    run.find("Dana Reeve", last=7, decode=decode)  # examples with this text in steps up to 7
 
 A run does not store which examples a step saw. This module computes the batches again from the
 manifest. A window is a group of examples that are packed together.

@@ -3,8 +3,8 @@
     manifest = build(data, rows=1024, start=Start(step=0))
     for line in write("gs://bucket/tuned/stream", manifest, data, first=1, last=12_200, workers=8):
         print(line)
-    stream = open_stream("gs://bucket/tuned/stream")       # checks the size of each file
-    stream.check(manifest, last=12_200)                    # UserError if it belongs to another run
+    stream = open_stream("gs://bucket/tuned/stream")    # checks sizes and checksums of the files
+    stream.check(manifest, done=0, last=12_200)         # UserError if it belongs to another run
 
 A stream is a folder of TFRecord files, each with the batches of consecutive steps. A record is one
 packed row, a `tf.train.Example` with the features of a batch. `data_manifest.json` in the folder

@@ -11,7 +11,7 @@
 | `index` | the hashes of the n-grams of evaluation rows, on disk |
 | `training_texts` | training texts from caches or rendered rows, divided into jobs |
 | `scanning`, `beam_search` | the search, in local processes or on Apache Beam |
-| `outcome`, `overlap_tables` | the overlap of rows, prompts and datasets; its plain-text tables |
+| `outcome`, `overlap_tables` | counts of overlapping rows, prompts and datasets, also as tables |
 | `finding` | one complete search, from options to output files |
 
 This package needs TensorFlow only for `gs://` paths.

@@ -38,8 +38,8 @@ class RowBatch:
       owner: for each text, the index of its row in `rows`, int64 [texts].
       origins: for each text, the name of its field or the index of its prompt.
       is_field: whether each text is a field, bool [texts].
-      numbers: for each prompted text, the number of its example among the prompt's examples. The
-        example has the same number, `idx`, in the scores. The number of a field is -1.
+      numbers: for each prompted text, the number of its example among the prompt's examples. In
+        files of scores, the example has the same number, as `idx`. The number of a field is -1.
     """
 
     rows: list[int]

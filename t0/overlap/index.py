@@ -92,7 +92,7 @@ class IndexWriter:
     The index is complete when the `with` block ends.
 
     Args:
-      folder: the folder.
+      folder: the folder of the index.
       settings: the criteria that decide which word sequences count as an overlap.
     """
 

@@ -121,8 +121,8 @@ def scan(
     """Finds the n-grams and fields of the index in the texts of a job.
 
     Args:
-      job: the job.
-      index: the index.
+      job: the file or the range of rows to search.
+      index: the index of the evaluation rows.
       datasets: the dataset number of each source.
       vocabulary: a SentencePiece processor that decodes records without texts, or None.
       report: a function that is called with the number of texts searched since the last call.
@@ -195,7 +195,7 @@ def search(
     """Yields the matches of each job as soon as the job is done.
 
     Args:
-      jobs: the jobs.
+      jobs: the files and row ranges to search, one for each job.
       scanner: the scanner, which prepares each process.
       workers: the number of processes. With 0, this process does the search.
       on_texts: a function that is called with the number of texts searched since the last call.

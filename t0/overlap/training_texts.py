@@ -108,10 +108,12 @@ class TrainingTexts:
     """The training data of a search.
 
     Attributes:
-      sources: the sources; a source's number is its index here.
-      jobs: the jobs.
+      sources: the files of caches, and the tasks whose rows are rendered. A source's number is its
+        index in this list.
+      jobs: the files and row ranges to search, one for each job.
       texts: the number of texts; None if a cache does not state its number of texts.
-      split_ids: (dataset, subset, split) of each known split that training rows come from.
+      split_ids: (dataset, subset, split) of each split from which training rows come, if it is
+        known.
       notes: one sentence for each task that was left out, with the reason.
     """
 
@@ -187,8 +189,8 @@ def add_cached(
     """Adds the training data of a task's cache, or of all caches below a folder.
 
     Args:
-      folder: the folder.
-      split: the split.
+      folder: the folder of the task's cache, or a folder above several caches.
+      split: the name of the split in the caches.
       listing: the known tasks. If a task is not among them, the dataset gets the task's name.
 
     Raises:
@@ -283,7 +285,7 @@ def text_batches(job: Job, vocabulary: Any | None) -> Iterator[TextBatch]:
     """Yields the texts of a job in batches.
 
     Args:
-      job: the job.
+      job: the file or the range of rows to read.
       vocabulary: a SentencePiece processor that decodes records without texts, or None.
 
     Yields:

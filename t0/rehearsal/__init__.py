@@ -8,5 +8,7 @@ one_device      OneDevice: runs the same steps, scoring and perplexity with our 
 restarting      stops a pod's program, restarts it, and hashes the batches of its cores
 comparing       compare_training: runs VirtualPod and OneDevice, and reports where they disagree
 
+In this package, the pod is the TPU slice of the run.
+
 Importing this package imports none of its modules, because they need TensorFlow.
 """

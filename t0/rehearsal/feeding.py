@@ -10,11 +10,11 @@ creates one operation per core that enqueues the batch. This module reads the in
 operations instead of running them. So a core gets exactly the batch that its host would enqueue for
 it.
 
-For a run's own mixture, the batches are written as a stream, and read with the operations that a
-TPU's hosts run (`t0.feeding.stream_dataset`). If the mixture's tasks are not cached, the input
-function of Mesh TensorFlow's `run` reads the mixture. It uses T5's dataset function and packing,
-and repeats and batches the data as in `t0/training/estimator.py`. Nothing is read from the model
-directory.
+The batches may also come from the run's own mixture. If the mixture's tasks are cached, the batches
+are written as a stream, and read with the operations that a TPU's hosts run
+(`t0.feeding.stream_dataset`). If the tasks are not cached, the input function of Mesh TensorFlow's
+`run` reads the mixture. It uses T5's dataset function and packing, and repeats and batches the data
+as in `t0/training/estimator.py`. Nothing is read from the model directory.
 """
 
 import contextlib
@@ -77,8 +77,8 @@ def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tupl
     graph = tf.Graph()
     with graph.as_default():
         initializer, features = _enqueue_features(run, input_fn)
-    # This machine does the work of all hosts. The first graph must not be deleted, because it owns
-    # the generators' functions.
+    # This machine does the work of all hosts. `graph` must not be deleted before the session ends,
+    # because it owns the functions of the generators.
     local_graph = tf.Graph()
     with local_graph.as_default():
         tf.import_graph_def(_remove_core_operations(graph.as_graph_def()), name="")

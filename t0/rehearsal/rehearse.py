@@ -332,7 +332,7 @@ def _core_bytes(run: PodRun, shape: ModelShape) -> int:
 
 
 def _whole_model_bytes(run: PodRun, shape: ModelShape) -> int:
-    """Returns the bytes of whole weights: of the hosts, the single device and the comparison."""
+    """Returns the bytes of whole variables in the hosts, the single device and the comparison."""
     costs = costs_by_formulas(run, shape)
     optimizer = costs.optimizer_bytes * max(run.split("heads"), run.split("d_ff"))
     return 4 * (4 * costs.parameters + optimizer)

@@ -206,7 +206,7 @@ class _SlicedTensors:
         )
 
     def split_stacked(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns name -> value, and splits each value that stacks several variables into one."""
+        """Returns name -> value of each variable. Values that stack several variables are split."""
         single: dict[str, np.ndarray] = {}
         for name, value in values.items():
             stacked = self._stacked[name]
@@ -392,7 +392,7 @@ def deterministic_uniform() -> Iterator[None]:
     numbers = itertools.count()
 
     def draw(mesh: mtf.Mesh, shape: Any, **keywords: Any) -> mtf.Tensor:
-        del keywords  # such as the requested type: the comparison with the rate needs float32
+        del keywords  # for example, the type: numbers must be float32 to be compared with the rate
         return uniform(mesh, mtf.convert_to_shape(shape), next(numbers))
 
     with compat.replaced("mtf_ops.random_uniform", draw):

@@ -14,8 +14,8 @@ The inputs are `results_<step>.json` from mode `score_eval`, with the folder `sc
     read_named_runs(words)           words of a command line -> runs, each with its checkpoints
     read_curves(paths)               metrics.jsonl -> training curves
     summarise(runs)                  runs -> numbers, comparison, notes
-    read_report(words)               all of these -> tables, which have four renderings
-    write_report(words, output)      all of these, and report.html, .csv, .json and pictures
+    read_report(words)               words -> the report: its tables and plots
+    write_report(words, output)      words -> report.html, .csv, .json and pictures in a folder
 
 This package imports only five other packages and modules of t0: `absent_classes`, `errors`,
 `files`, `progress` and `text_tables`. It never imports TensorFlow. matplotlib, Jinja and scipy are
