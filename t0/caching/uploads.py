@@ -188,7 +188,11 @@ def _upload(local: str, path: str) -> None:
 
 @contextlib.contextmanager
 def open_output(parts_dir: str, *, on_this_machine: bool) -> Iterator[InPlace]:
-    """Opens the output for the parts and files of a run, for the length of a `with` block.
+    """Opens the output folder of a caching run, to which the parts and the final files are written.
+
+    A part has the records of one piece of a split, which is a range of rows or a shard of the
+    source. The final files of a split are joined from its parts. The output is open until the end
+    of the `with` block.
 
     Args:
       parts_dir: the directory of the parts.

@@ -5,9 +5,10 @@
     join(["/adapters/rte"], "/models/t0_3b", "out")         # "out/adapter-5f3c..."
 
 An adapter's folder has `adapter_config.json` and `adapter_model.safetensors`, as the library PEFT
-writes them. If this project wrote the second file, its metadata record the base's path and a hash
-of each of its tensors. The base is compared with these hashes while it is read. The folder that
-`join` returns names both the base and the adapter, so it is a whole checkpoint.
+writes them. If this project wrote `adapter_model.safetensors`, the metadata of this file contains
+the path of the base model and a hash of each tensor of the base model. The base model is compared
+with these hashes while it is read. The folder that `join` returns refers to both the base model and
+the adapter, so it can be used wherever a checkpoint is expected.
 """
 
 import dataclasses

@@ -133,7 +133,10 @@ def slot_name(parameter: str, slot: str | None) -> str:
 
 
 def find(name: str) -> tuple[str, int] | None:
-    """Returns (a name's key in `BY_MTF`, its block's number or 0); None if the name is unknown."""
+    """Returns the key of a name in `BY_MTF`, and the number of the block in the name.
+
+    The number is 0 if the name contains no block. Returns None if the name is unknown.
+    """
     return _find("mtf", name)
 
 

@@ -109,7 +109,7 @@ class TrainingTexts:
 
     Attributes:
       sources: the sources; a source's number is its index here.
-      jobs: the jobs.
+      jobs: the jobs, which together read all texts: files of caches and ranges of rows.
       texts: the number of texts; None if a cache does not state its number of texts.
       split_ids: (dataset, subset, split) of each known split that training rows come from.
       notes: one sentence for each task that was left out, with the reason.

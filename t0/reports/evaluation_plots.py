@@ -91,8 +91,8 @@ def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
 def boxed_runs(runs: Sequence[EvaluatedRun]) -> tuple[int, ...]:
     """Returns the positions of the runs to draw in box plots.
 
-    These are all runs with a rank evaluation. If there are more than `MOST_BOXES`, only the last
-    checkpoint of each series is drawn.
+    An evaluated checkpoint is one run. All runs with a rank evaluation are drawn. If these are more
+    than `MOST_BOXES`, only the run of the last checkpoint of each training run is drawn.
     """
     ranked = [i for i, run in enumerate(runs) if run.tasks]
     return tuple(ranked) if len(ranked) <= MOST_BOXES else last_of_series(runs, ranked)

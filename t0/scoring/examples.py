@@ -187,7 +187,8 @@ class ScoringTask:
       lengths: the limits in tokens to which its examples are truncated.
       choices: the number of choices for each example, in the order of `idx`.
       gold: the index of each example's correct choice; -1 if the example is excluded.
-      sizes: size (C, L, T) -> number of groups of choices with this size, after truncation.
+      sizes: (choices, input tokens, target tokens of the longest choice) -> number of groups with
+        this size, after truncation. A group has the choices of an example that have the same input.
       tokens: (number of input tokens, number of target tokens of all choices) -> number of groups
         with these numbers, after truncation.
       truncated: the numbers of truncated inputs and targets.

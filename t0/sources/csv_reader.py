@@ -415,7 +415,7 @@ def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> Ma
 
 
 class _Lines:
-    """An iterator over numbered lines, to which lines can be returned."""
+    """An iterator over numbered lines. Lines that were read can be put back and read again."""
 
     def __init__(self, lines: Iterable[str], first: int) -> None:
         self._numbered = enumerate(lines, first)
