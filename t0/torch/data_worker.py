@@ -1,12 +1,13 @@
-"""Makes the batches of tasks without a cache in a worker process, while this process trains.
+"""Starts a worker process that makes the batches of uncached tasks while this process trains.
 
     data = open_data(spec.data, words)              # words: the flags of the run
     for batch, position in data.batches(16): ...    # the same batches as in the TensorFlow engine
 
 The worker process registers the tasks with TensorFlow and SeqIO. It renders, tokenizes and packs
-examples, and sends each batch through a pipe, with the position of the next batch. The pipe and two
-`ReadAhead` hold at most ten batches. If the training process ends for any reason, the pipe closes,
-and the worker process ends.
+examples, and sends each batch through a pipe, with the position of the next batch. Each of the two
+processes has a buffer (`ReadAhead`) at its end of the pipe. The pipe and the two buffers together
+hold at most ten batches. If the training process ends for any reason, the pipe closes, and the
+worker process ends.
 """
 
 import contextlib

@@ -60,7 +60,7 @@ BATCH_AND_DROPOUT = (
     ("ours: `gin/runs", "runs/t0_3b.gin", True, 1048576, 0.1),
     ("T5's `models", "models/t5.1.1.xxl.gin", False, None, 0.0),
     ("a public operative config of T5's", "t5.1.0.small_finetuned.gin", False, None, 0.1),
-    ("a public operative config of gin's", "t5_test_tiny.gin", False, 16384, 0.0),
+    ("a public operative config with", "t5_test_tiny.gin", False, 16384, 0.0),
 )
 
 
