@@ -1,12 +1,13 @@
-"""Makes the batches of tasks without a cache in a worker process, while this process trains.
+"""Lets a worker process make the batches, while the training process trains.
 
     data = open_data(spec.data, words)              # words: the flags of the run
     for batch, position in data.batches(16): ...    # the same batches as in the TensorFlow engine
 
-The worker process registers the tasks with TensorFlow and SeqIO. It renders, tokenizes and packs
-examples, and sends each batch through a pipe, with the position of the next batch. The pipe and two
-`ReadAhead` hold at most ten batches. If the training process ends for any reason, the pipe closes,
-and the worker process ends.
+This is necessary if a task has no cache. The worker process registers the tasks with TensorFlow and
+SeqIO. It renders, tokenizes and packs examples, and sends each batch through a pipe, with the
+position of the next batch. Both processes prefetch batches. At most ten batches wait in the two
+processes and the pipe. If the training process ends for any reason, the pipe closes, and the worker
+process ends.
 """
 
 import contextlib
@@ -63,7 +64,7 @@ class WorkerData:
     """
 
     def __init__(self, spec: DataSpec, words: Sequence[str]) -> None:
-        # The sources have no examples, because the worker process makes them.
+        # In this process, the tasks are opened without examples. The worker process makes these.
         data = open_training_data(
             spec,
             lambda task, _: SimpleNamespace(name=task.name, examples=task.examples, cache=None),
@@ -96,7 +97,7 @@ class WorkerData:
             while True:
                 try:
                     content = receiver.recv()
-                except (EOFError, OSError):  # OSError: in the middle of a batch
+                except (EOFError, OSError):  # OSError: it sent only a part of a batch
                     worker.join()
                     raise UserError(
                         "the worker process that makes the batches has ended (exit status "
