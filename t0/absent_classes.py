@@ -15,8 +15,8 @@ def warn_of_absent_classes(counts: Mapping[str, int], where: str) -> str | None:
     """Returns a warning that names the classes without examples; None if there are none.
 
     Args:
-      counts: class -> number of its examples. If no class has examples, the labels are withheld.
-        Other functions report withheld labels, so this function then returns None.
+      counts: class -> number of its examples. If all numbers are 0, the dataset withholds the
+        labels. Other functions report withheld labels, so this function then returns None.
       where: the name of the split or task, with which the warning starts.
     """
     absent = [repr(name) for name, count in counts.items() if not count]

@@ -34,7 +34,7 @@ class UserError(Exception):
 
 
 class AbsentData(UserError):
-    """The data of a dataset or split is missing. Commands that read many datasets may skip it."""
+    """The data of a dataset or split is missing. Commands for many datasets may skip it."""
 
 
 def printable(text: str) -> str:

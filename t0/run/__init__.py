@@ -8,8 +8,15 @@
     weights      finds a run's initial checkpoint, and exports the model at its end
     arguments    the arguments of Mesh TensorFlow's `run`
     specify      converts a configured run to a run specification, for an engine without gin
+    run_records  builds the files that describe a run, for an engine without gin
     modes        the table from mode and engine to the function that runs it
     model_api    the modes of T5's Model API
+    evaluation_dispatch   ranks, decodes or measures each task in mode `eval`
+    torch_evaluation      evaluates with PyTorch instead of TensorFlow
+    whole_evaluation      the run of `t0 eval`
+    transformers_evaluation   the evaluation of models that are not a T5
+    row_prediction        the run of `t0 predict`
+    gpu_plan     plans a training run on GPUs
     stream_writing  writes the batches of a run in training order
     train_steps  converts --finetune_steps and --epochs to the last step
     run_files    functions that the gin files in gin/runs/ bind

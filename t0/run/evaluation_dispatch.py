@@ -121,7 +121,7 @@ def check(
     """Checks that every task can be evaluated, and describes the kinds of evaluation.
 
     Args:
-      tasks: the mixture's tasks. All of them have the split.
+      tasks: the mixture's tasks. All of them have the split to evaluate.
       lengths: feature -> maximum number of tokens, or None.
       on_tpu: whether the run is on a TPU. There, Mesh TensorFlow performs mode `eval`, which only
         decodes.
@@ -230,10 +230,11 @@ def select_examples(
 
 
 def limit_examples(dataset: Any, max_examples: int | None) -> Any:
-    """Returns a task's dataset with a random sample of its examples; for None, the dataset itself.
+    """Limits a task's dataset to `max_examples`; None for all examples.
 
-    `draw_sample` draws the sample. The rank evaluation samples its records itself. Perplexity is
-    measured on the first examples, because a stream of text may be too long to be counted.
+    Decoded tasks get a random sample, which `draw_sample` draws. The rank evaluation samples its
+    records itself. Perplexity is measured on the first examples, because a stream of text may be
+    too long to be counted.
     """
     if max_examples is None:
         return dataset

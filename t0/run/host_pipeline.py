@@ -4,6 +4,8 @@
     host_graphs.foreign_operations(host_graphs.pipeline_graph(input_fn))    # {}
     check("train", arguments)                           # UserError if there are such operations
 
+Foreign operations are operations that the TensorFlow servers of a TPU's hosts cannot run.
+
 Mesh TensorFlow's own `run` creates the input function. In this module, `run` gets an estimator that
 captures the input function, instead of training, evaluating or predicting. Nothing is written. Data
 is only read if this is necessary to create the function.

@@ -26,7 +26,7 @@ from t0.mesh.batch import check_batch
 from t0.run import evaluation_dispatch
 from t0.training.estimator import train_model
 
-# run.mode -> the dataset function whose mixture this mode reads.
+# The modes that read a mixture with `mesh_eval_dataset_fn`.
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
 DATASET_FUNCTIONS = {"train": "mesh_train_dataset_fn"}
 DATASET_FUNCTIONS |= dict.fromkeys(_EVALUATES, "mesh_eval_dataset_fn")
@@ -123,8 +123,8 @@ def _mixture_functions(mode: str) -> list[str]:
 
     A function that reads files, such as T5's function for TSV files or a function of Mesh
     TensorFlow, does not read a mixture. A mixture may be set nevertheless, because its vocabulary
-    is used. A user's own function may call T5's function. If a mixture is set, it is assumed to do
-    so.
+    is used. A user's own function may call T5's function. If a mixture is set, we assume that the
+    user's function does so.
     """
     function = DATASET_FUNCTIONS.get(mode)
     reader = bound(_READS[mode]) if function else None
@@ -272,7 +272,7 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     if not checkpoint:
         return []
     check_vocabulary(checkpoint, vocabulary)
-    if is_configured("t0.adapter"):  # its steps count from 0
+    if is_configured("t0.adapter"):  # the steps of an adapter count from 0
         return [f"starting an adapter of {checkpoint}"]
     initial_step, last_step = checkpoint_files.global_step(checkpoint), bound("run.train_steps")
     if isinstance(last_step, int) and last_step <= initial_step:

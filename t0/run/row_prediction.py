@@ -3,8 +3,8 @@
     RowPredictionSettings("rows.csv", "tickets/model", "tickets_which", engine="torch")
     predict(arguments, "tickets/model/model.ckpt-400")        # in mode "infer"
 
-The run reads `runs/infer.gin` and `t0.row_predictions`. It has the checks of mode "infer", and it
-can be resumed.
+The run uses the gin file `runs/infer.gin`, and has its settings in `t0.row_predictions`. It has the
+same checks as other runs in mode "infer", and it can be resumed.
 """
 
 import dataclasses

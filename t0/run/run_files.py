@@ -1,4 +1,4 @@
-"""Defines functions that run files in `gin/runs/` call to get folders and checkpoints.
+"""Defines functions with which the gin files in `gin/runs/` get folders and checkpoints.
 
     model_dir(None)                                         # the macro MODEL_DIR, or None
     folder_of_checkpoint("/models/t5/model.ckpt-100")       # "/models/t5"

@@ -5,8 +5,8 @@
     check_run(machine, model_dir="gs://mine/model", cores=mesh_cores())     # parse gin first
 
 `check_machine` does not import TensorFlow. Without these checks, TensorFlow would fail with a
-traceback, or would wait a day for a server that does not exist. The UserError lists all faults, and
-explains how to fix them.
+traceback, or would wait a day for a server that does not exist. If there are faults, a UserError
+lists all of them, and explains how to fix them.
 """
 
 import dataclasses

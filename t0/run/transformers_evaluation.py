@@ -1,4 +1,4 @@
-"""Evaluates models of the package transformers with PyTorch, for `t0 eval`. T5s are excluded.
+"""Evaluates models of the package transformers that are not a T5 with PyTorch, for `t0 eval`.
 
     evaluate("/models/bart", "/models/bart", WholeEvaluation("out", "bart", names))
 
@@ -198,7 +198,7 @@ class _Run:
         )
 
     def check_measured(self, task: seqio.Task) -> None:
-        """Raises a UserError if a task's examples are not texts, because models only read texts."""
+        """Raises a UserError if a task's examples are not texts. The model can only read texts."""
         steps = _steps_of_ids(task)
         has_documents = steps == [t5_preprocessors.full_lm]
         if not steps or (has_documents and not self.model.folder.is_encoder_decoder):
@@ -392,7 +392,7 @@ def _open_records(
 
 
 def _render_choices(task: seqio.Task, evaluation: WholeEvaluation) -> Iterator[ChoiceRecord]:
-    """Yields a prompted task's records. It avoids TensorFlow, which takes a second per task."""
+    """Yields a prompted task's records without TensorFlow, which would take a second per task."""
     for number, row in rendered_rows(task.source, evaluation.split, evaluation.examples):
         for choice, text in enumerate(row["answer_choices"] or ()):
             record = _text_record(number, row, choice, text == row["targets"], row.get("document"))
@@ -443,7 +443,7 @@ def _cached_texts(task: str, file: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _text_dataset(task: seqio.Task, evaluation: WholeEvaluation) -> tf.data.Dataset:
-    """Returns the records of a decoded task, with their texts."""
+    """Returns the records of a task that is evaluated by decoding, with their texts."""
     if evaluation.cache_dirs:
         return task.get_dataset(None, evaluation.split, use_cached=True, shuffle=False)
     return _render_dataset(task, evaluation.split).map(
@@ -452,7 +452,7 @@ def _text_dataset(task: seqio.Task, evaluation: WholeEvaluation) -> tf.data.Data
 
 
 def _render_records(task: seqio.Task, split: str) -> Iterator[Mapping[str, Any]]:
-    """Yields the records of a task before they are tokenised."""
+    """Yields the records of a task before they are tokenized."""
     with tf1.Graph().as_default():
         yield from tfds.as_numpy(_render_dataset(task, split))
 

@@ -42,8 +42,8 @@ def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None
         vocabulary.
 
     Returns:
-      arguments for Mesh TensorFlow's `run`, and the checkpoint that the run's mode reads. It is
-      None if the mode reads a checkpoint in the model directory.
+      arguments for Mesh TensorFlow's `run`, and the checkpoint that the run's mode reads. The
+      checkpoint is None if the mode reads a checkpoint in the model directory.
 
     Raises:
       UserError: the checkpoint does not exist, cannot be converted, or has another tokenizer.
@@ -138,13 +138,13 @@ def _check_tokenizer(path: str, flags: Any, vocabulary: Any) -> None:
 
 
 def _foreign_checkpoint_of_run_file() -> str | None:
-    """Returns the CHECKPOINT_PATH in the run file; None if it has Mesh TensorFlow's format."""
+    """Returns the macro CHECKPOINT_PATH; None if that checkpoint has Mesh TensorFlow's format."""
     checkpoint = bound("%CHECKPOINT_PATH", evaluate=False)
     if not isinstance(checkpoint, str) or "://" in checkpoint:
         return None
     try:
         return checkpoint if recognise(checkpoint)[0] != "mtf" else None
-    except UserError:  # a later check of the run file reports this error
+    except UserError:  # a later check of the macro reports this error
         return None
 
 

@@ -43,9 +43,9 @@ class WholeEvaluation:
         truncated. In this case, a text that is too long is an error.
       examples: the maximum number of examples per task; None for all.
       batch_tokens: the maximum number of tokens per batch; None for this machine's default.
-      cache_dirs: folders with cached tasks. If empty, tasks are rendered and tokenised during
+      cache_dirs: folders with cached tasks. If empty, tasks are rendered and tokenized during
         evaluation.
-      allow_stale_cache: whether to read a cache if its prompts or data have changed since.
+      allow_stale_cache: whether to read a cache whose prompts or data have changed since caching.
       modules: the modules that register the tasks.
       data_dirs: folders with datasets.
       activations: the type of activations.
@@ -158,7 +158,7 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
         "t0.evaluation.device": evaluation.device,
     }
     activations = evaluation.activations
-    if evaluation.engine == "torch":  # the choice for TensorFlow may not fit PyTorch
+    if evaluation.engine == "torch":  # "auto" can mean another type than with TensorFlow
         activations = torch_evaluation.activation_type(activations, evaluation.device)
     words = [
         "t0 eval",

@@ -147,7 +147,7 @@ def _check_evaluates(arguments: argparse.Namespace, mode: str) -> None:
 
 
 def _read_specification(words: Sequence[str], world: "World") -> str:
-    """Returns the text of the specification, from its file or made by process 0 from flags."""
+    """Returns a specification's text, which is read from a file or made from flags by process 0."""
     if _is_file(words):
         with reading(words[0]):
             return Path(words[0]).read_text(encoding="utf-8")

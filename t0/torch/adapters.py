@@ -1,13 +1,13 @@
-"""Adds adapters, (IA)3 and LoRA, to the projections of a T5, and trains only these.
+"""Adds adapters, (IA)3 or LoRA, to the projections of a T5, so that only the adapters are trained.
 
     add(model, AdapterSpec("lora", rank=8))          # before the model is sharded
     adapter_parameters(model)                        # PEFT's name -> parameter
     write(folder, step, model=model, spec=spec, base=base, writes=world.first)
 
-A projection with an adapter is a linear layer with more parameters, which have PEFT's names. So the
-base's weights keep the names that they have without an adapter. A new adapter does not change the
-model's outputs. `t0.checkpoints.adapter_folders` reads the written folder, and merges the adapter
-into the base.
+The base is the T5 without the adapter. A projection with an adapter is a linear layer with more
+parameters, which have PEFT's names. The weights of the base keep their names. A new adapter does
+not change the model's outputs. `t0.checkpoints.adapter_folders` reads the written folder, and
+merges the adapter into the base.
 """
 
 from pathlib import Path
@@ -55,7 +55,7 @@ class LoraLinear(nn.Linear):
 
 
 def add(model: T5, spec: AdapterSpec) -> None:
-    """Adds an adapter to the projections of a model. Its parameters do not have values yet.
+    """Adds an adapter, whose parameters have no values yet, to the projections of a model.
 
     Raises:
       UserError: if the model does not have a projection, or the rank is too large.

@@ -6,9 +6,9 @@
 The kernel "efficient" (memory-efficient attention) does not store the attention probabilities for
 the backward pass; the kernel "plain" does. On CUDA, a run first tries both kernels in this order on
 small tensors, forward and backward, and uses the first kernel that gives correct results. Flash
-attention and cuDNN's attention accept no bias with a gradient. FlexAttention does not need a bias
-for every sequence, but on an H100 with PyTorch 2.11 it made the model slower, and its gradients of
-cross-attention were wrong.
+attention and cuDNN's attention accept no bias with a gradient. FlexAttention would not have to
+store a bias for every sequence. But on an H100 with PyTorch 2.11, it made the model slower, and its
+gradients of cross-attention were wrong.
 """
 
 import functools
@@ -72,7 +72,7 @@ def choose_kernel(
 
 
 def supported_backends(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, str]]:
-    """Yields (name of a PyTorch kernel, "runs" or its error with a bias that has a gradient)."""
+    """Tries PyTorch's kernels with a bias that has a gradient; yields (kernel, "runs" or error)."""
     _reference()  # computed here, because the loop selects other kernels
     backends = {
         "flash": SDPBackend.FLASH_ATTENTION,

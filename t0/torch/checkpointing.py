@@ -6,9 +6,9 @@
 
 The checkpoint of step 100 is the folder `torch.ckpt-100`. It contains a safetensors file from each
 process, which `torch.distributed.checkpoint` writes, and `resume.json` with the position in the
-data and other state of the run. Any number of processes can read a checkpoint, and each of them
-reads only its own rows. A folder gets its final name only when all of it is on the disk. No file is
-pickled.
+data and other state of the run. Any number of processes can read a checkpoint. Each of them reads
+only its own rows of each weight. A folder gets its final name only when all of it is on the disk.
+No file is pickled.
 """
 
 import contextlib
@@ -61,8 +61,8 @@ class Checkpoints:
       vocabulary: the path of the SentencePiece model.
 
     Attributes:
-      write_adapter: if only an adapter is trained, a function of a folder and a step that writes
-        the adapter. Checkpoints then have the adapter, but not the frozen weights.
+      write_adapter: a function of a folder and a step that writes the adapter, if only an adapter
+        is trained. Checkpoints then have the adapter, but not the frozen weights. Otherwise None.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Checkpoints:
         return target
 
     def restore(self, step: int) -> dict[str, Any]:
-        """Loads weights and slots from a checkpoint bit for bit; returns the record of the run.
+        """Loads the weights and the optimizer's slots bit for bit; returns the record of the run.
 
         Raises:
           UserError: if the checkpoint is damaged, or belongs to another model or optimizer.
@@ -175,7 +175,10 @@ class Checkpoints:
         return {name: text for each in self._world.gather(checksums) for name, text in each.items()}
 
     def _check_checksums(self, folder: Path, record: Mapping[str, Any]) -> None:
-        """Checks the hashes of all files. Each process hashes some; all raise the same error."""
+        """Checks the hashes of all files.
+
+        The processes share the files. If a hash is wrong, all processes raise the same error.
+        """
         paths = [folder / name for name in sorted(record["files"])]
         own = paths[self._world.rank :: self._world.size]
         damaged = [path for path in own if not torch_shards.has_checksum(path, record)]

@@ -3,8 +3,9 @@
     to_mesh(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_mtf")   # with slots and position
     to_hugging_face(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_hf")
 
-The TensorFlow engine can resume the run in the folder that `to_mesh` writes; the next batch is then
-the same. Tensors are converted one at a time, so the whole model is never in memory.
+The TensorFlow engine can resume the run in the folder that `to_mesh` writes. Its next batch is the
+one that the PyTorch engine would have used. Tensors are converted one at a time, so the whole model
+is never in memory.
 """
 
 import contextlib

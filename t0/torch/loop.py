@@ -57,7 +57,9 @@ from t0.training.start_report import RunSize
 from t0.training.stepping import NO_HELD_OUT, LoopOptions, Stepping
 from t0.training.stopping import TimeLimit
 
-_MOST_TOKENS = 2**26  # in a batch or a window of the data; a larger number must be a mistake
+# The maximum number of tokens in a batch, and in a window of examples that are packed together. A
+# larger number must be a mistake.
+_MOST_TOKENS = 2**26
 
 
 @dataclasses.dataclass(frozen=True)
@@ -573,7 +575,7 @@ class TorchEngine:
             **self.size.lengths,
             predicted=filling.filled["targets"] if filling else 1.0,
         )
-        if self._spec.adapter:  # a third of the products are for gradients of the frozen weights
+        if self._spec.adapter:  # without gradients of frozen weights, a third fewer products
             flops = flops * 2 // 3
         return flops / (world.size * gpu.teraflops * 1e12)
 

@@ -85,8 +85,8 @@ def choice_sums(
 
     Args:
       logits: the logits [P, V] of P positions and V tokens, in any floating type.
-      choices: the choices [B, C, L] of B examples. Choice 0 is the right one. A choice with 0 only
-        is padding and does not count.
+      choices: the choices [B, C, L] of B examples. Choice 0 is the right one. A choice that
+        contains only zeros is padding and does not count.
       predicted: the P positions in the flattened choices that are not padding, in ascending order.
       factors: the factors of the losses.
     """

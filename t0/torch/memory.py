@@ -157,10 +157,12 @@ def needed(
     )
     needs = [Needed(weights, slots, **each) for each in moments]
     if adapter:
+        # Moments with neither activations nor an update are left out, because they are about the
+        # gradients of weights that are frozen here.
         needs = [
             _with_adapter(each, shape, adapter, share.bytes_each, processes, replays=replays)
             for each in needs
-            if each.activations or each.update  # the others have gradients of frozen weights
+            if each.activations or each.update
         ]
     return max(needs, key=lambda each: each.total)
 
@@ -187,7 +189,8 @@ def _eager_moments(
         recomputed = max(layers)
         layers = [share.rows * a * shape.d_model * n for n in (share.inputs, share.targets)]
     encoded, decoded = layers[0] * shape.encoder_layers, layers[1] * shape.decoder_layers
-    # The gradients of the position biases come with the backward pass.
+    # The gradients of the position biases are allocated during the backward pass. So the early
+    # moments have only one copy of the biases.
     early, late = (
         formulas.end_bytes(shape, share, dataclasses.replace(stored, bias=(0, copies)))
         for copies in (1, stored.bias[1])

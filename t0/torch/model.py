@@ -271,11 +271,11 @@ class T5(nn.Module):
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns the sums of `losses.sums` over a batch, float32 [7].
 
-        If the targets are answer choices, [B, C, L], it returns the sums of `losses.choice_sums`,
-        or, if all factors of `choice_losses` are 0, the log-likelihoods of the choices in nats,
-        [B, C]. If the batch has "predicted" (see `move_to_device`), logits are computed only at
-        these positions, otherwise at all positions. If the batch has `LOSS_WEIGHTS`, these weigh
-        the tokens of the sum "loss".
+        If the targets are answer choices, [B, C, L], it returns the sums of `losses.choice_sums`.
+        But if all factors of `choice_losses` are 0, it returns the log-likelihoods of the choices
+        in nats, [B, C]. If the batch has "predicted" (see `move_to_device`), logits are computed
+        only at these positions, otherwise at all positions. If the batch has the feature
+        `LOSS_WEIGHTS`, its values are the weights of the tokens in the sum "loss".
         """
         targets = batch["targets"]
         if targets.dim() == 3:

@@ -312,9 +312,10 @@ class Adafactor(Optimizer):
         Args:
           trained: the weights, with their rows and gradients.
           slots: the slots of each weight.
-          along: for each weight, the squares of its gradient; for each factored weight, the sum of
-            the squares in each row instead.
-          columns: for each factored weight, the sum of squares in each column, over all processes.
+          along: for each factored weight, the sum of the gradient's squares in each row; for each
+            other weight, the squares of its gradient.
+          columns: for each factored weight, the sum of the gradient's squares in each column, over
+            all processes.
           clip: the factor by which clipping multiplies the gradients.
           decay: the factor by which the old moments are multiplied.
         """

@@ -258,7 +258,7 @@ def _check_architecture(folder: Path, config: Any) -> None:
         classes = package.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     else:
         classes = package.MODEL_FOR_CAUSAL_LM_MAPPING
-    chosen = classes.get(type(config), None)  # noqa: SIM910 (this method has no default)
+    chosen = classes.get(type(config), None)  # noqa: SIM910 (this `get` requires it)
     saved = next(iter(config.architectures or ()), None)
     if chosen and chosen.main_input_name == "input_ids" and saved in (None, chosen.__name__):
         return

@@ -94,7 +94,7 @@ class ReplayedSteps:
         # stream.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            return self._take(batches, seed, step, rate)  # the call waits for the stream at its end
+            return self._take(batches, seed, step, rate)  # waits for the stream at its end
 
     def _take(
         self,

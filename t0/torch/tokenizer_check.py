@@ -23,7 +23,7 @@ from t0.errors import UserError, install_command, short_reason
 LIMIT_BYTES = 4 * 2**30  # more than the imports use; a vocabulary of 256,000 pieces needs 1 GiB
 LIMIT_SECONDS = 300
 _TEXT = f"{string.printable} It rains in Zürich, 北京 and São Paulo. 😀 "
-_MOST_TOKENS_OF_A_BYTE = 20  # at most one token per byte; the rest is for special tokens
+_MOST_TOKENS_OF_A_BYTE = 20  # a byte needs at most one token; the rest is for special tokens
 
 
 @functools.cache

@@ -29,11 +29,10 @@ from t0.scoring.ranking import MAX_LOGITS
 from t0.torch.pretrained_folder import PretrainedFolder, as_user_error
 from t0.torch.world import World
 
-# For the check of causality: the number of tokens, and the largest change in an earlier token's
-# logits that is accepted as rounding if a later token changes, in standard deviations of the
-# logits.
+# The check of causality changes the last of `_PROBE_TOKENS` tokens. Then the logits of the first
+# token must not change. A change of at most `_PROBE_SHARE` standard deviations counts as rounding.
 _PROBE_TOKENS, _PROBE_SHARE = 4, 1e-3
-_IGNORED = -100  # the label of positions that are not scored; transformers has the same label
+_IGNORED = -100  # the label of positions that are not scored, as in transformers
 
 
 @dataclasses.dataclass(frozen=True)

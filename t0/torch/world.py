@@ -43,7 +43,8 @@ _LOST = (
     "Socket",
 )
 _SETTLED_SECONDS = 3.0  # the time after which all processes have noticed that a process is lost
-_MISTAKE = "t0/mistake"  # a key in torchrun's store, set if a UserError ended the run: no restart
+# A key in torchrun's store. It is set if a UserError ended the run. Restarted processes then end.
+_MISTAKE = "t0/mistake"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -237,9 +237,10 @@ class Checkpoints:
     def _slices_together(self) -> Iterator[list[tuple[tf.Variable, str, tf.Variable]]]:
         """Yields groups of (master, key in the resume file, slice), each at most `BYTES_AT_ONCE`.
 
-        Each group is read in one call. One call per variable would be slow, because TensorFlow
-        prunes the whole graph for each new set of fetches. One call for all slices would need
-        memory for a second copy of the weights.
+        A master is a variable in checkpoints. Its slices are the variables in memory that have a
+        wider type. Each group is read in one call. One call per variable would be slow, because
+        TensorFlow prunes the whole graph for each new set of fetches. One call for all slices would
+        need memory for a second copy of the weights.
         """
         group, size = [], 0
         for name, slices in self._graph.slices.items():
@@ -295,7 +296,7 @@ def _tidy_bucket(model_dir: str, step: int) -> None:
     for name in names:
         prefix = re.sub(r"\.(index|resume\.npz|data-\d{5}-of-\d{5})$", "", name)
         unfinished = prefix in ours - whole or name == f"{again}.index"
-        if unfinished or name.startswith(_SAVING):  # folders of older versions
+        if unfinished or name.startswith(_SAVING):  # folders that older versions made
             paths.remove(os.path.join(model_dir, name))  # noqa: PTH118
 
 

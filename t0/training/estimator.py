@@ -4,7 +4,8 @@
 model, its gradients and its checkpoints. This module adds:
 
 - checks before the first step
-- the batches of the run's stream that follow the checkpoint (`t0.feeding.batch_stream`)
+- batches from a stream, a folder with the batches of the run (`t0.feeding.batch_stream`); a resumed
+  run continues with the batch after its checkpoint
 - progress lines, and `metrics.jsonl` in the model directory
 - an error if the loss is not finite
 - a clean stop with a checkpoint at SIGTERM, Ctrl-C and the time limit
@@ -129,7 +130,7 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
 
 @gin.configurable("stream", module="t0")
 def configured_stream(folder: str | None = None) -> str | None:
-    """Returns gin's value of `stream.folder`, the stream's folder; None for MODEL_DIR/stream."""
+    """Returns the folder of the stream that gin sets; None for the default, MODEL_DIR/stream."""
     return folder
 
 
@@ -140,8 +141,9 @@ def _stream_folder(model_dir: str) -> str:
 class _DataHook(tf.estimator.SessionRunHook):
     """Records the run's data when training begins, and prints how a restart would continue.
 
-    If the run reads a stream, the stream's manifest is written into the model directory. If not,
-    the model directory's manifest is removed, because it would not describe the batches any more.
+    A manifest describes the data of a run (`t0.feeding.manifest`). If the run reads a stream, the
+    stream's manifest is written into the model directory. If not, the model directory's manifest is
+    removed, because it would not describe the batches any more.
     """
 
     def __init__(self, model_dir: str, stream: Stream | None) -> None:
@@ -324,9 +326,10 @@ def _write_model_info(model_dir: str, graph: tf.Graph) -> None:
 
 
 class _StopHook(tf.estimator.SessionRunHook):
-    """Stops training after a call of the TPU if a signal has arrived or the time limit is near.
+    """Stops training if a signal has arrived or the time limit is near.
 
-    The estimator saves a checkpoint when a hook stops training.
+    A TPU takes many steps in one call. Training stops only after such a call. The estimator saves a
+    checkpoint when a hook stops training.
 
     Args:
       limit: the time limit of the run.

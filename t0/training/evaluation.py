@@ -3,9 +3,9 @@
     evaluation = Evaluation(spec, data, options, graph=graph, session=session)
     evaluation.measure(500, last=False)     # {"validation_loss": 2.31, "eval/accuracy": 41.0, ...}
 
-There are two evaluations: the held-out loss and the task metrics. Both use the weights in the
-training session without dropout. Both use the same examples every time. The held-out loss has the
-same fields as a training step, with the prefix `validation_`. A further field is
+There are two evaluations: the held-out loss and the task metrics. Both use the current weights in
+the training session, and no dropout. Both use the same examples every time. The held-out loss has
+the same fields as a training step, with the prefix `validation_`. A further field is
 `validation_perplexity`, e to the power of the nats per target token.
 
     tasks = read_tasks("t0_train", "validation", lengths, examples=64, use_cached=True)

@@ -40,7 +40,7 @@ def write(
       weights: the names of the model's weights; all other variables are slots.
       axes: name of a variable -> the names of its axes. Variables of a T5 need no entry.
       stock_file: the file in which the user wants Mesh TensorFlow's own list; None if there is
-        none. If it has the same path, that list is kept.
+        none. If this is `model-info.txt` in the model directory, Mesh TensorFlow's list is kept.
     """
     path = posixpath.join(model_dir, FILE)
     if stock_file == path:

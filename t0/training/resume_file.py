@@ -16,6 +16,8 @@ The record is JSON in a numpy archive:
     judge      the state of `stopping.BestEvaluation`
     evaluated  whether the evaluations that were due at this step have run
 
+A window is a group of examples that are packed together.
+
 If a checkpoint stores weights with fewer bits than they have in memory (T5's published gin files
 save bfloat16), the archive also has the missing bits of each weight. NAME/0, NAME/1, ... are the
 slices of a weight, one for each device of the mesh. With one device there is only NAME/0.

@@ -108,9 +108,10 @@ class LoopOptions:
         progress line.
       seed: the seed of the data's order, dropout and initial weights.
       loss_average: what the loss is averaged over. "positions": all target positions of the batch,
-        including padding, as in Mesh TensorFlow (or the number `Unitransformer.loss_denominator`).
-        "tokens": the target tokens. "sequences": the loss is first averaged over the target tokens
-        of each sequence and then over the sequences, as in mT0 and T5X's AVERAGE_PER_SEQUENCE.
+        including padding, as in Mesh TensorFlow. If `Unitransformer.loss_denominator` is set,
+        "positions" divides the summed loss by that number instead. "tokens": the target tokens.
+        "sequences": the loss is first averaged over the target tokens of each sequence and then
+        over the sequences, as in mT0 and T5X's AVERAGE_PER_SEQUENCE.
       activation_dtype: "float32", "bfloat16", or "auto", which means bfloat16 on machines that
         compute it fast.
       validate_every_steps: the number of steps between two validations, which measure the loss on
@@ -238,7 +239,10 @@ class Stepping:
             self._print(OTHER_ORDER if has_other_order else NO_POSITION)
 
     def _follow_manifest(self, recorded: manifest.Manifest | None) -> None:
-        """Compares the data with the run's manifest, and computes the position if it is missing."""
+        """Compares the data with the run's manifest, and computes the position if it is missing.
+
+        The manifest describes the data of the run (`t0.feeding.manifest`).
+        """
         self._manifest = None
         if recorded or self._prints:  # one process reads the caches to make a new manifest
             self._manifest, self._position = manifest.follow(

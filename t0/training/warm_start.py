@@ -86,9 +86,10 @@ def warm_start(
 
 
 def patterns_of_new_layers(checkpoint_names: Iterable[str]) -> list[str]:
-    """Returns patterns of the variables of layers that gin names and a checkpoint does not have.
+    """Returns patterns that match the variables of new layers.
 
-    The entry ("task_adapter", @DenseReluDense) of `make_layer_stack.layers` names a layer. Entries
+    A new layer has a name in gin, and the checkpoint does not have variables with this name. The
+    entry ("task_adapter", @DenseReluDense) of `make_layer_stack.layers` names a layer. Entries
     without a name belong to T5, so a checkpoint must have their variables.
     """
     layers = [
