@@ -58,7 +58,7 @@ def read(root):
     "templates",
     [
         ("drops",),
-        pytest.param(("chance", "own_choices"), marks=pytest.mark.slow),
+        pytest.param(("chance", "own_choices"), marks=pytest.mark.exhaustive),
         pytest.param(("plain", "open", "changes"), marks=pytest.mark.slow),
     ],
 )

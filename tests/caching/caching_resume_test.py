@@ -127,11 +127,8 @@ def test_caching_resume_replaces_damaged_parts(whole, dying_run, cache_here, tmp
     assert content(out) == whole
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.exhaustive)],
-    ids=["once", "twenty_times"],
-)
+@pytest.mark.exhaustive  # `python -m tests.kills` in .ci/run kills caching, too
+@pytest.mark.parametrize("kills", [1, 20], ids=["once", "twenty_times"])
 def test_caching_resume_after_kills_at_random_points(
     whole, start_command, run_command, tmp_path, kills, with_data
 ):

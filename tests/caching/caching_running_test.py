@@ -186,7 +186,7 @@ def test_caching_concurrent_run_that_finishes_first_wins(cache_here, tmp_path, m
     assert [p.name for p in out.iterdir()] == ["toy_function"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_caching_two_processes_with_the_same_output(start_command, cache_here, tmp_path):
     out = tmp_path / "both"
     both = [start_command(out, "--tasks=toy_slow,toy_lines", "--num_workers=0") for _ in range(2)]

@@ -102,7 +102,7 @@ def test_source_shards_are_grouped_into_contiguous_runs():
     assert many[-1][1] == 5000
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_source_shards_two_workers_share_a_split(
     whole, cache_here, tmp_path, monkeypatch, with_data
 ):

@@ -77,7 +77,7 @@ def test_t5x_checkpoint_is_trained_with_its_optimizer_state(command, formats, mo
     assert "training from step 20 to 21:" in done.out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_rank_evaluation_of_every_checkpoint_format(command, formats, model_dir, scored, tmp_path):
     del scored
     name = "weather_which_word_score_eval"

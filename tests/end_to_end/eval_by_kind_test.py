@@ -208,7 +208,7 @@ def test_eval_measures_perplexity_of_tasks_without_metrics(
     assert "nats_per_token" in report.out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_perplexity_measured_twice_is_the_same(command, pretrained, own_data, tmp_path):
     words = gin(MIXTURE_OR_TASK_NAME="text_span_corruption")
     words += gin(TASK_FEATURE_LENGTHS={"inputs": 24, "targets": 16})

@@ -220,7 +220,7 @@ def test_t5_wmt_translation_task_is_trained_and_evaluated(
     assert found[1]["inputs"] == "translate English to German: It rains 1."
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_squad_run_file_trains_for_three_epochs(command, pretrained, tmp_path):
     questions = tmp_path / "data" / "qa" / "squad"
     rows = [tiny_recipes.SQUAD_ROW, tiny_recipes.UNANSWERABLE_ROW] * 10

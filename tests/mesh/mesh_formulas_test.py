@@ -113,9 +113,13 @@ LARGE = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("score", [False, True], ids=["train", "score"])
-@pytest.mark.parametrize("case", LARGE, ids=[case[0] for case in LARGE])
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(LARGE[0], marks=pytest.mark.slow)]
+    + [pytest.param(case, marks=pytest.mark.exhaustive) for case in LARGE[1:]],
+    ids=[case[0] for case in LARGE],
+)
 def test_formulas_activations_are_within_ten_percent_of_lowering(case, score):
     model, slice_, parallelism, sequences, tokens = case
     run = planning.read(

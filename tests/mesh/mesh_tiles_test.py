@@ -49,7 +49,7 @@ def verdict_of(files, *params, exact=False):
 
 
 @pytest.mark.parametrize(("tokens", "word"), [(65536, FITS), (262144, TOO_LARGE)])
-@pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_tile_memory_of_t0_evaluation_on_v3_128(empty_gin, tokens, word, exact):
     files = ["runs/t0_score_eval.gin", "mesh/v3-128.gin"]
     found, memory = verdict_of(

@@ -75,7 +75,7 @@ def unbroken(letters):
     return hashes
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.exhaustive)])
 def test_restart_after_random_kills_equals_the_unbroken_run(letters, unbroken, kills):
     draws = random.Random(kills)
     for _ in range(kills):

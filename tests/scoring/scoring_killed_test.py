@@ -43,15 +43,19 @@ def contents(folder):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "line", "kept"),
     [
-        (0, 4, (0, 0)),  # within the scores of the first task
-        (2, 0, (1, 0)),  # between the first and the second
-        (3, 0, (1, 0)),  # the second's scores are there, its entry is not
-        (6, 0, (3, 0)),  # all tasks are scored, the results not written
-        (9, 8, (3, 1)),  # within the second task of the second checkpoint
+        # within the scores of the first task
+        pytest.param(0, 4, (0, 0), marks=pytest.mark.exhaustive),
+        # between the first and the second
+        pytest.param(2, 0, (1, 0), marks=pytest.mark.exhaustive),
+        # the second's scores are there, its entry is not
+        pytest.param(3, 0, (1, 0), marks=pytest.mark.slow),
+        # all tasks are scored, the results not written
+        pytest.param(6, 0, (3, 0), marks=pytest.mark.exhaustive),
+        # within the second task of the second checkpoint
+        pytest.param(9, 8, (3, 1), marks=pytest.mark.slow),
     ],
 )
 def test_resume_of_killed_rank_evaluation(

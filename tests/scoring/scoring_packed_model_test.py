@@ -72,8 +72,14 @@ def test_packing_bfloat16_scores_are_close_to_padded(both):
     np.testing.assert_allclose(found, padded.log_likelihoods(inputs, targets), atol=0.3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["batch:2", "model:2", "batch:2,model:2"])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param("batch:2", marks=pytest.mark.exhaustive),
+        pytest.param("model:2", marks=pytest.mark.exhaustive),
+        pytest.param("batch:2,model:2", marks=pytest.mark.slow),
+    ],
+)
 def test_packing_sharding_of_rows_and_heads_keeps_scores(mesh, both):
     packed, padded = both(mesh=mesh, layout="batch:batch,d_ff:model,heads:model")
     inputs, targets = ragged(8, 2)

@@ -8,6 +8,7 @@ from engine_world import World, tiny_world
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
+    pytest.importorskip("torch")  # before the mixture is cached
     folder = tmp_path_factory.mktemp("world")
     tiny_world.lay_out(folder)
     # Three rows of each document, so that both engines have to know the documents.

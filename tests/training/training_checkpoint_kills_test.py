@@ -68,8 +68,10 @@ def faults_seen(changes, whole, first=0):
 
 
 # All points take a minute.
-@pytest.mark.slow
-@pytest.mark.parametrize("every", [1, 9])
+@pytest.mark.parametrize(
+    "every",
+    [pytest.param(1, marks=pytest.mark.exhaustive), pytest.param(9, marks=pytest.mark.slow)],
+)
 def test_checkpoint_save_killed_at_any_request_stays_consistent(steps, bucket, monkeypatch, every):
     whole = {}
     for number in range(1, 5):
