@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from t0.compat import gin, learning_rate_schedules, mesh_utils, mtf
-from t0.config.bindings import bound
+from t0.config.bindings import bound, is_configured
 from t0.errors import UserError, unknown_name
 from t0.mesh import batch
 from t0.mesh.topology import Topology, topology
@@ -124,12 +124,18 @@ def read_pod_run(*, vocabulary_size: int) -> PodRun:
       vocabulary_size: the number of ids of the vocabulary, including sentinels.
 
     Raises:
-      UserError: if the mode cannot be planned, if the slice is unknown, if the numbers of cores of
-        mesh and slice differ, or if the lengths or the mesh do not divide the batch.
+      UserError: if the mode cannot be planned, if gin configures an adapter, if the slice is
+        unknown, if the numbers of cores of mesh and slice differ, or if the lengths or the mesh do
+        not divide the batch.
     """
     mode = _run_parameter("mode")
     if mode not in MODES:
         raise unknown_name("run.mode to plan", str(mode), MODES, f"Known: {', '.join(MODES)}")
+    if mode == "train" and is_configured("t0.adapter"):
+        raise UserError(
+            "t0.adapter is set, and only the PyTorch engine trains adapters. For a plan on GPUs, "
+            "add --engine=torch --gpu=NAME. For a TPU, leave out the adapter"
+        )
     slice_ = _slice()
     shape = _mesh_shape(slice_)
     layout = mtf.convert_to_layout_rules(_run_parameter("layout_rules"))

@@ -86,6 +86,11 @@ def test_plan_of_unsupported_mode_is_refused():
     assert "train, score_eval" in text
 
 
+def test_plan_of_an_adapter_is_refused_on_a_tpu():
+    text = message(*planning.on_slice("v3-8", 1), "t0.adapter.method = 'lora'")
+    assert "only the PyTorch engine trains adapters" in text
+
+
 def test_divisors():
     assert divisors(6) == [1, 2, 3, 6]
     assert divisors(12, 8) == [1, 2, 4]
