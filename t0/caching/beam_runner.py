@@ -46,7 +46,7 @@ def run_on_beam(
     pipeline_options: Sequence[str],
     run_dir: str,
 ) -> Iterator[SplitOutcome]:
-    """Runs the jobs in one pipeline, and yields the outcome of each split when it has ended.
+    """Runs the jobs in one pipeline, and after its end yields the outcome of each split.
 
     Args:
       states: split -> its state, for each split that has no outcome yet.
@@ -117,7 +117,8 @@ class _Make(beam.DoFn):
 class _Join(beam.DoFn):
     """Joins the parts of a split, and writes the outcome of the split to a file in `run_dir`.
 
-    The input is (split as text, [(start, result) of each piece of the split]).
+    The input is a pair: the split as text, and a list with (start, result) of each job that made a
+    part of the split. The start is that of the job's range of rows or run of shards.
     """
 
     def __init__(

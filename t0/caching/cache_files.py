@@ -346,8 +346,8 @@ def _renumber_parts(
     """Corrects the row numbers in the parts, so that only kept rows are counted.
 
     Returns:
-      the paths of the corrected parts, and (number of records, bytes) of each. A part whose numbers
-      are already right keeps its path.
+      the paths of the corrected parts, and a pair for each part: its number of records and its size
+      in bytes. A part whose row numbers are already right keeps its path.
     """
     numbered, sizes = [], []
     temporary: str | None = None

@@ -168,7 +168,7 @@ def _read_section(recorded: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _compare(before: Mapping[str, Any], now: _Values) -> list[str]:
-    """Returns the phrases of the values that differ.
+    """Compares recorded values with the values now; returns the phrase of each changed value.
 
     If a value is None or missing in `before` or `now`, it is not compared.
 

@@ -83,7 +83,7 @@ def runs_of(shards: int) -> tuple[tuple[int, int], ...]:
     """Divides the shards of a source into at most `MOST_RUNS` runs of consecutive shards.
 
     Returns:
-      (first shard, shard after the last) of each run.
+      for each run, the numbers of its first shard and of the shard after its last shard.
 
     >>> runs_of(3)
     ((0, 1), (1, 2), (2, 3))

@@ -130,8 +130,8 @@ class SplitSpec:
       split: the split.
       key: a text that identifies everything that the records depend on, except the number of the
         piece; see `parts.part_name`.
-      pieces: (first row, row after the last) of each piece, or (first source shard, shard after the
-        last), in the order of the dataset.
+      pieces: for each piece, the numbers of its first row and of the row after its last row, or the
+        same numbers of source shards; in the order of the dataset.
       choices: whether each row has a record for each of its answer choices, for rank evaluation.
         Otherwise, each row has a single record.
       hide_labels: see `t0.tasks.PromptedSource`.
@@ -237,7 +237,7 @@ class SplitState:
         self._results[start] = result
 
     def results(self) -> Iterator[tuple[int, PartInfo | SplitOutcome]]:
-        """Yields (start, result) of the finished pieces."""
+        """Yields a pair for each finished piece: the start of the piece, and its result."""
         yield from self._results.items()
 
     def conclusion(self) -> JoinParts | SplitOutcome | None:

@@ -39,11 +39,11 @@ class InPlace:
     """An output into which the workers write directly."""
 
     def find_part(self, path: str) -> str | None:
-        """Returns the path at which an earlier run may have left the part. Here, it is `path`."""
+        """Returns the path where an earlier run may have left a part: here, `path` itself."""
         return path
 
     def place_job(self, job: Any) -> Any:
-        """Returns the job to give to a worker. Here, it is the same job."""
+        """Returns the job to give to a worker: here, `job` itself."""
         return job
 
     def add_part(self, path: str) -> None:
@@ -116,7 +116,7 @@ class Uploads(InPlace):
                 paths.copy(path, self._local(path))
 
     def find_part(self, path: str) -> str | None:
-        """Returns the path of the part that an earlier run made; None if no run made the part."""
+        """Returns the path of a part that an earlier run made; None if no run made this part."""
         return self._nearest(path) if path in self._earlier else None
 
     def place_job(self, job: Any) -> Any:

@@ -213,7 +213,7 @@ def _pieces(rows: int, *, remote: bool) -> tuple[tuple[int, int], ...]:
       remote: whether the output is in an object store.
 
     Returns:
-      (first row, row after the last) of each range.
+      for each range, the numbers of its first row and of the row after its last row.
     """
     least, count = (REMOTE_MIN_ROWS, REMOTE_RANGES) if remote else (MIN_ROWS, RANGES)
     size = min(max(least, math.ceil(rows / count)), MAX_ROWS)

@@ -181,7 +181,8 @@ class AdapterSource(CheckpointSource):
       base: the base, which this source closes.
 
     Raises:
-      UserError: if the adapter is damaged, of another method, or for another base.
+      UserError: if the adapter is damaged, if its method is not LoRA or (IA)3, or if it was trained
+        for another base.
     """
 
     kind = "adapter"

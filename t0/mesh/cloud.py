@@ -71,7 +71,7 @@ class Node:
       accelerator_type: the name of the slice, such as "v3-32".
       state: the state of the TPU, such as "READY" or "PREEMPTED".
       runtime: the runtime version, such as "tpu-vm-tf-2.15.1-pod-se".
-      endpoints: (address, port) of the TensorFlow server of each host.
+      endpoints: for each host, the address and the port of its TensorFlow server.
     """
 
     trouble: str = ""

@@ -193,7 +193,7 @@ def group_axes(
 
 
 def logical_to_physical(run: PodRun) -> list[int]:
-    """Returns the physical core of each logical core, as Mesh TensorFlow places them on a TPU."""
+    """Returns, for each logical core, the physical core on which Mesh TensorFlow places it."""
     shape = simd_mesh_impl.physical_shape_3d_from_topology_proto_4d(list(run.slice_.shape))
     return simd_mesh_impl.auto_logical_to_physical_tpu(run.mesh_shape.to_integer_list, shape)
 

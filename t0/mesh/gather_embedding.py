@@ -176,7 +176,8 @@ def looked_up_rows(gradient: mtf.Tensor) -> list[tuple[mtf.Tensor, mtf.Tensor]] 
       gradient: the gradient of a table, [vocab, ...].
 
     Returns:
-      (dy [*I, ...], ids [*I]) of each lookup; None if the gradient has terms other than lookups.
+      for each lookup, the gradient of its result [*I, ...] and its ids [*I]; None if the gradient
+      has terms that do not come from lookups.
     """
     operation = gradient.operation
     if isinstance(operation, _SumRows):

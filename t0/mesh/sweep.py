@@ -82,11 +82,14 @@ def _value(name: str, text: str) -> Any:
 
 
 def sweep(axes: Mapping[str, Sequence[Any]], options: PlanOptions) -> list[PlannedCombination]:
-    """Plans every combination of values with formulas, and returns the rows from best to worst.
+    """Uses formulas to plan a run for every combination of values, and ranks the combinations.
 
     Args:
       axes: name of an axis -> its values.
       options: the options of every plan.
+
+    Returns:
+      the planned combinations, from best to worst.
     """
     rows = []
     combinations = list(itertools.product(*axes.values()))
@@ -108,7 +111,7 @@ def _plan_combination(values: Mapping[str, Any], options: PlanOptions) -> Planne
 
 
 def sweep_text(rows: Sequence[PlannedCombination]) -> str:
-    """Returns the ranked table, followed by a line that names the best rows."""
+    """Returns a table of ranked combinations, followed by lines that name the best combinations."""
     names = list(rows[0].values)
     header = (*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h")
     planned = [_cells(row, names) for row in rows if row.plan]
@@ -118,7 +121,7 @@ def sweep_text(rows: Sequence[PlannedCombination]) -> str:
 
 
 def as_json(rows: Sequence[PlannedCombination]) -> list[dict[str, Any]]:
-    """Returns the rows for `--json`: the values, the `plan` (or null) and the `problem` (or "")."""
+    """Returns a record of each combination: its values, `plan` (or null), `problem` (or "")."""
     return [{**row.values, "plan": row.plan, "problem": row.problem} for row in rows]
 
 
@@ -137,9 +140,9 @@ def _cells(row: PlannedCombination, names: Sequence[str]) -> list[str]:
 
 
 def best(rows: Sequence[PlannedCombination]) -> str:
-    """Returns a text that names the fastest row that fits, and the cheapest if it is another row.
+    """Returns a text that names the fastest run that fits, and the cheapest if it is another run.
 
-    The cheapest row is the row that fits with the fewest core-seconds per sequence.
+    The cheapest run is the run that fits with the fewest core-seconds per sequence.
     """
     usable = [row for row in rows if row.rank[0] <= _RANKS[RECOMPUTES]]
     if not usable:

@@ -182,8 +182,9 @@ def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -
     """Finds the examples that several evaluations of one prompt have in common.
 
     Returns:
-      the rows of these examples, whether each evaluation got them right, their documents or None,
-      and the numbers for `Grid.left_out` and `Grid.other_texts`.
+      the row numbers of these examples; for each evaluation, whether it got each example right; the
+      documents of the examples, or None; and the numbers for `Grid.left_out` and
+      `Grid.other_texts`.
     """
     rows = scores[0].idx
     for other in scores[1:]:

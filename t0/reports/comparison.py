@@ -338,7 +338,7 @@ def _adjust(p_values: Sequence[float]) -> list[float]:
 
 
 def comparison_tables(comparison: RunComparison) -> dict[str, ReportTable]:
-    """Returns the tables by name, in the order of the page."""
+    """Returns name -> table for the tables of a comparison, in the order of the page."""
     tables = [
         _make_accuracy_table(comparison),
         _make_difference_table(comparison),

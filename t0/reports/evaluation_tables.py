@@ -67,7 +67,7 @@ _METRIC_FIELDS = {
 
 
 def evaluation_tables(summary: Summary) -> dict[str, ReportTable]:
-    """Returns the non-empty tables by name, in the order of the page."""
+    """Returns name -> table for the non-empty tables of a report, in the order of the page."""
     tables = [
         _make_dataset_table(summary),
         _make_clean_table(summary),

@@ -36,9 +36,12 @@ PATTERN = "report_examples_*.js"
 
 
 def collect_examples(runs: Sequence[EvaluatedRun]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Returns the index of all datasets for the page, and the scripts by file name.
+    """Returns the index of all datasets, and a mapping from file name to script.
 
-    The index has a record for each dataset and for each task of decoded text. A record has the keys
+    The report's page contains the index. A script contains the examples of one record of the index.
+
+    For ranked tasks, the index has one record per dataset. For tasks whose answers are decoded, it
+    has one record per task, and the record's `tasks` has only this task. A record has the keys
     `name`, `kind` and `tasks`. Each task in `tasks` has its `prompt` and, for each run, a diagnosis
     or None.
 

@@ -261,7 +261,7 @@ def _is_right_by(
       gold: the index of the gold choice.
 
     Returns:
-      whether it is correct; None if a length is unknown.
+      whether that choice is correct; None if a length is unknown.
     """
     if None in lengths:
         return None

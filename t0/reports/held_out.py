@@ -139,7 +139,7 @@ def held_out_means(runs: Sequence["EvaluatedRun"]) -> list[tuple["EvaluatedRun",
 
 
 def headlines(runs: Sequence["EvaluatedRun"]) -> list[str]:
-    """Returns a line with the held-out mean of each checkpoint that has one."""
+    """Returns one line for each checkpoint with a held-out mean. The line contains the mean."""
     lines = []
     for run, row in held_out_means(runs):
         words = [f"mean {row['mean']:.1f}"]

@@ -49,7 +49,7 @@ class PageFigure:
 
     Attributes:
       panels: the plot's panels, as SVG markup.
-      legend: (colour, text) of each run or series.
+      legend: for each run or series, its colour and its text in the legend.
       compares: whether the plot belongs to the comparison of runs.
     """
 
@@ -79,7 +79,7 @@ def render_page(
       figures: the report's plots.
       index: the index of the examples, see `example_browser.collect_examples`.
       scripts: file name -> script with examples; see `are_embedded`.
-      links: (file name, text) for each other file of the report.
+      links: for each other file of the report, its name and the text of the link to it.
       curves: the curves of the training runs.
     """
     from markupsafe import Markup

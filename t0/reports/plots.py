@@ -196,7 +196,7 @@ def name_lines(axes: "Axes", lines: Sequence[tuple[float, str, str]]) -> None:
 
     Args:
       axes: the axes, with their final limits.
-      lines: (value at the end of the line, its name, its colour) for each line.
+      lines: for each line, the value at its end, its name and its colour.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = sorted((float(to_axes.transform((0, value))[1]), *rest) for value, *rest in lines)

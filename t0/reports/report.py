@@ -123,7 +123,7 @@ class EvaluationReport:
         return lines
 
     def data(self) -> dict[str, Any]:
-        """Returns the numbers as a JSON value; each table is a list of its rows."""
+        """Returns the report's numbers as a JSON value; each table is a list of its rows."""
         summary, comparison = self.summary, self.summary.comparison
         return {
             "schema": SCHEMA,

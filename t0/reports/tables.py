@@ -162,8 +162,9 @@ class ReportTable:
       rows: the rows, each a mapping from key to value.
       note: a text that the page shows above the table.
       file: the name of the table's CSV file; empty if the table has no CSV file.
-      fields: name in CSV and JSON -> key in the rows. By default, these are all keys of the rows,
-        and "run" is the label.
+      fields: name in CSV and JSON -> key in the rows. By default, these are all keys of the rows.
+        If the rows have a key "label", the field "run" contains the label instead of the run's
+        position.
       nested: the fields with structured values, which JSON contains and CSV does not.
       long: whether the page shows only the first rows, together with a text field to filter all
         rows.

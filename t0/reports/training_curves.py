@@ -310,7 +310,8 @@ def _draw_curve(
     """Draws the line of a quantity in one run.
 
     Returns:
-      [(last value, name, colour)] of the line; [] if the run has no values of the quantity.
+      a list with the last value, the name and the colour of the line; [] if the run has no values
+      of the quantity.
     """
     if key not in run.points:
         return []
@@ -360,7 +361,7 @@ def training_table(curves: Sequence[TrainingCurves]) -> list[tuple[str, list[str
     """Returns a table with the sizes, final values, best values and times of training runs.
 
     Returns:
-      a list of rows, each (name of the row, a text for each run).
+      a pair for each row: the name of the row, and a list with a text for each run.
     """
     columns = [_list_final_values(run) for run in curves]
     rows = [(name, [column[name] for column in columns]) for name in (columns or [{}])[0]]

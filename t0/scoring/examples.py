@@ -118,7 +118,7 @@ class ChoiceGroup:
     Attributes:
       inputs: the input's token ids, [L].
       targets: the token ids of each choice.
-      keys: (task, example, choice) of each choice.
+      keys: for each choice, (number of the task, number of the example, number of the choice).
     """
 
     inputs: np.ndarray
@@ -320,10 +320,10 @@ def count_examples(facts: RankTaskFacts, read: ReadRecords, lengths: Lengths) ->
 def _first_of_document(
     numbers: Sequence[int], keys: Sequence[str | None], facts: RankTaskFacts
 ) -> tuple[int, ...] | None:
-    """Finds the number of the first example with the same document, for each example.
+    """Finds, for each example, the number of the first example with the same document.
 
     Returns:
-      these numbers; None if the documents are unknown.
+      one number for each example; None if the documents are unknown.
     """
     documents: Sequence[str | None] | None = keys
     if None in keys:

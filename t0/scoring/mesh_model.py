@@ -199,8 +199,8 @@ def find_unused_weights(present: Iterable[str], model_variables: Collection[str]
     """Finds weights of a checkpoint that a model does not use, such as those of additional layers.
 
     Variables of an optimizer are ignored; the name of such a variable begins with the whole name of
-    another variable. The biases in T5's first checkpoints that no Mesh TensorFlow model reads are
-    also ignored.
+    another variable. T5's first checkpoints contain biases that no Mesh TensorFlow model reads.
+    They are also ignored.
 
     Args:
       present: the names of the checkpoint's variables.

@@ -52,7 +52,7 @@ class HeldOutModel(Protocol):
         """Restores a checkpoint's weights; returns the number of variables."""
 
     def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns sums over padded examples [B, L]. The first ones are those that `SUMS` names."""
+        """Returns sums over padded examples [B, L]. `SUMS` names the first of these sums."""
 
 
 def measure(
@@ -218,7 +218,10 @@ def _line(name: str, step: int, entry: Mapping[str, Any]) -> str:
 
 
 def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function that builds an estimator, so that `evaluate` also prints its results.
+    """Wraps a function that builds an estimator, so that the estimator prints its results.
+
+    The estimator's `evaluate` method still returns the results, and also prints a line with them.
+    The line contains the perplexity.
 
     Args:
       get_estimator: Mesh TensorFlow's function.
