@@ -7,6 +7,7 @@ from t0.errors import UserError
 from t0.mesh import costs, pod_run
 from t0.mesh.plan import PlanOptions, plan_configured_run
 from t0.mesh.pod_run import divisors
+from t0.training import checkpointing  # noqa: F401  registers t0.adapter
 
 
 @pytest.fixture(autouse=True)
