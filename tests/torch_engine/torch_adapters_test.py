@@ -34,7 +34,13 @@ def adapt(world, trained, name, steps, method, processes=1, **changes):
 
 
 @pytest.mark.parametrize(
-    ("method", "processes"), [("lora", 1), ("ia3", 1), ("lora", 2), ("ia3", 2)]
+    ("method", "processes"),
+    [
+        ("lora", 1),
+        pytest.param("ia3", 1, marks=pytest.mark.exhaustive),
+        pytest.param("lora", 2, marks=pytest.mark.exhaustive),
+        ("ia3", 2),
+    ],
 )
 def test_adapter_training_freezes_the_base_and_resumes_bit_for_bit(
     world, trained, method, processes

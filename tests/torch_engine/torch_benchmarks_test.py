@@ -39,7 +39,7 @@ def test_benchmark_cache_folder_without_caches_is_refused(runs, tmp_path):
         runs.cached(tmp_path, "train", {"inputs": 8, "targets": 8})
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_gpu_benchmark_runs_on_cpu_and_reports_missing_gpu():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

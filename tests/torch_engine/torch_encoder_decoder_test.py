@@ -199,7 +199,7 @@ def test_eval_ranks_and_decodes_an_encoder_decoder(evaluate, saved):
             assert choice["log_likelihood"] == pytest.approx(float(nats[0, 0]), abs=1e-4)
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_eval_decodes_texts_with_an_encoder_decoder(evaluate, saved, world, cached):
     words = [f"--cache_dirs={world.folder}/cache"] if cached else []
     name = f"decoded {cached}"
@@ -228,7 +228,10 @@ def test_eval_shards_of_an_encoder_decoder_merge_to_the_whole(evaluate, world):
     assert read(merged, "results_0.json")["tasks"] == read(whole, "results_0.json")["tasks"]
 
 
-@pytest.mark.parametrize(("kind", "task"), [("t5gemma", "letters"), ("gpt2", "letters")])
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [("t5gemma", "letters"), pytest.param("gpt2", "letters", marks=pytest.mark.exhaustive)],
+)
 def test_eval_measures_perplexity_of_texts(evaluate, saved, kind, task):
     done, folder = evaluate(kind, f"{kind} {task}", f"--tasks={task}", "--limit=3")
     assert done.returncode == 0, done.stderr
@@ -272,15 +275,32 @@ def test_eval_measures_perplexity_of_documents_in_windows(evaluate, saved):
     ("kind", "words", "text"),
     [
         ("bart", ["--engine=tensorflow"], "only PyTorch evaluates it: leave the flag out"),
-        ("bart", ["--vocab=/v"], "--vocab is for T5 models"),
-        ("bart", ["--join=lm-eval"], "--join=lm-eval is for decoder-only models"),
+        pytest.param(
+            "bart", ["--vocab=/v"], "--vocab is for T5 models", marks=pytest.mark.exhaustive
+        ),
+        pytest.param(
+            "bart",
+            ["--join=lm-eval"],
+            "--join=lm-eval is for decoder-only models",
+            marks=pytest.mark.exhaustive,
+        ),
         ("bart", ["--device=cuda"], "finds no GPU"),
         ("bart", ["--tasks=text_span_corruption"], "only a T5 reads its examples"),
         ("bart", ["--tasks=text_lm"], "an encoder-decoder reads inputs"),
-        ("gpt2", ["--tasks=text_prefix_lm"], "only a T5 reads its examples"),
+        pytest.param(
+            "gpt2",
+            ["--tasks=text_prefix_lm"],
+            "only a T5 reads its examples",
+            marks=pytest.mark.exhaustive,
+        ),
         ("gpt2", ["--tasks=letters", "--num_shards=2", "--shard_id=0"], "is for ranked tasks"),
         ("gpt2", ["--tasks=weather_which_word"], "context window has 128"),
-        ("gpt2", ["--tasks=letters", "--lengths=inputs=9"], "--lengths sets only inputs"),
+        pytest.param(
+            "gpt2",
+            ["--tasks=letters", "--lengths=inputs=9"],
+            "--lengths sets only inputs",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_eval_mistakes_with_transformers_are_one_line(evaluate, kind, words, text):

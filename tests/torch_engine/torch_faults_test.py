@@ -141,6 +141,7 @@ def test_ctrl_c_in_terminal_saves_one_checkpoint(start, run):
     assert newest(folder) == step
 
 
+@pytest.mark.exhaustive
 def test_hung_process_is_named_after_time_limit(start, run):
     spec, folder = run
     one = start("-m", "t0.torch", spec, "--timeout_minutes=0.1", launch=("--shutdown_timeout=3",))
@@ -196,6 +197,7 @@ def test_cache_that_differs_between_processes_is_refused(world, run, tmp_path):
     assert "the cache of process 1 differs from that of process 0" in said
 
 
+@pytest.mark.exhaustive
 def test_error_message_of_wrong_flags_is_printed_once(world, start, tmp_path):
     wrong = [*MODEL, "--gin_param=MIXTURE_NAME = 'nowhere'", f"--model_dir={tmp_path}/model"]
     one = start("-m", "t0.torch", *wrong, launch=("--max_restarts=2",))

@@ -70,7 +70,7 @@ def test_instruction_training_without_cache_names_caching_command(world, flags, 
     assert "seqio_cache_tasks" in message(world.torch(spec))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_instruction_evaluation_equals_mesh_tensorflow(world, flags, trained):
     def evaluated(engine):
         output = world.folder / f"sni evaluated {engine}"

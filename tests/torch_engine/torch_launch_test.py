@@ -74,7 +74,7 @@ def trained(world, folder, command, **given):
     return len(losses(folder)) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_accelerate_launch_trains(world, tmp_path):
     pytest.importorskip("accelerate")
     spec = world.specified(tmp_path / "model", 2)
@@ -123,7 +123,7 @@ def test_torchrun_launch_scripts_use_existing_flags():
         }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compiled_training_losses_equal_uncompiled(world, tmp_path):
     pytest.importorskip("torch")
     plain, compiled = (tmp_path / name for name in ("plain", "compiled"))

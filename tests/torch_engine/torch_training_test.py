@@ -138,7 +138,7 @@ def test_resume_is_bit_for_bit_and_on_other_process_counts(world, halves):
     [
         ("published types", 90),
         pytest.param("Adafactor", 90, marks=pytest.mark.slow),
-        pytest.param("AdamW, microbatches", 104, marks=pytest.mark.slow),
+        pytest.param("AdamW, microbatches", 104, marks=pytest.mark.exhaustive),
     ],
 )
 def test_resume_moves_a_run_between_engines_and_back(world, tmp_path, run, slots):
@@ -263,17 +263,15 @@ def test_resume_with_changed_configuration_lists_differences(world, halves, tmp_
     assert re.search(r"changed: .*learning_rate: was 0\.001, is 0\.002", done.stdout)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_checkpoint_missing_shard_gives_one_message(world, copied, processes):
+def test_checkpoint_missing_shard_gives_one_message(world, copied):
     spec, folder = copied
     part = next((folder / "torch.ckpt-20").glob("shard-00002*"))
     part.unlink()
-    done = world.torch(spec, processes=processes)
+    done = world.torch(spec, processes=2)
     assert f"{part} is missing: the checkpoint is damaged" in message(done)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("name", ["shard-00002", "resume.json"])
+@pytest.mark.parametrize(("processes", "name"), [(1, "shard-00002"), (2, "resume.json")])
 def test_checkpoint_checksum_mismatch_gives_one_message(world, copied, processes, name):
     spec, folder = copied
     path = next((folder / "torch.ckpt-20").glob(f"{name}*"))

@@ -308,7 +308,9 @@ def break_normalizer(found):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (repeat_normalizer, "cannot be loaded within 4 GiB"),
+        pytest.param(
+            repeat_normalizer, "cannot be loaded within 4 GiB", marks=pytest.mark.exhaustive
+        ),
         (break_normalizer, "index out of bounds"),
         (lambda found: found.update(model=None), "cannot be loaded"),
     ],
