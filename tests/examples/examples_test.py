@@ -349,6 +349,9 @@ def test_example_adapters_are_compared_over_seeds_on_an_unchanged_base(tmp_path,
         assert changed == {name for name in base if name.endswith(adapted[method])}, method
     key = next(name for name in base if name.endswith("/v"))
     assert len({own[key].tobytes() for own in weights.values()}) == 9  # no two seeds are equal
-    (row,) = json.loads(_text(out / "report" / "report.json"))["tables"]["accuracies"]
+    report = json.loads(_text(out / "report" / "report.json"))
+    (row,) = report["accuracies"]
     assert row["accuracies"].keys() == {"base", "ia3", "lora", "full"}
-    assert all(each["low"] < each["mean"] < each["high"] for each in row["accuracies"].values())
+    assert [each["run"] for each in report["differences"]] == ["ia3", "lora", "full"]
+    for each in report["differences"]:
+        assert each["interval_low"] <= each["difference"] <= each["interval_high"]
