@@ -1,5 +1,6 @@
 """The examples: each has its parts, its commands resolve, and (slow) each runs with few steps."""
 
+import contextlib
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -16,16 +18,21 @@ import small_data  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-MODULES = {"seqio_cache_tasks": "t0.cli.cache_tasks", "t0": "t0.cli.main"}
-COMMANDS = (*MODULES, "t5_mesh_transformer", "accelerate")
-# Examples that do not train with our own loop.
-OTHERS = {"infer", "seq2seq_trainer"}
-NO_PLOT = {*OTHERS, "custom_model"}
+MODULES = {
+    "seqio_cache_tasks": "t0.cli.cache_tasks",
+    "t0": "t0.cli.main",
+    "t5_mesh_transformer": "t0.cli.mesh_transformer",
+}
+COMMANDS = (*MODULES, "accelerate", "python")
+# Examples that do not train one model with the TensorFlow engine.
+OTHERS = {"adapters", "infer", "seq2seq_trainer"}
+NO_PLOT = {"custom_model", "infer", "seq2seq_trainer"}
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh"))
 
 # What is appended to each command to make it short, and the example whose model it needs.
 VALIDATED = ["--gin.EVAL_PERIOD=2", "--gin.EVAL_STEPS=1"]
 FEW_STEPS = {
+    "adapters": (["--gin.TRAIN_STEPS=4"], None),
     "pretrain": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
     "prefix_lm": (["--finetune_steps=4", *VALIDATED], "pretrain"),
     "budget": (["--gin.TRAIN_STEPS=4", *VALIDATED], None),
@@ -77,7 +84,7 @@ def test_example_has_command_readme_and_plot(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_example_script_has_no_logic(name):
-    logic = r"^\s*(if|for|while|case|until|function)\b|\|\||&&"
+    logic = r"^\s*(if|for(?! seed in )|while|case|until|function)\b|\|\||&&"
     assert not re.search(logic, _text(EXAMPLES / name / "run.sh"), re.M)
 
 
@@ -136,6 +143,19 @@ def _run(name, folder, *, path, flags=()):
     return subprocess.run(
         ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True
     )
+
+
+def _run_modules(name, folder, monkeypatch):
+    """Runs an example with the commands of this checkout, which need not be installed."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for command, module in MODULES.items():
+        program = programs / command
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return _run(name, folder, path=programs, flags=FEW_STEPS[name][0])
 
 
 def _text(path):
@@ -281,17 +301,9 @@ def test_example_seq2seq_trainer_pads_labels_that_the_loss_ignores(tiny_t5, monk
 @pytest.mark.slow
 def test_example_seq2seq_trainer_trains_on_a_cache(tiny_t5, tmp_path, monkeypatch):
     small_data.lay_out(tmp_path / "data")
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for command, module in MODULES.items():
-        program = programs / command
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("MODEL", str(tiny_t5))
     name = "seq2seq_trainer"
-    done = _run(name, tmp_path, path=programs, flags=FEW_STEPS[name][0])
+    done = _run_modules(name, tmp_path, monkeypatch)
     assert done.returncode == 0, done.stdout + done.stderr
     losses = re.findall(r"'(?:train|eval)_loss': '?([\d.]+)", done.stdout)
     assert len(losses) == 2
@@ -303,3 +315,43 @@ def test_example_seq2seq_trainer_trains_on_a_cache(tiny_t5, tmp_path, monkeypatc
     assert 0 <= entry["metrics"]["f1"] <= 100
     lines = [json.loads(line) for line in (out / "eval" / entry["predictions"]).open()]
     assert {"prediction", "answers"} <= lines[0].keys()
+
+
+def _weights(path):
+    """Canonical name -> weight of a checkpoint; an adapter is merged into its base."""
+    from t0.checkpoints import open_source
+
+    with contextlib.closing(open_source(path, keep_slots=False)) as source:
+        return {name: source.load(name) for name in source.entries}
+
+
+@pytest.mark.exhaustive
+def test_example_adapters_are_compared_over_seeds_on_an_unchanged_base(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    small_data.lay_out_quickstart(tmp_path / "quickstart_out")
+    monkeypatch.setenv("STEPS", "2")
+    done = _run_modules("adapters", tmp_path, monkeypatch)
+    assert done.returncode == 0, done.stdout + done.stderr
+    out = tmp_path / "examples_out" / "adapters"
+    weights = {}
+    for method, steps in (("ia3", 2), ("lora", 2), ("full", 6)):
+        for seed in range(3):
+            folder = out / method / str(seed)
+            records = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+            assert records[-1]["step"] == steps
+            files = {path.name for path in (folder / f"torch.ckpt-{steps}").iterdir()}
+            assert ("adapter_model.safetensors" in files) == (method != "full")
+            weights[method, seed] = _weights(folder)
+    base = _weights(out / "base")
+    adapted = {"ia3": ("/k", "/v", "/wo/kernel"), "lora": ("/q", "/v"), "full": ("",)}
+    for (method, _), own in weights.items():
+        changed = {name for name in base if not np.array_equal(base[name], own[name])}
+        assert changed == {name for name in base if name.endswith(adapted[method])}, method
+    key = next(name for name in base if name.endswith("/v"))
+    assert len({own[key].tobytes() for own in weights.values()}) == 9  # no two seeds are equal
+    report = json.loads(_text(out / "report" / "report.json"))
+    (row,) = report["accuracies"]
+    assert row["accuracies"].keys() == {"base", "ia3", "lora", "full"}
+    assert [each["run"] for each in report["differences"]] == ["ia3", "lora", "full"]
+    for each in report["differences"]:
+        assert each["interval_low"] <= each["difference"] <= each["interval_high"]

@@ -35,6 +35,35 @@ def lay_out(folder):
     shutil.copy(TICKETS / "tickets.model", folder / "t5.spiece.model")
 
 
+def lay_out_quickstart(folder):
+    """Writes the vocabulary and the trained datasets of `bin/quickstart`, with made-up rows."""
+    from t0.cli import quickstart_data
+
+    for split in ("train", "validation"):
+        rows = [_quickstart_rows(number, text) for number, text in enumerate(_texts(split)[:40])]
+        for name in rows[0]:
+            path = folder / "data" / name / f"{split}.jsonl"
+            tiny_recipes.write_lines(path, [row[name] for row in rows])
+    (folder / "data" / "mixtures.yaml").write_text(quickstart_data.MIXTURES, encoding="utf-8")
+    (folder / "vocabulary").mkdir()
+    shutil.copy(TICKETS / "tickets.model", folder / "vocabulary" / "mini.model")
+
+
+def _quickstart_rows(number, text):
+    """Dataset -> a row."""
+    a, b, c, d = (f"{text[:9]} {part}" for part in range(4))
+    wrong = {"distractor1": b, "distractor2": c, "distractor3": d}
+    choices = {"text": [a, b, c, d], "label": [*"ABCD"]}
+    question = ("How would they feel?", "How would you describe them?")[number % 2]
+    answers = {"answerA": a, "answerB": b, "answerC": c, "label": "1", "question": question}
+    return {
+        "sciq/default": {"question": text, "correct_answer": a, "support": text, **wrong},
+        "openbookqa/main": {"question_stem": text, "answerKey": "B", "choices": choices},
+        "glue/mrpc": {"sentence1": text, "sentence2": text, "label": number % 2},
+        "social_i_qa/default": {"context": text, **answers},
+    }
+
+
 def _texts(split):
     lines = (TICKETS / "tickets" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["text"] for line in lines]
