@@ -149,11 +149,19 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
         files = task.pop("cache_files")
         for feature in task["features"].values():
             feature.pop("vocabulary", None)
-        facts[f"task {task['name']}"] = task
+        facts |= _flatten(f"task {task['name']}", task)
         for file in files:
             name = f"shard {posixpath.basename(file)} of task {task['name']}"
             facts[name] = file in manifest.shards and manifest.shards[file].crc32c
     return facts
+
+
+def _flatten(name: str, value: Any) -> dict[str, Any]:
+    """Returns "key of ... of `name`" -> value, for all values of nested mappings."""
+    if not isinstance(value, dict):
+        return {name: value}
+    pairs = [_flatten(f"{key} of {name}", inner) for key, inner in value.items()]
+    return {key: inner for pair in pairs for key, inner in pair.items()}
 
 
 def follow(
@@ -184,8 +192,10 @@ def follow(
         the position cannot be found.
     """
     step, position = place
+    if data.spec is None:  # a user's own dataset, whose position has no window
+        return None, position
     current = build(data, rows, _start_at(step, position), recorded)
-    if current is None or recorded is None:
+    if recorded is None:
         return current, position
     change = find_difference(recorded, current)
     if change and not allow_change:
@@ -195,7 +205,9 @@ def follow(
     if position is None and recorded.indexed:
         position = locate(recorded, data, step)
     if not change:  # `current` has the present folders and modification times of the caches
-        return dataclasses.replace(current, start=recorded.start), position
+        # A run that resumes before the recorded start takes other batches than this start gives.
+        start = recorded.start if step >= recorded.start.step else current.start
+        return dataclasses.replace(current, start=start), position
     if current.indexed and find_difference(dataclasses.replace(recorded, batch=rows), current):
         # The new data has other rows in this window, so it begins with the next window.
         position = data.locate(0, rows, position["window"] + 1 if position else 1)
