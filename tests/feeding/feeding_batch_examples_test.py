@@ -76,6 +76,10 @@ def test_seen_find_prints_all_steps_of_a_text(run):
     assert found == wanted
     assert len(found) > 2
     assert list(opened.find("no such text", last, decode)) == []
+    # The vocabulary has no full stop, and the text has a wide one.
+    decode = lambda ids: f"toy_b {ids[0] - 2} \u2047 "  # noqa: E731
+    found = [(x.step, x.row) for x in opened.find("toy_b 7\uff0e", last, decode)]
+    assert found == wanted
 
 
 def test_seen_command_prints_examples_without_source(run, capsys):
