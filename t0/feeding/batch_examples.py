@@ -116,12 +116,15 @@ class RunData:
         """
         examples = self._data.examples_in(window)
         tasks, records = self._records_in(window)
-        lengths = self._manifest.data.lengths
+        lengths, ends_in_eos = self._manifest.data.lengths, self._manifest.data.ends_in_eos
         for number, members in enumerate(self._data.rows_in(examples, window), start=before):
             steps, row = divmod(number, self._manifest.batch)
             step = self._manifest.start.step + steps + 1
             for index in members:
-                ids = {name: examples[index][name][:length] for name, length in lengths.items()}
+                ids = {n: np.array(examples[index][n][:length]) for n, length in lengths.items()}
+                for name in ends_in_eos:
+                    if ids[name].size == lengths[name]:
+                        np.minimum(ids[name][-1:], 1, out=ids[name][-1:])  # as in `packing.pack`
                 yield BatchExample(step, row, self.tasks[tasks[index]], int(records[index]), ids)
 
     def _records_in(self, window: int) -> tuple[np.ndarray, np.ndarray]:
