@@ -202,15 +202,19 @@ def follow(
         raise change_error(folder, change)
     if not change:
         load_windows(folder, recorded, data)
-    if position is None and recorded.indexed:
+    if position is None and recorded.indexed and current.indexed:
         position = locate(recorded, data, step)
     if not change:  # `current` has the present folders and modification times of the caches
         # A run that resumes before the recorded start takes other batches than this start gives.
         start = recorded.start if step >= recorded.start.step else current.start
         return dataclasses.replace(current, start=start), position
-    if current.indexed and find_difference(dataclasses.replace(recorded, batch=rows), current):
-        # The new data has other rows in this window, so it begins with the next window.
-        position = data.locate(0, rows, position["window"] + 1 if position else 1)
+    if find_difference(dataclasses.replace(recorded, batch=rows), current):
+        # The new data has other rows in this window, so it begins with the next window. For tasks
+        # that are not cached, only the state at the start of this window is known.
+        if current.indexed:
+            position = data.locate(0, rows, position["window"] + 1 if position else 1)
+        elif position:
+            position = {**position, "row": 0}
     return dataclasses.replace(current, start=_start_at(step, position)), position
 
 
