@@ -13,6 +13,7 @@ manifest. A window is a group of examples that are packed together.
 import dataclasses
 import functools
 import posixpath
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -115,12 +116,15 @@ class RunData:
         """
         examples = self._data.examples_in(window)
         tasks, records = self._records_in(window)
-        lengths = self._manifest.data.lengths
+        lengths, ends_in_eos = self._manifest.data.lengths, self._manifest.data.ends_in_eos
         for number, members in enumerate(self._data.rows_in(examples, window), start=before):
             steps, row = divmod(number, self._manifest.batch)
             step = self._manifest.start.step + steps + 1
             for index in members:
-                ids = {name: examples[index][name][:length] for name, length in lengths.items()}
+                ids = {n: np.array(examples[index][n][:length]) for n, length in lengths.items()}
+                for name in ends_in_eos:
+                    if ids[name].size == lengths[name]:
+                        np.minimum(ids[name][-1:], 1, out=ids[name][-1:])  # as in `packing.pack`
                 yield BatchExample(step, row, self.tasks[tasks[index]], int(records[index]), ids)
 
     def _records_in(self, window: int) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +165,7 @@ class RunData:
 
         Args:
           text: the text, which may be a part of an example. Consecutive whitespace counts as one
-            space.
+            space, and characters are compared in the Unicode form NFKC, which SentencePiece uses.
           last: the last step to search.
           decode: a function that decodes token ids.
         """
@@ -175,10 +179,24 @@ class RunData:
                 if (
                     start.step < example.step <= last
                     and example.record in matches[example.task.name]
-                    and any(text in _spaced(decode(ids.tolist())) for ids in example.ids.values())
+                    and (
+                        self._is_whole(example)
+                        or any(
+                            text in _spaced(decode(ids.tolist())) for ids in example.ids.values()
+                        )
+                    )
                 ):
                     yield example
             before += self._data.size_of(window)
+
+    def _is_whole(self, example: BatchExample) -> bool:
+        """Returns whether an example has all tokens of its record, so that it needs no decoding.
+
+        Unknown tokens have no text, so decoded ids may not contain a text that the record has.
+        """
+        lengths = self._manifest.data.lengths
+        cut = any(len(ids) >= lengths[name] for name, ids in example.ids.items())
+        return not cut and example.task.instructions is None
 
     def _draws(self, window: int, records: Mapping[str, set[int]]) -> bool:
         """Returns whether a window draws at least one of the given records (task -> records)."""
@@ -194,8 +212,8 @@ class RunData:
 
 
 def _spaced(text: str) -> str:
-    """Replaces each run of whitespace in a text with one space."""
-    return " ".join(text.split())
+    """Replaces each run of whitespace in a text with one space, and normalizes its characters."""
+    return " ".join(unicodedata.normalize("NFKC", text).split())
 
 
 def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], str]) -> set[int]:

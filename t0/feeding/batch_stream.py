@@ -23,6 +23,7 @@ import posixpath
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 from t0.caching import cache_files
 from t0.config.specification import Count, DataSpec, Positive, read_file
@@ -226,9 +227,13 @@ def write(
 
 def _claim(folder: str, recorded: Manifest) -> None:
     before = manifests.read(folder)
-    if change := before and manifests.find_difference(before, recorded, starts=True):
+    change = before and manifests.find_difference(before, recorded, starts=True)
+    if before is None and paths.names_like(folder, "batches-*"):
+        change = f"its {manifests.MANIFEST} is missing"
+    if change:
         raise UserError(
-            f"{folder} has the stream of another run: {change}. Choose another folder, or remove it"
+            f"{folder} has the stream of another run: {change}. Choose another folder, or remove "
+            "this one"
         )
     manifests.publish(folder, recorded)
 
@@ -272,6 +277,11 @@ def _open_windows(data: TrainingData, workers: int) -> Iterator[_WindowsFrom]:
 
         try:
             yield windows_from
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a process that packs examples has ended, perhaps because memory was full. Run the "
+                "same command again, which continues after the last complete file"
+            ) from error
         finally:
             pool.shutdown(cancel_futures=True)
 

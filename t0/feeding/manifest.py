@@ -149,11 +149,19 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
         files = task.pop("cache_files")
         for feature in task["features"].values():
             feature.pop("vocabulary", None)
-        facts[f"task {task['name']}"] = task
+        facts |= _flatten(f"task {task['name']}", task)
         for file in files:
             name = f"shard {posixpath.basename(file)} of task {task['name']}"
             facts[name] = file in manifest.shards and manifest.shards[file].crc32c
     return facts
+
+
+def _flatten(name: str, value: Any) -> dict[str, Any]:
+    """Returns "key of ... of `name`" -> value, for all values of nested mappings."""
+    if not isinstance(value, dict):
+        return {name: value}
+    pairs = [_flatten(f"{key} of {name}", inner) for key, inner in value.items()]
+    return {key: inner for pair in pairs for key, inner in pair.items()}
 
 
 def follow(
@@ -184,21 +192,29 @@ def follow(
         the position cannot be found.
     """
     step, position = place
+    if data.spec is None:  # a user's own dataset, whose position has no window
+        return None, position
     current = build(data, rows, _start_at(step, position), recorded)
-    if current is None or recorded is None:
+    if recorded is None:
         return current, position
     change = find_difference(recorded, current)
     if change and not allow_change:
         raise change_error(folder, change)
     if not change:
         load_windows(folder, recorded, data)
-    if position is None and recorded.indexed:
+    if position is None and recorded.indexed and current.indexed:
         position = locate(recorded, data, step)
     if not change:  # `current` has the present folders and modification times of the caches
-        return dataclasses.replace(current, start=recorded.start), position
-    if current.indexed and find_difference(dataclasses.replace(recorded, batch=rows), current):
-        # The new data has other rows in this window, so it begins with the next window.
-        position = data.locate(0, rows, position["window"] + 1 if position else 1)
+        # A run that resumes before the recorded start takes other batches than this start gives.
+        start = recorded.start if step >= recorded.start.step else current.start
+        return dataclasses.replace(current, start=start), position
+    if find_difference(dataclasses.replace(recorded, batch=rows), current):
+        # The new data has other rows in this window, so it begins with the next window. For tasks
+        # that are not cached, only the state at the start of this window is known.
+        if current.indexed:
+            position = data.locate(0, rows, position["window"] + 1 if position else 1)
+        elif position:
+            position = {**position, "row": 0}
     return dataclasses.replace(current, start=_start_at(step, position)), position
 
 

@@ -114,7 +114,7 @@ class TaskStream:
             self._number, self._offset = self._number + 1, 0
         if self._blocks is None:
             self._blocks = self._open_blocks()
-        if self._advance_block():
+        if self._advance_block() and (len(self._block) or self.source.examples != 0):
             return
         if self._number == 0:
             raise UserError(

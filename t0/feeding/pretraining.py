@@ -77,10 +77,8 @@ class Documents:
     def _tokens(self, texts: list[str | bytes]) -> Ragged:
         # Texts are encoded one at a time. Batches would not be faster, because SentencePiece holds
         # Python's global lock.
-        sequences = [
-            np.array(self.encode(t if isinstance(t, str) else t.decode("utf-8")), np.int32)
-            for t in texts
-        ]
+        strings = [t if isinstance(t, str) else t.decode("utf-8", "replace") for t in texts]
+        sequences = [np.array(self.encode(text), np.int32) for text in strings]
         values = np.concatenate([np.zeros(0, np.int32), *sequences])
         return Ragged(values, np.cumsum([0, *map(len, sequences)]))
 

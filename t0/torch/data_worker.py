@@ -10,6 +10,7 @@ hold at most ten batches. If the training process ends for any reason, the pipe 
 worker process ends.
 """
 
+import atexit
 import contextlib
 import importlib.util
 import io
@@ -92,6 +93,8 @@ class WorkerData:
         arguments = (self._words, self.spec, rows, position, sender)
         worker = context.Process(target=_send_batches, args=arguments, daemon=True)
         worker.start()
+        # At exit, `multiprocessing` sends SIGTERM, which the worker process ignores.
+        atexit.register(worker.kill)
         sender.close()  # so that `recv` fails if the worker process ends
         try:
             while True:
@@ -110,15 +113,19 @@ class WorkerData:
                 yield batch, position
         finally:
             receiver.close()
-            worker.terminate()
+            worker.kill()
             worker.join()
+            atexit.unregister(worker.kill)
 
 
 def _send_batches(
     words: Sequence[str], spec: DataSpec, rows: int, position: Position | None, sender: Connection
 ) -> None:
     """Runs in the worker process: sends batches, or the text of a UserError, until nobody reads."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process ends this one
+    # torchrun and Slurm send signals to all processes. The training process may still need a batch
+    # before it can save, so it ends this process itself.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the training process uses the GPUs
     with contextlib.suppress(BrokenPipeError):
         try:

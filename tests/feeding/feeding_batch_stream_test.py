@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -121,6 +122,20 @@ def test_stream_of_several_processes_is_the_same(spec, tmp_path):
     assert files(tmp_path / "one") == files(tmp_path / "three")
 
 
+@pytest.mark.slow
+def test_stream_whose_worker_process_is_killed_can_be_continued(spec, tmp_path):
+    data = open_training_data(spec)
+    recorded = manifest.build(data, ROWS, Start(step=BEGAN))
+    writing = batch_stream.write(
+        str(tmp_path / "s"), recorded, data, first=BEGAN + 1, last=400, workers=2
+    )
+    next(writing), next(writing)  # the estimate and the first file
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    with pytest.raises(UserError, match="a process that packs examples has ended.*continues"):
+        list(writing)
+
+
 def test_stream_of_a_range_of_steps_has_the_same_batches(spec, tmp_path):
     write(spec, tmp_path / "s", first=18, last=27)
     stream = batch_stream.open_stream(str(tmp_path / "s"))
@@ -163,6 +178,10 @@ def test_stream_of_another_run_is_refused(spec, tmp_path):
     with pytest.raises(UserError, match="has the stream of another run: seed was 3, now 4"):
         write(dataclasses.replace(spec, seed=4), tmp_path / "s")
     assert batch_stream.open_stream(str(tmp_path)) is None
+    # Without a manifest, the run of the files is unknown.
+    (tmp_path / "s" / manifest.MANIFEST).unlink()
+    with pytest.raises(UserError, match="of another run: its data_manifest.json is missing. Ch"):
+        write(dataclasses.replace(spec, seed=4), tmp_path / "s")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '[{"name": "../x"}]'])

@@ -5,14 +5,18 @@ import itertools
 import json
 import os
 import shutil
+import types
 
 import numpy as np
 import pytest
 import tiny_caches
 
+from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.feeding import manifest, shards
+from t0.feeding.live import DatasetBatches
 from t0.feeding.manifest import Start
+from t0.feeding.reading import CachedSource
 from t0.feeding.training_data import open_training_data
 from t0.files import tfrecord, write_whole
 
@@ -126,6 +130,64 @@ def test_manifest_of_other_data_is_refused_by_name(spec, tmp_path):
         folder, recorded, open_training_data(longer), ROWS, place, allow_change=True
     )
     assert changed.start == Start(100, window + 1, 0)
+
+
+def test_manifest_difference_names_the_changed_setting(spec):
+    recorded = manifest.build(open_training_data(spec), ROWS, Start())
+    first, second = spec.tasks
+    rated = dataclasses.replace(spec, tasks=(first, dataclasses.replace(second, rate=2.0)))
+    difference = manifest.find_difference(recorded, dataclasses.replace(recorded, data=rated))
+    assert difference == "rate of task toy_b was 1.0, now 2.0"
+    fewer = dataclasses.replace(recorded, data=dataclasses.replace(spec, tasks=(first,)))
+    assert manifest.find_difference(recorded, fewer) == "name of task toy_b was toy_b, now None"
+
+
+def test_manifest_of_an_own_dataset_keeps_its_position(tmp_path):
+    data = DatasetBatches(lambda: tf.data.Dataset.from_tensor_slices({"inputs": [[1], [2]]}))
+    place = 5, {"batches": 5}
+    assert manifest.follow(str(tmp_path), None, data, ROWS, place) == (None, {"batches": 5})
+
+
+def test_manifest_of_a_run_that_resumes_before_its_recorded_start(spec, tmp_path):
+    """As after a change of the batch at step 100, when the checkpoints from there are removed."""
+    position = taken(spec, 50)[-1][1]
+    recorded = manifest.build(open_training_data(spec), 8, Start(100, 1, 0))
+    data = open_training_data(spec)
+    place = 50, position
+    followed, there = manifest.follow(str(tmp_path), recorded, data, 8, place)
+    assert there == position
+    assert followed.start == Start(50, position["window"], position["row"])
+
+
+def test_manifest_of_changed_live_data_has_a_position_that_exists(spec, tmp_path):
+    def live(task, data):
+        cached = CachedSource(task.name, files[task.name], task.examples, tuple(data.lengths))
+        return types.SimpleNamespace(
+            name=task.name, examples=None, cache=None, blocks=cached.blocks
+        )
+
+    files = {task.name: task.cache_files for task in spec.tasks}
+    tasks = tuple(dataclasses.replace(task, cache_files=()) for task in spec.tasks)
+    uncached = dataclasses.replace(spec, tasks=tasks)
+    data = open_training_data(uncached, live)
+    positions = (position for _, position in data.batches(ROWS))
+    position = next(x for x in positions if x["window"] == 1 and x["row"] > 90)
+    recorded = manifest.build(data, ROWS, Start())
+    lengths = {"inputs": 160, "targets": 80}
+    fewer = open_training_data(dataclasses.replace(uncached, lengths=lengths), live)
+    with pytest.raises(UserError, match="has only"):
+        next(fewer.batches(ROWS, position))
+    place = 18, position
+    followed, there = manifest.follow(
+        str(tmp_path), recorded, fewer, ROWS, place, allow_change=True
+    )
+    assert followed.start == Start(18, 1, 0) and there["tasks"] == position["tasks"]
+    next(fewer.batches(ROWS, there))
+    # A TPU's checkpoint has no position, and live data cannot be located.
+    cached = manifest.build(open_training_data(spec), ROWS, Start())
+    place = 18, None
+    followed, there = manifest.follow(str(tmp_path), cached, data, ROWS, place, allow_change=True)
+    assert followed.start == Start(18) and there is None
 
 
 def test_manifest_reads_unchanged_files_only_once(spec, tmp_path, monkeypatch):

@@ -308,3 +308,10 @@ def test_pretraining_blank_or_invalid_text_is_refused(tmp_path, clean_registries
     (tmp_path / "train.jsonl").write_text('{"text": "a"}\n{"text": \n')
     with pytest.raises(UserError, match=r"train.jsonl, line 2: not JSON"):
         stream()
+
+
+def test_pretraining_text_that_is_not_utf8_does_not_stop_the_run(vocabulary):
+    tokens = seqio.SentencePieceVocabulary(str(vocabulary))
+    source = pretraining.Documents("bad", [None], lambda _: [b"the \xff sun"], tokens.encode)
+    ((_, made),) = source.blocks(epoch=0, first=0, seed=None)
+    assert made.values.tolist() == tokens.encode("the \ufffd sun")

@@ -292,6 +292,14 @@ def test_training_data_empty_task_is_refused(clean_registries):
         MixedStream([Empty()], [0.0], seed=0)
 
 
+def test_training_data_empty_cache_is_refused(tmp_path):
+    file = tmp_path / "train.tfrecord-00000-of-00001"
+    file.touch()
+    stream = MixedStream([CachedSource("nothing", (str(file),), 0, ("inputs",))], [1.0], seed=0)
+    with pytest.raises(UserError, match="task nothing has no examples"):
+        stream.take()
+
+
 def test_training_data_position_of_other_mixture_is_refused(cached):
     data = opened()
     position = rows_of(data, 1)[0][1]

@@ -153,7 +153,24 @@ def test_data_worker_that_is_killed_resumes_at_next_batch(opened):
     check_equal([batch for batch, _ in rest], expected[3:])
 
 
-def test_data_worker_ends_if_training_process_is_killed(opened, folder):
+def test_data_worker_sends_batches_after_sigterm_to_all_processes(opened):
+    data, expected = opened("text_span_corruption")
+    batches = data.batches(ROWS)
+    made = [next(batches)[0]]
+    (worker,) = multiprocessing.active_children()
+    os.kill(worker.pid, signal.SIGTERM)
+    # More batches than the pipe and the buffers hold.
+    made += [batch for batch, _ in itertools.islice(batches, 40)]
+    check_equal(made[:BATCHES], expected)
+    batches.close()
+    assert not worker.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL), ("raise SystemExit(3)", 3)],
+)
+def test_data_worker_ends_if_training_process_ends(opened, folder, ending, status):
     data, _ = opened("text_span_corruption")
     script = (
         "import json, multiprocessing, os, signal, sys\n"
@@ -165,13 +182,15 @@ def test_data_worker_ends_if_training_process_is_killed(opened, folder):
         "    batches = data.batches(4)\n"
         "    next(batches)\n"
         "    print(multiprocessing.active_children()[0].pid, flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"    {ending}\n"
     )
     (folder / "trains.py").write_text(script)
     spec = folder / "text_span_corruption" / "spec.json"
     command = [sys.executable, "trains.py", str(spec), json.dumps(data._words)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == status, done.stderr
     until = time.monotonic() + 60
     while is_running(int(done.stdout)):
         assert time.monotonic() < until, "the worker process still runs"
