@@ -96,12 +96,24 @@ def _validate_on(mixture: Any) -> Bindings:
 
 
 def _choose_schedule(factors: Any) -> Bindings | str:
+    from t0.config.bindings import bound  # a circular import
+
     schedules = {"constant": "constant_learning_rate", "constant*rsqrt_decay": _NOAM}
     schedule = schedules.get(str(factors).replace(" ", ""))
     if schedule is None:
         return _SCHEDULE
     reference = _LENIENT.configurable_reference(f"learning_rate_schedules.{schedule}", False)
-    return [("run.learning_rate_schedule", reference), (f"{_NOAM}.linear_decay_fraction", 0.0)]
+    bindings = [("run.learning_rate_schedule", reference), (f"{_NOAM}.linear_decay_fraction", 0.0)]
+    rate = bound("constant_learning_rate.learning_rate")
+    if schedule == _NOAM and rate is not None:
+        # T5X's finetune.gin sets the rate and 1,000 warmup steps for every schedule.
+        values = {"multiplier": rate, "warmup_steps": 1000}
+        bindings += [
+            (f"{_NOAM}.{name}", value)
+            for name, value in values.items()
+            if bound(f"{_NOAM}.{name}") is None
+        ]
+    return bindings
 
 
 def _choose_activations(names: Sequence[str]) -> Bindings:

@@ -104,6 +104,24 @@ def test_t5x_learning_rate_factors_choose_the_schedule():
         parse.parse([], [f"{factors} = 'constant * cosine_decay'"])
 
 
+@pytest.mark.parametrize(
+    ("run", "statements", "rate", "warmup"),
+    [
+        ("finetune", [], 0.001, 1000),
+        ("finetune", ["base_learning_rate = 0.5", "warmup_steps = 9"], 0.5, 9),
+        ("pretrain", [], None, None),  # the defaults of the schedule: 1.0 and 10,000
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_t5x_rsqrt_schedule_has_the_rate_of_the_run_file(run, statements, rate, warmup, first):
+    factors = ["factors = 'constant * rsqrt_decay'"]
+    statements = [*factors, *statements] if first else [*statements, *factors]
+    scheduler = "utils.create_learning_rate_scheduler"
+    parse.parse([f"runs/{run}.gin"], [f"{scheduler}.{text}" for text in statements])
+    assert bound("learning_rate_schedule_noam.multiplier") == rate
+    assert bound("learning_rate_schedule_noam.warmup_steps") == warmup
+
+
 USER_FILE = """
 from __gin__ import dynamic_registration
 import __main__ as train_script
