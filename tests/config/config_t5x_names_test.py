@@ -183,10 +183,30 @@ def test_t5x_file_of_a_user_is_translated_in_order(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    "statement",
+    [
+        "utils.RestoreCheckpointConfig.path = %INITIAL_CHECKPOINT_PATH",
+        "utils.CheckpointConfig.restore = @utils.RestoreCheckpointConfig()",
+        "trainer.Trainer.learning_rate_fn = @utils.create_learning_rate_scheduler()",
+    ],
+)
+def test_t5x_wiring_is_skipped(statement):
+    assert parse.parse(["runs/finetune.gin"], [statement]).skipped == {}
+
+
+@pytest.mark.parametrize(
     ("statement", "parts"),
     [
         ("utils.DatasetConfig.sed = 3", ["no parameter 'sed'", "Did you mean seed?"]),
         ("utils.RestoreCheckpointConfig.path = '/x'", ["INIT_CHECKPOINT", "--checkpoint"]),
+        ("utils.RestoreCheckpointConfig.path = ['/x']", ["INIT_CHECKPOINT"]),
+        ("A = '/x'\nutils.RestoreCheckpointConfig.path = %A", ["INIT_CHECKPOINT"]),
+        ("utils.CheckpointConfig.restore = '/x'", ["INIT_CHECKPOINT"]),
+        (
+            "import mesh_tensorflow.transformer.learning_rate_schedules\n"
+            "trainer.Trainer.learning_rate_fn = @truncated_rsqrt",
+            ["run.learning_rate_schedule"],
+        ),
         ("trainer.Trainer.grad_fn = 3", ["is T5X's", "t0.train_loop"]),
         ("LOSS_NORMALIZING_FACTOR = 'AVERAGE'", ["loss_average", "loss_denominator"]),
         ("train_eval/utils.DatasetConfig.split = 'dev'", ["the split 'validation'"]),
