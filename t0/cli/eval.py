@@ -97,6 +97,10 @@ def main(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} {value}: expected a number from 1")
+    if "://" in (args.output or ""):
+        raise UserError(
+            f"--output={args.output}: expected a local folder. Copy the results to the bucket later"
+        )
     shard = _shard(args)
     from t0.catalogue.row_preview import parse_lengths
     from t0.checkpoints import adapter_folders, described

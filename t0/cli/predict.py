@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     prompts = model_prompts.read_model_prompts(prompts_folder)
     task = RowTask(open_rows(args.rows), prompts.choose(args.prompt))
     _check_output(args.output)
-    task.check()
+    task.check(args.output, all_choices=args.all_choices)
     folder = f"{args.output}.partial"
 
     def busy(who: str, end: str) -> str:

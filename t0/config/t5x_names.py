@@ -96,12 +96,24 @@ def _validate_on(mixture: Any) -> Bindings:
 
 
 def _choose_schedule(factors: Any) -> Bindings | str:
+    from t0.config.bindings import bound  # a circular import
+
     schedules = {"constant": "constant_learning_rate", "constant*rsqrt_decay": _NOAM}
     schedule = schedules.get(str(factors).replace(" ", ""))
     if schedule is None:
         return _SCHEDULE
     reference = _LENIENT.configurable_reference(f"learning_rate_schedules.{schedule}", False)
-    return [("run.learning_rate_schedule", reference), (f"{_NOAM}.linear_decay_fraction", 0.0)]
+    bindings = [("run.learning_rate_schedule", reference), (f"{_NOAM}.linear_decay_fraction", 0.0)]
+    rate = bound("constant_learning_rate.learning_rate")
+    if schedule == _NOAM and rate is not None:
+        # T5X's finetune.gin sets the rate and 1,000 warmup steps for every schedule.
+        values = {"multiplier": rate, "warmup_steps": 1000}
+        bindings += [
+            (f"{_NOAM}.{name}", value)
+            for name, value in values.items()
+            if bound(f"{_NOAM}.{name}") is None
+        ]
+    return bindings
 
 
 def _choose_activations(names: Sequence[str]) -> Bindings:
@@ -113,12 +125,20 @@ def _decode_with(beams: Any) -> Bindings:
     return [("BEAM_SIZE", beams), *((name, _macro("BEAM_SIZE")) for name in parameters)]
 
 
-def _restore(path: Any) -> Bindings | str:
-    return _CHECKPOINT if isinstance(path, str) else []
+def _refers(pattern: str, advice: str) -> Callable[[Any], Bindings | str]:
+    """Returns a rule that skips macros and T5X's own functions whose names match a pattern."""
+
+    def skip(value: Any) -> Bindings | str:
+        names = (repr(value), str(getattr(value, "selector", "")))  # of a macro, of a function
+        return [] if any(re.fullmatch(pattern, name) for name in names) else advice
+
+    return skip
 
 
-def _restore_from_nothing(config: Any) -> Bindings:
-    return [("INITIAL_CHECKPOINT_PATH", None)] if config is None else []
+def _restore(config: Any) -> Bindings | str:
+    if config is None:
+        return [("INITIAL_CHECKPOINT_PATH", None)]
+    return _refers(r"(.*\.)?RestoreCheckpointConfig", _CHECKPOINT)(config)
 
 
 def _import_module(name: Any) -> Bindings:
@@ -166,12 +186,12 @@ T5X: dict[str, Rule] = {
     "SaveCheckpointConfig.keep": ("run.keep_checkpoint_max",),
     "SaveCheckpointConfig.dtype": ("get_variable_dtype.master_dtype",),
     "SaveCheckpointConfig.save_dataset": Skipped(f"{_POSITION} (on a TPU, with --write_stream)"),
-    "RestoreCheckpointConfig.path": _restore,
+    "RestoreCheckpointConfig.path": _refers(r"%(INITIAL_)?CHECKPOINT_PATH|None", _CHECKPOINT),
     "RestoreCheckpointConfig.mode": _WIRING,
     "RestoreCheckpointConfig.dtype": _WIRING,
     "RestoreCheckpointConfig.restore_dataset": Skipped(_POSITION),
     "RestoreCheckpointConfig": _CHECKPOINT,
-    "CheckpointConfig.restore": _restore_from_nothing,
+    "CheckpointConfig.restore": _restore,
     "CheckpointConfig": _WIRING,
     "PjitPartitioner.num_partitions": (_PARALLELISM,),
     "ModelBasedPjitPartitioner.num_partitions": (_PARALLELISM,),
@@ -180,7 +200,9 @@ T5X: dict[str, Rule] = {
     "trainer.Trainer.num_microbatches": Skipped(
         "to use less memory, set serialize_num_microbatches.tokens_per_microbatch_per_replica"
     ),
-    "trainer.Trainer.learning_rate_fn": _WIRING,
+    "trainer.Trainer.learning_rate_fn": _refers(
+        r"(.*\.)?create_learning_rate_scheduler", _SCHEDULE
+    ),
     "trainer.Trainer": "a parameter of run or t0.train_loop (docs/reference.md)",
     "create_learning_rate_scheduler.factors": _choose_schedule,
     "create_learning_rate_scheduler.base_learning_rate": (

@@ -31,6 +31,12 @@ def check_format(path: str, flag: str) -> None:
         )
 
 
+def check_rows(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """Raises a UserError if `write_table` could not write these rows into the format of `path`."""
+    if Path(path).suffix == ".parquet":
+        _arrow_table(path, columns, [*rows])
+
+
 def write_table(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
     """Writes a table atomically; the extension of `path` selects the format.
 
@@ -44,7 +50,7 @@ def write_table(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
     """
     extension = Path(path).suffix
     if extension == ".parquet":
-        _write_parquet(path, columns, [*rows])
+        _write_parquet(path, _arrow_table(path, columns, [*rows]))
     elif extension == ".jsonl":
         write_whole(path, (_json({name: row[name] for name in columns}) + "\n" for row in rows))
     else:
@@ -80,16 +86,25 @@ def _cell(value: Any) -> Any:
     return _json(value) if isinstance(value, list | dict | tuple | bool) else value
 
 
-def _write_parquet(path: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+def _arrow_table(path: str, columns: Sequence[str], rows: Sequence[Row]) -> Any:
     import pyarrow as pa
-    import pyarrow.parquet
 
     try:
-        table = pa.table({name: [row[name] for row in rows] for name in columns})
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        return pa.table({name: [row[name] for row in rows] for name in columns})
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        pa.ArrowNotImplementedError,
+        OverflowError,
+    ) as error:
         raise UserError(
             f"{path}: Parquet cannot hold these rows, because a column has values of different "
-            f"types ({error!s:.100}). Write .jsonl"
+            f"types, or a number over 64 bits ({error!s:.100}). Write .jsonl"
         ) from error
+
+
+def _write_parquet(path: str, table: Any) -> None:
+    import pyarrow.parquet
+
     with whole_file(path) as temporary:
         pyarrow.parquet.write_table(table, temporary)

@@ -17,14 +17,14 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from t0.errors import UserError, reading, say
-from t0.files.table_files import write_table
+from t0.files.table_files import check_rows, write_table
 from t0.inference.inputs import InferenceExample, InputSource
 from t0.inference.prediction_file import BatchPredictions, PredictionFile
 from t0.progress import ProgressLine
@@ -119,12 +119,17 @@ class RowTask:
         names = sorted(compiled.columns - compiled.input_columns)
         return [self._columns[name] for name in names if name in self._columns]
 
-    def check(self) -> None:
-        """Checks that the file has the prompt's columns, and that at least one row can be rendered.
+    def check(self, output: str, *, all_choices: bool) -> None:
+        """Checks the rows and the output before any prediction, which may take hours.
+
+        Args:
+          output: the file that `write_predictions` will write.
+          all_choices: as for `write_predictions`.
 
         Raises:
-          UserError: if a column is missing, a column has the name of an output column, or no row
-            can be rendered.
+          UserError: if a column is missing, a column has the name of an output column, there are
+            no choices to write, a row is malformed, no row can be rendered, or the output cannot
+            hold the rows.
         """
         missing = sorted(self.prompt.compiled.input_columns - self._columns.keys())
         if missing:
@@ -134,13 +139,20 @@ class RowTask:
                 f"which the prompt {self.prompt.task} uses. Its columns: "
                 f"{', '.join(self.rows.columns)}"
             )
-        self.check_names(self.added_columns)
-        fault = ""
-        for number, row in enumerate(self.rows.reader.rows(0, None)):
-            example, fault = self.render(row, number)
-            if example:
-                return
-        raise UserError(f"none of the {self.rows.count:,} rows can be rendered: {fault}")
+        if all_choices and not self.prompt.is_ranked:
+            raise UserError(
+                f"--all_choices: the prompt {self.prompt.task} has no answer choices. Leave the "
+                "flag out, or choose a prompt with choices (--prompt)"
+            )
+        choices = self.prompt.compiled.fixed_choices or ["1"]  # each row has a first choice
+        self.check_names([*self.added_columns, *(_choice_columns(choices) if all_choices else ())])
+        example, fault = None, ""
+        for number, row in enumerate(self.rows.reader.rows(0, None)):  # the reader checks each row
+            if not example:
+                example, fault = self.render(row, number)
+        if not example:
+            raise UserError(f"none of the {self.rows.count:,} rows can be rendered: {fault}")
+        check_rows(output, self.rows.columns, self.rows.reader.rows(0, None))
 
     def check_names(self, added: Sequence[str]) -> None:
         """Raises a UserError if the file already has a column that predictions add."""
@@ -298,7 +310,7 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
     """
     counts: collections.Counter[str] = collections.Counter()
     first: list[str] = []
-    names = _choice_columns(task, lines) if all_choices else []
+    names = _choice_columns(_name_choices(task, lines)) if all_choices else []
     added = (*task.added_columns, *names)
     task.check_names(added)
 
@@ -339,11 +351,14 @@ def _is_label(value: Any) -> bool:
     return not is_missing(value) and str(value).strip() not in ("", "-1")
 
 
-def _choice_columns(task: RowTask, lines: str) -> list[str]:
-    """Names the choices' columns by their texts, or by number if the texts differ between rows."""
+def _name_choices(task: RowTask, lines: str) -> Sequence[str]:
+    """Names the choices by their texts, or by number if the texts differ between rows."""
     fixed = task.prompt.compiled.fixed_choices
     most = max((len(line["choices"]) for line in _read_lines(lines)), default=0)
-    names = fixed or [str(number) for number in range(1, most + 1)]
+    return fixed or [str(number) for number in range(1, most + 1)]
+
+
+def _choice_columns(names: Iterable[str]) -> list[str]:
     return [f"{PROBABILITY}_{name}" for name in names]
 
 

@@ -137,7 +137,8 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
     """Returns the command line of the run that evaluates a checkpoint."""
     tasks = [seqio.TaskRegistry.get(name) for name in evaluation.tasks]
     only_measured = set(kinds_of(tasks)) == {PERPLEXITY}
-    lengths = evaluation.lengths or (PRETRAINING_LENGTHS if only_measured else T0_LENGTHS)
+    defaults = PRETRAINING_LENGTHS if only_measured else T0_LENGTHS
+    lengths = {**defaults, **(evaluation.lengths or {})}
     features = {feature for task in tasks for feature in task.output_features}
     lengths = {name: most for name, most in lengths.items() if name in features}
     gin = {

@@ -59,6 +59,7 @@ class JudgeState:
     value: float
     step: Count
     since: Count
+    mixture: str | None = None
 
 
 # The types of the record's fields. The training data checks the content of the position.

@@ -499,4 +499,5 @@ def _best_evaluation(keep: Keep, options: LoopOptions) -> BestEvaluation:
             f"the best checkpoint is chosen by {metric}, but nothing is evaluated: set "
             "train_loop.validate_every_steps or train_loop.evaluate_every_steps"
         )
-    return BestEvaluation(metric, keep.smaller_is_better, options.stop_after_evaluations)
+    patience, mixture = options.stop_after_evaluations, options.validation_mixture
+    return BestEvaluation(metric, keep.smaller_is_better, patience, mixture)

@@ -47,6 +47,8 @@ class BestEvaluation:
       smaller_is_better: whether a smaller value is better; None to decide by the metric's name.
       patience: the number of evaluations for early stopping. The run ends if the value does not
         improve in this number of evaluations in a row. None for no early stopping.
+      mixture: the task or mixture of the held-out loss; None for the training mixture. Losses on
+        different mixtures are not compared.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class BestEvaluation:
         metric: str | None = None,
         smaller_is_better: bool | None = None,
         patience: int | None = None,
+        mixture: str | None = None,
     ) -> None:
-        self.metric, self._patience = metric, patience
+        self.metric, self._patience, self._mixture = metric, patience, mixture
         by_name = any(word in (metric or "") for word in _SMALLER)
         self._smaller = by_name if smaller_is_better is None else smaller_is_better
         self.best: Best | None = None
@@ -63,8 +66,9 @@ class BestEvaluation:
         self._seen: set[str] = set()
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from the `state` of an earlier start, unless it is about another metric."""
-        if isinstance(state, Mapping) and state.get("metric") == self.metric:
+        """Continues from the `state` of an earlier start, unless its values cannot be compared."""
+        measured = (self.metric, self._mixture)
+        if isinstance(state, Mapping) and measured == (state.get("metric"), state.get("mixture")):
             self.best = Best(state["value"], state["step"])
             self._evaluations_since_best = state["since"]
 
@@ -109,7 +113,8 @@ class BestEvaluation:
         if self.best is None:
             return None
         best = dataclasses.asdict(self.best)
-        return {"metric": self.metric, **best, "since": self._evaluations_since_best}
+        mixture = {"mixture": self._mixture} if self._mixture else {}
+        return {"metric": self.metric, **best, "since": self._evaluations_since_best, **mixture}
 
     @property
     def knows_metric(self) -> bool:

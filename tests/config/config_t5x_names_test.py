@@ -104,6 +104,24 @@ def test_t5x_learning_rate_factors_choose_the_schedule():
         parse.parse([], [f"{factors} = 'constant * cosine_decay'"])
 
 
+@pytest.mark.parametrize(
+    ("run", "statements", "rate", "warmup"),
+    [
+        ("finetune", [], 0.001, 1000),
+        ("finetune", ["base_learning_rate = 0.5", "warmup_steps = 9"], 0.5, 9),
+        ("pretrain", [], None, None),  # the defaults of the schedule: 1.0 and 10,000
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_t5x_rsqrt_schedule_has_the_rate_of_the_run_file(run, statements, rate, warmup, first):
+    factors = ["factors = 'constant * rsqrt_decay'"]
+    statements = [*factors, *statements] if first else [*statements, *factors]
+    scheduler = "utils.create_learning_rate_scheduler"
+    parse.parse([f"runs/{run}.gin"], [f"{scheduler}.{text}" for text in statements])
+    assert bound("learning_rate_schedule_noam.multiplier") == rate
+    assert bound("learning_rate_schedule_noam.warmup_steps") == warmup
+
+
 USER_FILE = """
 from __gin__ import dynamic_registration
 import __main__ as train_script
@@ -165,10 +183,30 @@ def test_t5x_file_of_a_user_is_translated_in_order(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    "statement",
+    [
+        "utils.RestoreCheckpointConfig.path = %INITIAL_CHECKPOINT_PATH",
+        "utils.CheckpointConfig.restore = @utils.RestoreCheckpointConfig()",
+        "trainer.Trainer.learning_rate_fn = @utils.create_learning_rate_scheduler()",
+    ],
+)
+def test_t5x_wiring_is_skipped(statement):
+    assert parse.parse(["runs/finetune.gin"], [statement]).skipped == {}
+
+
+@pytest.mark.parametrize(
     ("statement", "parts"),
     [
         ("utils.DatasetConfig.sed = 3", ["no parameter 'sed'", "Did you mean seed?"]),
         ("utils.RestoreCheckpointConfig.path = '/x'", ["INIT_CHECKPOINT", "--checkpoint"]),
+        ("utils.RestoreCheckpointConfig.path = ['/x']", ["INIT_CHECKPOINT"]),
+        ("A = '/x'\nutils.RestoreCheckpointConfig.path = %A", ["INIT_CHECKPOINT"]),
+        ("utils.CheckpointConfig.restore = '/x'", ["INIT_CHECKPOINT"]),
+        (
+            "import mesh_tensorflow.transformer.learning_rate_schedules\n"
+            "trainer.Trainer.learning_rate_fn = @truncated_rsqrt",
+            ["run.learning_rate_schedule"],
+        ),
         ("trainer.Trainer.grad_fn = 3", ["is T5X's", "t0.train_loop"]),
         ("LOSS_NORMALIZING_FACTOR = 'AVERAGE'", ["loss_average", "loss_denominator"]),
         ("train_eval/utils.DatasetConfig.split = 'dev'", ["the split 'validation'"]),

@@ -321,3 +321,17 @@ def test_evaluation_of_folder_without_checkpoint_is_refused(t0_eval, tmp_path):
     assert done.status == 2
     assert "has no checkpoint; expected model.ckpt-STEP.index" in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_t0_eval_with_one_length_keeps_the_default_of_the_other(t0_eval, pretrained, tmp_path):
+    words = ("--tasks=weather_eval", f"--output={tmp_path}", "--limit=1", "--lengths=inputs=40")
+    done = t0_eval(pretrained, *words)
+    assert done.status == 0, done.err
+    lengths = load(tmp_path / "results_1.json")["run"]["sequence_length"]
+    assert lengths == {"inputs": 40, "targets": 256}
+
+
+def test_t0_eval_output_in_a_bucket_is_refused(t0_eval, pretrained):
+    done = t0_eval(pretrained, "--tasks=weather_eval", "--output=gs://bucket/out")
+    assert done.status == 2
+    assert "--output=gs://bucket/out: expected a local folder" in done.err

@@ -93,7 +93,7 @@ def read(path):
 
 def test_predict_keeps_columns_and_adds_the_best_choice(task, tmp_path, monkeypatch):
     monkeypatch.setattr(row_predictions, "WINDOW_ROWS", 8)
-    task.check()
+    task.check("out.csv", all_choices=True)
     output = tmp_path / "out.csv"
     notes = write_predictions(task, run(task, tmp_path), str(output), all_choices=True)
     ours, given = read(output), read(tmp_path / "rows.csv")
@@ -178,7 +178,30 @@ def test_predict_mistakes_in_rows(task, tmp_path):
     ):
         (tmp_path / "bad.csv").write_text(content)
         with pytest.raises(UserError, match=message):
-            RowTask(open_rows(str(tmp_path / "bad.csv")), task.prompt).check()
+            RowTask(open_rows(str(tmp_path / "bad.csv")), task.prompt).check(
+                "out.csv", all_choices=False
+            )
+
+
+@pytest.mark.parametrize(
+    ("second", "choices", "output", "message"),
+    [
+        ({}, "bad ||| good", "out.csv", "line 2: has no column 'n'"),
+        ({"n": 2**70}, "bad ||| good", "out.parquet", "Parquet cannot hold.*64 bits"),
+        ({"n": "a"}, "bad ||| good", "out.parquet", "Parquet cannot hold.*different types"),
+        ({"n": 1}, None, "out.csv", "reviews_which has no answer choices"),
+        ({"n": 1, "probability_good": 1}, "bad ||| good", "out.csv", "a column probability_good"),
+        ({"n": 1, "probability_1": 1}, "{{n}} ||| b", "out.csv", "a column probability_1"),
+    ],
+)
+def test_predict_finds_mistakes_before_the_predictions(tmp_path, second, choices, output, message):
+    last = {"review text": "fine", **second}
+    rows = [{**last, "n": 1}, last]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = RowTask(open_rows(str(path)), prompt("{{review_text}} Good? ||| x", choices))
+    with pytest.raises(UserError, match=message):
+        task.check(output, all_choices=True)
 
 
 @pytest.mark.parametrize(

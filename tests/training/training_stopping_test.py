@@ -6,8 +6,10 @@ import signal
 
 import pytest
 
+from t0.config.specification import read_plain
 from t0.errors import UserError
 from t0.training import stopping
+from t0.training.resume_file import JudgeState
 from t0.training.stopping import Best, BestEvaluation, TimeLimit, watched_signals
 
 
@@ -63,8 +65,8 @@ def test_early_stopping_ignores_evaluations_of_other_metrics():
 
 
 def test_early_stopping_patience_continues_after_resume():
-    def resumed(state, metric="validation_loss", patience=2):
-        best = BestEvaluation(metric, patience=patience)
+    def resumed(state, metric="validation_loss", patience=2, mixture=None):
+        best = BestEvaluation(metric, patience=patience, mixture=mixture)
         best.restore(state)
         return best
 
@@ -77,6 +79,10 @@ def test_early_stopping_patience_continues_after_resume():
     # A larger patience goes on; another metric begins anew.
     assert not resumed(again.state, patience=3).exhausted
     assert resumed(again.state, "eval/accuracy", patience=1).best is None
+    other = resumed(again.state, mixture="another")
+    assert other.best is None and other.update(600, {"validation_loss": 9.0})
+    assert resumed(other.state, mixture="another").best == other.best
+    assert read_plain(other.state, JudgeState, "judge").mixture == "another"
 
 
 def test_early_stopping_by_unknown_metric_suggests_a_name():
