@@ -13,6 +13,7 @@ from tiny_checkpoints import V10, V11, weights, write_mtf
 from t0.checkpoints import adapter_folders, as_mesh_checkpoint, convert, open_source, torch_shards
 from t0.checkpoints.adapter_folders import BaseModel, describe_tensor
 from t0.checkpoints.conversion import ConversionOptions, fingerprint
+from t0.cli.main import main
 from t0.config.specification import AdapterSpec
 from t0.errors import UserError
 from t0.files.any_path import any_path
@@ -229,6 +230,20 @@ def test_adapter_of_a_run_with_damaged_bytes_is_not_joined(tmp_path, base):
     (adapter / "adapter_model.safetensors").write_bytes(content)
     with pytest.raises(UserError, match="adapter_model.safetensors is damaged"):
         adapter_folders.join([str(adapter)], str(base), str(tmp_path / "out"))
+
+
+def test_adapter_of_a_run_in_eval_is_the_best_checkpoint(tmp_path, base, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    for step in (10, 20):
+        adapter = add_adapter(run / f"torch.ckpt-{step}", base)
+        (adapter / "resume.json").write_text("{}")
+        change_config(adapter, peft_type="PROMPT_TUNING")  # the error names the chosen checkpoint
+    (run / "metrics.jsonl").write_text('{"best_by": "validation_loss", "best_step": 10}\n')
+    with pytest.raises(SystemExit):
+        main(["eval", str(base), f"--adapter={run}", f"--output={tmp_path}/out"])
+    expected = f"{run}/torch.ckpt-10/adapter_config.json: PEFT's method 'PROMPT_TUNING'"
+    assert expected in capsys.readouterr().err
 
 
 def test_adapter_that_names_no_base_does_not_use_the_working_directory(tmp_path, base, monkeypatch):
