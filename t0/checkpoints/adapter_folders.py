@@ -359,7 +359,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     """
     config = read_json(folder / CONFIG)
     kinds = {kind: method for method, (kind, _) in METHODS.items()}
-    if config.get("peft_type") not in kinds:
+    if config.get("peft_type") not in [*kinds]:  # a list cannot be looked up in a dict
         raise UserError(
             f"{folder / CONFIG}: PEFT's method {shown(config.get('peft_type'))} is not supported; "
             f"expected {' or '.join(kinds)}. If PEFT can merge the adapter, merge it, and use the "

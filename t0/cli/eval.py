@@ -111,7 +111,7 @@ def main(args: argparse.Namespace) -> int:
     if args.adapter:
         adapters = [*map(model_directory.choose_best_checkpoint, args.adapter)]
         adapter = adapter_folders.choose(adapters)
-        name, source = f"{name}_{Path(args.adapter[0]).name}", f"{source} with {adapter}"
+        name, source = f"{name}_{Path(args.adapter[0]).absolute().name}", f"{source} with {adapter}"
         if not is_t5:
             raise UserError(
                 f"--adapter is for T5 models, and {path} is not a T5: merge the adapter first"

@@ -128,6 +128,7 @@ BAD = {
         lambda folder: change_config(folder, peft_type="PROMPT_TUNING"),
         "PEFT's method 'PROMPT_TUNING' is not supported; expected IA3 or LORA",
     ),
+    "no method": (lambda f: change_config(f, peft_type=["LORA"]), r"method \['LORA'\] is not supp"),
     "DoRA": (lambda f: change_config(f, use_dora=True), "'use_dora' = True is not supported"),
     "PiSSA": (
         lambda folder: change_config(folder, init_lora_weights="pissa"),
