@@ -27,7 +27,7 @@ from t0.checkpoints.formats import FLOAT32, CheckpointSource, checked_step, chec
 from t0.checkpoints.look_alikes import ADAPTER as CONFIG
 from t0.checkpoints.look_alikes import hint
 from t0.checkpoints.shape import ModelShape, listed, shown
-from t0.checkpoints.weight_files import open_file
+from t0.checkpoints.weight_files import Weights, open_file
 from t0.config.specification import AdapterSpec, Positive, read_plain
 from t0.errors import UserError
 from t0.files import publishing
@@ -162,11 +162,11 @@ def write(
     else:
         config["feedforward_modules"] = [name for name in adapted if name in INPUT_SCALED]
     record = {"path": base.path, "hash": base.hash, "tensors": dict(base.tensors), "step": step}
-    safetensors.numpy.save_file(
+    content = safetensors.numpy.save(
         {f"{_PREFIX}{name}": np.ascontiguousarray(array) for name, array in tensors.items()},
-        folder / WEIGHTS,
         {"format": "pt", _RECORD: json.dumps(record)},
     )
+    (folder / WEIGHTS).write_bytes(content)  # if the disk is full, `save_file` raises no OSError
     write_json(folder / CONFIG, config)
 
 
@@ -190,9 +190,7 @@ class AdapterSource(CheckpointSource):
     def __init__(self, folder: Path, base: CheckpointSource) -> None:
         super().__init__(str(folder))
         self._base, config = base, _read_config(folder)
-        if (folder / torch_shards.RECORD).is_file():  # a checkpoint of a run, which has checksums
-            torch_shards.check_checksums(folder, torch_shards.read_record(folder))
-        self._file = open_file(folder / WEIGHTS)
+        self._file = _open_weights(folder)
         self.recorded, step = read_record(folder)
         self._rank, self._scale = _read_rank_and_scale(folder, config)
         self._keys: dict[str, dict[str, str]] = {}
@@ -333,7 +331,7 @@ def join(adapters: Sequence[str], base: str, folder: str) -> str:
     config = _read_config(source)
     if "://" not in base:
         base = str(Path(base).absolute())
-    open_file(source / WEIGHTS)
+    _open_weights(source)
     weights, text = (source / WEIGHTS).read_bytes(), json.dumps({**config, _BASE: base})
     key = checksum(np.frombuffer(text.encode() + weights, np.uint8))
     target = Path(folder) / f"adapter-{key}"
@@ -346,6 +344,12 @@ def join(adapters: Sequence[str], base: str, folder: str) -> str:
     return str(target)
 
 
+def _open_weights(folder: Path) -> Weights:
+    if (folder / torch_shards.RECORD).is_file():  # a checkpoint of a run, which has checksums
+        torch_shards.check_checksums(folder, torch_shards.read_record(folder))
+    return open_file(folder / WEIGHTS)
+
+
 def _read_config(folder: Path) -> dict[str, Any]:
     """Reads an adapter's config.
 
@@ -355,7 +359,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     """
     config = read_json(folder / CONFIG)
     kinds = {kind: method for method, (kind, _) in METHODS.items()}
-    if config.get("peft_type") not in kinds:
+    if config.get("peft_type") not in [*kinds]:  # a list cannot be looked up in a dict
         raise UserError(
             f"{folder / CONFIG}: PEFT's method {shown(config.get('peft_type'))} is not supported; "
             f"expected {' or '.join(kinds)}. If PEFT can merge the adapter, merge it, and use the "

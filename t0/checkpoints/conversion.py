@@ -236,6 +236,8 @@ def _recognise_base(folder: Path, base: str | Path) -> tuple[str, str]:
       UserError: if the base is missing, or is an adapter itself.
     """
     try:
+        if not str(base):  # `recognise` would look in the working directory
+            raise UserError("its config names no base")
         kind, location = recognise(base)
     except UserError as error:
         raise UserError(
@@ -336,7 +338,8 @@ def convert(
         raise unknown_name("format", to, FORMATS, f"The formats are {', '.join(FORMATS)}.")
     destination = any_path(destination)
     if adapter:
-        checkpoint = open_source(adapter, base=source)
+        _, base = recognise(source, step=options.step)
+        checkpoint = open_source(adapter, base=base)
     else:
         checkpoint = open_source(source, step=options.step, keep_slots=not options.drop_slots)
     with contextlib.closing(checkpoint):
@@ -726,7 +729,7 @@ def fingerprint(kind: str, location: str, settings: str) -> str:
     """
     if kind == "mtf":
         return checkpoint_files.fingerprint(location)
-    folder = Path(location)
+    folder = any_path(location)
     files = sorted({path for pattern in _READ[kind] for path in folder.glob(pattern)})
     if kind == "adapter":
         base = adapter_folders.read_base_path(folder)

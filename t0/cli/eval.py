@@ -113,15 +113,16 @@ def main(args: argparse.Namespace) -> int:
     is_t5 = not transformers_folders.needs_transformers(path)
     prepare = _prepare_t5 if is_t5 else _prepare_with_transformers
     if args.adapter:
-        adapter = adapter_folders.choose(args.adapter)
-        name, source = f"{name}_{adapter.name}", f"{source} with {adapter}"
+        adapters = [*map(model_directory.choose_best_checkpoint, args.adapter)]
+        adapter = adapter_folders.choose(adapters)
+        name, source = f"{name}_{Path(args.adapter[0]).absolute().name}", f"{source} with {adapter}"
         if not is_t5:
             raise UserError(
                 f"--adapter is for T5 models, and {path} is not a T5: merge the adapter first"
             )
     output = Path(args.output or Path("t0_eval") / name)
     if args.adapter:
-        path = adapter_folders.join(args.adapter, path, str(output))
+        path = adapter_folders.join(adapters, path, str(output))
     engine, run = prepare(path, source, output, args)
     run(_evaluation(args, str(output), lengths, shard, engine))
     if shard.of > 1:

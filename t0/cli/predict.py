@@ -116,7 +116,8 @@ def _write_lines(
     path, source = described.locate(args.model)
     path = model_directory.choose_best_checkpoint(path)
     if args.adapter:
-        path = adapter_folders.join(args.adapter, path, folder)
+        adapters = [*map(model_directory.choose_best_checkpoint, args.adapter)]
+        path = adapter_folders.join(adapters, path, folder)
     description = described.describe(path, source, Path(folder), vocabulary=vocabulary)
     tokens = sum(prompts.lengths.values())
     values = {

@@ -89,7 +89,14 @@ class ChoiceSource:
                 f"task {self.name} has records without answer choices, and choice_losses needs "
                 "them. Train on its rank-evaluation form (_score_eval), or unset choice_losses"
             )
-        example, choice = numbers.values.reshape(-1, 2).T
+        pairs = numbers.values.reshape(-1, 2)
+        if len(np.unique(pairs, axis=0)) < len(pairs):
+            raise UserError(
+                f"task {self.name} has several records with the same idx; choice_losses needs a "
+                "different idx for each answer choice. Was each shard of its source numbered from "
+                "0? Cache the task again from a source with one shard"
+            )
+        example, choice = pairs.T
         order = np.lexsort((choice, right.values == 0, example))
         starts = np.flatnonzero(np.diff(example[order], prepend=-1))
         groups = [

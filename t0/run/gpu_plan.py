@@ -15,6 +15,7 @@ from typing import Any
 
 from t0.compat import gin
 from t0.errors import UserError
+from t0.feeding import opening
 from t0.mesh import formulas
 from t0.mesh.plan import gib
 from t0.mesh.pod_run import configured_vocabulary_size
@@ -82,13 +83,15 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
         bytes_each,
         gpus,
         specify.configured_adapter(),
+        bool(opening.ChoiceLosses()),
     )
     usable = int(memory.USABLE * card.bytes)
     choices = memory.memory_switches()
     requirements = [case.needed(microbatches, each) for each in choices]
     chosen = memory.first_that_fits(choices, requirements, usable)
     switches, required = choices[chosen], requirements[chosen]
-    flops = memory.model_flops(shape, rows=batch, **lengths)
+    adapter = case.adapter is not None
+    flops = memory.model_flops(shape, rows=batch, **lengths, adapter=adapter)
     return {
         "schema": 1,
         "engine": "torch",
@@ -99,6 +102,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "sequences_per_gpu": batch // gpus,
             "microbatches": microbatches,
             "sequences_per_microbatch": batch // gpus // microbatches,
+            "answer_choices": case.choices,
         },
         "vocabulary": {"size": size, "source": source},
         "parameters": formulas.parameters(shape),
@@ -117,7 +121,13 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
         "verdict": _make_verdict(case, microbatches, required, usable, card.name),
         "flops": {"per_step": flops},
         "time": _estimate_time(
-            card, flops, utilisation, gpus, read["train_steps"], switches.recompute
+            card,
+            flops,
+            utilisation,
+            gpus,
+            read["train_steps"],
+            # Recomputation repeats the forward pass. MFU does not count this.
+            (3 / 2 if adapter else 4 / 3) if switches.recompute else 1,
         ),
     }
 
@@ -131,6 +141,7 @@ class _Case:
     bytes_each: int
     gpus: int
     adapter: Any
+    choices: bool  # whether losses compare answer choices
 
     def needed(
         self,
@@ -151,7 +162,7 @@ class _Case:
             switches,
             processes=gpus,
             microbatches=microbatches,
-            replays=gpus == 1 and not switches.recompute,
+            replays=gpus == 1 and not switches.recompute and not self.choices,
             adapter=self.adapter,
         )
 
@@ -181,13 +192,12 @@ def _make_verdict(
 
 
 def _estimate_time(
-    card: gpu_table.Gpu, flops: int, utilisation: float, gpus: int, steps: int, recompute: bool
+    card: gpu_table.Gpu, flops: int, utilisation: float, gpus: int, steps: int, passes: float
 ) -> dict[str, Any]:
     """Returns the step time at `utilisation` of the peak FLOP/s; empty if the peak is unknown."""
     if card.teraflops is None:
         return {}
-    # Recomputation repeats the forward pass, which is a third of a step. MFU does not count this.
-    seconds = flops * (4 / 3 if recompute else 1) / (gpus * utilisation * card.teraflops * 1e12)
+    seconds = flops * passes / (gpus * utilisation * card.teraflops * 1e12)
     return {
         "step_seconds": seconds,
         "model_flops_utilization": flops / (gpus * seconds * card.teraflops * 1e12),
@@ -214,6 +224,11 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         f"batch: {batch['sequences']:,} sequences of {lengths}; {batch['sequences_per_gpu']:,} per "
         f"GPU = {batch['microbatches']} microbatches x {batch['sequences_per_microbatch']}"
     )
+    if batch["answer_choices"]:
+        yield (
+            "answer choices: their number is unknown before the data is read. The plan counts one "
+            "choice of each example, so the run needs more memory and time"
+        )
     vocabulary = plan["vocabulary"]
     yield (
         f"parameters: {plan['parameters']:,} (vocabulary {vocabulary['size']:,}: "

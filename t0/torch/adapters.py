@@ -21,6 +21,7 @@ from t0.checkpoints import adapter_folders, checkpoint_files, conversion
 from t0.checkpoints.adapter_folders import INPUT_SCALED, BaseModel
 from t0.config.specification import AdapterSpec, RunSpec
 from t0.errors import UserError
+from t0.files.any_path import any_path
 from t0.torch.model import T5
 
 _FACTORS = (".ia3_l", ".lora_A.weight", ".lora_B.weight")
@@ -79,7 +80,7 @@ def adapter_parameters(model: T5) -> dict[str, nn.Parameter]:
 
 
 def check_base(spec: RunSpec) -> str:
-    """Returns the path of the base on which a run trains an adapter.
+    """Returns the path of the checkpoint on which a run trains an adapter.
 
     Raises:
       UserError: if there is no such model, or the run has settings that do not fit an adapter.
@@ -92,7 +93,7 @@ def check_base(spec: RunSpec) -> str:
             "run.variable_filter and t0.adapter are both set, but an adapter's base is frozen: "
             "unset one of them"
         )
-    kind, _ = conversion.recognise(base)
+    kind, location = conversion.recognise(base)
     if kind == "adapter":
         raise UserError(
             f"the base {base} is an adapter itself; expected a model. Merge it: t0 convert BASE "
@@ -102,7 +103,7 @@ def check_base(spec: RunSpec) -> str:
         raise UserError(
             f"{spec.model_dir} has checkpoints of a whole model; choose a new folder for an adapter"
         )
-    return str(Path(base).absolute())
+    return str(any_path(location).absolute())
 
 
 def check_resumed(folder: Path, base: BaseModel) -> None:

@@ -574,9 +574,8 @@ class TorchEngine:
             rows=self.size.rows,
             **self.size.lengths,
             predicted=filling.filled["targets"] if filling else 1.0,
+            adapter=self._spec.adapter is not None,
         )
-        if self._spec.adapter:  # without gradients of frozen weights, a third fewer products
-            flops = flops * 2 // 3
         return flops / (world.size * gpu.teraflops * 1e12)
 
     def gpu_peaks(self) -> list[int]:

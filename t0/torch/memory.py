@@ -299,7 +299,13 @@ def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:
 
 
 def model_flops(
-    shape: ModelShape, *, rows: int, inputs: int, targets: int, predicted: float = 1.0
+    shape: ModelShape,
+    *,
+    rows: int,
+    inputs: int,
+    targets: int,
+    predicted: float = 1.0,
+    adapter: bool = False,
 ) -> int:
     """Returns the FLOPs of a step's matrix products, without recomputation.
 
@@ -309,8 +315,11 @@ def model_flops(
       inputs: the number of input tokens of a sequence, including padding.
       targets: the number of target tokens of a sequence, including padding.
       predicted: the fraction of target positions for which logits are computed.
+      adapter: whether only an adapter is trained. The gradients of frozen weights, a third of the
+        products, are then not computed.
     """
-    return 3 * formulas.product_flops(shape, Share(rows, inputs, targets), predicted=predicted)
+    forward = formulas.product_flops(shape, Share(rows, inputs, targets), predicted=predicted)
+    return (2 if adapter else 3) * forward
 
 
 def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemorySwitches]:

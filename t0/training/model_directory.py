@@ -274,7 +274,7 @@ def choose_best_checkpoint(path: str) -> str:
     """
     best = _recorded_best(path)
     kind, latest = conversion.recognise(path) if best else ("", "")
-    if kind not in ("mtf", "torch"):
+    if kind not in ("mtf", "torch", "adapter"):
         return path
     metric, step = best
     chosen = re.sub(r"-\d+$", f"-{step}", latest)

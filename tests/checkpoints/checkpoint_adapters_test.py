@@ -3,16 +3,20 @@
 import contextlib
 import dataclasses
 import json
+import resource
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tiny_checkpoints import V10, V11, weights, write_mtf
 
-from t0.checkpoints import adapter_folders, as_mesh_checkpoint, convert, open_source
+from t0.checkpoints import adapter_folders, as_mesh_checkpoint, convert, open_source, torch_shards
 from t0.checkpoints.adapter_folders import BaseModel, describe_tensor
+from t0.checkpoints.conversion import ConversionOptions, fingerprint
+from t0.cli.main import main
 from t0.config.specification import AdapterSpec
 from t0.errors import UserError
+from t0.files.any_path import any_path
 
 Q = "encoder.block.1.layer.0.SelfAttention.q"
 WO = "decoder.block.0.layer.2.DenseReluDense.wo"
@@ -124,6 +128,7 @@ BAD = {
         lambda folder: change_config(folder, peft_type="PROMPT_TUNING"),
         "PEFT's method 'PROMPT_TUNING' is not supported; expected IA3 or LORA",
     ),
+    "no method": (lambda f: change_config(f, peft_type=["LORA"]), r"method \['LORA'\] is not supp"),
     "DoRA": (lambda f: change_config(f, use_dora=True), "'use_dora' = True is not supported"),
     "PiSSA": (
         lambda folder: change_config(folder, init_lora_weights="pissa"),
@@ -202,6 +207,74 @@ def test_adapter_for_another_base_is_refused(tmp_path, base):
     write_mtf(tmp_path / "larger", weights(dataclasses.replace(V10, d_ff=64)))
     with pytest.raises(UserError, match="does not fit"):
         open_source(adapter, base=tmp_path / "larger")
+
+
+def test_adapter_is_merged_into_the_chosen_step_of_its_base(tmp_path, base):
+    adapter = add_adapter(tmp_path / "adapter", base)
+    change_tensors(adapter, lambda tensors: None)  # without a record, as PEFT writes it
+    write_mtf(tmp_path / "mtf", weights(V11, seed=9), step=2000)
+    options = ConversionOptions(step=1000)
+    source, target = tmp_path / "mtf", tmp_path / "out"
+    convert(source, target, to="hf", adapter=adapter, options=options, progress=False)
+    expected, found = merged(adapter), merged(target)
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+def test_adapter_of_a_run_with_damaged_bytes_is_not_joined(tmp_path, base):
+    adapter = add_adapter(tmp_path / "adapter", base)
+    checksums = {path.name: torch_shards.file_checksum(path) for path in adapter.iterdir()}
+    sizes = {path.name: path.stat().st_size for path in adapter.iterdir()}
+    record = torch_shards.record_text({"step": 7, "files": sizes}, checksums)
+    (adapter / "resume.json").write_text(record)
+    content = bytearray((adapter / "adapter_model.safetensors").read_bytes())
+    content[-2] ^= 1
+    (adapter / "adapter_model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match="adapter_model.safetensors is damaged"):
+        adapter_folders.join([str(adapter)], str(base), str(tmp_path / "out"))
+
+
+def test_adapter_of_a_run_in_eval_is_the_best_checkpoint(tmp_path, base, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    for step in (10, 20):
+        adapter = add_adapter(run / f"torch.ckpt-{step}", base)
+        (adapter / "resume.json").write_text("{}")
+        change_config(adapter, peft_type="PROMPT_TUNING")  # the error names the chosen checkpoint
+    (run / "metrics.jsonl").write_text('{"best_by": "validation_loss", "best_step": 10}\n')
+    with pytest.raises(SystemExit):
+        main(["eval", str(base), f"--adapter={run}", f"--output={tmp_path}/out"])
+    expected = f"{run}/torch.ckpt-10/adapter_config.json: PEFT's method 'PROMPT_TUNING'"
+    assert expected in capsys.readouterr().err
+
+
+def test_adapter_that_names_no_base_does_not_use_the_working_directory(tmp_path, base, monkeypatch):
+    adapter = add_adapter(tmp_path / "adapter", base)
+    change_config(adapter, base_model_name_or_path=None)
+    monkeypatch.chdir(base)
+    with pytest.raises(UserError, match="its base '' is not here.*its config names no base"):
+        open_source(adapter)
+
+
+def test_adapter_on_a_full_disk_raises_an_oserror(tmp_path):
+    limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            recorded = BaseModel("base", {})
+            adapter_folders.write(tmp_path, LORA, tensors_of(LORA), recorded, step=7)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+
+
+def test_fingerprint_of_an_adapter_changes_with_its_base_in_a_bucket(tmp_path, base):
+    remote = any_path(f"ram://{tmp_path.name}/base")
+    for path in base.iterdir():
+        (remote / path.name).write_bytes(path.read_bytes())
+    adapter = add_adapter(tmp_path / "adapter", base)
+    change_config(adapter, base_model_name_or_path=str(remote))
+    before = fingerprint("adapter", str(adapter), "")
+    (remote / "config.json").write_text("{} ")
+    assert fingerprint("adapter", str(adapter), "") != before
 
 
 def test_adapter_of_an_adapter_and_two_adapters_are_refused(tmp_path, base):

@@ -90,6 +90,21 @@ def test_plan_with_price_prints_the_cost(capsys):
     assert plan["cost"]["cost"] == 4 * plan["time"]["hours_per_1000_steps"]
 
 
+def test_plan_of_an_adapter_on_gpus_counts_no_gradients_of_frozen_weights(capsys):
+    words = ["--engine=torch", "--gpu=a100-80", *SMALL]
+    full = json.loads(run(capsys, *words, "--json"))
+    words.append("--gin_param=t0.adapter.method='ia3'")
+    adapter = json.loads(run(capsys, *words, "--json"))
+    assert adapter["flops"]["per_step"] == full["flops"]["per_step"] * 2 // 3
+    assert adapter["time"]["step_seconds"] == pytest.approx(full["time"]["step_seconds"] * 2 / 3)
+    assert not adapter["batch"]["answer_choices"]
+    # Steps with answer choices are not replayed, and the number of choices is unknown.
+    words.append("--gin_param=choice_losses.likelihood=1.0")
+    choices = json.loads(run(capsys, *words, "--json"))
+    assert choices["per_gpu_bytes"]["gathered"] > adapter["per_gpu_bytes"]["gathered"]
+    assert "The plan counts one choice of each example" in run(capsys, *words)
+
+
 def test_plan_of_t0_training_recipe(capsys):
     plan = json.loads(run(capsys, "--json", "--start_step=1100000", *TRAIN))
     assert plan["parameters"] == 11_135_332_352

@@ -110,6 +110,10 @@ def with_empty_choice(records):
     records[1]["targets"] = []
 
 
+def with_numbers_of_two_shards(records):
+    records += [record | {"inputs": [99, 1]} for record in records[:2]]
+
+
 def with_no_numbers(records):
     del records[-1]["idx"]
 
@@ -124,6 +128,7 @@ def with_no_judgement(records):
     [
         (with_other_inputs, "has answer choices of one example with different inputs"),
         (with_empty_choice, "has an answer choice without tokens"),
+        (with_numbers_of_two_shards, "has several records with the same idx"),
         (with_no_numbers, "has records without answer choices, and choice_losses needs them"),
         (with_no_judgement, "Train on its rank-evaluation form"),
     ],

@@ -50,7 +50,11 @@ def test_adapter_in_eval_equals_the_merged_model(world, trained, adapted):
         "alone": [folder / "torch.ckpt-12", "--engine=torch", "--device=cpu"],
     }.items():
         output = world.folder / f"adapter eval {name}"
-        words += [f"--output={output}", "--tasks=weather_.*_score_eval", "--limit=6"]
+        if name == "torch":  # the default folder has the names of the base and the adapter
+            output = world.folder / "t0_eval" / f"{trained['hf'].name}_{folder.name}"
+        else:
+            words += [f"--output={output}"]
+        words += ["--tasks=weather_.*_score_eval", "--limit=6"]
         words += ["--module_import=t0.seqio_tasks", "--lengths=inputs=64,targets=16"]
         done = world.command("eval", *words, program="t0")
         assert done.returncode == 0, done.stderr

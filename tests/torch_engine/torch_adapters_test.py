@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,6 +153,25 @@ def test_adapter_without_a_frozen_base_is_refused(world, trained):
     first = str(world.folder / "adapter first")
     done = adapt(world, trained, "adapter second", 1, "lora", init_checkpoint=first)
     assert "is an adapter itself; expected a model" in message(done)
+
+
+def test_adapter_records_the_checkpoint_of_its_base(tmp_path):
+    from tiny_checkpoints import V11, write_mtf
+    from tiny_checkpoints import weights as tiny_weights
+
+    from t0.files.any_path import any_path
+    from t0.torch.adapters import check_base
+
+    for step in (100, 200):
+        write_mtf(tmp_path / "base", tiny_weights(V11), step=step)
+    remote = any_path(f"ram://{tmp_path.name}")
+    for path in (tmp_path / "base").iterdir():
+        (remote / path.name).write_bytes(path.read_bytes())
+    for base in (tmp_path / "base", remote):
+        spec = SimpleNamespace(
+            init_checkpoint=str(base), variable_filter=None, model_dir=str(tmp_path / "run")
+        )
+        assert check_base(spec) == f"{base}/model.ckpt-200"
 
 
 @pytest.mark.parametrize("method", ADAPTERS)

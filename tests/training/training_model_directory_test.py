@@ -81,6 +81,8 @@ def write_run(folder, kind, *lines):
         else:
             (folder / f"torch.ckpt-{step}").mkdir()
             (folder / f"torch.ckpt-{step}" / "resume.json").write_text("{}")
+        if kind == "adapter":
+            (folder / f"torch.ckpt-{step}" / "adapter_config.json").write_text("{}")
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     (folder / "metrics.jsonl").write_text("".join(f"{text}\n" for text in texts))
     return str(folder)
@@ -90,7 +92,9 @@ def best(step, metric="validation_loss"):
     return {"step": 30, "best_by": metric, "best_step": step}
 
 
-@pytest.mark.parametrize(("kind", "name"), [("mtf", "model.ckpt"), ("torch", "torch.ckpt")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("mtf", "model.ckpt"), ("torch", "torch.ckpt"), ("adapter", "torch.ckpt")]
+)
 def test_model_directory_best_checkpoint_is_chosen_and_named(tmp_path, capsys, kind, name):
     model = write_run(tmp_path / "model", kind, best(10), best(20), {"step": 30, "loss": 1.5})
     assert choose_best_checkpoint(model) == f"{model}/{name}-20"
