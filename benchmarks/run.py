@@ -127,6 +127,7 @@ CLAIMS = {
     "pretraining_feed": Claim(
         "pretraining_feed.py", ("--text={recipes_dir}/text", "--vocab={vocab}", "--rounds=3")
     ),
+    "live_feeding": Claim("live_feeding.py", ("--text={recipes_dir}/text", "--vocab={vocab}")),
     "converting": Claim("converting.py", ("--folder={scratch}", "--blocks=2", "--repeats=2")),
     "planning": Claim("planning.py"),
     "buckets": Claim("buckets.py", ("--rounds=1",)),
