@@ -24,6 +24,7 @@ import csv
 import dataclasses
 import functools
 import importlib.resources
+import itertools
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -277,8 +278,13 @@ def _joined_or_refused(
     if verdict.empty:
         return SplitOutcome(spec.split, EMPTY, counts=counts, notes=verdict.notes)
     files = tuple(spec.part_path(parts_dir, *piece) for piece in spec.pieces)
-    version = metadata.version("seqio")
-    return JoinParts(spec, files, tuple(infos), options, version, verdict.notes)
+    return JoinParts(spec, files, tuple(infos), options, _seqio_version(), verdict.notes)
+
+
+def _seqio_version() -> str:
+    # pip installs SeqIO's nightly build, because T5 requires it. uv installs the release.
+    found = (metadata.distributions(name=name) for name in ("seqio", "seqio-nightly"))
+    return next(itertools.chain(*found)).version
 
 
 def sum_counts(infos: Iterable[PartInfo]) -> dict[str, int]:
