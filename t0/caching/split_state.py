@@ -283,8 +283,8 @@ def _joined_or_refused(
 
 def _seqio_version() -> str:
     # pip installs SeqIO's nightly build, because T5 requires it. uv installs the release.
-    found = (metadata.distributions(name=name) for name in ("seqio", "seqio-nightly"))
-    return next(itertools.chain(*found)).version
+    distributions = (metadata.distributions(name=name) for name in ("seqio", "seqio-nightly"))
+    return next(itertools.chain(*distributions)).version
 
 
 def sum_counts(infos: Iterable[PartInfo]) -> dict[str, int]:
