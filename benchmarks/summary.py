@@ -51,9 +51,11 @@ FIGURES = (
     Figure("training", "train t5.1.1.small, bfloat16, s/step",
            ("ours, as it starts by itself", "s/step"),
            ("Transformers, bfloat16 autocast", "s/step"), _HF, True),
-    Figure("training_bands", "largest difference of our bfloat16 loss curve from our float32 curve",
+    Figure("training_bands",
+           "largest difference between our float32 loss curve and our bfloat16 curve (ours), or "
+           "our float32 curve with another seed (peer)",
            ("bfloat16", "largest difference"), ("float32, another seed", "largest difference"),
-           "our float32 curve with another seed", True),
+           "float32, another seed", True),
     Figure("training_torch", "train with PyTorch, bfloat16, s/step", ("ours, bfloat16", "s/step"),
            ("Transformers, plain loop, bfloat16", "s/step"), _HF, True),
     Figure("training_torch", "train with PyTorch on prompted data, useful tokens/s",
@@ -96,8 +98,8 @@ FIGURES = (
            ("t0 overlap", "texts/s of the processor"), ("sets", "texts/s of the processor"),
            "sets of n-grams"),
     Figure("growth",
-           "growth of caching: s per added row between 10x and 100x the rows, divided by s per "
-           "added row between 1x and 10x",
+           "growth of caching: time per added row from 10x to 100x the rows, relative to the time "
+           "per added row from 1x to 10x (1 = linear growth)",
            ("caching, records", "last beside first")),
 )  # fmt: skip
 

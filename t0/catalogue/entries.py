@@ -82,7 +82,7 @@ def _rows(file_name: str) -> list[dict[str, str]]:
 
 @functools.cache
 def datasets() -> tuple[Dataset, ...]:
-    """Returns the datasets of the experiment in the order of the table."""
+    """Returns the datasets of the T0 experiment, in the order of `datasets.csv`."""
     return tuple(
         Dataset(
             name=row["HF_name"],

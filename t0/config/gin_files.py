@@ -112,7 +112,8 @@ def local_name(name: str, folders: Sequence[str]) -> str:
 def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> list[str]:
     """Returns the gin files to read.
 
-    If a file with a T5X name does not exist, the name is replaced by our name. If
+    If a file is not found, and this project has a file that replaces the T5X file of that name
+    (`t5x_file`), the name is replaced by the name of this project's file. If
     `operative_config.t0.gin` exists next to an `operative_config.gin`, and is not in `gin_files`
     already, it is inserted after `operative_config.gin`.
 

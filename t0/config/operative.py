@@ -30,9 +30,10 @@ _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def companion(path: str) -> str | None:
-    """Returns the path of the file with our names that belongs to an operative config.
+    """Returns the path of the file `operative_config.t0.gin` next to an operative config.
 
-    Returns None if `path` is not an operative config.
+    This file contains the bindings that stock T5 cannot read. Returns None if `path` is not an
+    operative config.
 
     >>> companion("/models/tiny/operative_config.gin")
     '/models/tiny/operative_config.t0.gin'

@@ -99,7 +99,9 @@ class MeshGenerator:
         return self._placement.device_kind
 
     def restore(self, checkpoint: str) -> int:
-        """Loads all variables of the model from `checkpoint`, for all batch shapes.
+        """Loads all variables of the model from `checkpoint`.
+
+        The graphs for all batch shapes share these variables.
 
         Returns:
           the number of restored variables.

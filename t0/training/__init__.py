@@ -10,7 +10,7 @@ stepping        the training loop that both engines share: steps, evaluation, ch
 estimator       trains on a TPU with TensorFlow's estimator
 graph           builds the training step in TensorFlow: model, gradients, optimizer
 loss_normalization  the weights of tokens in a loss that is averaged over tokens or sequences
-losses          cross entropy and z-loss in float32, and the sums over a batch that runs record
+losses          cross entropy and z-loss in float32, and the sums over each batch that are recorded
 randomness      random numbers that depend only on seed and step
 optimizers      AdamW, momentum SGD and others; applies the updates of any optimizer
 adafactor       Mesh TensorFlow's Adafactor in fewer passes over the weights
