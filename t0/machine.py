@@ -1,9 +1,12 @@
-"""Reads the available memory and the processor features of this machine or container.
+"""Reads the memory, the processor features and the packages of this machine or container.
 
 available_memory_bytes()      # 14_500_000_000
 multiplies_bfloat16()         # True
+installed_version("seqio", "seqio-nightly")   # "0.0.20"
 """
 
+import importlib.metadata
+import itertools
 from pathlib import Path
 
 import psutil
@@ -38,3 +41,9 @@ def _processor_flags() -> str:
     except OSError:
         return ""
     return next((line for line in lines if line.startswith("flags")), "")
+
+
+def installed_version(*names: str) -> str | None:
+    """Returns the version of the first of some distributions that is installed; None if none is."""
+    distributions = (importlib.metadata.distributions(name=name) for name in names)
+    return next((each.version for each in itertools.chain(*distributions)), None)

@@ -1,5 +1,7 @@
 """The memory that a process can allocate is that of the machine, or of its container."""
 
+import sys
+
 import psutil
 import pytest
 
@@ -19,3 +21,14 @@ def test_memory_limit_of_the_container_is_respected(limit, expected, tmp_path, m
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     available = machine.available_memory_bytes()
     assert available == expected if expected else available > 3_000_000
+
+
+def test_installed_version_is_that_of_the_first_installed_distribution(tmp_path, monkeypatch):
+    # pip installs SeqIO's nightly build, because T5 requires it.
+    for name, version in (("seqio_nightly", "0.0.18"), ("seqio_other", "2")):
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert machine.installed_version("seqio", "seqio-nightly") == "0.0.18"
+    assert machine.installed_version("seqio") is None

@@ -24,16 +24,15 @@ import csv
 import dataclasses
 import functools
 import importlib.resources
-import itertools
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
 from t0.absent_classes import warn_of_absent_classes
 from t0.caching import parts
 from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.caching.record_rows import RowSource
+from t0.machine import installed_version
 from t0.prompts import NO_LABEL
 from t0.prompts.row_report import DROPPED, HIDDEN, NO_CHOICE, UNLABELLED
 
@@ -278,13 +277,9 @@ def _joined_or_refused(
     if verdict.empty:
         return SplitOutcome(spec.split, EMPTY, counts=counts, notes=verdict.notes)
     files = tuple(spec.part_path(parts_dir, *piece) for piece in spec.pieces)
-    return JoinParts(spec, files, tuple(infos), options, _seqio_version(), verdict.notes)
-
-
-def _seqio_version() -> str:
     # pip installs SeqIO's nightly build, because T5 requires it. uv installs the release.
-    distributions = (metadata.distributions(name=name) for name in ("seqio", "seqio-nightly"))
-    return next(itertools.chain(*distributions)).version
+    version = installed_version("seqio", "seqio-nightly")
+    return JoinParts(spec, files, tuple(infos), options, version, verdict.notes)
 
 
 def sum_counts(infos: Iterable[PartInfo]) -> dict[str, int]:

@@ -10,7 +10,6 @@ TensorFlow is only imported for gs://, because the command must also work withou
 
 import argparse
 import importlib
-import importlib.metadata
 import json
 import os
 import re
@@ -29,6 +28,7 @@ import t0
 from t0.cli import doctor_cloud
 from t0.cli.doctor_cloud import Problem, problem
 from t0.errors import UserError, is_checkout
+from t0.machine import installed_version
 
 # Versions that are known to work or expected to work. A test compares them with the lock files.
 PACKAGES = {
@@ -108,12 +108,6 @@ def _examine_python(wrong: list[Problem]) -> dict[str, str]:
         )
         wrong.append(problem(fault, "bin/setup in a checkout, or install Python 3.11"))
     return {"version": version, "wanted": releases, "executable": sys.executable}
-
-
-def installed_version(name: str) -> str | None:
-    """Returns the version of a distribution; None if it is not installed."""
-    distributions = importlib.metadata.distributions(name=name)
-    return next((distribution.version for distribution in distributions), None)
 
 
 def _examine_packages(wrong: list[Problem]) -> list[dict[str, Any]]:

@@ -63,7 +63,13 @@ COPIES = (
     # differ, and t0.sources maps them.
     Copy("glue/rte", "glue/rte", "super_glue", "rte", ()),
     # A fifth of the rows is enough here: the whole split would be half of the evaluation.
-    Copy(*["winogrande/winogrande_xl"] * 2, "winogrande", "winogrande_xl", ("validation",)),
+    Copy(
+        "winogrande/winogrande_xl",
+        "winogrande/winogrande_xl",
+        "winogrande",
+        "winogrande_xl",
+        ("validation",),
+    ),
 )
 
 MIXTURES = rf"""# Mixtures of the demonstration; see "Your own data and prompts" in docs/data.md.

@@ -23,7 +23,7 @@ from t0.caching import record_rows
 from t0.caching.record_rows import RecordRows
 from t0.config.specification import TaskSpec
 from t0.errors import UserError
-from t0.feeding import manifest, token_files
+from t0.feeding import manifest, packing, token_files
 from t0.feeding.manifest import Manifest
 from t0.feeding.random_access import CachedRecords
 from t0.feeding.training_data import TrainingData, open_training_data
@@ -124,7 +124,7 @@ class RunData:
                 ids = {n: np.array(examples[index][n][:length]) for n, length in lengths.items()}
                 for name in ends_in_eos:
                     if ids[name].size == lengths[name]:
-                        np.minimum(ids[name][-1:], 1, out=ids[name][-1:])  # as in `packing.pack`
+                        packing.end_in_eos(ids[name][None])
                 yield BatchExample(step, row, self.tasks[tasks[index]], int(records[index]), ids)
 
     def _records_in(self, window: int) -> tuple[np.ndarray, np.ndarray]:

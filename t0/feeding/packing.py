@@ -115,7 +115,7 @@ def pack(
     for column, name in enumerate(lengths):
         packed |= _lay_out(name, rows, examples, sizes[:, column], lengths[name])
         if name in ends_in_eos:
-            np.minimum(packed[name][:, -1], 1, out=packed[name][:, -1])
+            end_in_eos(packed[name])
     return packed
 
 
@@ -192,8 +192,16 @@ def pad(
             ids = example[name][..., :length]
             row[tuple(map(slice, ids.shape))] = ids
         if name in ends_in_eos:
-            np.minimum(padded[name][..., -1], 1, out=padded[name][..., -1])
+            end_in_eos(padded[name])
     return padded
+
+
+def end_in_eos(rows: np.ndarray) -> None:
+    """Replaces the last token of full rows [..., length] with EOS (1), in place.
+
+    Rows that are not full end with padding (0), which stays.
+    """
+    np.minimum(rows[..., -1], 1, out=rows[..., -1])
 
 
 def filled_share(rows: Rows, name: str) -> float:

@@ -353,9 +353,10 @@ def _is_label(value: Any) -> bool:
 
 def _name_choices(task: RowTask, lines: str) -> Sequence[str]:
     """Names the choices by their texts, or by number if the texts differ between rows."""
-    fixed = task.prompt.compiled.fixed_choices
+    if fixed := task.prompt.compiled.fixed_choices:
+        return fixed
     most = max((len(line["choices"]) for line in _read_lines(lines)), default=0)
-    return fixed or [str(number) for number in range(1, most + 1)]
+    return [str(number) for number in range(1, most + 1)]
 
 
 def _choice_columns(names: Iterable[str]) -> list[str]:

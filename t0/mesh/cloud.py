@@ -17,7 +17,6 @@ Images whose names end in -pjrt drive it through the PJRT plugin, with which Est
 """
 
 import dataclasses
-import importlib.metadata
 import importlib.util
 import mmap
 import os
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from t0.files.untrusted import parsed_json
+from t0.machine import installed_version
 from t0.mesh.topology import SLICES, topology
 
 # The kinds of values of --tpu: "local" for this machine's own TPU, the name of a TPU in the
@@ -41,6 +41,8 @@ PORT = 8470  # port of the TensorFlow server on each host
 SECONDS_TO_ANSWER = 5
 # The packages that TensorFlow needs to look up a TPU by name.
 CLIENT_PACKAGES = ("googleapiclient", "oauth2client")
+# The distributions that contain TensorFlow.
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-gpu")
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 # Attribute of the metadata server -> the name of the same value inside the attribute tpu-env, which
 # lists several values.
@@ -169,7 +171,7 @@ def read_machine(
         tpu=tpu,
         environment=dict(os.environ),
         chips=chips,
-        tensorflow=_tensorflow_version(),
+        tensorflow=installed_version(*_TENSORFLOWS) or "",
         # This searches a gigabyte of libraries, so it runs only on machines with a TPU.
         drives_tpu=bool(chips) and _tensorflow_drives_tpu(),
         missing=tuple(name for name in CLIENT_PACKAGES if not importlib.util.find_spec(name)),
@@ -202,12 +204,6 @@ def metadata(path: str) -> str | None:
         return ""
     except (OSError, ValueError):
         return None
-
-
-def _tensorflow_version() -> str:
-    names = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-gpu")
-    installed = (importlib.metadata.distributions(name=name) for name in names)
-    return next((distribution.version for several in installed for distribution in several), "")
 
 
 def _tensorflow_drives_tpu() -> bool:

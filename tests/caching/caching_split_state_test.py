@@ -5,14 +5,12 @@ import io
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from t0.caching import split_state
 from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.caching.split_state import (
     DROPS,
@@ -128,14 +126,6 @@ def test_split_state_refused_or_accepted_by_counts(infos, known, options, told):
     concluded = conclusion(infos, *known, **options)
     assert getattr(concluded, "message", "") == told
     assert isinstance(concluded, JoinParts) == (not told)
-
-
-def test_split_state_finds_the_version_of_seqio_that_pip_installs(tmp_path, monkeypatch):
-    folder = tmp_path / "seqio_nightly-0.0.18.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Name: seqio-nightly\nVersion: 0.0.18\n")
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert split_state._seqio_version() == "0.0.18"
 
 
 def test_split_state_first_bad_row_is_of_the_first_range():

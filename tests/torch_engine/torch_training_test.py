@@ -263,15 +263,24 @@ def test_resume_with_changed_configuration_lists_differences(world, halves, tmp_
     assert re.search(r"changed: .*learning_rate: was 0\.001, is 0\.002", done.stdout)
 
 
-def test_checkpoint_missing_shard_gives_one_message(world, copied):
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+def test_checkpoint_missing_shard_gives_one_message(world, copied, processes):
     spec, folder = copied
     part = next((folder / "torch.ckpt-20").glob("shard-00002*"))
     part.unlink()
-    done = world.torch(spec, processes=2)
+    done = world.torch(spec, processes=processes)
     assert f"{part} is missing: the checkpoint is damaged" in message(done)
 
 
-@pytest.mark.parametrize(("processes", "name"), [(1, "shard-00002"), (2, "resume.json")])
+@pytest.mark.parametrize(
+    ("processes", "name"),
+    [
+        (1, "shard-00002"),
+        (2, "resume.json"),
+        pytest.param(1, "resume.json", marks=pytest.mark.exhaustive),
+        pytest.param(2, "shard-00002", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_checkpoint_checksum_mismatch_gives_one_message(world, copied, processes, name):
     spec, folder = copied
     path = next((folder / "torch.ckpt-20").glob(f"{name}*"))
