@@ -45,7 +45,6 @@ from t0.torch.checkpointing import Checkpoints
 from t0.torch.data_worker import WorkerData
 from t0.torch.losses import LOSS, SUM_NAMES
 from t0.torch.model import move_to_device
-from t0.torch.optimizers import Squares
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World
@@ -195,7 +194,6 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
             "PyTorch engine reads all variables of the initial checkpoint; wanted ''"
         )
     _check_sizes(spec)
-    optimizers.read_parameters(spec.optimizer)
     values = {**spec.training, "train_steps": spec.train_steps, "seed": spec.seed}
     options = read_value(values, LoopOptions, "training")
     if options.evaluate_every_steps:
@@ -464,13 +462,15 @@ class TorchEngine:
         )
         return self._finish_step(sums, squares, rate)
 
-    def _finish_step(self, sums: torch.Tensor, squares: Squares, rate: float) -> dict[str, float]:
+    def _finish_step(
+        self, sums: torch.Tensor, squares: list[float], rate: float
+    ) -> dict[str, float]:
         self._step += 1
         return {
             **self._values(sums),
             "learning_rate": rate,
-            "gradient_square": squares.gradient,
-            "weight_square": squares.weight,
+            "gradient_square": squares[0],
+            "weight_square": squares[1],
         }
 
     def _values(self, sums: torch.Tensor) -> dict[str, float]:

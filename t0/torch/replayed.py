@@ -23,7 +23,7 @@ import torch
 
 from t0.torch.losses import LOSS, SUM_NAMES
 from t0.torch.model import T5, as_tensor
-from t0.torch.optimizers import Adafactor, Optimizer, Squares, Weight
+from t0.torch.optimizers import Adafactor, Optimizer, Weight
 from t0.torch.sharding import local_rows
 
 DEVICES = ("cuda",)
@@ -79,7 +79,7 @@ class ReplayedSteps:
         *,
         step: int,
         rate: float,
-    ) -> tuple[torch.Tensor, Squares]:
+    ) -> tuple[torch.Tensor, list[float]]:
         """Takes a training step; returns the sums of losses, [7], and the sums of squares.
 
         Args:
@@ -102,7 +102,7 @@ class ReplayedSteps:
         seed: Callable[[int], None],
         step: int,
         rate: float,
-    ) -> tuple[torch.Tensor, Squares]:
+    ) -> tuple[torch.Tensor, list[float]]:
         self._local.train()
         self._sums.zero_()
         if isinstance(self._optimizer, Adafactor):
@@ -122,7 +122,7 @@ class ReplayedSteps:
                 self._graphs[1].replay()
             else:
                 self._update()
-            squares = Squares(*self._squares.tolist())
+            squares = self._squares.tolist()
         else:
             squares = self._optimizer.step(step, rate, self._clip_norm)
             self.refresh()

@@ -11,7 +11,6 @@ gathered.
 """
 
 import functools
-import re
 from collections.abc import Callable
 
 import torch
@@ -27,7 +26,7 @@ from t0.errors import UserError
 from t0.torch import adapters
 from t0.torch.memory import NEITHER, MemorySwitches
 from t0.torch.model import T5, Block
-from t0.torch.optimizers import Weight
+from t0.torch.optimizers import Weight, compile_pattern
 from t0.torch.shape import T5Spec
 from t0.torch.world import World
 
@@ -122,13 +121,7 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
     Raises:
       UserError: if the filter is not a regular expression, or matches no weight.
     """
-    try:
-        pattern = re.compile(variable_filter or "")
-    except re.error as error:
-        raise UserError(
-            f"run.variable_filter is {variable_filter!r}, which the PyTorch engine cannot read: "
-            f"{error}; wanted a regular expression of variables' names"
-        ) from error
+    pattern = compile_pattern(variable_filter or "", "run.variable_filter")
     adapter = adapters.adapter_parameters(model)
     shapes, weights = expected_shapes(model.spec.sizes), []
     for name, parameter in names_and_parameters(model).items():
