@@ -28,7 +28,8 @@ import torch
 import torch_runs
 import training_torch_ours
 
-from t0.torch import attention, rank_evaluation, world
+from t0.torch import rank_evaluation, world
+from t0.torch.model import KERNELS, attend
 from t0.torch.shape import t5
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,13 +66,11 @@ ATTENTION = {
 
 
 def kernels(given: argparse.Namespace) -> Records:
-    """Finds the kernels that accept a bias with a gradient, and measures their times."""
+    """Measures the times of the kernels that accept a bias with a gradient."""
     device = torch.device(given.device)
     dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
     found: Records = []
-    for name, answer in attention.supported_backends(device, dtype):
-        found.append({"kernel": name, "support": answer})
-    names = attention.KERNELS if given.device == "cuda" else ("plain",)
+    names = KERNELS if given.device == "cuda" else ("plain",)
     shapes = ATTENTION if not given.small else {"tiny": (2, 2, 64)}
     for shape, sizes in shapes.items():
         for kernel in names:
@@ -106,9 +105,7 @@ def _timed(
     def both() -> None:
         given = bias()
         for _ in range(4):  # layers share the bias
-            attention.attend(queries, keys, values, given, kernel).backward(
-                weigh, retain_graph=True
-            )
+            attend(queries, keys, values, given, kernel).backward(weigh, retain_graph=True)
 
     for _ in range(2):
         both()

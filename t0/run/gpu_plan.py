@@ -21,7 +21,6 @@ from t0.mesh.plan import gib
 from t0.mesh.pod_run import configured_vocabulary_size
 from t0.run import arguments as run_arguments
 from t0.run import specify
-from t0.torch import gpus as gpu_table
 from t0.torch import memory
 from t0.torch.shape import t5
 
@@ -47,14 +46,14 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
     """Returns the plan of the configured run as a dict that can be written as JSON.
 
     Args:
-      gpu: the GPU's name in `t0.torch.gpus`.
+      gpu: the GPU's name in `t0.torch.memory.GPUS`.
       gpus: the number of GPUs, summed over all machines.
       utilisation: the share of the peak FLOP/s that matrix products reach.
 
     Raises:
       UserError: the run cannot work.
     """
-    card = gpu_table.find(gpu)
+    card = memory.find_gpu(gpu)
     if gpus < 1:
         raise UserError(f"--gpus={gpus}: expected a number of GPUs from 1")
     if not 0 < utilisation <= 1:
@@ -192,7 +191,7 @@ def _make_verdict(
 
 
 def _estimate_time(
-    card: gpu_table.Gpu, flops: int, utilisation: float, gpus: int, steps: int, passes: float
+    card: memory.Gpu, flops: int, utilisation: float, gpus: int, steps: int, passes: float
 ) -> dict[str, Any]:
     """Returns the step time at `utilisation` of the peak FLOP/s; empty if the peak is unknown."""
     if card.teraflops is None:

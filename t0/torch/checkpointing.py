@@ -9,31 +9,40 @@ process, which `torch.distributed.checkpoint` writes, and `resume.json` with the
 data and other state of the run. Any number of processes can read a checkpoint. Each of them reads
 only its own rows of each weight. A folder gets its final name only when all of it is on the disk.
 No file is pickled.
+
+    export_to_mesh(Path("/models/tiny/torch.ckpt-20"), "/models/tiny_mtf")   # with the position
+
+An export is converted one tensor at a time. The TensorFlow engine can resume the run in the folder
+that `export_to_mesh` writes. Its next batch is the one that the PyTorch engine would have used.
 """
 
 import contextlib
 import itertools
 import shutil
+import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from t0.checkpoints import names, torch_shards
+from t0.checkpoints.conversion import ConversionOptions, check_destination, convert
 from t0.checkpoints.shape import expected_shapes, slot_shape
 from t0.checkpoints.torch_shards import RECORD
-from t0.errors import UserError
+from t0.errors import UserError, short_reason
 from t0.files import publishing
 from t0.torch.adapters import adapter_parameters
 from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer, Slot
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
-from t0.training import model_info, resume_file
+from t0.training import model_directory, model_info, resume_file
 from t0.training.model_directory import Keep, select_retained_steps
 
 _SAVING = ".saving-torch-"
@@ -99,7 +108,7 @@ class Checkpoints:
         target = folder_of(self._model_dir, step)
         staging = target.with_name(f"{_SAVING}{step}")
         own = sorted({*self._own, step})
-        with _saving_error(target, self._model_dir):
+        with _saving_error(target):
             if self._world.first:
                 for path in Path(self._model_dir).glob(f"{_SAVING}*"):
                     shutil.rmtree(path)
@@ -141,7 +150,7 @@ class Checkpoints:
         try:
             dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(path)))
         except (CheckpointException, RuntimeError, ValueError, KeyError, OSError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise UserError(
                 f"checkpoint {path} cannot be read ({reason:.200}). Is it of another model or "
                 "optimizer, or damaged? To resume from an older one, remove this folder"
@@ -248,22 +257,77 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _saving_error(path: Path, model_dir: str) -> Iterator[None]:
+def _saving_error(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, CheckpointException) as error:
-        causes = [
-            each[0] if isinstance(each, tuple) else each
-            for each in getattr(error, "failures", {}).values()
-        ] or [error]
-        reason = (str(causes[0]).strip().splitlines() or [type(causes[0]).__name__])[0]
-        complete_steps = steps(model_dir)
-        last = (
-            f"The last one, {folder_of(model_dir, complete_steps[-1])}, is intact; m"
-            if complete_steps
-            else "M"
-        )
+        # PyTorch's exception has the failures of all processes.
+        failure = next(iter(getattr(error, "failures", {}).values()), error)
+        reason = short_reason(failure[0] if isinstance(failure, tuple) else failure)
         raise UserError(
-            f"checkpoint {path} cannot be saved: {reason}. {last}ake room and start the same "
-            "command again"
+            f"checkpoint {path} cannot be saved: {reason}. Earlier checkpoints are intact. Make "
+            "room and start the same command again"
         ) from error
+
+
+def export_to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
+    """Writes a model directory of Mesh TensorFlow; returns a line that describes it.
+
+    Args:
+      checkpoint: the folder of a checkpoint of this engine.
+      folder: the folder to write, new or empty.
+      dtype: the type of the weights in the new checkpoint. It must be equal to the gin parameter
+        `get_variable_dtype.master_dtype` of the run. If the type has fewer bits than float32, the
+        missing bits of each weight are written to the resume file.
+
+    Raises:
+      UserError: if the checkpoint is damaged, or the folder cannot be written.
+    """
+    target = Path(folder)
+    check_destination(target, 0)
+    record = torch_shards.read_record(checkpoint)
+    step = record["step"]
+    resume = {name: value for name, value in record.items() if name in resume_file.FIELDS}
+    staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}")
+    try:
+        options = ConversionOptions(dtype=dtype)
+        report = convert(checkpoint, staging, to="mtf", options=options, progress=False)
+        resume["own"] = [step]
+        resume_file.write(f"{staging}/model.ckpt-{step}", resume, _low_halves(checkpoint, dtype))
+        configuration_file = checkpoint.parent / model_directory.CONFIGURATION_FILE
+        if configuration_file.is_file():  # the next start compares its configuration with this file
+            shutil.copy(configuration_file, staging)
+        staging.replace(target)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return f"exported {checkpoint} to {target}: {len(report.rows):,} tensors for Mesh TensorFlow"
+
+
+def _low_halves(checkpoint: Path, dtype: str) -> dict[str, np.ndarray]:
+    """Returns the arrays of a resume file: the bits of weights that type `dtype` does not have."""
+    if dtype == "float32":
+        return {}
+    arrays: dict[str, np.ndarray] = {}
+    with contextlib.closing(torch_shards.TorchSource(checkpoint, keep_slots=False)) as source:
+        for name in source.parameters:
+            native = names.to_mtf(name, legacy_norms=source.facts.legacy_norms)
+            arrays |= resume_file.low_halves(f"{native}/0", source.load(name))
+    return arrays
+
+
+def export_to_hugging_face(checkpoint: Path, folder: str) -> str:
+    """Writes a Hugging Face folder with the tokenizer's files; returns a line that describes it.
+
+    Args:
+      checkpoint: the folder of a checkpoint of this engine.
+      folder: the folder to write, new or empty.
+
+    Raises:
+      UserError: if the checkpoint is damaged, or the folder cannot be written.
+    """
+    report = convert(checkpoint, folder, to="hf", progress=False)
+    for note in report.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return f"exported {checkpoint} to {folder}: {len(report.rows):,} tensors for Hugging Face"

@@ -17,24 +17,20 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from t0.checkpoints import checkpoint_files
 from t0.checkpoints.adapter_folders import BaseModel
-from t0.config.specification import RunSpec, read_value
-from t0.errors import UserError, say
+from t0.config.specification import RunSpec, from_json, read_value
+from t0.errors import UserError, say, unknown_name
 from t0.feeding.training_data import TrainingData
+from t0.files import write_whole
 from t0.torch import (
     adapters,
-    attention,
     checkpointing,
-    configuration,
     data_worker,
-    exporting,
-    gpus,
     memory,
     optimizers,
     replayed,
@@ -44,21 +40,20 @@ from t0.torch import (
 from t0.torch.checkpointing import Checkpoints
 from t0.torch.data_worker import WorkerData
 from t0.torch.losses import LOSS, SUM_NAMES
-from t0.torch.model import move_to_device
+from t0.torch.model import KERNELS, choose_kernel, move_to_device
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World
 from t0.training import model_directory, resume_file, start_report
 from t0.training.loss_normalization import add_loss_weights, check_no_other_normalization
-from t0.training.model_directory import Keep
+from t0.training.model_directory import CONFIGURATION_FILE, PROMPTS_FILE, Keep
 from t0.training.recorder import step_fields
 from t0.training.start_report import RunSize
 from t0.training.stepping import NO_HELD_OUT, LoopOptions, Stepping
 from t0.training.stopping import TimeLimit
 
-# The maximum number of tokens in a batch, and in a window of examples that are packed together. A
-# larger number must be a mistake.
-_MOST_TOKENS = 2**26
+# The configuration files that a specification may contain, by their names in a model directory.
+_RECORDS = (CONFIGURATION_FILE, PROMPTS_FILE, "operative_config.gin", "operative_config.t0.gin")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +68,7 @@ class ComputeOptions:
         other processes are kept until the end of the step.
       compiled: whether PyTorch compiles the model's blocks, the loss, and Adafactor's passes over
         matrices.
-      attention: the attention kernels to try, in this order; see `t0.torch.attention`.
+      attention: the attention kernels to try, in this order; see `t0.torch.model`.
       replays: whether the steps are replayed as CUDA graphs if the run has a single process on a
         GPU.
       export_mtf: the folder to which the last checkpoint is exported for Mesh TensorFlow; None if
@@ -86,7 +81,7 @@ class ComputeOptions:
     recompute: str = "auto"
     keep_gathered: str = "auto"
     compiled: bool = False
-    attention: tuple[str, ...] = attention.KERNELS
+    attention: tuple[str, ...] = KERNELS
     replays: bool = True
     export_mtf: str | None = None
     export_hf: str | None = None
@@ -133,24 +128,52 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
             prints=world.first,
         )
         if world.first:
-            configuration.check_same(spec, allowed=options.allow_config_change)
+            _check_configuration(spec, allowed=options.allow_config_change)
         for line in engine.fill(stepping, time_limit):
             if world.first:
                 say(line)
         if world.first:
-            configuration.write(spec)
-            engine.write_model_info()
+            _write_records(spec)
+            engine.checkpoints.write_model_info()
         if not stepping.finished:
             stepping.run(time_limit)
         if world.first:
             _export(spec, compute)
 
 
+def _check_configuration(spec: RunSpec, *, allowed: bool) -> None:
+    """Compares the configuration with that of an earlier start; prints the differences.
+
+    Raises:
+      UserError: if the configuration differs although that is not allowed, or if a file of the
+        specification has an unknown name.
+    """
+    for name in spec.records:
+        if name not in _RECORDS:
+            raise unknown_name("file in RunSpec.records", name, _RECORDS)
+    if CONFIGURATION_FILE in spec.records:
+        current = from_json(spec.records[CONFIGURATION_FILE], Mapping[str, str])
+        for change in model_directory.check_same(spec.model_dir, current, allowed=allowed):
+            say(f"changed:{change}")
+
+
+def _write_records(spec: RunSpec) -> None:
+    """Writes the configuration files of the specification to the model directory."""
+    for name, text in spec.records.items():
+        if name == PROMPTS_FILE:
+            model_directory.save_prompts(spec.model_dir, text, spec.inputs_vocabulary.file)
+        else:
+            write_whole(f"{spec.model_dir}/{name}", text)
+
+
 def _export(spec: RunSpec, compute: ComputeOptions) -> None:
     last = max(checkpointing.steps(spec.model_dir), default=None)
     for folder, write in (
-        (compute.export_mtf, functools.partial(exporting.to_mesh, dtype=spec.model.weights)),
-        (compute.export_hf, exporting.to_hugging_face),
+        (
+            compute.export_mtf,
+            functools.partial(checkpointing.export_to_mesh, dtype=spec.model.weights),
+        ),
+        (compute.export_hf, checkpointing.export_to_hugging_face),
     ):
         if folder and last is not None:
             say(write(checkpointing.folder_of(spec.model_dir, last), folder))
@@ -169,19 +192,16 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
             "folders that all its processes see"
         )
     tasks = [*spec.data.tasks, *(spec.validation.tasks if spec.validation else ())]
-    if any(task.choices != bool(spec.choice_losses) for task in tasks):
+    numbers = (spec.batch_sequences, spec.microbatches, *spec.data.lengths.values())
+    if (
+        any(task.choices != bool(spec.choice_losses) for task in tasks)
+        or not {"inputs", "targets"} <= spec.data.lengths.keys()
+        or min(numbers) < 1
+        or spec.optimizer is None
+    ):
         raise UserError(
-            "the specification's choice_losses and its tasks' choices contradict each other; write "
-            "it again with t5_mesh_transformer --save_spec"
-        )
-    lengths = spec.data.lengths
-    numbers = (spec.batch_sequences, spec.microbatches, *lengths.values())
-    if not {"inputs", "targets"} <= lengths.keys() or min(numbers) < 1 or spec.optimizer is None:
-        raise UserError(
-            f"the specification has batches of {spec.batch_sequences} sequences in "
-            f"{spec.microbatches} part(s), lengths {dict(lengths)!r:.80} and the optimizer "
-            f"{spec.optimizer and spec.optimizer.selector!r:.80}; wanted inputs, targets and an "
-            "optimizer, as t5_mesh_transformer --save_spec writes them"
+            "the specification has no optimizer, or its batch, lengths, choice_losses and tasks do "
+            "not fit together; write it again with t5_mesh_transformer --save_spec"
         )
     if spec.batch_sequences % world.size:
         raise UserError(
@@ -193,7 +213,6 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
             f"tpu_estimator_model_fn.init_variable_filter is {spec.init_variable_filter!r}; the "
             "PyTorch engine reads all variables of the initial checkpoint; wanted ''"
         )
-    _check_sizes(spec)
     values = {**spec.training, "train_steps": spec.train_steps, "seed": spec.seed}
     options = read_value(values, LoopOptions, "training")
     if options.evaluate_every_steps:
@@ -202,18 +221,6 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
             "loss only (train_loop.validate_every_steps); evaluate its checkpoints with t0 eval"
         )
     return options
-
-
-def _check_sizes(spec: RunSpec) -> None:
-    """Checks that the numbers of tokens in a batch and in a window of the data are plausible."""
-    for data in (spec.data, spec.validation or spec.data):
-        rows = max(spec.batch_sequences, data.window_rows)
-        if rows * sum(data.lengths.values()) > _MOST_TOKENS:
-            raise UserError(
-                f"the specification has batches of {spec.batch_sequences:,} sequences and windows "
-                f"of {data.window_rows:,} rows with lengths {dict(data.lengths)!r:.80}; wanted at "
-                f"most {_MOST_TOKENS:,} tokens of a batch, and of a window"
-            )
 
 
 def _check_compiler() -> None:
@@ -242,6 +249,11 @@ class TorchEngine:
       kernel: the name of the attention kernel.
       switches: the options that save memory but need more time.
       needed: an estimate of the memory that this process needs.
+      size: the sizes of the run.
+      keep: the rule that decides which checkpoints are retained.
+      checkpoints: the checkpoints of the run.
+      save: a method of `checkpoints`.
+      max_over_processes: a method of the world.
     """
 
     def __init__(
@@ -261,7 +273,7 @@ class TorchEngine:
         self._microbatches = memory.count_microbatches(
             spec.batch_sequences, spec.microbatches, world.size
         )
-        self.kernel, self._kernel_lines = attention.choose_kernel(
+        self.kernel, self._kernel_lines = choose_kernel(
             world.device, compute.activations, compute.attention
         )
         self.switches, self.needed = self._choose_switches(shape)
@@ -297,7 +309,7 @@ class TorchEngine:
         self.keep = read_value(keep, Keep, "keep_checkpoints")
         count = sum(p.numel() for p in self.model.parameters())
         self.size = RunSize(spec.batch_sequences, self._lengths, count)
-        self._checkpoints = Checkpoints(
+        self.checkpoints = Checkpoints(
             spec.model_dir,
             self.model,
             self._optimizer,
@@ -305,6 +317,7 @@ class TorchEngine:
             self.keep,
             spec.targets_vocabulary.file,
         )
+        self.save, self.max_over_processes = self.checkpoints.save, world.max_over_processes
         self._step, self._filled = 0, False
         self._held_out: list[Mapping[str, np.ndarray]] = []
         positions = spec.batch_sequences if spec.choice_losses else shape.loss_denominator
@@ -374,7 +387,7 @@ class TorchEngine:
         if own_step >= 0 and own_step >= (
             checkpoint_files.global_step(mesh_checkpoint) if mesh_checkpoint else -1
         ):
-            record = self._checkpoints.restore(own_step)
+            record = self.checkpoints.restore(own_step)
             self._step = own_step
             yield f"restored {checkpointing.folder_of(model_dir, own_step)}, step {own_step:,}"
             stepping.resume(own_step, record, time_limit)
@@ -405,7 +418,7 @@ class TorchEngine:
         _, lines = weights.load(self.model, None, base_path, self._world, hashes=hashes)
         yield from lines
         base = BaseModel(base_path, hashes)
-        self._checkpoints.write_adapter = functools.partial(
+        self.checkpoints.write_adapter = functools.partial(
             adapters.write, model=self.model, spec=spec.adapter, base=base, writes=self._world.first
         )
         own_step = max(checkpointing.steps(model_dir), default=None)
@@ -418,7 +431,7 @@ class TorchEngine:
             return
         folder = checkpointing.folder_of(model_dir, own_step)
         adapters.check_resumed(folder, base)
-        record = self._checkpoints.restore(own_step)
+        record = self.checkpoints.restore(own_step)
         self._step = own_step
         yield f"{line}, restored from {folder}, step {own_step:,}"
         stepping.resume(own_step, record, time_limit)
@@ -524,39 +537,28 @@ class TorchEngine:
         """Returns whether `fields` contains the held-out loss."""
         return "validation_loss" in fields
 
-    def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
-        """Writes a checkpoint; see `Checkpoints.save`."""
-        self._checkpoints.save(step, record, best)
-
-    def write_model_info(self) -> None:
-        """Writes `model-info.txt`; see `Checkpoints.write_model_info`."""
-        self._checkpoints.write_model_info()
-
     def checkpoint(self, step: int) -> str:
         """Returns the path of the checkpoint of a step."""
         return str(checkpointing.folder_of(self._spec.model_dir, step))
 
     def start_lines(self, first: int, last: int) -> list[str]:
         """Returns lines about the size of the run, which trains from step `first` to `last`."""
-        world = self._world
-        devices = f"{world.size} process(es) on {world.device.type}"
+        world, switches = self._world, self.switches
         activations = str(self._compute.activations).removeprefix("torch.")
-        recompute_note = ", computed twice (--recompute)" if self.switches.recompute else ""
-        engine = f"  engine: PyTorch {torch.__version__}, {devices}, activations in {activations}"
-        gathered_note = (
-            ", gathered weights kept for a step" if self.switches.keep and world.size > 1 else ""
-        )
-        notes = [f"  {line}" for line in self._kernel_lines]
-        if self.kernel != "auto":
-            notes.append(f"  attention: {self.kernel} kernel")
+        notes = [
+            f"engine: PyTorch {torch.__version__}, {world.size} process(es) on "
+            f"{world.device.type}, activations in {activations}"
+            + (", computed twice (--recompute)" if switches.recompute else "")
+            + (", gathered weights kept for a step" if switches.keep and world.size > 1 else ""),
+            *self._kernel_lines,
+            *([f"attention: {self.kernel} kernel"] if self.kernel != "auto" else []),
+        ]
         return start_report.lines(
             first,
             last,
             self.size,
             microbatches=self._microbatches,
-            memory="\n".join(
-                [engine + recompute_note + gathered_note, *notes, self.needed.line(world.size)]
-            ),
+            memory="\n".join([*(f"  {note}" for note in notes), self.needed.line(world.size)]),
             data=self._data,
         )
 
@@ -565,7 +567,7 @@ class TorchEngine:
         world = self._world
         if world.device.type != "cuda" or self._compute.activations != torch.bfloat16:
             return None
-        gpu = gpus.find_by_device_name(torch.cuda.get_device_name(world.device))
+        gpu = memory.find_gpu_by_device_name(torch.cuda.get_device_name(world.device))
         if gpu is None or gpu.teraflops is None:
             return None
         filling = self._data.filling
@@ -582,10 +584,6 @@ class TorchEngine:
         """Returns a list with the peak of bytes in use on this process's GPU; [] without a GPU."""
         device = self._world.device
         return [torch.cuda.max_memory_allocated(device)] if device.type == "cuda" else []
-
-    def max_over_processes(self, number: int) -> int:
-        """Returns the largest of the processes' numbers."""
-        return self._world.max_over_processes(int(number))
 
     def infinite_weights(self) -> list[str]:
         """Returns the names of weights that have NaN or infinity in this process's rows."""

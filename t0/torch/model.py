@@ -13,6 +13,12 @@ each row is one example.
 Dropout is applied as in Mesh TensorFlow, where all positions of a sequence share the same random
 factors. So the dropout factors of the attention weights have the shape [B, H, 1, M], and can
 multiply the values instead of the weights.
+
+The attention kernel "efficient" (memory-efficient attention) does not store the attention
+probabilities for the backward pass; the kernel "plain" does. Flash attention and cuDNN's attention
+accept no bias with a gradient. FlexAttention would not have to store a bias for every sequence. But
+on an H100 with PyTorch 2.11, it made the model slower, and its gradients of cross-attention were
+wrong.
 """
 
 import math
@@ -22,21 +28,82 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from t0.config.specification import ChoiceLosses
-from t0.torch import attention
-from t0.torch.attention import HIDDEN
+from t0.errors import short_reason
 from t0.torch.losses import choice_sums, log_likelihoods, sums
 from t0.torch.shape import T5Spec
 from t0.training.loss_normalization import LOSS_WEIGHTS
 
+HIDDEN = -1e9  # this is added to the logits of masked keys, as in Mesh TensorFlow
+_BACKENDS = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "plain": SDPBackend.MATH}
+KERNELS = tuple(_BACKENDS)
+_COST = "each layer keeps its attention probabilities, which takes about 1.4 times the memory"
 _MAX_DISTANCE = 128
 _ACTIVATIONS = {
     "relu": functional.relu,
     "gelu": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
 }
+
+
+def attend(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bias: torch.Tensor,
+    kernel: str = "auto",
+) -> torch.Tensor:
+    """Returns the attended values, [B, H, L, d_kv].
+
+    Args:
+      queries: the queries [B, H, L, d_kv] of B sequences, H heads and L tokens.
+      keys: the keys [B, H, M, d_kv] of M tokens.
+      values: the values [B, H, M, d_kv] of these M tokens.
+      bias: the bias that is added to the logits, [B or 1, H or 1, L, M].
+      kernel: the kernel to use if the bias has a gradient: one of `KERNELS`, or "auto" if PyTorch
+        chooses.
+    """
+    options = {"attn_mask": bias, "scale": 1.0}
+    if kernel == "auto" or not bias.requires_grad:
+        return functional.scaled_dot_product_attention(queries, keys, values, **options)
+    with sdpa_kernel(_BACKENDS[kernel]):
+        return functional.scaled_dot_product_attention(queries, keys, values, **options)
+
+
+def choose_kernel(
+    device: torch.device, dtype: torch.dtype, candidates: tuple[str, ...] = KERNELS
+) -> tuple[str, list[str]]:
+    """Returns the first kernel that works on a device, and a line about each that fails.
+
+    Args:
+      device: the device that computes.
+      dtype: the type of activations.
+      candidates: the kernels to try, in this order.
+
+    Returns:
+      (kernel, lines). The kernel is "auto" on a CPU, or if no candidate works. A line names a
+      candidate that was tried and failed, and the reason.
+    """
+    lines: list[str] = []
+    for kernel in candidates if device.type == "cuda" else ():
+        try:
+            _try_kernel(kernel, device, dtype)
+        except RuntimeError as error:  # from PyTorch, CUDA or the allocator
+            reason = short_reason(error)
+            lines.append(f"the attention kernel '{kernel}' is not used ({reason:.200}): {_COST}")
+        else:
+            return kernel, lines
+    return "auto", lines
+
+
+def _try_kernel(kernel: str, device: torch.device, dtype: torch.dtype) -> None:
+    """Computes a small attention and the gradients of its queries and its bias."""
+    queries = torch.zeros(2, 2, 128, 64, device=device, dtype=dtype, requires_grad=True)
+    bias = torch.zeros(2, 2, 128, 128, device=device, dtype=dtype, requires_grad=True)
+    attend(queries, queries, queries, bias, kernel).sum().backward()
 
 
 class Norm(nn.Module):
@@ -62,7 +129,7 @@ class Attention(nn.Module):
         None for a layer without position bias.
 
     Attributes:
-      kernel: the kernel to use if the bias has a gradient; see `t0.torch.attention`.
+      kernel: the kernel to use if the bias has a gradient; see `attend`.
     """
 
     kernel = "auto"
@@ -113,7 +180,7 @@ class Attention(nn.Module):
     ) -> torch.Tensor:
         """Attends from x [B, L, D] to keys and values [B, H, M, d_kv]; returns [B, L, D]."""
         q = self._split(x, self.q)
-        mixed = attention.attend(q, keys, values, bias, self.kernel)
+        mixed = attend(q, keys, values, bias, self.kernel)
         return self.o(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x: torch.Tensor, project: nn.Linear) -> torch.Tensor:
@@ -263,7 +330,7 @@ class T5(nn.Module):
             self.lm_head = nn.Linear(sizes.d_model, sizes.vocabulary, bias=False)
 
     def set_attention_kernel(self, kernel: str) -> None:
-        """Sets the attention kernel for training: one of `attention.KERNELS`, or "auto"."""
+        """Sets the attention kernel for training: one of `KERNELS`, or "auto"."""
         for module in self.modules():
             if isinstance(module, Attention):
                 module.kernel = kernel

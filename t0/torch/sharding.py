@@ -49,7 +49,7 @@ def sharded(
       activations: the type of activations, in which the model computes.
       switches: the options that trade memory for time.
       compiled: whether PyTorch compiles the blocks and the loss when the first step is computed.
-      kernel: the attention kernel in training; see `t0.torch.attention`.
+      kernel: the attention kernel in training; see `t0.torch.model`.
       adapter: the adapter of the model, or None.
     """
     model = unsharded(spec, switches=switches, compiled=compiled, kernel=kernel, adapter=adapter)

@@ -201,7 +201,9 @@ def test_adapter_steps_as_cuda_graphs_share_the_frozen_weights(method):
             local = local.to_empty(device="cpu")
             if replays:
                 trained = replayed.use_gradients_of(local, model, trained, microbatches=1)
-            optimizer = optimizers.AdamW(trained, joined.all_reduce_sum, **parameters)
+            optimizer = optimizers.AdamW(
+                trained, joined.all_reduce_sum, optimizers.AdamWParameters(**parameters)
+            )
             engine_weights.fill_at_random(model, 0, joined)
             engine_weights.fill_adapter(model, 0, joined)
             before = {n: x.clone() for n, x in sharding.names_and_parameters(model).items()}

@@ -35,7 +35,7 @@ def start(model, tensors, tmp_path):
     write_mtf(tmp_path, {name: x for name, x in tensors.items() if name != LACKING}, step=7)
 
     def begin(**given):
-        optimizer = optimizers.AdamW([], model[1].all_reduce_sum)
+        optimizer = optimizers.AdamW([], model[1].all_reduce_sum, None)
         return engine_weights.warm_start(model[0], optimizer, str(tmp_path), model[1], **given)
 
     return begin
