@@ -44,44 +44,39 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--device", default="auto", help="cuda, cpu, or auto: CUDA if there is a GPU"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--device", default="auto", help="cuda, cpu, or auto: CUDA if there is a GPU")
+    add(
         "--recompute",
         choices=memory.CHOICES,
         default="auto",
         help="compute activations twice, which saves memory; auto: only if the run does not fit",
     )
-    parser.add_argument(
+    add(
         "--keep_gathered",
         choices=memory.CHOICES,
         default="auto",
         help="keep weights of other processes for a step, which saves time; auto: if it fits",
     )
-    parser.add_argument(
+    add(
         "--compile",
         action="store_true",
         help="compile the blocks at the first step, which takes minutes; needs a C++ compiler",
     )
-    parser.add_argument(
+    add(
         "--no_tf32",
         action="store_true",
         help="compute float32 products without TF32 (Ampere and later GPUs)",
     )
-    parser.add_argument(
+    add(
         "--timeout_minutes",
         type=float,
         default=30.0,
         help="how long a process waits for the others, which may be writing (default: 30)",
     )
-    parser.add_argument(
-        "--export_mtf", metavar="DIR", help="write the last checkpoint here for Mesh TensorFlow"
-    )
-    parser.add_argument(
-        "--export_hf", metavar="DIR", help="write the last checkpoint here for Hugging Face"
-    )
-    parser.add_argument("--engine", choices=["torch"], help=argparse.SUPPRESS)  # always this engine
+    add("--export_mtf", metavar="DIR", help="write the last checkpoint here for Mesh TensorFlow")
+    add("--export_hf", metavar="DIR", help="write the last checkpoint here for Hugging Face")
+    add("--engine", choices=["torch"], help=argparse.SUPPRESS)  # always this engine
     return parser
 
 
@@ -100,7 +95,7 @@ def main(argv: Sequence[str]) -> None:
         import torch
     except ModuleNotFoundError as error:
         raise UserError(f"PyTorch is not installed: {install_command('torch')}") from error
-    from t0.torch import evaluation, loop, prediction, rank_evaluation, world
+    from t0.torch import evaluation, loop, rank_evaluation, world
 
     with world.join_processes(arguments.device, arguments.timeout_minutes) as joined:
         if arguments.export_hf and not _is_file(words):
@@ -114,7 +109,7 @@ def main(argv: Sequence[str]) -> None:
             torch.set_float32_matmul_precision("highest" if arguments.no_tf32 else "high")
         modes = {
             "score_eval": rank_evaluation.evaluate,
-            "infer": prediction.predict,
+            "infer": evaluation.predict,
             "eval": functools.partial(evaluation.evaluate, computes_metrics=not _is_file(words)),
         }
         if spec.mode in modes:

@@ -1,13 +1,19 @@
-"""Runs mode `eval` on PyTorch: ranks answer choices, or decodes texts and computes metrics.
+"""Runs modes `infer` and `eval` on PyTorch: predicts texts, ranks choices and computes metrics.
 
+    predict(spec, world)                            # spec: a `RunSpec` whose mode is "infer"
     evaluate(spec, world, computes_metrics=True)    # spec: a `RunSpec` whose mode is "eval"
 
-The metrics of a task decide whether its choices are ranked or texts are decoded. T5's metrics need
-TensorFlow. So after decoding, the first process starts `t5_mesh_transformer` with the arguments of
-the run. This command computes the metrics and writes the same files as the TensorFlow engine. It is
-not started if TensorFlow is not installed. It is also not started if the arguments come from a
-specification file, because it would execute the `--module_import` in this file. In both cases the
-decoded texts are kept, and the command is printed.
+`predict` predicts texts for the inputs in task caches and files. The inputs, batches and output
+files are the same as on the TensorFlow engine, because `t0.inference` makes them for both engines.
+A run may have several processes. Each process has the whole model, and predicts every
+`world.size`-th batch.
+
+In mode `eval`, the metrics of a task decide whether its choices are ranked or texts are decoded.
+T5's metrics need TensorFlow. So after decoding, the first process starts `t5_mesh_transformer` with
+the arguments of the run. This command computes the metrics and writes the same files as the
+TensorFlow engine. It is not started if TensorFlow is not installed. It is also not started if the
+arguments come from a specification file, because it would execute the `--module_import` in this
+file. In both cases the decoded texts are kept, and the command is printed.
 """
 
 import dataclasses
@@ -16,12 +22,133 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
-from t0.config.specification import RunSpec
+import torch
+
+from t0.catalogue.sentence_pieces import Tokens
+from t0.config.specification import JobSpec, RunSpec, read_value
 from t0.errors import UserError, say
+from t0.inference import cached_inputs, inputs, prediction_loop
+from t0.inference.inputs import InferenceExample, InputSource, LengthLimits
+from t0.inference.methods import EOS
+from t0.inference.prediction_jobs import InferenceSettings, PredictionJob
+from t0.scoring.records import draw_sample, sample_facts
 from t0.scoring.results import DECODED, write_json
-from t0.torch import prediction, rank_evaluation, weights
-from t0.torch.world import World
+from t0.torch import rank_evaluation, weights
+from t0.torch.decoding import TorchGenerator
+from t0.torch.shape import t5
+from t0.torch.world import World, choose_activation_type
+
+_INCOMPLETE = (
+    "the specification has no evaluation or predictions: write it again with t5_mesh_transformer "
+    "--save_spec"
+)
+
+
+class Pieces:
+    """A SentencePiece vocabulary with the interface of SeqIO's vocabularies.
+
+    Args:
+      path: the file of the SentencePiece model.
+    """
+
+    eos_id = EOS
+
+    def __init__(self, path: str) -> None:
+        self._tokens = Tokens(path)
+        self.encode, self.decode = self._tokens.ids, self._tokens.text
+
+
+def predict(spec: RunSpec, joined: World) -> None:
+    """Writes the predictions of a specification.
+
+    Args:
+      spec: a run whose mode is "infer".
+      joined: the processes of the run.
+
+    Raises:
+      UserError: if this engine does not support the run, or a file cannot be read or written.
+    """
+    if spec.infer is None:
+        raise UserError(_INCOMPLETE)
+    model, targets = t5(spec.model), Pieces(spec.targets_vocabulary.file)
+    jobs = [_make_job(job, spec, targets, joined) for job in spec.infer.jobs]
+
+    def describe(path: str) -> dict[str, Any]:
+        return {
+            "engine": "torch",
+            "checkpoint_fingerprint": weights.fingerprint(path),
+            "vocabulary_sha256": spec.infer.vocabulary_sha256,
+        }
+
+    def make_generator() -> TorchGenerator:
+        settings = jobs[0].settings
+        activations = getattr(torch, settings.activation_dtype)
+        return TorchGenerator(model, joined.device, activations, settings.method)
+
+    with joined.only_first_prints():
+        prediction_loop.predict_checkpoints(
+            jobs,
+            weights.find_checkpoints(spec.model_dir, spec.infer.checkpoint, spec.infer.steps),
+            make_generator,
+            targets,
+            describe=describe,
+            processes=prediction_loop.Processes(joined.rank, joined.size, joined.wait),
+        )
+
+
+def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> PredictionJob:
+    settings = read_value(job.settings, InferenceSettings, "infer.jobs.settings")
+    limits = read_value(job.limits, LengthLimits, "infer.jobs.limits")
+    if "://" in job.path:
+        raise UserError(
+            f"the predictions' file {job.path} is not on this machine; the PyTorch engine writes "
+            "to folders that all its processes see (infer.output_dir)"
+        )
+    activations = choose_activation_type(settings.activation_dtype, joined.device)
+    type_name = str(activations).removeprefix("torch.")
+    settings = dataclasses.replace(settings, activation_dtype=type_name)
+    source = _sample_examples(_open_source(job, spec, targets), job.examples)
+    return PredictionJob(source, limits, settings, job.path, job.as_json)
+
+
+def _sample_examples(source: InputSource, most: int | None) -> InputSource:
+    """Returns a source with a random sample of `most` examples, or all if `most` is None."""
+    if most is None:
+        return source
+
+    def read(shard: int, shards: int) -> Iterator[InferenceExample]:
+        numbered = ((example.number, example) for example in source.read(0, 1))
+        sample = draw_sample(numbered, most)
+        return (example for number, example in sample if number % shards == shard)
+
+    total = None if source.total is None else min(source.total, most)
+    facts = {**source.facts, **sample_facts(most)}
+    return dataclasses.replace(source, total=total, facts=facts, read=read)
+
+
+def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
+    if job.task is None:
+        return inputs.open_file(
+            job.input_file or "", Pieces(job.vocabulary), add_eos=job.add_eos, repeats=job.repeats
+        )
+    if not job.task.cache_files:
+        raise UserError(
+            f"task {job.task.name} is not read from a cache, and the PyTorch engine reads caches "
+            f"only. Cache it: seqio_cache_tasks --tasks={job.task.name} --output_cache_dir=DIR, "
+            "and pass --additional_task_cache_dirs=DIR and --gin.USE_CACHED_TASKS=True"
+        )
+    return cached_inputs.open_cache(
+        job.task.name,
+        job.split,
+        job.task.cache_files,
+        total=job.task.examples,
+        vocabularies=(Pieces(spec.inputs_vocabulary.file), targets),
+        spec=job.task.instructions,
+        hides_targets=job.hides_targets,
+    )
 
 
 def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
@@ -37,17 +164,14 @@ def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
       UserError: if this engine cannot evaluate this run, or the metrics cannot be computed.
     """
     if spec.data is None or (spec.rank is None and spec.infer is None):
-        raise UserError(
-            "the specification has no evaluation: write it again with t5_mesh_transformer "
-            "--save_spec"
-        )
+        raise UserError(_INCOMPLETE)
     if spec.rank is not None:
         ranked = tuple(task for task in spec.data.tasks if task.rank)
         data = dataclasses.replace(spec.data, tasks=ranked)
         rank_evaluation.evaluate(dataclasses.replace(spec, data=data), world)
     if spec.infer is None:
         return
-    prediction.predict(spec, world)
+    predict(spec, world)
     world.broadcast_text(lambda: _compute_metrics(spec, computes_metrics))
 
 

@@ -128,13 +128,11 @@ class ShardedScorer:
 
 def _check_supported(spec: RunSpec) -> RankSpec:
     """Returns the rank specification; rejects settings that this engine does not support."""
-    if spec.rank is None or spec.data is None:
+    if spec.rank is None or spec.data is None or not spec.data.tasks:
         raise UserError(
-            "the specification has no rank evaluation: write it again with t5_mesh_transformer "
-            "--save_spec"
+            "the specification has no rank evaluation, or no task with its split: write it again "
+            "with t5_mesh_transformer --save_spec"
         )
-    if not spec.data.tasks:
-        raise UserError(f"no task of the mixture has a split '{spec.data.split}'")
     if "://" in spec.rank.folder:
         raise UserError(
             f"the results' folder {spec.rank.folder} is not on this machine; the PyTorch engine "
@@ -153,15 +151,13 @@ def _check_supported(spec: RunSpec) -> RankSpec:
                 f"task {task.name} has the metric {task.rank.other_metrics[0]}, which the PyTorch "
                 "engine does not compute; t5_mesh_transformer without --engine=torch does"
             )
-    absent = [task.name for task in spec.data.tasks if not task.cache_files]
-    if absent:
-        raise UserError(
-            f"{len(absent)} of the {len(spec.data.tasks)} tasks are not read from a cache, the "
-            f"first {absent[0]}; the PyTorch engine reads caches only. Cache them: "
-            f"seqio_cache_tasks --tasks={spec.data.mixture} --output_cache_dir=DIR, and pass "
-            "--additional_task_cache_dirs=DIR and "
-            "--gin_param='mesh_eval_dataset_fn.use_cached = True'"
-        )
+        if not task.cache_files:
+            raise UserError(
+                f"task {task.name} is not read from a cache, and the PyTorch engine reads caches "
+                f"only. Cache it: seqio_cache_tasks --tasks={spec.data.mixture} "
+                "--output_cache_dir=DIR, and pass --additional_task_cache_dirs=DIR and "
+                "--gin_param='mesh_eval_dataset_fn.use_cached = True'"
+            )
     return spec.rank
 
 
