@@ -277,26 +277,20 @@ class TorchEngine:
             world.device, compute.activations, compute.attention
         )
         self.switches, self.needed = self._choose_switches(shape)
+        model_options = {
+            "switches": self.switches,
+            "compiled": compute.compiled,
+            "kernel": self.kernel,
+            "adapter": spec.adapter,
+        }
         self.model = sharding.sharded(
-            shape,
-            world,
-            activations=compute.activations,
-            switches=self.switches,
-            compiled=compute.compiled,
-            kernel=self.kernel,
-            adapter=spec.adapter,
+            shape, world, activations=compute.activations, **model_options
         )
         self.model.choice_losses = spec.choice_losses
         trained = sharding.trained_weights(self.model, spec.variable_filter)
         local = None
         if self._replays(self.switches):
-            local = sharding.unsharded(
-                shape,
-                switches=self.switches,
-                compiled=compute.compiled,
-                kernel=self.kernel,
-                adapter=spec.adapter,
-            )
+            local = sharding.unsharded(shape, **model_options)
             local = local.to(compute.activations).to_empty(device=world.device)
             trained = replayed.use_gradients_of(
                 local, self.model, trained, microbatches=self._microbatches
@@ -318,7 +312,7 @@ class TorchEngine:
             spec.targets_vocabulary.file,
         )
         self.save, self.max_over_processes = self.checkpoints.save, world.max_over_processes
-        self._step, self._filled = 0, False
+        self._step = 0
         self._held_out: list[Mapping[str, np.ndarray]] = []
         positions = spec.batch_sequences if spec.choice_losses else shape.loss_denominator
         self._denominator = positions if positions is not None else self.size.target_positions
@@ -378,63 +372,59 @@ class TorchEngine:
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
         """Fills the weights and slots; yields lines that say where the values come from."""
-        spec, model_dir = self._spec, self._spec.model_dir
+        spec, model_dir, world = self._spec, self._spec.model_dir, self._world
+        base = None
         if spec.adapter:
-            yield from self._fill_with_adapter(stepping, time_limit)
-            return
+            base, lines = self._fill_base()
+            yield from lines
         own_step = max(checkpointing.steps(model_dir), default=-1)
         mesh_checkpoint = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
-        if own_step >= 0 and own_step >= (
-            checkpoint_files.global_step(mesh_checkpoint) if mesh_checkpoint else -1
-        ):
+        mesh_step = checkpoint_files.global_step(mesh_checkpoint) if mesh_checkpoint else -1
+        if own_step >= max(mesh_step, 0):
+            folder = checkpointing.folder_of(model_dir, own_step)
+            if base:
+                adapters.check_resumed(folder, base)
             record = self.checkpoints.restore(own_step)
             self._step = own_step
-            yield f"restored {checkpointing.folder_of(model_dir, own_step)}, step {own_step:,}"
+            yield f"restored {folder}, step {own_step:,}"
             stepping.resume(own_step, record, time_limit)
             return
-        start = mesh_checkpoint or spec.init_checkpoint
-        if start is None:
+        if mesh_checkpoint:
+            with resume_file.open_arrays(mesh_checkpoint) as content:
+                self._step, lines = weights.load(
+                    self.model, self._optimizer, mesh_checkpoint, world, exact=content or {}
+                )
+            yield from lines
+            stepping.resume(self._step, resume_file.record(mesh_checkpoint), time_limit)
+            return
+        if base:
+            weights.fill_adapter(self.model, spec.seed, world)
+        elif spec.init_checkpoint:
+            self._step, lines = weights.warm_start(
+                self.model,
+                self._optimizer,
+                spec.init_checkpoint,
+                world,
+                unfilled=self._options.unfilled_variables,
+                seed=spec.seed,
+            )
+            yield from lines
+        else:
             self.fill_at_random()
             yield start_report.random_line(spec.seed)
-            stepping.begin(0)
-            return
-        arguments = (self.model, self._optimizer, start, self._world)
-        if mesh_checkpoint is None:
-            unfilled = self._options.unfilled_variables
-            self._step, lines = weights.warm_start(*arguments, unfilled=unfilled, seed=spec.seed)
-            yield from lines
-            stepping.begin(self._step)
-            return
-        with resume_file.open_arrays(mesh_checkpoint) as content:
-            self._step, lines = weights.load(*arguments, exact=content or {})
-        yield from lines
-        record = resume_file.record(mesh_checkpoint)
-        stepping.resume(self._step, record, time_limit)
+        stepping.begin(self._step)
 
-    def _fill_with_adapter(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
-        """Fills the frozen weights from the base, and the adapter from this run's checkpoint."""
-        spec, model_dir, hashes = self._spec, self._spec.model_dir, {}
+    def _fill_base(self) -> tuple[BaseModel, list[str]]:
+        """Fills the frozen weights of a run that trains an adapter; returns its base, and lines."""
+        spec, hashes = self._spec, {}
         base_path = adapters.check_base(spec)
         _, lines = weights.load(self.model, None, base_path, self._world, hashes=hashes)
-        yield from lines
         base = BaseModel(base_path, hashes)
         self.checkpoints.write_adapter = functools.partial(
             adapters.write, model=self.model, spec=spec.adapter, base=base, writes=self._world.first
         )
-        own_step = max(checkpointing.steps(model_dir), default=None)
         trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-        line = f"adapter: {spec.adapter.method}, {trained:,} trained weights"
-        if own_step is None:
-            weights.fill_adapter(self.model, spec.seed, self._world)
-            yield f"{line}, new"
-            stepping.begin(self._step)
-            return
-        folder = checkpointing.folder_of(model_dir, own_step)
-        adapters.check_resumed(folder, base)
-        record = self.checkpoints.restore(own_step)
-        self._step = own_step
-        yield f"{line}, restored from {folder}, step {own_step:,}"
-        stepping.resume(own_step, record, time_limit)
+        return base, [*lines, f"adapter: {spec.adapter.method}, {trained:,} trained weights"]
 
     def fill_at_random(self) -> None:
         """Fills the weights with random initial values."""
@@ -442,42 +432,23 @@ class TorchEngine:
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Takes one training step; returns name -> value of its measurements, such as the loss."""
-        rate, microbatches = self._rate(self._step), self._microbatches
+        rate, count = self._rate(self._step), self._microbatches
+        microbatches = [self._own_rows(batch, number, count) for number in range(count)]
+        first = self._world.rank * count
+        seeds = [_seed(self._spec.seed, self._step, first + number) for number in range(count)]
         if self._replayed:
-            return self._take_replayed(batch, rate)
-        self.model.train()
-        sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
-        for number in range(microbatches):
-            last = number == microbatches - 1
-            sharding.prepare_pass(self.model, last=last, keep=self.switches.keep)
-            _seed(self._spec.seed, self._step, self._world.rank * microbatches + number)
-            microbatch_sums = self.model(self._own_rows(batch, number, microbatches))
-            (microbatch_sums[LOSS] / self._denominator).backward()
-            sums += microbatch_sums.detach()
-        squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
-        self.model.zero_grad(set_to_none=True)
-        return self._finish_step(sums, squares, rate)
-
-    def _take_replayed(self, batch: Mapping[str, np.ndarray], rate: float) -> dict[str, float]:
-        """Takes one training step by replaying CUDA graphs; returns the same values as `take`."""
-        step, microbatches = self._step, self._microbatches
-        if not self._filled:
-            self._replayed.refresh()
-            self._filled = True
-        sums, squares = self._replayed.take(
-            [
-                {n: x[number::microbatches] for n, x in batch.items()}
-                for number in range(microbatches)
-            ],
-            lambda number: _seed(self._spec.seed, step, number),
-            step=step,
-            rate=rate,
-        )
-        return self._finish_step(sums, squares, rate)
-
-    def _finish_step(
-        self, sums: torch.Tensor, squares: list[float], rate: float
-    ) -> dict[str, float]:
+            sums, squares = self._replayed.take(microbatches, seeds, step=self._step, rate=rate)
+        else:
+            self.model.train()
+            sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
+            for number, (rows, seed) in enumerate(zip(microbatches, seeds, strict=True)):
+                sharding.prepare_pass(self.model, last=number == count - 1, keep=self.switches.keep)
+                torch.manual_seed(seed)
+                microbatch_sums = self.model(move_to_device(rows, self._world.device))
+                (microbatch_sums[LOSS] / self._denominator).backward()
+                sums += microbatch_sums.detach()
+            squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
+            self.model.zero_grad(set_to_none=True)
         self._step += 1
         return {
             **self._values(sums),
@@ -492,8 +463,8 @@ class TorchEngine:
 
     def _own_rows(
         self, batch: Mapping[str, np.ndarray], number: int, microbatches: int
-    ) -> dict[str, torch.Tensor]:
-        """Returns this process's rows of a microbatch, on the device.
+    ) -> dict[str, np.ndarray]:
+        """Returns this process's rows of a microbatch.
 
         Microbatch i has the rows i, i + `microbatches`, i + 2 `microbatches` ... of the batch. The
         processes take these rows in turn.
@@ -503,10 +474,8 @@ class TorchEngine:
           number: the number of the microbatch, from 0.
           microbatches: the number of microbatches.
         """
-        rows = slice(
-            number + self._world.rank * microbatches, None, microbatches * self._world.size
-        )
-        return move_to_device({n: x[rows] for n, x in batch.items()}, self._world.device)
+        first, step = number + self._world.rank * microbatches, microbatches * self._world.size
+        return {name: values[first::step] for name, values in batch.items()}
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
         """Computes the held-out loss if it is due at this step; returns its fields, else {}."""
@@ -525,7 +494,8 @@ class TorchEngine:
         sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
         with torch.no_grad():
             for batch in self._held_out:
-                sums += self.model(self._own_rows(batch, 0, 1))
+                rows = self._own_rows(batch, 0, 1)
+                sums += self.model(move_to_device(rows, self._world.device))
         sharding.reshard(self.model)
         values = self._values(sums)
         values["loss"] /= count
@@ -594,7 +564,7 @@ class TorchEngine:
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 
-def _seed(seed: int, step: int, microbatch: int) -> None:
-    """Seeds PyTorch, so that dropout depends only on the seed, step, process and microbatch."""
+def _seed(seed: int, step: int, microbatch: int) -> int:
+    """Returns PyTorch's seed, with which dropout depends only on these three numbers."""
     mixed = np.random.SeedSequence([seed, step, microbatch]).generate_state(1, np.uint64)
-    torch.manual_seed(int(mixed[0] >> np.uint64(1)))
+    return int(mixed[0] >> np.uint64(1))

@@ -16,7 +16,7 @@ which computes losses and gradients.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -66,16 +66,11 @@ class ReplayedSteps:
         self._decay, self._rate = torch.zeros(2, device=self._device).unbind()
         self._batch: dict[str, torch.Tensor] = {}
         self._steps_taken, self._graphs = 0, None
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Copies the masters' values to the local model. Call it after the masters are filled."""
-        _copy(self._narrow, self._wide)
 
     def take(
         self,
         batches: Sequence[Mapping[str, np.ndarray]],
-        seed: Callable[[int], None],
+        seeds: Sequence[int],
         *,
         step: int,
         rate: float,
@@ -84,33 +79,35 @@ class ReplayedSteps:
 
         Args:
           batches: the microbatches of the step.
-          seed: a function of the number of a microbatch that seeds the dropout of this microbatch.
+          seeds: for each microbatch, PyTorch's seed for its dropout.
           step: the number of steps done.
           rate: the learning rate.
         """
         if self._stream is None:
-            return self._take(batches, seed, step, rate)
+            return self._take(batches, seeds, step, rate)
         # CUDA cannot record on the default stream, because other streams wait for the default
         # stream.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            return self._take(batches, seed, step, rate)  # waits for the stream at its end
+            return self._take(batches, seeds, step, rate)  # waits for the stream at its end
 
     def _take(
         self,
         batches: Sequence[Mapping[str, np.ndarray]],
-        seed: Callable[[int], None],
+        seeds: Sequence[int],
         step: int,
         rate: float,
     ) -> tuple[torch.Tensor, list[float]]:
+        if not self._steps_taken:  # the masters have been filled since they were made
+            _copy(self._narrow, self._wide)
         self._local.train()
         self._sums.zero_()
         if isinstance(self._optimizer, Adafactor):
             self._decay.fill_(self._optimizer.decay(step))
         self._rate.fill_(rate)
-        for number, batch in enumerate(batches):
+        for batch, seed in zip(batches, seeds, strict=True):
             self._fill_batch(batch)
-            seed(number)
+            torch.manual_seed(seed)
             if self._steps_taken >= _EAGER and self._device.type == "cuda":
                 self._record_graphs()[0].replay()
             else:
@@ -125,7 +122,7 @@ class ReplayedSteps:
             squares = self._squares.tolist()
         else:
             squares = self._optimizer.step(step, rate, self._clip_norm)
-            self.refresh()
+            _copy(self._narrow, self._wide)
         for total in self._gradient_sums:
             total.zero_()
         if self._stream is not None:

@@ -54,7 +54,7 @@ def test_adapter_training_freezes_the_base_and_resumes_bit_for_bit(
         )
         assert done.returncode == 0, done.stderr
     assert f"adapter: {method}, " in done.stdout
-    assert "restored from" in done.stdout
+    assert "restored " in done.stdout and "torch.ckpt-3, step 3" in done.stdout
     folders = [world.folder / name / "torch.ckpt-6" for name in (whole, halves)]
     assert losses(world.folder / whole) == losses(world.folder / halves)
     first, second = (folder / "adapter_model.safetensors" for folder in folders)
@@ -212,7 +212,7 @@ def test_adapter_steps_as_cuda_graphs_share_the_frozen_weights(method):
                     model, local, optimizer, denominator=32.0, clip_norm=None
                 )
                 for step in range(2):
-                    steps.take([batch], lambda number: None, step=step, rate=0.01)
+                    steps.take([batch], [step], step=step, rate=0.01)
                 shared = sharding.local_rows(model.shared.weight).data_ptr()
                 assert local.shared.weight.data_ptr() == shared
             else:
