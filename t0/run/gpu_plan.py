@@ -10,7 +10,7 @@ overlaps with computation. With other links, it may not.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from t0.compat import gin
@@ -74,23 +74,38 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
         )
     microbatches = memory.count_microbatches(batch, specify.microbatches(read), gpus)
     bytes_each = 4 if card.teraflops is None else 2
-    case = _Case(
-        shape,
-        specify.configured("run.optimizer"),
-        batch,
-        lengths,
-        bytes_each,
-        gpus,
-        specify.configured_adapter(),
-        bool(opening.ChoiceLosses()),
-    )
+    optimizer, adapter = specify.configured("run.optimizer"), specify.configured_adapter()
+    has_choices = bool(opening.ChoiceLosses())
+
+    def needed(
+        count: int, switches: memory.MemorySwitches = _LEAST_MEMORY, processes: int = gpus
+    ) -> memory.Needed:
+        """Returns the memory of each process, if it computes `count` microbatches."""
+        rows = batch // processes // count
+        return memory.needed(
+            shape,
+            optimizer,
+            memory.MicrobatchShare(rows, lengths["inputs"], lengths["targets"], bytes_each),
+            switches,
+            processes=processes,
+            microbatches=count,
+            replays=processes == 1 and not switches.recompute and not has_choices,
+            adapter=adapter,
+        )
+
     usable = int(memory.USABLE * card.bytes)
     choices = memory.memory_switches()
-    requirements = [case.needed(microbatches, each) for each in choices]
+    requirements = [needed(microbatches, each) for each in choices]
     chosen = memory.first_that_fits(choices, requirements, usable)
     switches, required = choices[chosen], requirements[chosen]
-    adapter = case.adapter is not None
-    flops = memory.model_flops(shape, rows=batch, **lengths, adapter=adapter)
+    numbers = f"{gib(required.total)} of {gib(usable)} usable on {card.name}"
+    verdict = {"word": FITS, "reason": f"{numbers}, {gib(usable - required.total)} to spare"}
+    if required.total > usable:
+        change = _find_fitting_change(
+            needed, batch, gpus, microbatches, max(lengths.values()), usable
+        )
+        verdict = {"word": TOO_LARGE, "reason": f"{numbers}{change}"}
+    flops = memory.model_flops(shape, rows=batch, **lengths, adapter=adapter is not None)
     return {
         "schema": 1,
         "engine": "torch",
@@ -101,7 +116,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "sequences_per_gpu": batch // gpus,
             "microbatches": microbatches,
             "sequences_per_microbatch": batch // gpus // microbatches,
-            "answer_choices": case.choices,
+            "answer_choices": has_choices,
         },
         "vocabulary": {"size": size, "source": source},
         "parameters": formulas.parameters(shape),
@@ -117,7 +132,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "total": required.total,
             "usable": usable,
         },
-        "verdict": _make_verdict(case, microbatches, required, usable, card.name),
+        "verdict": verdict,
         "flops": {"per_step": flops},
         "time": _estimate_time(
             card,
@@ -131,63 +146,24 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Case:
-    shape: Any
-    optimizer: Any
-    batch: int
-    lengths: dict[str, int]
-    bytes_each: int
-    gpus: int
-    adapter: Any
-    choices: bool  # whether losses compare answer choices
-
-    def needed(
-        self,
-        microbatches: int,
-        switches: memory.MemorySwitches = _LEAST_MEMORY,
-        *,
-        gpus: int | None = None,
-    ) -> memory.Needed:
-        gpus = gpus or self.gpus
-        rows = self.batch // gpus // microbatches
-        batch_part = memory.MicrobatchShare(
-            rows, self.lengths["inputs"], self.lengths["targets"], self.bytes_each
-        )
-        return memory.needed(
-            self.shape,
-            self.optimizer,
-            batch_part,
-            switches,
-            processes=gpus,
-            microbatches=microbatches,
-            replays=gpus == 1 and not switches.recompute and not self.choices,
-            adapter=self.adapter,
-        )
-
-
-def _make_verdict(
-    case: _Case, microbatches: int, required: memory.Needed, usable: int, name: str
-) -> dict[str, str]:
-    """Returns a word that says whether the run fits, and a reason, which may suggest a change."""
-    numbers = f"{gib(required.total)} of {gib(usable)} usable on {name}"
-    if required.total <= usable:
-        return {"word": FITS, "reason": f"{numbers}, {gib(usable - required.total)} to spare"}
-    sequences_per_gpu = case.batch // case.gpus
-    for count in range(microbatches + 1, sequences_per_gpu + 1):
-        if sequences_per_gpu % count == 0 and case.needed(count).total <= usable:
-            tokens = sequences_per_gpu // count * max(case.lengths.values())
-            return {
-                "word": TOO_LARGE,
-                "reason": f'{numbers}; it fits with --gin_param="{_MICROBATCH} = {tokens}"',
-            }
-    for gpus in range(case.gpus + 1, case.batch + 1):
-        if case.batch % gpus:
-            continue
-        rows = case.batch // gpus
-        if min(case.needed(n, gpus=gpus).total for n in {1, rows}) <= usable:
-            return {"word": TOO_LARGE, "reason": f"{numbers}; it fits {gpus} such GPUs"}
-    return {"word": TOO_LARGE, "reason": f"{numbers}, on any number of such GPUs"}
+def _find_fitting_change(
+    needed: Callable[..., memory.Needed],
+    batch: int,
+    gpus: int,
+    microbatches: int,
+    length: int,
+    usable: int,
+) -> str:
+    """Returns the end of a reason: the smaller microbatches, or the GPUs, with which a run fits."""
+    for count in range(microbatches + 1, batch // gpus + 1):
+        if batch // gpus % count == 0 and needed(count).total <= usable:
+            tokens = batch // gpus // count * length
+            return f'; it fits with --gin_param="{_MICROBATCH} = {tokens}"'
+    for more in range(gpus + 1, batch + 1):
+        fits = (needed(count, processes=more).total <= usable for count in {1, batch // more})
+        if batch % more == 0 and any(fits):
+            return f"; it fits {more} such GPUs"
+    return ", on any number of such GPUs"
 
 
 def _estimate_time(

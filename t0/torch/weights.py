@@ -273,8 +273,5 @@ def _draw_initial(
 def _to_torch(array: np.ndarray, name: str) -> np.ndarray:
     """Returns a canonical array as float32 in PyTorch's orientation."""
     wide = np.asarray(array, np.float32)
-    return np.ascontiguousarray(wide.T if _is_transposed(array, name) else wide)
-
-
-def _is_transposed(array: np.ndarray, name: str) -> bool:
-    return array.ndim == 2 and names.row_of(names.from_mtf(name)).transposed
+    transposed = wide.ndim == 2 and names.row_of(names.from_mtf(name)).transposed
+    return np.ascontiguousarray(wide.T if transposed else wide)
