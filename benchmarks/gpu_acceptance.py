@@ -28,7 +28,7 @@ import torch
 import torch_runs
 import training_torch_ours
 
-from t0.torch import rank_evaluation, world
+from t0.torch import world
 from t0.torch.model import KERNELS, attend
 from t0.torch.shape import t5
 
@@ -254,7 +254,7 @@ def _our_scores(
     spec = t5(torch_runs.run(size, rows=1, lengths={"inputs": 8, "targets": 8}).model)
     held = world.join_processes(device.type)
     joined = held.__enter__()
-    scorer = rank_evaluation.ShardedScorer(spec, joined, dtype)
+    scorer = evaluation.ShardedScorer(spec, joined, dtype)
     training_torch_ours.fill(scorer.model)
     groups = [
         ChoiceGroup(inputs, tuple(targets), tuple((0, n, c) for c in range(len(targets))))

@@ -97,7 +97,7 @@ class TorchEvaluation:
 
     def make_scorer(self, dtype: str) -> Any:
         """Builds the scorer, which scores answer choices and sums losses."""
-        from t0.torch.rank_evaluation import ShardedScorer
+        from t0.torch.evaluation import ShardedScorer
 
         return ShardedScorer(self._spec, self._world, self._activations(dtype))
 

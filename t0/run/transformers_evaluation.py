@@ -91,8 +91,12 @@ def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
     import torch
 
     from t0.torch import world
-    from t0.torch.pretrained_folder import PretrainedFolder, import_transformers
-    from t0.torch.transformers_model import JOINS, TransformersModel
+    from t0.torch.transformers_model import (
+        JOINS,
+        PretrainedFolder,
+        TransformersModel,
+        import_transformers,
+    )
 
     process = world.World(0, 1, world.find_device(evaluation.device))
     activations = torch_evaluation.activation_type(evaluation.activations, evaluation.device)

@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> None:
         import torch
     except ModuleNotFoundError as error:
         raise UserError(f"PyTorch is not installed: {install_command('torch')}") from error
-    from t0.torch import evaluation, loop, rank_evaluation, world
+    from t0.torch import evaluation, loop, world
 
     with world.join_processes(arguments.device, arguments.timeout_minutes) as joined:
         if arguments.export_hf and not _is_file(words):
@@ -108,7 +108,7 @@ def main(argv: Sequence[str]) -> None:
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("highest" if arguments.no_tf32 else "high")
         modes = {
-            "score_eval": rank_evaluation.evaluate,
+            "score_eval": evaluation.rank_choices,
             "infer": evaluation.predict,
             "eval": functools.partial(evaluation.evaluate, computes_metrics=not _is_file(words)),
         }
@@ -118,10 +118,8 @@ def main(argv: Sequence[str]) -> None:
             return
         dtype = spec.training.get("activation_dtype", "auto")
         dtype = read_value(dtype, ActivationType, "training.activation_dtype")
-        with joined.only_first_prints():
-            activations = world.choose_activation_type(dtype, joined.device)
         compute = loop.ComputeOptions(
-            activations,
+            world.choose_activation_type(dtype, joined.device),
             recompute=arguments.recompute,
             keep_gathered=arguments.keep_gathered,
             compiled=arguments.compile,

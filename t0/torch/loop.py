@@ -27,20 +27,10 @@ from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, say, unknown_name
 from t0.feeding.training_data import TrainingData
 from t0.files import write_whole
-from t0.torch import (
-    adapters,
-    checkpointing,
-    data_worker,
-    memory,
-    optimizers,
-    replayed,
-    sharding,
-    weights,
-)
+from t0.torch import adapters, checkpointing, data_worker, memory, optimizers, replayed, sharding
 from t0.torch.checkpointing import Checkpoints
 from t0.torch.data_worker import WorkerData
-from t0.torch.losses import LOSS, SUM_NAMES
-from t0.torch.model import KERNELS, choose_kernel, move_to_device
+from t0.torch.model import KERNELS, LOSS, SUM_NAMES, choose_kernel, move_to_device
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World
@@ -391,16 +381,16 @@ class TorchEngine:
             return
         if mesh_checkpoint:
             with resume_file.open_arrays(mesh_checkpoint) as content:
-                self._step, lines = weights.load(
+                self._step, lines = checkpointing.load(
                     self.model, self._optimizer, mesh_checkpoint, world, exact=content or {}
                 )
             yield from lines
             stepping.resume(self._step, resume_file.record(mesh_checkpoint), time_limit)
             return
         if base:
-            weights.fill_adapter(self.model, spec.seed, world)
+            checkpointing.fill_adapter(self.model, spec.seed, world)
         elif spec.init_checkpoint:
-            self._step, lines = weights.warm_start(
+            self._step, lines = checkpointing.warm_start(
                 self.model,
                 self._optimizer,
                 spec.init_checkpoint,
@@ -418,7 +408,7 @@ class TorchEngine:
         """Fills the frozen weights of a run that trains an adapter; returns its base, and lines."""
         spec, hashes = self._spec, {}
         base_path = adapters.check_base(spec)
-        _, lines = weights.load(self.model, None, base_path, self._world, hashes=hashes)
+        _, lines = checkpointing.load(self.model, None, base_path, self._world, hashes=hashes)
         base = BaseModel(base_path, hashes)
         self.checkpoints.write_adapter = functools.partial(
             adapters.write, model=self.model, spec=spec.adapter, base=base, writes=self._world.first
@@ -428,7 +418,7 @@ class TorchEngine:
 
     def fill_at_random(self) -> None:
         """Fills the weights with random initial values."""
-        weights.fill_at_random(self.model, self._spec.seed, self._world)
+        checkpointing.fill_at_random(self.model, self._spec.seed, self._world)
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Takes one training step; returns name -> value of its measurements, such as the loss."""

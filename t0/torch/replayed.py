@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from t0.torch.losses import LOSS, SUM_NAMES
-from t0.torch.model import T5, as_tensor
+from t0.torch.model import LOSS, SUM_NAMES, T5, as_tensor
 from t0.torch.optimizers import Adafactor, Optimizer, Weight
 from t0.torch.sharding import local_rows
 

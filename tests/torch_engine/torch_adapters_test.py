@@ -181,7 +181,7 @@ def test_adapter_steps_as_cuda_graphs_share_the_frozen_weights(method):
 
     from t0.config.specification import AdapterSpec
     from t0.torch import adapters, optimizers, replayed, sharding, world
-    from t0.torch import weights as engine_weights
+    from t0.torch import checkpointing as engine_weights
     from t0.torch.model import move_to_device
     from t0.torch.shape import Dropout, T5Spec
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import torch_runs  # noqa: E402
 
 from t0.inference.methods import DecodingMethod  # noqa: E402
-from t0.torch import loop, rank_evaluation, world  # noqa: E402
+from t0.torch import evaluation, loop, world  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.model import KERNELS, T5, move_to_device  # noqa: E402
 from t0.torch.shape import Dropout, t5  # noqa: E402
@@ -207,7 +207,7 @@ def likelihoods(place, name, checkpoint):
     inputs, targets = draw.integers(2, 30000, (3, 90)), draw.integers(2, 30000, (3, 4, 11))
     targets[0, 1, 5:] = targets[2, 3] = 0
     with world.join_processes(place) as joined:
-        scorer = rank_evaluation.ShardedScorer(model_spec(), joined, getattr(torch, name))
+        scorer = evaluation.ShardedScorer(model_spec(), joined, getattr(torch, name))
         scorer.restore(checkpoint)
         return scorer.log_likelihoods(inputs.astype(np.int32), targets.astype(np.int32))
 

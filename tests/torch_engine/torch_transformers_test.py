@@ -18,8 +18,11 @@ import tiny_transformers as tiny  # noqa: E402
 
 from t0.checkpoints import transformers_folders  # noqa: E402
 from t0.errors import UserError  # noqa: E402
-from t0.torch.pretrained_folder import PretrainedFolder  # noqa: E402
-from t0.torch.transformers_model import JOINS, TransformersModel  # noqa: E402
+from t0.torch.transformers_model import (  # noqa: E402
+    JOINS,
+    PretrainedFolder,  # noqa: E402
+    TransformersModel,
+)
 from t0.torch.world import World  # noqa: E402
 
 WORLD = World(0, 1, torch.device("cpu"))

@@ -11,8 +11,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "checkpoints"))
 from tiny_checkpoints import V11, weights, write_mtf  # noqa: E402
 
 from t0.errors import UserError  # noqa: E402
+from t0.torch import checkpointing as engine_weights  # noqa: E402
 from t0.torch import optimizers, sharding, world  # noqa: E402
-from t0.torch import weights as engine_weights  # noqa: E402
 from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 
 LACKING = "decoder/logits/kernel"

@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from t0.inference.methods import DecodingMethod  # noqa: E402
-from t0.torch import decoding, loop, model, rank_evaluation, sharding  # noqa: E402
+from t0.torch import decoding, evaluation, loop, model, sharding  # noqa: E402
 from t0.torch.shape import t5  # noqa: E402
 from t0.torch.world import World  # noqa: E402
 from t0.training.stepping import LoopOptions  # noqa: E402
@@ -205,7 +205,7 @@ def rank(case, world):
     spec = t5(torch_runs.run(case.size, rows=1, lengths=LENGTHS).model)
     if world.size == 1:
         sharding.T5 = build_narrow
-    scorer = rank_evaluation.ShardedScorer(spec, world, torch.bfloat16)
+    scorer = evaluation.ShardedScorer(spec, world, torch.bfloat16)
     inputs = np.ones((case.rows * world.size, 256), np.int32)
     targets = np.ones((len(inputs), 8, 16), np.int32)
     scorer.log_likelihoods(inputs, targets)
