@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from absl import logging
 
@@ -27,9 +27,6 @@ from t0.errors import UserError, install_command, interruptible, reading, report
 from t0.feeding.reading import content_of
 from t0.torch import memory
 from t0.training.stepping import ActivationType
-
-if TYPE_CHECKING:
-    from t0.torch.world import World
 
 COMMAND = "t0.torch"
 _VERBOSE = {"-v=0", "-v=1", "--verbosity=0", "--verbosity=1"}
@@ -133,13 +130,13 @@ def main(argv: Sequence[str]) -> None:
 
 def _check_evaluates(arguments: argparse.Namespace, mode: str) -> None:
     """Raises a UserError if a flag for training is set in a mode that does not train."""
-    parser = make_parser()
+    defaults = make_parser().parse_args([])
     for name in ("recompute", "keep_gathered", "compile", "export_mtf", "export_hf"):
-        if getattr(arguments, name) != parser.get_default(name):
+        if getattr(arguments, name) != getattr(defaults, name):
             raise UserError(f"--{name} is for training; the mode is {mode!r}: leave it out")
 
 
-def _read_specification(words: Sequence[str], world: "World") -> str:
+def _read_specification(words: Sequence[str], world: Any) -> str:
     """Returns a specification's text, which is read from a file or made from flags by process 0."""
     if _is_file(words):
         with reading(words[0]):

@@ -40,12 +40,8 @@ class TorchGenerator:
     ) -> None:
         self._world = World(0, 1, device)
         self._spec, self._activations, self._method = spec, activations, method
+        self.device_kind = self._world.device_kind
         self._model: T5 | None = None
-
-    @property
-    def device_kind(self) -> str:
-        """The kind of device that computes: "gpu" or "cpu"."""
-        return self._world.device_kind
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables.

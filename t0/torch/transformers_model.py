@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
@@ -379,14 +380,10 @@ class TransformersModel:
         join: Join = JOINS["lm-eval"],
     ) -> None:
         self.folder, self._world, self._activations = folder, world, activations
+        self.device_kind = world.device_kind
         self.join = _SEPARATE if folder.is_encoder_decoder else join
         self._batch_tokens = batch_tokens
         self._model: Any = None
-
-    @property
-    def device_kind(self) -> str:
-        """The kind of device that computes: "gpu" or "cpu"."""
-        return self._world.device_kind
 
     def encode(self, given: str, choice: str) -> tuple[list[int], list[int]]:
         """Returns the ids of an input and the ids of a choice.
@@ -416,20 +413,18 @@ class TransformersModel:
             yield whole[start : start + 1], ids[start : start + most]
 
     def _check_ids(self, ids: Sequence[int | None]) -> None:
-        folder, rows = self.folder, self.folder.embeddings
-        for token in ids:
-            if token is None:
-                raise UserError(
-                    f"{folder.path}: the input is empty, and the tokenizer has neither a BOS nor "
-                    "an EOS token to put in its place; name one in tokenizer_config.json"
-                )
-            if rows is not None and not 0 <= token < rows:
-                raise UserError(
-                    f"{folder.path}: its tokenizer makes the id {token:,} of "
-                    f"{folder.tokenizer.convert_ids_to_tokens(token)!r:.40}, and the model has "
-                    f"embeddings for the ids 0 to {rows - 1:,} (vocab_size in config.json): the "
-                    "tokenizer is of another model. Copy this model's own tokenizer into the folder"
-                )
+        path, rows = self.folder.path, self.folder.embeddings
+        if None in ids:
+            raise UserError(
+                f"{path}: the input is empty, and the tokenizer has neither a BOS nor an EOS token "
+                "to put in its place; name one in tokenizer_config.json"
+            )
+        if rows is not None and max(ids, default=0) >= rows:
+            raise UserError(
+                f"{path}: its tokenizer makes the id {max(ids):,}, and the model has embeddings "
+                f"for the ids 0 to {rows - 1:,} (vocab_size in config.json): the tokenizer is of "
+                "another model. Copy this model's own tokenizer into the folder"
+            )
 
     def truncate(self, context: list[int], most: int) -> list[int]:
         """Truncates an input to `most` ids; an encoder's input keeps the special ids at its end."""
@@ -562,21 +557,22 @@ class TransformersModel:
 
     def _score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """Returns the scores [N, 2] that a decoder-only model gives to (given ids, scored ids)."""
-        width = max(len(context) + len(scored) for context, scored in pairs) - 1
-        ids, seen = (torch.zeros(len(pairs), width, dtype=torch.int64) for _ in range(2))
-        labels = torch.full_like(ids, _IGNORED)
-        for row, (context, scored) in enumerate(pairs):
-            whole = torch.from_numpy(np.concatenate([context, scored]).astype(np.int64))
-            length = len(whole) - 1
-            ids[row, :length], seen[row, :length] = whole[:-1], 1
-            labels[row, len(context) - 1 : length] = whole[len(context) :]
+        wholes = [np.concatenate(pair)[:-1] for pair in pairs]
+        ids, seen = _pad(wholes, "right")
+        labels, _ = _pad(
+            [np.concatenate([np.full(len(c) - 1, _IGNORED), x]) for c, x in pairs],
+            "right",
+            _IGNORED,
+        )
+        width = ids.shape[1]
         # Logits are computed only for the first scored position and all positions after it.
         keep = width - (min(len(context) for context, _ in pairs) - 1)
-        some = {"logits_to_keep": keep} if _keeps_logits(self._model) else {}
-        batch = {"input_ids": ids, "attention_mask": seen}
-        batch = {name: values.to(self._world.device) for name, values in batch.items()}
+        accepted = inspect.signature(self._model.forward).parameters
+        some = {"logits_to_keep": keep} if "logits_to_keep" in accepted else {}
+        device = self._world.device
+        batch = {"input_ids": ids.to(device), "attention_mask": seen.to(device)}
         logits = self._model(**batch, use_cache=False, **some).logits[:, -keep:]
-        return _score_labels(logits, labels[:, -keep:].to(self._world.device))
+        return _score_labels(logits, labels[:, -keep:].to(device))
 
     def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterator[str]:
         """Decodes each input [L] greedily; yields texts of at most `most_tokens` tokens.
@@ -605,20 +601,24 @@ class TransformersModel:
     @torch.inference_mode()
     def _generate(self, rows: Sequence[np.ndarray], most_tokens: int) -> torch.Tensor:
         """Returns the ids that the model generates for rows of ids."""
-        width = max(map(len, rows))
-        ids = torch.zeros(len(rows), width, dtype=torch.int64)
-        seen = torch.zeros_like(ids)
         separate = self.folder.is_encoder_decoder
-        for number, row in enumerate(rows):
-            # A decoder-only model continues a row at its right end, so its padding is on the left.
-            columns = slice(0, len(row)) if separate else slice(width - len(row), width)
-            ids[number, columns], seen[number, columns] = torch.from_numpy(row.astype(np.int64)), 1
+        # A decoder-only model continues a row at its right end, so its padding is on the left.
+        ids, seen = _pad(rows, "right" if separate else "left")
         generated = self._model.generate(
             input_ids=ids.to(self._world.device),
             attention_mask=seen.to(self._world.device),
             max_new_tokens=most_tokens,
         )
-        return generated if separate else generated[:, width:]
+        return generated if separate else generated[:, ids.shape[1] :]
+
+
+def _pad(
+    rows: Sequence[np.ndarray], side: str, value: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns rows of ids, padded on one side with `value`, and 1 for ids and 0 for padding."""
+    tensors = [torch.from_numpy(row.astype(np.int64)) for row in rows]
+    pad = functools.partial(pad_sequence, batch_first=True, padding_side=side)
+    return pad(tensors, padding_value=value), pad([torch.ones_like(each) for each in tensors])
 
 
 def _score_labels(logits: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
@@ -636,7 +636,3 @@ def _score_labels(logits: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
 
 def _ids(row: np.ndarray) -> np.ndarray:
     return row[row > 0] - 1
-
-
-def _keeps_logits(model: Any) -> bool:
-    return "logits_to_keep" in inspect.signature(model.forward).parameters
