@@ -206,13 +206,10 @@ class _Run:
         has_documents = steps == [t5_preprocessors.full_lm]
         if not steps or (has_documents and not self.model.folder.is_encoder_decoder):
             return
-        name = getattr(steps[0], "__name__", str(steps[0]))
-        fix = "only a T5 reads its examples"
-        if has_documents:
-            fix = "an encoder-decoder reads inputs, which this task does not have"
         raise UserError(
-            f"task {task.name} makes its examples from T5's tokens ({name}): {fix}. Leave it out "
-            "of --tasks, or measure a task whose inputs and targets are texts"
+            f"task {task.name} makes its examples from T5's tokens, or has no inputs, which an "
+            "encoder-decoder needs. Leave it out of --tasks, or measure a task whose inputs and "
+            "targets are texts"
         )
 
     def _measured_batches(self, task: seqio.Task) -> Iterator[tuple[dict[str, np.ndarray], int]]:

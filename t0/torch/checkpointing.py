@@ -153,7 +153,7 @@ class Checkpoints:
           UserError: if the checkpoint is damaged, or belongs to another model or optimizer.
         """
         path = folder_of(self._model_dir, step)
-        record = read_record(path)
+        record = torch_shards.read_record(path, resume_file.check_record)
         # Without this check, if a file is missing, its rows would silently keep their present
         # values.
         torch_shards.checked_files(path, record["files"])
@@ -249,23 +249,6 @@ def _remove(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         (folder / RECORD).unlink()
         shutil.rmtree(folder)
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """Returns the record of a checkpoint.
-
-    Raises:
-      UserError: if the record is damaged.
-    """
-    record = torch_shards.read_record(folder)
-    try:
-        resume_file.check_record(record)
-    except (ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            f"{folder / RECORD} is damaged ({error!s:.200}); to resume from an older checkpoint, "
-            f"remove {folder}"
-        ) from error
-    return record
 
 
 @contextlib.contextmanager

@@ -142,11 +142,25 @@ class AdamWScaleParameters(_AdamParameters):
 
 
 class _Trained(NamedTuple):
-    """A weight with this process's rows and their gradient, in one step."""
+    """A weight in one step.
+
+    Attributes:
+      weight: the weight.
+      local: this process's rows of the weight.
+      gradient: the gradient of these rows.
+      moments: the slots of Adafactor's second moments. If the weight is factored, these are the
+        slot along rows and the slot along columns, otherwise there is only one slot.
+    """
 
     weight: Weight
     local: torch.Tensor
     gradient: torch.Tensor
+    moments: tuple[Slot, ...] = ()
+
+    @property
+    def factored(self) -> bool:
+        """Whether the second moments are factored."""
+        return len(self.moments) == 2
 
 
 class Optimizer(abc.ABC):
@@ -210,11 +224,10 @@ class Adafactor(Optimizer):
         compiled: bool = False,
     ) -> None:
         super().__init__(weights, total, parameters)
-        self._matrix_passes = _PASSES
+        of_matrices = _PASSES
         if compiled:
-            self._matrix_passes = _Passes(*(torch.compile(x, dynamic=False) for x in _PASSES))
-        # Name of a weight -> its slots along rows and along columns, or its only slot if the weight
-        # is not factored.
+            of_matrices = _Passes(*(torch.compile(x, dynamic=False) for x in _PASSES))
+        self._passes = {False: _PASSES, True: of_matrices}  # by whether a weight is factored
         self._moments: dict[str, tuple[Slot, ...]] = {}
         self._momentum: dict[str, Slot] = {}
         self._cached_facts: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -261,45 +274,36 @@ class Adafactor(Optimizer):
           rate: the learning rate.
           clip_norm: the norm to which all gradients together are clipped; None for no clipping.
         """
-        trained = self._collect_trained()
-        moments = [self._moments[each.weight.name] for each in trained]
-        passes = [self._matrix_passes if len(each) == 2 else _PASSES for each in moments]
-        work = list(zip(trained, moments, passes, strict=True))
-        rows, columns, sums = zip(
-            *(
-                each_pass.sums(each.local, each.gradient, len(slots) == 2)
-                for each, slots, each_pass in work
-            ),
-            strict=True,
-        )
-        *columns, square_sums = _sum_together([*columns, torch.stack(sums)], self._total)
+        trained = [
+            each._replace(moments=self._moments[each.weight.name])
+            for each in self._collect_trained()
+        ]
+        passes = [self._passes[each.factored] for each in trained]
+        sums = [
+            x.sums(w.local, w.gradient, w.factored) for w, x in zip(trained, passes, strict=True)
+        ]
+        rows, columns, totals = zip(*sums, strict=True)
+        *columns, square_sums = _sum_together([*columns, torch.stack(totals)], self._total)
         squares = square_sums.sum(0)
         clip = _clip_factor(squares[0], clip_norm)
-        for (each, slots, _), *by_dimension in zip(work, rows, columns, strict=True):
-            self._update_moments(each, slots, by_dimension, clip, decay)
-        update_sums = self._total(
-            torch.stack(
-                [
-                    each_pass.update_sums(each.gradient, clip, *(slot.value for slot in slots))
-                    for each, slots, each_pass in work
-                ]
-            )
-        )
-        means = torch.stack(
-            [
-                _moment_mean(each.weight, slots, row_sum)
-                for (each, slots, _), row_sum in zip(work, update_sums[:, 1].unbind(), strict=True)
-            ]
-        )
+        for each, *by_dimension in zip(trained, rows, columns, strict=True):
+            self._update_moments(each, by_dimension, clip, decay)
+        moments = [[slot.value for slot in each.moments] for each in trained]
+        sums = [
+            each_pass.update_sums(each.gradient, clip, *values)
+            for each, each_pass, values in zip(trained, passes, moments, strict=True)
+        ]
+        update_sums = self._total(torch.stack(sums))
+        row_sums = update_sums[:, 1].unbind()
+        means = torch.stack([_moment_mean(*each) for each in zip(trained, row_sums, strict=True)])
         scales = clip * self._compute_scales(
             trained, rate, square_sums[:, 1], update_sums[:, 0] * means
         )
-        for (each, slots, each_pass), mean, scale in zip(
-            work, means.unbind(), scales.unbind(), strict=True
+        beta1 = self._parameters.beta1
+        for each, each_pass, (first, *others), mean, scale in zip(
+            trained, passes, moments, means.unbind(), scales.unbind(), strict=True
         ):
-            first, *others = [slot.value for slot in slots]
             factors = [(first / mean).rsqrt() * scale, *others]
-            beta1 = self._parameters.beta1
             if beta1:
                 momentum = self._momentum[each.weight.name].value.mul_(beta1)
                 each_pass.add(momentum, each.gradient, 1.0 - beta1, *factors)
@@ -311,7 +315,6 @@ class Adafactor(Optimizer):
     def _update_moments(
         self,
         trained: _Trained,
-        slots: Sequence[Slot],
         sums: Sequence[torch.Tensor],
         clip: torch.Tensor,
         decay: float | torch.Tensor,
@@ -320,15 +323,14 @@ class Adafactor(Optimizer):
 
         Args:
           trained: the weight.
-          slots: the slots of the weight.
           sums: the sums of the gradient's squares in each row and, over all processes, in each
             column. If the weight is not factored, the squares and an empty tensor.
           clip: the factor by which clipping multiplies the gradients.
           decay: the factor by which the old moments are multiplied.
         """
-        if len(slots) == 2:
+        if trained.factored:
             sums = [sums[0] / trained.gradient.shape[1], sums[1] / _rows(trained.weight)]
-        for slot, square in zip(slots, sums, strict=False):
+        for slot, square in zip(trained.moments, sums, strict=False):
             square = square * clip.square() + self._parameters.epsilon1
             slot.value.mul_(decay).add_(square * (1.0 - decay))
 
@@ -373,19 +375,19 @@ def _sum_together(tensors: Sequence[torch.Tensor], total: Total) -> list[torch.T
     return [each.view(like.shape) for each, like in zip(sums, tensors, strict=True)]
 
 
-def _moment_mean(weight: Weight, slots: Sequence[Slot], row_sum: torch.Tensor) -> torch.Tensor:
+def _moment_mean(trained: _Trained, row_sum: torch.Tensor) -> torch.Tensor:
     """Returns the mean of the slot "vr" of a factored weight, or an equal mean; otherwise 1.
 
     Args:
-      weight: the weight.
-      slots: the slots of the weight. The first slot is the slot along rows.
+      trained: the weight.
       row_sum: the sum over the slot along rows, over all processes.
     """
-    if len(slots) == 1:
+    if not trained.factored:
         return torch.ones_like(row_sum)
     # If the slot along rows is "vr", the result is the mean of that slot. Otherwise it is the mean
     # of the other slot.
-    return row_sum / _rows(weight) if slots[0].kind == "vr" else slots[1].value.mean()
+    along, across = trained.moments
+    return row_sum / _rows(trained.weight) if along.kind == "vr" else across.value.mean()
 
 
 class _Passes(NamedTuple):
@@ -490,7 +492,7 @@ class AdamW(Optimizer):
         corrections = [_bias_correction(x, steps) for x in (parameters.beta_1, parameters.beta_2)]
         updates = [self._adam(each.weight, each.gradient * clip, *corrections) for each in trained]
         update_squares = self._total(torch.stack([x.square().sum() for x in updates]))
-        for (weight, local, _), update, square, update_square in zip(
+        for (weight, local, *_), update, square, update_square in zip(
             trained, updates, squares, update_squares, strict=True
         ):
             if parameters.rms_clipping_threshold is not None:

@@ -14,6 +14,7 @@ has the float32 weights that checkpoints contain, and `local` is a copy in the t
 which computes losses and gradients.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -82,13 +83,16 @@ class ReplayedSteps:
           step: the number of steps done.
           rate: the learning rate.
         """
-        if self._stream is None:
-            return self._take(batches, seeds, step, rate)
         # CUDA cannot record on the default stream, because other streams wait for the default
         # stream.
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            return self._take(batches, seeds, step, rate)  # waits for the stream at its end
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        stream = torch.cuda.stream(self._stream) if self._stream else contextlib.nullcontext()
+        with stream:
+            squares = self._take(batches, seeds, step, rate)
+        if self._stream is not None:
+            self._stream.synchronize()
+        return self._sums, squares
 
     def _take(
         self,
@@ -96,7 +100,7 @@ class ReplayedSteps:
         seeds: Sequence[int],
         step: int,
         rate: float,
-    ) -> tuple[torch.Tensor, list[float]]:
+    ) -> list[float]:
         if not self._steps_taken:  # the masters have been filled since they were made
             _copy(self._narrow, self._wide)
         self._local.train()
@@ -124,9 +128,7 @@ class ReplayedSteps:
             _copy(self._narrow, self._wide)
         for total in self._gradient_sums:
             total.zero_()
-        if self._stream is not None:
-            self._stream.synchronize()
-        return self._sums, squares
+        return squares
 
     def _fill_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         for name, values in batch.items():
