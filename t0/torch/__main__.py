@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import logging
-
 from t0.config.masking import save_command
 from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
@@ -29,7 +27,6 @@ from t0.torch import memory
 from t0.training.stepping import ActivationType
 
 COMMAND = "t0.torch"
-_VERBOSE = {"-v=0", "-v=1", "--verbosity=0", "--verbosity=1"}
 _KEPT = "the last checkpoint, if any, is kept, and the same command resumes from there"
 
 
@@ -86,8 +83,6 @@ def main(argv: Sequence[str]) -> None:
     arguments, words = make_parser().parse_known_args(argv)
     if not words:
         raise UserError("no run is given; wanted spec.json, or the flags of t5_mesh_transformer")
-    if _VERBOSE & {*words}:
-        logging.set_verbosity(logging.INFO)
     try:
         import torch
     except ModuleNotFoundError as error:

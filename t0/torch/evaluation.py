@@ -58,7 +58,7 @@ from t0.torch import checkpointing, sharding
 from t0.torch.decoding import TorchGenerator
 from t0.torch.model import move_to_device
 from t0.torch.shape import T5Spec, t5
-from t0.torch.world import World, choose_activation_type
+from t0.torch.world import World, check_local, choose_activation_type
 
 _INCOMPLETE = (
     "the specification has no evaluation or predictions: write it again with t5_mesh_transformer "
@@ -121,11 +121,7 @@ def predict(spec: RunSpec, joined: World) -> None:
 def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> PredictionJob:
     settings = read_value(job.settings, InferenceSettings, "infer.jobs.settings")
     limits = read_value(job.limits, LengthLimits, "infer.jobs.limits")
-    if "://" in job.path:
-        raise UserError(
-            f"the predictions' file {job.path} is not on this machine; the PyTorch engine writes "
-            "to folders that all its processes see (infer.output_dir)"
-        )
+    check_local(job.path, "infer.output_dir")
     activations = choose_activation_type(settings.activation_dtype, joined.device)
     type_name = str(activations).removeprefix("torch.")
     settings = dataclasses.replace(settings, activation_dtype=type_name)
@@ -154,11 +150,7 @@ def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
             job.input_file or "", Pieces(job.vocabulary), add_eos=job.add_eos, repeats=job.repeats
         )
     if not job.task.cache_files:
-        raise UserError(
-            f"task {job.task.name} is not read from a cache, and the PyTorch engine reads caches "
-            f"only. Cache it: seqio_cache_tasks --tasks={job.task.name} --output_cache_dir=DIR, "
-            "and pass --additional_task_cache_dirs=DIR and --gin.USE_CACHED_TASKS=True"
-        )
+        raise _uncached_error(job.task.name, "USE_CACHED_TASKS")
     return cached_inputs.open_cache(
         job.task.name,
         job.split,
@@ -328,11 +320,7 @@ def _check_supported(spec: RunSpec) -> RankSpec:
             "the specification has no rank evaluation, or no task with its split: write it again "
             "with t5_mesh_transformer --save_spec"
         )
-    if "://" in spec.rank.folder:
-        raise UserError(
-            f"the results' folder {spec.rank.folder} is not on this machine; the PyTorch engine "
-            "writes to folders that all its processes see (run.eval_summary_dir)"
-        )
+    check_local(spec.rank.folder, "run.eval_summary_dir")
     if spec.rank.reading.get("num_eval_examples"):
         raise UserError(
             "mesh_eval_dataset_fn.num_eval_examples is set, and the PyTorch engine scores every "
@@ -347,13 +335,16 @@ def _check_supported(spec: RunSpec) -> RankSpec:
                 "engine does not compute; t5_mesh_transformer without --engine=torch does"
             )
         if not task.cache_files:
-            raise UserError(
-                f"task {task.name} is not read from a cache, and the PyTorch engine reads caches "
-                f"only. Cache it: seqio_cache_tasks --tasks={spec.data.mixture} "
-                "--output_cache_dir=DIR, and pass --additional_task_cache_dirs=DIR and "
-                "--gin_param='mesh_eval_dataset_fn.use_cached = True'"
-            )
+            raise _uncached_error(task.name, "mesh_eval_dataset_fn.use_cached")
     return spec.rank
+
+
+def _uncached_error(task: str, parameter: str) -> UserError:
+    return UserError(
+        f"task {task} is not read from a cache, and the PyTorch engine reads caches only. Cache "
+        f"it: seqio_cache_tasks --tasks={task} --output_cache_dir=DIR, and pass "
+        f"--additional_task_cache_dirs=DIR and --gin_param='{parameter} = True'"
+    )
 
 
 def _facts(task: TaskSpec) -> RankTaskFacts:

@@ -33,7 +33,7 @@ from t0.torch.data_worker import WorkerData
 from t0.torch.model import KERNELS, LOSS, SUM_NAMES, choose_kernel, move_to_device
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
-from t0.torch.world import World
+from t0.torch.world import World, check_local
 from t0.training import model_directory, resume_file, start_report
 from t0.training.loss_normalization import add_loss_weights, check_no_other_normalization
 from t0.training.model_directory import CONFIGURATION_FILE, PROMPTS_FILE, Keep
@@ -176,11 +176,7 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
             f"the specification's mode is {spec.mode!r:.40}; the PyTorch engine does 'train' and "
             "'score_eval' of a mixture"
         )
-    if "://" in spec.model_dir:
-        raise UserError(
-            f"--model_dir={spec.model_dir} is not on this machine; the PyTorch engine writes to "
-            "folders that all its processes see"
-        )
+    check_local(spec.model_dir, "--model_dir")
     tasks = [*spec.data.tasks, *(spec.validation.tasks if spec.validation else ())]
     numbers = (spec.batch_sequences, spec.microbatches, *spec.data.lengths.values())
     if (

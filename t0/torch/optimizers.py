@@ -10,7 +10,6 @@ squares need sums over the processes. These sums are computed for all weights to
 and AdamW need only two reductions (all-reduces) per step.
 """
 
-import abc
 import dataclasses
 import math
 import re
@@ -22,35 +21,10 @@ import torch
 from t0.checkpoints.shape import factored_axes
 from t0.config.specification import ConfiguredSpec, Count, Range, read_value
 from t0.errors import UserError
+from t0.torch.sharding import Weight, compile_pattern
 
 # A function that sums a tensor over all processes, and returns the sum.
 Total = Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class Weight:
-    """A weight that the optimizer trains.
-
-    Attributes:
-      name: the name in Mesh TensorFlow.
-      shape: the shape of the whole weight, in Mesh TensorFlow's orientation.
-      transposed: whether PyTorch stores the two dimensions in the opposite order.
-      local: a function that returns this process's rows, in PyTorch's orientation. Writing to these
-        rows changes the model.
-      gradient: a function that returns the gradient of these rows, or None if the loss does not
-        depend on the weight.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    transposed: bool
-    local: Callable[[], torch.Tensor]
-    gradient: Callable[[], torch.Tensor | None]
-
-    @property
-    def size(self) -> int:
-        """The number of elements of the whole weight."""
-        return math.prod(self.shape)
 
 
 @dataclasses.dataclass
@@ -163,14 +137,13 @@ class _Trained(NamedTuple):
         return len(self.moments) == 2
 
 
-class Optimizer(abc.ABC):
+class Optimizer:
     """The base class of Adafactor and AdamW, with their slots and their gradients."""
 
     def __init__(self, weights: Sequence[Weight], total: Total, parameters: Any) -> None:
         self._weights, self._total, self._parameters = weights, total, parameters
         self.slots: dict[str, Slot] = {}
 
-    @abc.abstractmethod
     def step(self, step: int, rate: float, clip_norm: float | None) -> list[float]:
         """Updates the weights.
 
@@ -183,6 +156,7 @@ class Optimizer(abc.ABC):
           [sum of squares of all gradients before clipping, sum of squares of all weights before the
           update].
         """
+        raise NotImplementedError
 
     def _add(self, weight: Weight, kind: str, shape: Sequence[int], *, by_rows: bool) -> Slot:
         local = weight.local()
@@ -553,20 +527,6 @@ def build(
     for pattern in getattr(parameters, "exclude_from_weight_decay", ()):
         compile_pattern(pattern, "AdamWOptimizer.exclude_from_weight_decay")
     return constructor(weights, total, parameters, compiled=compiled)
-
-
-def compile_pattern(pattern: str, name: str) -> re.Pattern[str]:
-    """Compiles a regular expression, which is the value of the setting `name`.
-
-    Raises:
-      UserError: if it is not a regular expression.
-    """
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise UserError(
-            f"{name} has {pattern!r:.80}, which is not a regular expression: {error}"
-        ) from error
 
 
 def _steps_since(step: int, offset: int, name: str) -> int:

@@ -16,15 +16,14 @@ which computes losses and gradients.
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from t0.torch.model import LOSS, SUM_NAMES, T5, as_tensor
-from t0.torch.optimizers import Adafactor, Optimizer, Weight
-from t0.torch.sharding import local_rows
+from t0.torch.optimizers import Adafactor, Optimizer
+from t0.torch.sharding import Weight, local_rows
 
 DEVICES = ("cuda",)
 _EAGER = 2  # the number of steps before the recording, in which kernels are compiled and loaded
@@ -152,18 +151,12 @@ class ReplayedSteps:
             microbatch_graph, update_graph = torch.cuda.CUDAGraph(), None
             # During the recording, CUDA must check only the calls of this thread, because NCCL's
             # thread queries its events at the same time.
-            with torch.cuda.graph(
-                microbatch_graph, stream=self._stream, capture_error_mode="thread_local"
-            ):
+            recording = {"stream": self._stream, "capture_error_mode": "thread_local"}
+            with torch.cuda.graph(microbatch_graph, **recording):
                 self._forward_and_backward()
             if isinstance(self._optimizer, Adafactor):
                 update_graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(
-                    update_graph,
-                    pool=microbatch_graph.pool(),
-                    stream=self._stream,
-                    capture_error_mode="thread_local",
-                ):
+                with torch.cuda.graph(update_graph, pool=microbatch_graph.pool(), **recording):
                     self._update()
             self._graphs = microbatch_graph, update_graph
         return self._graphs
@@ -197,7 +190,7 @@ def use_gradients_of(
       microbatches: the number of microbatches per step. If there are several, their gradients are
         summed in float32.
     """
-    parameter_by_address = {}
+    copies = {}
     for parameter, master in zip(local.parameters(), masters.parameters(), strict=True):
         parameter.requires_grad_(master.requires_grad)
         parameter.grad_sum = None
@@ -206,18 +199,8 @@ def use_gradients_of(
         if microbatches > 1 and master.requires_grad:
             parameter.grad_sum = torch.zeros_like(parameter, dtype=torch.float32)
             parameter.register_post_accumulate_grad_hook(_add_to_sum)
-        parameter_by_address[local_rows(master).data_ptr()] = parameter
-
-    def gradient(parameter: torch.nn.Parameter) -> torch.Tensor | None:
-        return parameter.grad if parameter.grad_sum is None else parameter.grad_sum
-
-    return [
-        dataclasses.replace(
-            each,
-            gradient=functools.partial(gradient, parameter_by_address[each.local().data_ptr()]),
-        )
-        for each in weights
-    ]
+        copies[master] = parameter
+    return [dataclasses.replace(each, copy=copies[each.parameter]) for each in weights]
 
 
 @torch.no_grad()

@@ -86,6 +86,11 @@ class PretrainedFolder:
     Attributes:
       path: the folder.
       config: the model's config, as transformers reads it.
+      is_encoder_decoder: whether the model is an encoder-decoder; otherwise it is a decoder-only
+        model.
+      positions: the context window of the encoder and the decoder, in tokens; None if unlimited.
+      embeddings: the number of token embeddings; None if the config does not have this number.
+      decoder_start: the first id that the decoder of an encoder-decoder reads.
       tokenizer: the model's tokenizer.
 
     Raises:
@@ -95,38 +100,20 @@ class PretrainedFolder:
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         _check_files(self.path)
-        self.config = _read_config(self.path)
+        self.config = config = _read_config(self.path)
+        text_config = config.get_text_config(decoder=True)
+        self.is_encoder_decoder = bool(config.is_encoder_decoder)
+        self.positions: int | None = getattr(text_config, "max_position_embeddings", None)
+        self.embeddings: int | None = getattr(text_config, "vocab_size", None)
+        self.decoder_start: int | None = getattr(config, "decoder_start_token_id", None)
+        if self.decoder_start is None:
+            self.decoder_start = getattr(text_config, "bos_token_id", None)
         tensors = weight_files.open_weights(self.path).tensors
         self._weights = sorted({tensor.path for tensor in tensors.values()})
         with as_user_error(self.path, "its tokenizer cannot be loaded"):
             self.tokenizer = import_transformers().AutoTokenizer.from_pretrained(
                 self.path, trust_remote_code=False, local_files_only=True
             )
-
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """Whether the model is an encoder-decoder; otherwise it is a decoder-only model."""
-        return bool(self.config.is_encoder_decoder)
-
-    @property
-    def positions(self) -> int | None:
-        """The context window of the encoder and the decoder, in tokens; None if unlimited."""
-        return getattr(self._text_config, "max_position_embeddings", None)
-
-    @property
-    def embeddings(self) -> int | None:
-        """The number of token embeddings; None if the config does not have this number."""
-        return getattr(self._text_config, "vocab_size", None)
-
-    @property
-    def decoder_start(self) -> int | None:
-        """The first id that the decoder of an encoder-decoder reads."""
-        start = getattr(self.config, "decoder_start_token_id", None)
-        return getattr(self._text_config, "bos_token_id", None) if start is None else start
-
-    @property
-    def _text_config(self) -> Any:
-        return self.config.get_text_config(decoder=True)
 
     @property
     def fingerprint(self) -> str:

@@ -239,6 +239,15 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
+def check_local(path: str, parameter: str) -> None:
+    """Raises a UserError if a folder to which a run writes, set by `parameter`, is remote."""
+    if "://" in path:
+        raise UserError(
+            f"{path} is not on this machine; the PyTorch engine writes to folders that all its "
+            f"processes see ({parameter})"
+        )
+
+
 def device_name(device: torch.device) -> str:
     """Returns the name of a GPU, or "the CPU"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
