@@ -30,7 +30,7 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ class Checkpoints:
         target = folder_of(self._model_dir, step)
         staging = target.with_name(f"{_SAVING}{step}")
         own = sorted({*self._own, step})
-        with _saving_error(target):
+        try:
             if self._world.first:
                 for path in Path(self._model_dir).glob(f"{_SAVING}*"):
                     shutil.rmtree(path)
@@ -138,6 +138,14 @@ class Checkpoints:
                 text = torch_shards.record_text({"step": step, **record, **facts}, checksums)
                 (staging / RECORD).write_text(text, encoding="utf-8")
                 _publish(staging, target)
+        except (OSError, CheckpointException) as error:
+            # PyTorch's exception has the failures of all processes.
+            failure = next(iter(getattr(error, "failures", {}).values()), error)
+            reason = short_reason(failure[0] if isinstance(failure, tuple) else failure)
+            raise UserError(
+                f"checkpoint {target} cannot be saved: {reason}. Earlier checkpoints are intact. "
+                "Make room and start the same command again"
+            ) from error
         self._world.wait()
         retained = select_retained_steps(own, self._keep, best)
         if self._world.first:
@@ -249,20 +257,6 @@ def _remove(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         (folder / RECORD).unlink()
         shutil.rmtree(folder)
-
-
-@contextlib.contextmanager
-def _saving_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, CheckpointException) as error:
-        # PyTorch's exception has the failures of all processes.
-        failure = next(iter(getattr(error, "failures", {}).values()), error)
-        reason = short_reason(failure[0] if isinstance(failure, tuple) else failure)
-        raise UserError(
-            f"checkpoint {path} cannot be saved: {reason}. Earlier checkpoints are intact. Make "
-            "room and start the same command again"
-        ) from error
 
 
 def export_to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:

@@ -246,7 +246,13 @@ def rank_choices(spec: RunSpec, world: World) -> None:
             rank.folder,
             {
                 task.name: (
-                    _facts(task),
+                    RankTaskFacts(
+                        task.name,
+                        task.rank.dataset,
+                        task.rank.prompt,
+                        [RankClassification(classes) for classes in task.rank.classes],
+                        task.rank.rows,
+                    ),
                     functools.partial(_open_records, task, rank.given.get("examples")),
                 )
                 for task in spec.data.tasks
@@ -345,12 +351,6 @@ def _uncached_error(task: str, parameter: str) -> UserError:
         f"it: seqio_cache_tasks --tasks={task} --output_cache_dir=DIR, and pass "
         f"--additional_task_cache_dirs=DIR and --gin_param='{parameter} = True'"
     )
-
-
-def _facts(task: TaskSpec) -> RankTaskFacts:
-    rank = task.rank
-    metrics = [RankClassification(classes) for classes in rank.classes]
-    return RankTaskFacts(task.name, rank.dataset, rank.prompt, metrics, rank.rows)
 
 
 def _open_records(task: TaskSpec, examples: int | None, sorter: RecordSorter) -> ReadRecords:

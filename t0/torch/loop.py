@@ -98,8 +98,12 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
             "--export_mtf is for whole models, and this run trains an adapter. Merge it later: "
             f"t0 convert {spec.model_dir} {compute.export_mtf} --to mtf"
         )
-    if compute.compiled:
-        _check_compiler()
+    compiler = os.environ.get("CXX", "g++")
+    if compute.compiled and not shutil.which(compiler):
+        raise UserError(
+            f"PyTorch could not compile the model: there is no C++ compiler {compiler}; install "
+            "one (g++), or leave out --compile"
+        )
     time_limit = TimeLimit(options.max_hours)
     with contextlib.ExitStack() as stack:
         if world.first:
@@ -207,16 +211,6 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
             "loss only (train_loop.validate_every_steps); evaluate its checkpoints with t0 eval"
         )
     return options
-
-
-def _check_compiler() -> None:
-    """Checks that PyTorch's compiler finds a C++ compiler."""
-    command = os.environ.get("CXX", "g++")
-    if not shutil.which(command):
-        raise UserError(
-            f"PyTorch could not compile the model: there is no C++ compiler {command}; install "
-            "one (g++), or leave out --compile"
-        )
 
 
 class TorchEngine:

@@ -223,10 +223,20 @@ def needed(
     )
     needs = [Needed(weights, slots, **each) for each in moments]
     if adapter:
-        # Moments with neither activations nor an update are left out, because they are about the
-        # gradients of weights that are frozen here.
+        # Frozen weights have the type of activations, and no gradients, slots and updates. If steps
+        # are replayed, the model computes with the stored weights. Otherwise `gathered` is an upper
+        # bound. Moments with neither activations nor an update are left out, because they are about
+        # the gradients of frozen weights.
+        own = FLOAT32_BYTES * adapter_folders.count_weights(adapter, shape) // processes
         needs = [
-            _with_adapter(each, shape, adapter, share.bytes_each, processes, replays=replays)
+            dataclasses.replace(
+                each,
+                weights=share.bytes_each * formulas.parameters(shape) // processes + own,
+                slots=2 * own,
+                gradients=own * processes,
+                gathered=own if replays else each.gathered,
+                update=4 * own if each.update else 0,
+            )
             for each in needs
             if each.activations or each.update
         ]
@@ -325,32 +335,6 @@ def _count_update(shape: ModelShape, optimizer: ConfiguredSpec, copies: int) -> 
     largest = max(map(math.prod, expected_shapes(shape).values()))
     adafactor = optimizer.selector == _ADAFACTOR
     return copies * largest if adafactor else formulas.parameters(shape) + 2 * largest
-
-
-def _with_adapter(
-    needed: Needed,
-    shape: ModelShape,
-    adapter: AdapterSpec,
-    width: int,
-    processes: int,
-    *,
-    replays: bool,
-) -> Needed:
-    """Returns the memory at a moment of a step that trains only an adapter.
-
-    Frozen weights have the type of activations, of `width` bytes, and no gradients, slots and
-    updates. If steps are replayed, the model computes with the stored weights. Otherwise `gathered`
-    is an upper bound.
-    """
-    own = FLOAT32_BYTES * adapter_folders.count_weights(adapter, shape) // processes
-    return dataclasses.replace(
-        needed,
-        weights=width * formulas.parameters(shape) // processes + own,
-        slots=2 * own,
-        gradients=own * processes,
-        gathered=own if replays else needed.gathered,
-        update=4 * own if needed.update else 0,
-    )
 
 
 def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:

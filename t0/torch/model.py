@@ -426,16 +426,18 @@ def move_to_device(
     """
     tensors = {}
     for name, values in {**batch, "predicted": np.flatnonzero(batch["targets"])}.items():
-        tensor = as_tensor(values)
-        if device.type == "cuda":
-            tensor = tensor.pin_memory()
-        tensors[name] = tensor.to(device, non_blocking=True)
+        tensors[name] = as_tensor(values, device).to(device, non_blocking=True)
     return tensors
 
 
-def as_tensor(values: np.ndarray) -> torch.Tensor:
-    """Converts a feature of a batch: integers to int64, loss weights to float32."""
-    return torch.from_numpy(values.astype(np.int64 if values.dtype.kind in "iub" else np.float32))
+def as_tensor(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Converts a feature of a batch: integers to int64, loss weights to float32.
+
+    The result is on the CPU. If the device is a GPU, it is in pinned memory.
+    """
+    whole = values.dtype.kind in "iub"
+    tensor = torch.from_numpy(values.astype(np.int64 if whole else np.float32))
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def _future_positions(length: int, device: torch.device) -> torch.Tensor:

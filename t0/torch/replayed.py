@@ -131,9 +131,7 @@ class ReplayedSteps:
 
     def _fill_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         for name, values in batch.items():
-            tensor = as_tensor(values)
-            if self._device.type == "cuda":
-                tensor = tensor.pin_memory()
+            tensor = as_tensor(values, self._device)
             if name not in self._batch:
                 self._batch[name] = torch.empty_like(tensor, device=self._device)
             self._batch[name].copy_(tensor, non_blocking=True)

@@ -59,15 +59,12 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
 
 
 def _find_function(selector: Any) -> Callable[..., float]:
-    kind, _, name = str(selector).rpartition(".")
-    family = SCHEDULES if kind == "t0" else _MESH if kind.startswith("mesh_tensorflow") else {}
-    if name not in family:
-        available = [f"t0.{each}" for each in SCHEDULES] + [*_MESH]
+    if selector not in _FUNCTIONS:
         raise UserError(
             f"run.learning_rate_schedule uses @{selector}, which the PyTorch engine does not have; "
-            f"wanted one of {', '.join(available)}"
+            f"wanted one of {', '.join(_FUNCTIONS)}"
         )
-    return family[name]
+    return _FUNCTIONS[selector]
 
 
 def _product(step: float, total: float, *, factors: list[Any], offset: float = 0) -> float:
@@ -140,4 +137,9 @@ _MESH = {
     "linear_decay_learning_rate": _linear_decay_learning_rate,
     "learning_rate_schedule_noam": _noam,
     "slanted_triangular": _slanted_triangular,
+}
+# Selector in gin -> function.
+_FUNCTIONS: Mapping[str, Callable[..., float]] = {
+    **{f"t0.{name}": function for name, function in SCHEDULES.items()},
+    **{f"{_MESH_MODULE}.{name}": function for name, function in _MESH.items()},
 }

@@ -264,6 +264,7 @@ def as_user_error(folder: Path, fault: str = "cannot be read as a model") -> Ite
 # The check of causality changes the last of `_PROBE_TOKENS` tokens. Then the logits of the first
 # token must not change. A change of at most `_PROBE_SHARE` standard deviations counts as rounding.
 _PROBE_TOKENS, _PROBE_SHARE = 4, 1e-3
+_Pair = tuple[list[int], list[int]]  # the ids that a model is given, and the ids that it scores
 _IGNORED = -100  # the label of positions that are not scored, as in transformers
 
 
@@ -279,13 +280,11 @@ class Join:
     """
 
     description: str
-    join: Callable[[PretrainedFolder, str, str], tuple[list[int], list[int]]]
+    join: Callable[[PretrainedFolder, str, str], _Pair]
     cut_left: bool = False
 
 
-def _join_as_lm_eval(
-    folder: PretrainedFolder, given: str, choice: str
-) -> tuple[list[int], list[int]]:
+def _join_as_lm_eval(folder: PretrainedFolder, given: str, choice: str) -> _Pair:
     """Joins an input and a choice like lm-evaluation-harness 0.4.13 (`TemplateLM._encode_pair`)."""
     tokenizer, text = folder.tokenizer, " " + choice
     if not given:
@@ -297,17 +296,13 @@ def _join_as_lm_eval(
     return context, whole[len(context) :]
 
 
-def _join_as_t_zero(
-    folder: PretrainedFolder, given: str, choice: str
-) -> tuple[list[int], list[int]]:
+def _join_as_t_zero(folder: PretrainedFolder, given: str, choice: str) -> _Pair:
     """Joins an input and a choice like bigscience-workshop/t-zero (evaluation/run_eval.py)."""
     tokenizer = folder.tokenizer
     return tokenizer.encode(given, add_special_tokens=False), tokenizer.encode(choice)
 
 
-def _encode_separately(
-    folder: PretrainedFolder, given: str, choice: str
-) -> tuple[list[int], list[int]]:
+def _encode_separately(folder: PretrainedFolder, given: str, choice: str) -> _Pair:
     """Encodes an input for the encoder, and a choice with EOS for the decoder."""
     tokenizer = folder.tokenizer
     scored = tokenizer(text_target=choice)["input_ids"]
@@ -372,7 +367,7 @@ class TransformersModel:
         self._batch_tokens = batch_tokens
         self._model: Any = None
 
-    def encode(self, given: str, choice: str) -> tuple[list[int], list[int]]:
+    def encode(self, given: str, choice: str) -> _Pair:
         """Returns the ids of an input and the ids of a choice.
 
         Raises:
@@ -384,7 +379,7 @@ class TransformersModel:
         self._check_ids((*context, *scored))
         return context, scored
 
-    def encode_windows(self, text: str, most: int) -> Iterator[tuple[list[int], list[int]]]:
+    def encode_windows(self, text: str, most: int) -> Iterator[_Pair]:
         """Yields windows of a text, each of at most `most` tokens, as (given ids, scored ids).
 
         Each token of the text is scored once. As in lm-evaluation-harness

@@ -15,6 +15,7 @@ import datetime
 import hashlib
 import io
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -32,13 +33,7 @@ DEVICES = ("auto", "cuda", "cpu")
 TIMEOUT_MINUTES = 30.0  # after this time, a missing process is reported
 FAILED = 2  # the exit status after a UserError
 # Words that gloo's error messages contain if a process has ended or does not answer.
-_LOST = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Timed out waiting",
-    "timed out connecting",
-    "Socket",
-)
+_LOST = re.compile("Connection (closed|reset) by peer|[Tt]imed out (waiting|connecting)|Socket")
 # A key in torchrun's store. It is set if a UserError ended the run. Restarted processes then end.
 _MISTAKE = "t0/mistake"
 
@@ -182,8 +177,8 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
             raise SystemExit(FAILED) from None
         raise
     except RuntimeError as error:
-        lost = any(words in str(error) for words in _LOST)  # gloo does not have its own error class
-        if not lost and not isinstance(error, dist.DistBackendError):
+        # Gloo does not have its own error class.
+        if not _LOST.search(str(error)) and not isinstance(error, dist.DistBackendError):
             raise
         # Torchrun sends SIGTERM to this process because another process is lost. The signal is
         # ignored, so that this process can still print the message.
