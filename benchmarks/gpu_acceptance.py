@@ -11,7 +11,6 @@ needs PyTorch, Transformers and pytest, but no TensorFlow, no network and no dat
 
 import argparse
 import gc
-import itertools
 import json
 import subprocess
 import sys
@@ -327,7 +326,6 @@ COLUMNS = {
     "met": ("met", ""),
     "what": ("tests", ""),
     "kernel": ("attention kernel", ""),
-    "support": ("with a bias that needs a gradient", ""),
     "shape": ("model and tokens per sequence", ""),
     "ms of a layer": ("ms per layer", ".2f"),
     "TFLOP/s": ("TFLOP/s", ".1f"),
@@ -424,10 +422,7 @@ def report(facts: Mapping[str, Any]) -> str:
     for name, found in facts["parts"].items():
         if name == "memory":  # one step after two others: too few to measure the speed
             found = [{k: v for k, v in record.items() if k != "seconds"} for record in found]
-        groups = itertools.groupby(found, key=lambda record: "support" in record)
-        lines += ["", f"## {HEADINGS[name]}"]
-        for _, records in groups:
-            lines += ["", *table(list(records))]
+        lines += ["", f"## {HEADINGS[name]}", "", *table(found)]
     return "\n".join(lines) + "\n"
 
 

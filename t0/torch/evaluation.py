@@ -122,9 +122,8 @@ def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Pr
     settings = read_value(job.settings, InferenceSettings, "infer.jobs.settings")
     limits = read_value(job.limits, LengthLimits, "infer.jobs.limits")
     check_local(job.path, "infer.output_dir")
-    activations = choose_activation_type(settings.activation_dtype, joined.device)
-    type_name = str(activations).removeprefix("torch.")
-    settings = dataclasses.replace(settings, activation_dtype=type_name)
+    activations = str(choose_activation_type(settings.activation_dtype, joined.device))
+    settings = dataclasses.replace(settings, activation_dtype=activations.removeprefix("torch."))
     source = _sample_examples(_open_source(job, spec, targets), job.examples)
     return PredictionJob(source, limits, settings, job.path, job.as_json)
 

@@ -105,9 +105,7 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
             "one (g++), or leave out --compile"
         )
     time_limit = TimeLimit(options.max_hours)
-    with contextlib.ExitStack() as stack:
-        if world.first:
-            stack.enter_context(model_directory.lock(spec.model_dir))
+    with model_directory.lock(spec.model_dir) if world.first else contextlib.nullcontext():
         world.wait()
         data = data_worker.open_data(spec.data, words)
         engine = TorchEngine(spec, options, data, world, compute, words)
@@ -537,10 +535,8 @@ class TorchEngine:
 
     def infinite_weights(self) -> list[str]:
         """Returns the names of weights that have NaN or infinity in this process's rows."""
-        parameters = {
-            **sharding.names_and_parameters(self.model),
-            **adapters.adapter_parameters(self.model),
-        }
+        parameters = sharding.names_and_parameters(self.model)
+        parameters |= adapters.adapter_parameters(self.model)
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 

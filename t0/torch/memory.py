@@ -214,7 +214,11 @@ def needed(
     weights = FLOAT32_BYTES * formulas.parameters(shape) // processes
     slots = FLOAT32_BYTES * _slots(shape, optimizer) // processes
     copies = 4 if replays else 2  # of the largest weight
-    update = FLOAT32_BYTES * _count_update(shape, optimizer, copies) // processes
+    # Adafactor computes and applies the update of one weight at a time. AdamW computes the updates
+    # of all weights before it applies the first.
+    largest = max(map(math.prod, expected_shapes(shape).values()))
+    at_once = 0 if optimizer.selector == _ADAFACTOR else formulas.parameters(shape)
+    update = FLOAT32_BYTES * (at_once + (2 if at_once else copies) * largest) // processes
     sums = microbatches > 1
     moments = (
         _replayed_moments(shape, share, update, sums=sums)
@@ -328,24 +332,14 @@ def _count_weights(shape: ModelShape) -> tuple[int, int, int, int]:
     return sum(shapes.values()) - stacks[0] - stacks[1], *stacks
 
 
-def _count_update(shape: ModelShape, optimizer: ConfiguredSpec, copies: int) -> int:
-    """Returns the number of elements of the update's temporary tensors."""
-    # Adafactor computes and applies the update of one weight at a time. AdamW computes the updates
-    # of all weights before it applies the first.
-    largest = max(map(math.prod, expected_shapes(shape).values()))
-    adafactor = optimizer.selector == _ADAFACTOR
-    return copies * largest if adafactor else formulas.parameters(shape) + 2 * largest
-
-
 def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:
     """Returns the number of elements of the optimizer's state."""
-    if optimizer.selector != _ADAFACTOR:
-        return formulas.slots_on_device(shape, {}, factored_from=None, moments=1)
-    parameters = optimizer.parameters
-    factored_from = parameters["min_dim_size_to_factor"] if parameters["factored"] else None
-    return formulas.slots_on_device(
-        shape, {}, factored_from=factored_from, moments=1 if parameters["beta1"] else 0
-    )
+    factored_from, moments = None, 1
+    if optimizer.selector == _ADAFACTOR:
+        parameters = optimizer.parameters
+        factored_from = parameters["min_dim_size_to_factor"] if parameters["factored"] else None
+        moments = 1 if parameters["beta1"] else 0
+    return formulas.slots_on_device(shape, {}, factored_from=factored_from, moments=moments)
 
 
 def model_flops(

@@ -38,8 +38,7 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
             "as --gin_file=learning_rate_schedules/constant_0_001.gin"
         )
     if isinstance(configured, float | int):
-        constant = {"value": configured}
-        configured = ConfiguredSpec(f"{_MESH_MODULE}.constant", constant)
+        configured = ConfiguredSpec(f"{_MESH_MODULE}.constant", {"value": configured})
     function = _find_function(configured.selector)
 
     def rate(step: int) -> float:

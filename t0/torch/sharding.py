@@ -13,6 +13,7 @@ gathered.
 import dataclasses
 import math
 import re
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,29 +32,17 @@ from t0.torch.shape import T5Spec
 from t0.torch.world import World
 
 
-def sharded(
-    spec: T5Spec,
-    world: World,
-    *,
-    activations: torch.dtype,
-    switches: MemorySwitches = NEITHER,
-    compiled: bool = False,
-    kernel: str = "auto",
-    adapter: AdapterSpec | None = None,
-) -> T5:
+def sharded(spec: T5Spec, world: World, *, activations: torch.dtype, **options: Any) -> T5:
     """Returns a sharded model. This process's rows of the weights do not have values yet.
 
     Args:
       spec: the model.
       world: the processes of the run.
       activations: the type of activations, in which the model computes.
-      switches: the options that trade memory for time.
-      compiled: whether PyTorch compiles the blocks and the loss when the first step is computed.
-      kernel: the attention kernel in training; see `t0.torch.model`.
-      adapter: the adapter of the model, or None.
+      options: the options of `unsharded`.
     """
-    model = unsharded(spec, switches=switches, compiled=compiled, kernel=kernel, adapter=adapter)
-    if adapter:
+    model, switches = unsharded(spec, **options), options.get("switches", NEITHER)
+    if options.get("adapter"):
         # Frozen weights have the type in which the model computes, because they are never updated.
         for parameter in names_and_parameters(model).values():
             parameter.data = parameter.data.to(activations)
@@ -84,7 +73,12 @@ def unsharded(
 ) -> T5:
     """Returns a model on the device "meta", where weights have no values and need no memory.
 
-    See `sharded` for the arguments.
+    Args:
+      spec: the model.
+      switches: the options that trade memory for time.
+      compiled: whether PyTorch compiles the blocks and the loss when the first step is computed.
+      kernel: the attention kernel in training; see `t0.torch.model`.
+      adapter: the adapter of the model, or None.
     """
     with torch.device("meta"):
         model = T5(spec)

@@ -121,10 +121,10 @@ class World:
     @contextlib.contextmanager
     def only_first_prints(self) -> Iterator[None]:
         """Discards what is printed in a `with` block, except in the first process."""
-        with contextlib.ExitStack() as stack:
-            if not self.first:
-                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-                stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        if self.first:
+            yield
+            return
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             yield
 
     def free_bytes(self) -> int:
