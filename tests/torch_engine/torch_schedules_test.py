@@ -64,7 +64,7 @@ def test_learning_rate_unknown_schedule_is_refused_with_list(selector):
     [
         ("t0.rsqrt", {"warmup": 3}, "unexpected keyword argument 'warmup'"),
         (f"{SELECTORS}.constant_learning_rate", {}, "missing .* argument: 'learning_rate'"),
-        ("t0.rsqrt", {"warmup_steps": "3"}, "'warmup_steps': '3'.* is TypeError"),
+        ("t0.rsqrt", {"warmup_steps": "x"}, "'warmup_steps': 'x'.* is ValueError"),
         (f"{SELECTORS}.product_learning_rate", {"factors": ["x"]}, "is TypeError"),
         (f"{SELECTORS}.product_learning_rate", {"factors": [{"selector": "x"}]}, "uses @x"),
         (
