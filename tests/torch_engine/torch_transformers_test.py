@@ -308,7 +308,7 @@ def test_damaged_tokenizer_is_a_user_error(folders, tmp_path, change, expected):
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
     change_json(folder / "tokenizer.json", change)
     with pytest.raises(UserError, match=expected) as caught:
-        opened(folder)
+        opened(folder).encode("It rains in Zürich.", "yes")
     assert "\n" not in str(caught.value)
 
 
