@@ -58,12 +58,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
         raise UserError(f"--gpus={gpus}: expected a number of GPUs from 1")
     if not 0 < utilisation <= 1:
         raise UserError(f"--utilisation {utilisation}: expected a share above 0 and up to 1")
-    replaced = dict.fromkeys(_UNREAD) | {"model_dir": "", "mesh_shape": "", "mesh_devices": [""]}
-    for name, value in replaced.items():  # so that gin does not evaluate the replaced values
-        gin.bind_parameter(f"run.{name}", value)
-    read = run_arguments.read(replaced)
-    if read["mode"] != "train":
-        raise UserError(f"run.mode is {read['mode']!r}; --engine=torch only plans training")
+    read = _read_run()
     size, source = configured_vocabulary_size()
     shape = t5(specify.model_spec(read, size, size)).sizes
     lengths, batch = read["sequence_length"], read["batch_size"]
@@ -144,6 +139,17 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             (3 / 2 if adapter else 4 / 3) if switches.recompute else 1,
         ),
     }
+
+
+def _read_run() -> dict[str, Any]:
+    """Returns the arguments of the configured training run that a plan needs."""
+    replaced = dict.fromkeys(_UNREAD) | {"model_dir": "", "mesh_shape": "", "mesh_devices": [""]}
+    for name, value in replaced.items():  # so that gin does not evaluate the replaced values
+        gin.bind_parameter(f"run.{name}", value)
+    read = run_arguments.read(replaced)
+    if read["mode"] != "train":
+        raise UserError(f"run.mode is {read['mode']!r}; --engine=torch only plans training")
+    return read
 
 
 def _find_fitting_change(

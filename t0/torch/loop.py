@@ -160,15 +160,12 @@ def _write_records(spec: RunSpec) -> None:
 
 def _export(spec: RunSpec, compute: ComputeOptions) -> None:
     last = max(checkpointing.steps(spec.model_dir), default=None)
-    for folder, write in (
-        (
-            compute.export_mtf,
-            functools.partial(checkpointing.export_to_mesh, dtype=spec.model.weights),
-        ),
-        (compute.export_hf, checkpointing.export_to_hugging_face),
-    ):
-        if folder and last is not None:
-            say(write(checkpointing.folder_of(spec.model_dir, last), folder))
+    checkpoint = checkpointing.folder_of(spec.model_dir, last)
+    if compute.export_mtf and last is not None:
+        dtype = spec.model.weights
+        say(checkpointing.export_to_mesh(checkpoint, compute.export_mtf, dtype=dtype))
+    if compute.export_hf and last is not None:
+        say(checkpointing.export_to_hugging_face(checkpoint, compute.export_hf))
 
 
 def _read_options(spec: RunSpec, world: World) -> LoopOptions:

@@ -30,7 +30,6 @@ from t0.torch.memory import USABLE
 _T = TypeVar("_T")
 
 DEVICES = ("auto", "cuda", "cpu")
-TIMEOUT_MINUTES = 30.0  # after this time, a missing process is reported
 FAILED = 2  # the exit status after a UserError
 # Words that gloo's error messages contain if a process has ended or does not answer.
 _LOST = re.compile("Connection (closed|reset) by peer|[Tt]imed out (waiting|connecting)|Socket")
@@ -136,7 +135,7 @@ class World:
 
 
 @contextlib.contextmanager
-def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
+def join_processes(device: str, minutes: float = 30.0) -> Iterator[World]:
     """Joins the processes of this run for the duration of a `with` block.
 
     If several processes fail, only one of them prints the reason. If the reason is a UserError,
