@@ -54,19 +54,12 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
       UserError: the run cannot work.
     """
     card = memory.find_gpu(gpu)
-    if gpus < 1:
-        raise UserError(f"--gpus={gpus}: expected a number of GPUs from 1")
     if not 0 < utilisation <= 1:
         raise UserError(f"--utilisation {utilisation}: expected a share above 0 and up to 1")
-    read = _read_run()
+    read = _read_run(gpus)
     size, source = configured_vocabulary_size()
     shape = t5(specify.model_spec(read, size, size)).sizes
     lengths, batch = read["sequence_length"], read["batch_size"]
-    if batch % gpus:
-        raise UserError(
-            f"a batch of {batch} sequences cannot be divided among {gpus} GPUs; expected a "
-            f"multiple of {gpus} (run.batch_size)"
-        )
     microbatches = memory.count_microbatches(batch, specify.microbatches(read), gpus)
     bytes_each = 4 if card.teraflops is None else 2
     optimizer, adapter = specify.configured("run.optimizer"), specify.configured_adapter()
@@ -141,14 +134,22 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
     }
 
 
-def _read_run() -> dict[str, Any]:
-    """Returns the arguments of the configured training run that a plan needs."""
+def _read_run(gpus: int) -> dict[str, Any]:
+    """Returns the arguments of the configured training run; checks that the GPUs can share it."""
+    if gpus < 1:
+        raise UserError(f"--gpus={gpus}: expected a number of GPUs from 1")
     replaced = dict.fromkeys(_UNREAD) | {"model_dir": "", "mesh_shape": "", "mesh_devices": [""]}
     for name, value in replaced.items():  # so that gin does not evaluate the replaced values
         gin.bind_parameter(f"run.{name}", value)
     read = run_arguments.read(replaced)
     if read["mode"] != "train":
         raise UserError(f"run.mode is {read['mode']!r}; --engine=torch only plans training")
+    batch = read["batch_size"]
+    if batch % gpus:
+        raise UserError(
+            f"a batch of {batch} sequences cannot be divided among {gpus} GPUs; expected a "
+            f"multiple of {gpus} (run.batch_size)"
+        )
     return read
 
 

@@ -159,12 +159,12 @@ def _write_records(spec: RunSpec) -> None:
 
 
 def _export(spec: RunSpec, compute: ComputeOptions) -> None:
-    last = max(checkpointing.steps(spec.model_dir), default=None)
+    last = max(checkpointing.steps(spec.model_dir), default=-1)
     checkpoint = checkpointing.folder_of(spec.model_dir, last)
-    if compute.export_mtf and last is not None:
+    if compute.export_mtf and last >= 0:
         dtype = spec.model.weights
         say(checkpointing.export_to_mesh(checkpoint, compute.export_mtf, dtype=dtype))
-    if compute.export_hf and last is not None:
+    if compute.export_hf and last >= 0:
         say(checkpointing.export_to_hugging_face(checkpoint, compute.export_hf))
 
 
