@@ -285,7 +285,7 @@ def test_eval_measures_perplexity_of_documents_in_windows(evaluate, saved):
         ),
         ("bart", ["--device=cuda"], "finds no GPU"),
         ("bart", ["--tasks=text_span_corruption"], "makes its examples from T5's tokens"),
-        ("bart", ["--tasks=text_lm"], "an encoder-decoder reads inputs"),
+        ("bart", ["--tasks=text_lm"], "which an encoder-decoder needs"),
         pytest.param(
             "gpt2",
             ["--tasks=text_prefix_lm"],
