@@ -33,7 +33,7 @@ def measure(method: str, args: argparse.Namespace) -> dict[str, float]:
     from training_torch_ours import random_batches
 
     from t0.config.specification import AdapterSpec
-    from t0.torch import loop, weights, world
+    from t0.torch import checkpointing, loop, world
     from t0.training.stepping import LoopOptions
 
     lengths = {"inputs": args.inputs, "targets": args.targets}
@@ -45,7 +45,7 @@ def measure(method: str, args: argparse.Namespace) -> dict[str, float]:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         engine = loop.TorchEngine(spec, LoopOptions(train_steps=10**6), None, joined, options)
         engine.fill_at_random()
-        weights.fill_adapter(engine.model, 0, joined)
+        checkpointing.fill_adapter(engine.model, 0, joined)
         batches, seconds = random_batches(args.rows, lengths), []
         for _ in range(args.steps):
             began = time.monotonic()

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch_runs
 from workers import worker
 
-from t0.torch import gpus, memory
+from t0.torch import memory
 from t0.torch.shape import t5
 
 SHAPES = {"512+114": {"inputs": 512, "targets": 114}, "1024+256": {"inputs": 1024, "targets": 256}}
@@ -185,7 +185,7 @@ def records(
     steps: int,
 ) -> Iterator[dict[str, Any]]:
     """Yields the record of each system."""
-    card = gpus.find_by_device_name(place.name)
+    card = memory.find_gpu_by_device_name(place.name)
     peak = card.teraflops * 1e12 if card and card.teraflops else None
     for name, answers in answers_of.items():
         record = {

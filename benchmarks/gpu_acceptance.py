@@ -11,7 +11,6 @@ needs PyTorch, Transformers and pytest, but no TensorFlow, no network and no dat
 
 import argparse
 import gc
-import itertools
 import json
 import subprocess
 import sys
@@ -28,7 +27,8 @@ import torch
 import torch_runs
 import training_torch_ours
 
-from t0.torch import attention, rank_evaluation, world
+from t0.torch import world
+from t0.torch.model import KERNELS, attend
 from t0.torch.shape import t5
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,13 +65,11 @@ ATTENTION = {
 
 
 def kernels(given: argparse.Namespace) -> Records:
-    """Finds the kernels that accept a bias with a gradient, and measures their times."""
+    """Measures the times of the kernels that accept a bias with a gradient."""
     device = torch.device(given.device)
     dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
     found: Records = []
-    for name, answer in attention.supported_backends(device, dtype):
-        found.append({"kernel": name, "support": answer})
-    names = attention.KERNELS if given.device == "cuda" else ("plain",)
+    names = KERNELS if given.device == "cuda" else ("plain",)
     shapes = ATTENTION if not given.small else {"tiny": (2, 2, 64)}
     for shape, sizes in shapes.items():
         for kernel in names:
@@ -106,9 +104,7 @@ def _timed(
     def both() -> None:
         given = bias()
         for _ in range(4):  # layers share the bias
-            attention.attend(queries, keys, values, given, kernel).backward(
-                weigh, retain_graph=True
-            )
+            attend(queries, keys, values, given, kernel).backward(weigh, retain_graph=True)
 
     for _ in range(2):
         both()
@@ -257,7 +253,7 @@ def _our_scores(
     spec = t5(torch_runs.run(size, rows=1, lengths={"inputs": 8, "targets": 8}).model)
     held = world.join_processes(device.type)
     joined = held.__enter__()
-    scorer = rank_evaluation.ShardedScorer(spec, joined, dtype)
+    scorer = evaluation.ShardedScorer(spec, joined, dtype)
     training_torch_ours.fill(scorer.model)
     groups = [
         ChoiceGroup(inputs, tuple(targets), tuple((0, n, c) for c in range(len(targets))))
@@ -330,7 +326,6 @@ COLUMNS = {
     "met": ("met", ""),
     "what": ("tests", ""),
     "kernel": ("attention kernel", ""),
-    "support": ("with a bias that needs a gradient", ""),
     "shape": ("model and tokens per sequence", ""),
     "ms of a layer": ("ms per layer", ".2f"),
     "TFLOP/s": ("TFLOP/s", ".1f"),
@@ -427,10 +422,7 @@ def report(facts: Mapping[str, Any]) -> str:
     for name, found in facts["parts"].items():
         if name == "memory":  # one step after two others: too few to measure the speed
             found = [{k: v for k, v in record.items() if k != "seconds"} for record in found]
-        groups = itertools.groupby(found, key=lambda record: "support" in record)
-        lines += ["", f"## {HEADINGS[name]}"]
-        for _, records in groups:
-            lines += ["", *table(list(records))]
+        lines += ["", f"## {HEADINGS[name]}", "", *table(found)]
     return "\n".join(lines) + "\n"
 
 

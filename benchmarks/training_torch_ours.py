@@ -23,7 +23,8 @@ import torch
 import torch_runs
 
 from t0.feeding.training_data import open_training_data
-from t0.torch import attention, loop, sharding, world
+from t0.torch import loop, sharding, world
+from t0.torch.model import KERNELS
 from t0.training.stepping import LoopOptions
 
 VOCABULARY = 32000
@@ -60,7 +61,7 @@ def opened(
         recompute=settings.get("recompute", "off"),
         compiled=settings.get("compiled", False),
         replays=settings.get("replays", True),
-        attention=tuple(settings.get("attention", attention.KERNELS)),
+        attention=tuple(settings.get("attention", KERNELS)),
     )
     engine = loop.TorchEngine(spec, LoopOptions(train_steps=10**6), packed, joined, options)
     if joined.device.type == "cuda":

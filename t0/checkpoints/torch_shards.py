@@ -15,7 +15,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,8 +143,12 @@ def record_text(record: Mapping[str, Any], checksums: Mapping[str, str]) -> str:
     return json.dumps({**content, _CHECKSUM: _checksum_of(content)})
 
 
-def read_record(folder: Path) -> dict[str, Any]:
+def read_record(folder: Path, check: Callable[[dict[str, Any]], object] = bool) -> dict[str, Any]:
     """Reads the record of a checkpoint, and checks the record's checksum and its list of files.
+
+    Args:
+      folder: the checkpoint's folder.
+      check: a function that raises a ValueError, LookupError or TypeError if the record is wrong.
 
     Raises:
       UserError: if the record is damaged, or has another version.
@@ -163,7 +167,8 @@ def read_record(folder: Path) -> dict[str, Any]:
             read_plain(record[name], _TYPES[name], f"its {name}")
         if record["schema"] > 1 and record["sha256"].keys() != record["files"].keys():
             raise ValueError("its sha256 has other files")
-    except (ValueError, LookupError) as error:
+        check(record)
+    except (ValueError, LookupError, TypeError) as error:
         raise UserError(
             f"{path} is damaged or of another version ({error!s:.200}). {_ADVICE.format(folder)}"
         ) from error

@@ -3,7 +3,7 @@
     needs_transformers("/models/gpt2")       # True
     needs_transformers("/models/t0_3b")      # False, because it is a T5
 
-Such models are evaluated with `transformers`. `t0.torch.pretrained_folder` reads their folders.
+Such models are evaluated with `transformers`. `t0.torch.transformers_model` reads their folders.
 """
 
 from pathlib import Path

@@ -220,10 +220,11 @@ def _prepare_with_transformers(
             "leave the flag out"
         )
     from t0.run.torch_evaluation import choose_engine
-    from t0.torch.tokenizer_check import import_transformers
+
+    engine = choose_engine("torch", args.device)
+    from t0.torch.transformers_model import import_transformers
 
     import_transformers()  # reports a missing package
-    engine = choose_engine("torch", args.device)
     return engine, functools.partial(_run_with_transformers, path, source)
 
 

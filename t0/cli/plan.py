@@ -21,7 +21,7 @@ from t0.config import flags as command_flags
 from t0.errors import UserError
 from t0.files.paths import is_remote
 from t0.text_tables import terminal_width, wrap_text
-from t0.torch.gpus import GPUS
+from t0.torch.memory import GPUS
 
 _SWITCHES = {
     "exact": "lower the whole model instead of using formulas; may take minutes",

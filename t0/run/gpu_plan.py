@@ -10,7 +10,7 @@ overlaps with computation. With other links, it may not.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from t0.compat import gin
@@ -21,7 +21,6 @@ from t0.mesh.plan import gib
 from t0.mesh.pod_run import configured_vocabulary_size
 from t0.run import arguments as run_arguments
 from t0.run import specify
-from t0.torch import gpus as gpu_table
 from t0.torch import memory
 from t0.torch.shape import t5
 
@@ -47,51 +46,54 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
     """Returns the plan of the configured run as a dict that can be written as JSON.
 
     Args:
-      gpu: the GPU's name in `t0.torch.gpus`.
+      gpu: the GPU's name in `t0.torch.memory.GPUS`.
       gpus: the number of GPUs, summed over all machines.
       utilisation: the share of the peak FLOP/s that matrix products reach.
 
     Raises:
       UserError: the run cannot work.
     """
-    card = gpu_table.find(gpu)
-    if gpus < 1:
-        raise UserError(f"--gpus={gpus}: expected a number of GPUs from 1")
+    card = memory.find_gpu(gpu)
     if not 0 < utilisation <= 1:
         raise UserError(f"--utilisation {utilisation}: expected a share above 0 and up to 1")
-    replaced = dict.fromkeys(_UNREAD) | {"model_dir": "", "mesh_shape": "", "mesh_devices": [""]}
-    for name, value in replaced.items():  # so that gin does not evaluate the replaced values
-        gin.bind_parameter(f"run.{name}", value)
-    read = run_arguments.read(replaced)
-    if read["mode"] != "train":
-        raise UserError(f"run.mode is {read['mode']!r}; --engine=torch only plans training")
+    read = _read_run(gpus)
     size, source = configured_vocabulary_size()
     shape = t5(specify.model_spec(read, size, size)).sizes
     lengths, batch = read["sequence_length"], read["batch_size"]
-    if batch % gpus:
-        raise UserError(
-            f"a batch of {batch} sequences cannot be divided among {gpus} GPUs; expected a "
-            f"multiple of {gpus} (run.batch_size)"
-        )
     microbatches = memory.count_microbatches(batch, specify.microbatches(read), gpus)
     bytes_each = 4 if card.teraflops is None else 2
-    case = _Case(
-        shape,
-        specify.configured("run.optimizer"),
-        batch,
-        lengths,
-        bytes_each,
-        gpus,
-        specify.configured_adapter(),
-        bool(opening.ChoiceLosses()),
-    )
+    optimizer, adapter = specify.configured("run.optimizer"), specify.configured_adapter()
+    has_choices = bool(opening.ChoiceLosses())
+
+    def needed(
+        count: int, switches: memory.MemorySwitches = _LEAST_MEMORY, processes: int = gpus
+    ) -> memory.Needed:
+        """Returns the memory of each process, if it computes `count` microbatches."""
+        rows = batch // processes // count
+        return memory.needed(
+            shape,
+            optimizer,
+            memory.MicrobatchShare(rows, lengths["inputs"], lengths["targets"], bytes_each),
+            switches,
+            processes=processes,
+            microbatches=count,
+            replays=processes == 1 and not switches.recompute and not has_choices,
+            adapter=adapter,
+        )
+
     usable = int(memory.USABLE * card.bytes)
     choices = memory.memory_switches()
-    requirements = [case.needed(microbatches, each) for each in choices]
+    requirements = [needed(microbatches, each) for each in choices]
     chosen = memory.first_that_fits(choices, requirements, usable)
     switches, required = choices[chosen], requirements[chosen]
-    adapter = case.adapter is not None
-    flops = memory.model_flops(shape, rows=batch, **lengths, adapter=adapter)
+    numbers = f"{gib(required.total)} of {gib(usable)} usable on {card.name}"
+    verdict = {"word": FITS, "reason": f"{numbers}, {gib(usable - required.total)} to spare"}
+    if required.total > usable:
+        change = _find_fitting_change(
+            needed, batch, gpus, microbatches, max(lengths.values()), usable
+        )
+        verdict = {"word": TOO_LARGE, "reason": f"{numbers}{change}"}
+    flops = memory.model_flops(shape, rows=batch, **lengths, adapter=adapter is not None)
     return {
         "schema": 1,
         "engine": "torch",
@@ -102,7 +104,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "sequences_per_gpu": batch // gpus,
             "microbatches": microbatches,
             "sequences_per_microbatch": batch // gpus // microbatches,
-            "answer_choices": case.choices,
+            "answer_choices": has_choices,
         },
         "vocabulary": {"size": size, "source": source},
         "parameters": formulas.parameters(shape),
@@ -118,7 +120,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "total": required.total,
             "usable": usable,
         },
-        "verdict": _make_verdict(case, microbatches, required, usable, card.name),
+        "verdict": verdict,
         "flops": {"per_step": flops},
         "time": _estimate_time(
             card,
@@ -132,67 +134,47 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Case:
-    shape: Any
-    optimizer: Any
-    batch: int
-    lengths: dict[str, int]
-    bytes_each: int
-    gpus: int
-    adapter: Any
-    choices: bool  # whether losses compare answer choices
-
-    def needed(
-        self,
-        microbatches: int,
-        switches: memory.MemorySwitches = _LEAST_MEMORY,
-        *,
-        gpus: int | None = None,
-    ) -> memory.Needed:
-        gpus = gpus or self.gpus
-        rows = self.batch // gpus // microbatches
-        batch_part = memory.MicrobatchShare(
-            rows, self.lengths["inputs"], self.lengths["targets"], self.bytes_each
+def _read_run(gpus: int) -> dict[str, Any]:
+    """Returns the arguments of the configured training run; checks that the GPUs can share it."""
+    if gpus < 1:
+        raise UserError(f"--gpus={gpus}: expected a number of GPUs from 1")
+    replaced = dict.fromkeys(_UNREAD) | {"model_dir": "", "mesh_shape": "", "mesh_devices": [""]}
+    for name, value in replaced.items():  # so that gin does not evaluate the replaced values
+        gin.bind_parameter(f"run.{name}", value)
+    read = run_arguments.read(replaced)
+    if read["mode"] != "train":
+        raise UserError(f"run.mode is {read['mode']!r}; --engine=torch only plans training")
+    batch = read["batch_size"]
+    if batch % gpus:
+        raise UserError(
+            f"a batch of {batch} sequences cannot be divided among {gpus} GPUs; expected a "
+            f"multiple of {gpus} (run.batch_size)"
         )
-        return memory.needed(
-            self.shape,
-            self.optimizer,
-            batch_part,
-            switches,
-            processes=gpus,
-            microbatches=microbatches,
-            replays=gpus == 1 and not switches.recompute and not self.choices,
-            adapter=self.adapter,
-        )
+    return read
 
 
-def _make_verdict(
-    case: _Case, microbatches: int, required: memory.Needed, usable: int, name: str
-) -> dict[str, str]:
-    """Returns a word that says whether the run fits, and a reason, which may suggest a change."""
-    numbers = f"{gib(required.total)} of {gib(usable)} usable on {name}"
-    if required.total <= usable:
-        return {"word": FITS, "reason": f"{numbers}, {gib(usable - required.total)} to spare"}
-    sequences_per_gpu = case.batch // case.gpus
-    for count in range(microbatches + 1, sequences_per_gpu + 1):
-        if sequences_per_gpu % count == 0 and case.needed(count).total <= usable:
-            tokens = sequences_per_gpu // count * max(case.lengths.values())
-            return {
-                "word": TOO_LARGE,
-                "reason": f'{numbers}; it fits with --gin_param="{_MICROBATCH} = {tokens}"',
-            }
-    for gpus in range(case.gpus + 1, case.batch + 1):
-        if case.batch % gpus:
-            continue
-        rows = case.batch // gpus
-        if min(case.needed(n, gpus=gpus).total for n in {1, rows}) <= usable:
-            return {"word": TOO_LARGE, "reason": f"{numbers}; it fits {gpus} such GPUs"}
-    return {"word": TOO_LARGE, "reason": f"{numbers}, on any number of such GPUs"}
+def _find_fitting_change(
+    needed: Callable[..., memory.Needed],
+    batch: int,
+    gpus: int,
+    microbatches: int,
+    length: int,
+    usable: int,
+) -> str:
+    """Returns the end of a reason: the smaller microbatches, or the GPUs, with which a run fits."""
+    for count in range(microbatches + 1, batch // gpus + 1):
+        if batch // gpus % count == 0 and needed(count).total <= usable:
+            tokens = batch // gpus // count * length
+            return f'; it fits with --gin_param="{_MICROBATCH} = {tokens}"'
+    for more in range(gpus + 1, batch + 1):
+        fits = (needed(count, processes=more).total <= usable for count in {1, batch // more})
+        if batch % more == 0 and any(fits):
+            return f"; it fits {more} such GPUs"
+    return ", on any number of such GPUs"
 
 
 def _estimate_time(
-    card: gpu_table.Gpu, flops: int, utilisation: float, gpus: int, steps: int, passes: float
+    card: memory.Gpu, flops: int, utilisation: float, gpus: int, steps: int, passes: float
 ) -> dict[str, Any]:
     """Returns the step time at `utilisation` of the peak FLOP/s; empty if the peak is unknown."""
     if card.teraflops is None:

@@ -30,23 +30,23 @@ def choose_engine(engine: str, device: str) -> str:
       UserError: PyTorch is not installed, PyTorch does not have the device, or a device is set for
         TensorFlow.
     """
-    if engine == "tensorflow":
-        if device != "auto":
-            raise UserError(
-                f"--device={device} is for PyTorch, and the engine is TensorFlow: leave it out, or "
-                "give --engine=torch"
-            )
-        return engine
-    if not importlib.util.find_spec("torch"):
-        if engine == "torch" or device != "auto":
-            flag = f"--engine={engine}" if engine == "torch" else f"--device={device}"
-            raise UserError(f"{flag}: PyTorch is not installed: {install_command('torch')}")
+    asked = engine == "torch" or device != "auto"
+    if engine == "tensorflow" and device != "auto":
+        raise UserError(
+            f"--device={device} is for PyTorch, and the engine is TensorFlow: leave it out, or "
+            "give --engine=torch"
+        )
+    installed = importlib.util.find_spec("torch")
+    if asked and not installed:
+        flag = "--engine=torch" if engine == "torch" else f"--device={device}"
+        raise UserError(f"{flag}: PyTorch is not installed: {install_command('torch')}")
+    if engine == "tensorflow" or not installed:
         return "tensorflow"
     import torch
 
     from t0.torch import world
 
-    if engine == "auto" and device == "auto" and not torch.cuda.is_available():
+    if not asked and not torch.cuda.is_available():
         return "tensorflow"
     world.find_device(device)
     tf.config.set_visible_devices([], "GPU")  # PyTorch uses the GPUs
@@ -97,7 +97,7 @@ class TorchEvaluation:
 
     def make_scorer(self, dtype: str) -> Any:
         """Builds the scorer, which scores answer choices and sums losses."""
-        from t0.torch.rank_evaluation import ShardedScorer
+        from t0.torch.evaluation import ShardedScorer
 
         return ShardedScorer(self._spec, self._world, self._activations(dtype))
 

@@ -90,22 +90,21 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
 def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
     import torch
 
-    from t0.torch import world
-    from t0.torch.pretrained_folder import PretrainedFolder
-    from t0.torch.tokenizer_check import import_transformers
-    from t0.torch.transformers_model import JOINS, TransformersModel
+    from t0.torch import transformers_model, world
 
     process = world.World(0, 1, world.find_device(evaluation.device))
     activations = torch_evaluation.activation_type(evaluation.activations, evaluation.device)
     batch_tokens = evaluation.batch_tokens or ranking.MAX_TOKENS[process.device_kind]
-    pretrained = PretrainedFolder(folder)
+    pretrained = transformers_model.PretrainedFolder(folder)
     if evaluation.join and pretrained.is_encoder_decoder:
         raise UserError(
             f"--join={evaluation.join} is for decoder-only models. {folder} is an encoder-decoder, "
             "which reads input and choice separately: leave the flag out"
         )
-    join = JOINS[evaluation.join or "lm-eval"]
-    model = TransformersModel(pretrained, process, getattr(torch, activations), batch_tokens, join)
+    join = transformers_model.JOINS[evaluation.join or "lm-eval"]
+    model = transformers_model.TransformersModel(
+        pretrained, process, getattr(torch, activations), batch_tokens, join
+    )
     kind, joined = pretrained.config.model_type, model.join.description
     print(f"{source}: {kind}, joined as {joined}", file=sys.stderr)
     facts = {
@@ -113,7 +112,7 @@ def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
         "model_dir": folder,
         "step": _STEP,
         "source": source,
-        "engine": f"torch, transformers {import_transformers().__version__}",
+        "engine": f"torch, transformers {transformers_model.import_transformers().__version__}",
         "model_type": kind,
         "joined": joined,
         "dtype": activations,
@@ -203,13 +202,10 @@ class _Run:
         has_documents = steps == [t5_preprocessors.full_lm]
         if not steps or (has_documents and not self.model.folder.is_encoder_decoder):
             return
-        name = getattr(steps[0], "__name__", str(steps[0]))
-        fix = "only a T5 reads its examples"
-        if has_documents:
-            fix = "an encoder-decoder reads inputs, which this task does not have"
         raise UserError(
-            f"task {task.name} makes its examples from T5's tokens ({name}): {fix}. Leave it out "
-            "of --tasks, or measure a task whose inputs and targets are texts"
+            f"task {task.name} makes its examples from T5's tokens, or has no inputs, which an "
+            "encoder-decoder needs. Leave it out of --tasks, or measure a task whose inputs and "
+            "targets are texts"
         )
 
     def _measured_batches(self, task: seqio.Task) -> Iterator[tuple[dict[str, np.ndarray], int]]:
@@ -395,26 +391,23 @@ def _render_choices(task: seqio.Task, evaluation: WholeEvaluation) -> Iterator[C
     """Yields a prompted task's records without TensorFlow, which would take a second per task."""
     for number, row in rendered_rows(task.source, evaluation.split, evaluation.examples):
         for choice, text in enumerate(row["answer_choices"] or ()):
-            record = _text_record(number, row, choice, text == row["targets"], row.get("document"))
-            yield record._replace(text=text)
+            fields = {"is_correct": text == row["targets"], "document": row.get("document")}
+            yield _text_record(number, row, choice=choice, text=text, **fields)
 
 
 def _make_text_record(features: Mapping[str, Any]) -> ChoiceRecord:
     example, choice = map(int, features["idx"])
     document = text_of(features["document"]) if "document" in features else None
-    return _text_record(example, features, choice, bool(features["is_correct"]), document)
+    fields = {"is_correct": bool(features["is_correct"]), "document": document}
+    return _text_record(example, features, choice=choice, **fields)
 
 
-def _text_record(
-    example: int,
-    features: Mapping[str, Any],
-    choice: int = 0,
-    is_correct: bool = True,
-    document: str | None = None,
-) -> ChoiceRecord:
+def _text_record(example: int, features: Mapping[str, Any], **fields: Any) -> ChoiceRecord:
+    """Returns the record of a choice whose texts are not tokenized yet."""
     no_ids = np.zeros(0, np.int32)
     input_text, text = text_of(features.get("inputs") or ""), text_of(features["targets"])
-    return ChoiceRecord(example, choice, no_ids, no_ids, is_correct, text, input_text, document)
+    record = ChoiceRecord(example, 0, no_ids, no_ids, True, text, input_text, None)
+    return record._replace(**fields)
 
 
 def _read_texts(task: seqio.Task, evaluation: WholeEvaluation) -> Iterator[ChoiceRecord]:

@@ -17,9 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from absl import logging
+from typing import Any
 
 from t0.config.masking import save_command
 from t0.config.specification import RunSpec, from_json, read_value
@@ -28,11 +26,7 @@ from t0.feeding.reading import content_of
 from t0.torch import memory
 from t0.training.stepping import ActivationType
 
-if TYPE_CHECKING:
-    from t0.torch.world import World
-
 COMMAND = "t0.torch"
-_VERBOSE = {"-v=0", "-v=1", "--verbosity=0", "--verbosity=1"}
 _KEPT = "the last checkpoint, if any, is kept, and the same command resumes from there"
 
 
@@ -44,44 +38,39 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--device", default="auto", help="cuda, cpu, or auto: CUDA if there is a GPU"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--device", default="auto", help="cuda, cpu, or auto: CUDA if there is a GPU")
+    add(
         "--recompute",
         choices=memory.CHOICES,
         default="auto",
         help="compute activations twice, which saves memory; auto: only if the run does not fit",
     )
-    parser.add_argument(
+    add(
         "--keep_gathered",
         choices=memory.CHOICES,
         default="auto",
         help="keep weights of other processes for a step, which saves time; auto: if it fits",
     )
-    parser.add_argument(
+    add(
         "--compile",
         action="store_true",
         help="compile the blocks at the first step, which takes minutes; needs a C++ compiler",
     )
-    parser.add_argument(
+    add(
         "--no_tf32",
         action="store_true",
         help="compute float32 products without TF32 (Ampere and later GPUs)",
     )
-    parser.add_argument(
+    add(
         "--timeout_minutes",
         type=float,
         default=30.0,
         help="how long a process waits for the others, which may be writing (default: 30)",
     )
-    parser.add_argument(
-        "--export_mtf", metavar="DIR", help="write the last checkpoint here for Mesh TensorFlow"
-    )
-    parser.add_argument(
-        "--export_hf", metavar="DIR", help="write the last checkpoint here for Hugging Face"
-    )
-    parser.add_argument("--engine", choices=["torch"], help=argparse.SUPPRESS)  # always this engine
+    add("--export_mtf", metavar="DIR", help="write the last checkpoint here for Mesh TensorFlow")
+    add("--export_hf", metavar="DIR", help="write the last checkpoint here for Hugging Face")
+    add("--engine", choices=["torch"], help=argparse.SUPPRESS)  # always this engine
     return parser
 
 
@@ -94,13 +83,11 @@ def main(argv: Sequence[str]) -> None:
     arguments, words = make_parser().parse_known_args(argv)
     if not words:
         raise UserError("no run is given; wanted spec.json, or the flags of t5_mesh_transformer")
-    if _VERBOSE & {*words}:
-        logging.set_verbosity(logging.INFO)
     try:
         import torch
     except ModuleNotFoundError as error:
         raise UserError(f"PyTorch is not installed: {install_command('torch')}") from error
-    from t0.torch import evaluation, loop, prediction, rank_evaluation, world
+    from t0.torch import evaluation, loop, world
 
     with world.join_processes(arguments.device, arguments.timeout_minutes) as joined:
         if arguments.export_hf and not _is_file(words):
@@ -113,8 +100,8 @@ def main(argv: Sequence[str]) -> None:
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("highest" if arguments.no_tf32 else "high")
         modes = {
-            "score_eval": rank_evaluation.evaluate,
-            "infer": prediction.predict,
+            "score_eval": evaluation.rank_choices,
+            "infer": evaluation.predict,
             "eval": functools.partial(evaluation.evaluate, computes_metrics=not _is_file(words)),
         }
         if spec.mode in modes:
@@ -123,10 +110,8 @@ def main(argv: Sequence[str]) -> None:
             return
         dtype = spec.training.get("activation_dtype", "auto")
         dtype = read_value(dtype, ActivationType, "training.activation_dtype")
-        with joined.only_first_prints():
-            activations = world.choose_activation_type(dtype, joined.device)
         compute = loop.ComputeOptions(
-            activations,
+            world.choose_activation_type(dtype, joined.device),
             recompute=arguments.recompute,
             keep_gathered=arguments.keep_gathered,
             compiled=arguments.compile,
@@ -140,13 +125,13 @@ def main(argv: Sequence[str]) -> None:
 
 def _check_evaluates(arguments: argparse.Namespace, mode: str) -> None:
     """Raises a UserError if a flag for training is set in a mode that does not train."""
-    parser = make_parser()
+    defaults = make_parser().parse_args([])
     for name in ("recompute", "keep_gathered", "compile", "export_mtf", "export_hf"):
-        if getattr(arguments, name) != parser.get_default(name):
+        if getattr(arguments, name) != getattr(defaults, name):
             raise UserError(f"--{name} is for training; the mode is {mode!r}: leave it out")
 
 
-def _read_specification(words: Sequence[str], world: "World") -> str:
+def _read_specification(words: Sequence[str], world: Any) -> str:
     """Returns a specification's text, which is read from a file or made from flags by process 0."""
     if _is_file(words):
         with reading(words[0]):

@@ -43,15 +43,11 @@ def open_data(spec: DataSpec, words: Sequence[str]) -> "TrainingData | WorkerDat
     live = next((t.name for t in spec.tasks if not t.cache_files and not t.choices), None)
     if live is None:
         return open_training_data(spec)
-    if not words:
+    if not words or importlib.util.find_spec("tensorflow") is None:
         raise UserError(
-            f"task {live} is not cached, and a specification file cannot say how its examples are "
-            "made. Cache it with seqio_cache_tasks, or start the run with its flags"
-        )
-    if importlib.util.find_spec("tensorflow") is None:
-        raise UserError(
-            f"task {live} is not cached, and making its examples needs TensorFlow, which is not "
-            "installed on this machine. Cache it with seqio_cache_tasks on another machine"
+            f"task {live} is not cached. Cache it with seqio_cache_tasks, on another machine if "
+            "this one has no TensorFlow; or start the run with its flags instead of a "
+            "specification file, on a machine with TensorFlow"
         )
     return WorkerData(spec, words)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from t0.inference.methods import EOS, NEVER, DecodingMethod
-from t0.torch import weights
+from t0.torch import checkpointing
 from t0.torch.model import T5, mask
 from t0.torch.shape import T5Spec
 from t0.torch.sharding import names_and_parameters
@@ -40,12 +40,8 @@ class TorchGenerator:
     ) -> None:
         self._world = World(0, 1, device)
         self._spec, self._activations, self._method = spec, activations, method
+        self.device_kind = self._world.device_kind
         self._model: T5 | None = None
-
-    @property
-    def device_kind(self) -> str:
-        """The kind of device that computes: "gpu" or "cpu"."""
-        return self._world.device_kind
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights of a checkpoint in any format; returns the number of variables.
@@ -58,7 +54,7 @@ class TorchGenerator:
             model = T5(self._spec).to(self._activations)
         model = model.to_empty(device=self._world.device).eval()
         with torch.no_grad():
-            weights.load(model, None, checkpoint, self._world)
+            checkpointing.load(model, None, checkpoint, self._world)
         self._model = model
         return len(names_and_parameters(model))
 

@@ -1,27 +1,164 @@
-"""Runs mode `eval` on PyTorch: ranks answer choices, or decodes texts and computes metrics.
+"""Runs modes `score_eval`, `infer` and `eval` on PyTorch: ranks choices and predicts texts.
 
+    rank_choices(spec, world)                       # spec: a `RunSpec` whose mode is "score_eval"
+    predict(spec, world)                            # spec: a `RunSpec` whose mode is "infer"
     evaluate(spec, world, computes_metrics=True)    # spec: a `RunSpec` whose mode is "eval"
 
-The metrics of a task decide whether its choices are ranked or texts are decoded. T5's metrics need
-TensorFlow. So after decoding, the first process starts `t5_mesh_transformer` with the arguments of
-the run. This command computes the metrics and writes the same files as the TensorFlow engine. It is
-not started if TensorFlow is not installed. It is also not started if the arguments come from a
-specification file, because it would execute the `--module_import` in this file. In both cases the
-decoded texts are kept, and the command is printed.
+`rank_choices` ranks answer choices. Tasks are read from their caches. Each process encodes and
+scores every `world.size`-th example of a batch. The first process writes the same files as the
+TensorFlow engine.
+
+`predict` predicts texts for the inputs in task caches and files. The inputs, batches and output
+files are the same as on the TensorFlow engine, because `t0.inference` makes them for both engines.
+A run may have several processes. Each process has the whole model, and predicts every
+`world.size`-th batch.
+
+In mode `eval`, the metrics of a task decide whether its choices are ranked or texts are decoded.
+T5's metrics need TensorFlow. So after decoding, the first process starts `t5_mesh_transformer` with
+the arguments of the run. This command computes the metrics and writes the same files as the
+TensorFlow engine. It is not started if TensorFlow is not installed. It is also not started if the
+arguments come from a specification file, because it would execute the `--module_import` in this
+file. In both cases the decoded texts are kept, and the command is printed.
 """
 
 import dataclasses
+import functools
 import importlib.util
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from t0.config.specification import RunSpec
+import numpy as np
+import torch
+
+from t0.catalogue.sentence_pieces import Tokens
+from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec, read_value
 from t0.errors import UserError, say
+from t0.inference import cached_inputs, inputs, prediction_loop
+from t0.inference.inputs import InferenceExample, InputSource, LengthLimits
+from t0.inference.methods import EOS
+from t0.inference.prediction_jobs import InferenceSettings, PredictionJob
+from t0.scoring import ranking
+from t0.scoring.batching import SortedPlan
+from t0.scoring.examples import RankTaskFacts
+from t0.scoring.rank_metrics import RankClassification
+from t0.scoring.records import (
+    ReadRecords,
+    RecordSorter,
+    cached_records,
+    draw_sample,
+    not_ranked,
+    sample_facts,
+)
 from t0.scoring.results import DECODED, write_json
-from t0.torch import prediction, rank_evaluation, weights
-from t0.torch.world import World
+from t0.torch import checkpointing, sharding
+from t0.torch.decoding import TorchGenerator
+from t0.torch.model import move_to_device
+from t0.torch.shape import T5Spec, t5
+from t0.torch.world import World, check_local, choose_activation_type
+
+_INCOMPLETE = (
+    "the specification has no evaluation or predictions: write it again with t5_mesh_transformer "
+    "--save_spec"
+)
+
+
+class Pieces:
+    """A SentencePiece vocabulary with the interface of SeqIO's vocabularies.
+
+    Args:
+      path: the file of the SentencePiece model.
+    """
+
+    eos_id = EOS
+
+    def __init__(self, path: str) -> None:
+        self._tokens = Tokens(path)
+        self.encode, self.decode = self._tokens.ids, self._tokens.text
+
+
+def predict(spec: RunSpec, joined: World) -> None:
+    """Writes the predictions of a specification.
+
+    Args:
+      spec: a run whose mode is "infer".
+      joined: the processes of the run.
+
+    Raises:
+      UserError: if this engine does not support the run, or a file cannot be read or written.
+    """
+    if spec.infer is None:
+        raise UserError(_INCOMPLETE)
+    model, targets = t5(spec.model), Pieces(spec.targets_vocabulary.file)
+    jobs = [_make_job(job, spec, targets, joined) for job in spec.infer.jobs]
+
+    def describe(path: str) -> dict[str, Any]:
+        return {
+            "engine": "torch",
+            "checkpoint_fingerprint": checkpointing.fingerprint(path),
+            "vocabulary_sha256": spec.infer.vocabulary_sha256,
+        }
+
+    def make_generator() -> TorchGenerator:
+        settings = jobs[0].settings
+        activations = getattr(torch, settings.activation_dtype)
+        return TorchGenerator(model, joined.device, activations, settings.method)
+
+    with joined.only_first_prints():
+        prediction_loop.predict_checkpoints(
+            jobs,
+            checkpointing.find_checkpoints(spec.model_dir, spec.infer.checkpoint, spec.infer.steps),
+            make_generator,
+            targets,
+            describe=describe,
+            processes=prediction_loop.Processes(joined.rank, joined.size, joined.wait),
+        )
+
+
+def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> PredictionJob:
+    settings = read_value(job.settings, InferenceSettings, "infer.jobs.settings")
+    limits = read_value(job.limits, LengthLimits, "infer.jobs.limits")
+    check_local(job.path, "infer.output_dir")
+    activations = str(choose_activation_type(settings.activation_dtype, joined.device))
+    settings = dataclasses.replace(settings, activation_dtype=activations.removeprefix("torch."))
+    source = _sample_examples(_open_source(job, spec, targets), job.examples)
+    return PredictionJob(source, limits, settings, job.path, job.as_json)
+
+
+def _sample_examples(source: InputSource, most: int | None) -> InputSource:
+    """Returns a source with a random sample of `most` examples, or all if `most` is None."""
+    if most is None:
+        return source
+
+    def read(shard: int, shards: int) -> Iterator[InferenceExample]:
+        numbered = ((example.number, example) for example in source.read(0, 1))
+        sample = draw_sample(numbered, most)
+        return (example for number, example in sample if number % shards == shard)
+
+    total = None if source.total is None else min(source.total, most)
+    facts = {**source.facts, **sample_facts(most)}
+    return dataclasses.replace(source, total=total, facts=facts, read=read)
+
+
+def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
+    if job.task is None:
+        return inputs.open_file(
+            job.input_file or "", Pieces(job.vocabulary), add_eos=job.add_eos, repeats=job.repeats
+        )
+    if not job.task.cache_files:
+        raise _uncached_error(job.task.name, "USE_CACHED_TASKS")
+    return cached_inputs.open_cache(
+        job.task.name,
+        job.split,
+        job.task.cache_files,
+        total=job.task.examples,
+        vocabularies=(Pieces(spec.inputs_vocabulary.file), targets),
+        spec=job.task.instructions,
+        hides_targets=job.hides_targets,
+    )
 
 
 def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
@@ -37,17 +174,14 @@ def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
       UserError: if this engine cannot evaluate this run, or the metrics cannot be computed.
     """
     if spec.data is None or (spec.rank is None and spec.infer is None):
-        raise UserError(
-            "the specification has no evaluation: write it again with t5_mesh_transformer "
-            "--save_spec"
-        )
+        raise UserError(_INCOMPLETE)
     if spec.rank is not None:
         ranked = tuple(task for task in spec.data.tasks if task.rank)
         data = dataclasses.replace(spec.data, tasks=ranked)
-        rank_evaluation.evaluate(dataclasses.replace(spec, data=data), world)
+        rank_choices(dataclasses.replace(spec, data=data), world)
     if spec.infer is None:
         return
-    prediction.predict(spec, world)
+    predict(spec, world)
     world.broadcast_text(lambda: _compute_metrics(spec, computes_metrics))
 
 
@@ -55,7 +189,7 @@ def _compute_metrics(spec: RunSpec, computes_metrics: bool) -> str:
     """Computes the metrics of the decoded texts in a separate process with TensorFlow."""
     infer = spec.infer
     folder = os.path.dirname(infer.jobs[0].path)  # noqa: PTH120
-    checkpoints = weights.find_checkpoints(spec.model_dir, infer.checkpoint, infer.steps)
+    checkpoints = checkpointing.find_checkpoints(spec.model_dir, infer.checkpoint, infer.steps)
     write_json(f"{folder}/{DECODED}", {str(step): path for step, path in checkpoints.items()})
     words = ["-m", "t0.cli.mesh_transformer", *spec.judge]
     if not computes_metrics or importlib.util.find_spec("tensorflow") is None:
@@ -75,3 +209,148 @@ def _compute_metrics(spec: RunSpec, computes_metrics: bool) -> str:
             "are kept, and the same command resumes"
         )
     return "judged"
+
+
+def rank_choices(spec: RunSpec, world: World) -> None:
+    """Scores the tasks of a specification at each checkpoint, and writes the results.
+
+    Args:
+      spec: a run whose mode is "score_eval".
+      world: the processes of the run.
+
+    Raises:
+      UserError: if this engine cannot evaluate this run, or the evaluation fails.
+    """
+    rank, model = _check_supported(spec), t5(spec.model)
+    settings = ranking.check_settings(ranking.RankEvaluationSettings(**rank.settings))
+    runs = [
+        {"model_dir": spec.model_dir, "step": step, "engine": "torch"}
+        | ranking.run_facts(
+            path,
+            checkpointing.fingerprint(path),
+            settings,
+            split=spec.data.split,
+            lengths=spec.lengths,
+            vocabulary=rank.vocabulary,
+            reading=rank.reading,
+        )
+        | dict(rank.given)
+        for step, path in checkpointing.find_checkpoints(
+            spec.model_dir, rank.checkpoint, rank.steps
+        ).items()
+    ]
+    with world.only_first_prints():
+        ranking.rank(
+            runs,
+            rank.folder,
+            {
+                task.name: (
+                    RankTaskFacts(
+                        task.name,
+                        task.rank.dataset,
+                        task.rank.prompt,
+                        [RankClassification(classes) for classes in task.rank.classes],
+                        task.rank.rows,
+                    ),
+                    functools.partial(_open_records, task, rank.given.get("examples")),
+                )
+                for task in spec.data.tasks
+            },
+            lengths=spec.lengths,
+            make_scorer=lambda: ShardedScorer(
+                model, world, choose_activation_type(settings.dtype, world.device)
+            ),
+            make_plan=lambda tasks, scorer: SortedPlan(
+                ranking.batch_limits(
+                    spec.batch_sequences, spec.lengths, spec.targets_vocabulary.size, scorer
+                )
+            ),
+            settings=settings,
+            writes=world.first,
+            wait=world.wait,
+        )
+
+
+class ShardedScorer:
+    """Scores choices with a sharded model. Implements `ranking.ChoiceScorer`.
+
+    Args:
+      spec: the model.
+      world: the processes of the run, over which each batch is divided.
+      activations: the type of activations.
+    """
+
+    def __init__(self, spec: T5Spec, world: World, activations: torch.dtype) -> None:
+        self._world = world
+        if world.size > 1:
+            model = sharding.sharded(spec, world, activations=activations)
+        else:
+            model = sharding.unsharded(spec).to(activations).to_empty(device=world.device)
+        self.model = model.eval()
+        self.replicas = world.size
+        self.device_kind = world.device_kind
+
+    def restore(self, checkpoint: str) -> int:
+        """Loads the weights of a checkpoint in any format; returns the number of variables."""
+        sharding.reshard(self.model)
+        checkpointing.load(self.model, None, checkpoint, self._world)
+        return len(sharding.names_and_parameters(self.model))
+
+    def close(self) -> None:
+        """Frees the weights."""
+        del self.model
+
+    @torch.no_grad()
+    def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Returns the log-likelihoods of choices in nats; see `ranking.ChoiceScorer`."""
+        own = slice(self._world.rank, None, self._world.size)
+        batch = move_to_device({"inputs": inputs[own], "targets": targets[own]}, self._world.device)
+        scores = torch.zeros(targets.shape[:2], device=self._world.device)
+        scores[own] = self.model(batch)
+        return self._world.all_reduce_sum(scores).cpu().numpy()
+
+    @torch.no_grad()
+    def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the sums of `model.SUM_NAMES` over a batch of examples padded to [B, L].
+
+        All processes must be given the same batch; see `t0.scoring.perplexity.HeldOutModel`.
+        """
+        return self.model(move_to_device(batch, self._world.device)).double().cpu().numpy()
+
+
+def _check_supported(spec: RunSpec) -> RankSpec:
+    """Returns the rank specification; rejects settings that this engine does not support."""
+    if spec.rank is None or spec.data is None or not spec.data.tasks:
+        raise UserError(
+            "the specification has no rank evaluation, or no task with its split: write it again "
+            "with t5_mesh_transformer --save_spec"
+        )
+    check_local(spec.rank.folder, "run.eval_summary_dir")
+    if spec.rank.reading.get("num_eval_examples"):
+        raise UserError(
+            "mesh_eval_dataset_fn.num_eval_examples is set, and the PyTorch engine scores every "
+            "example of a task: set it to None"
+        )
+    for task in spec.data.tasks:
+        if task.rank is None:
+            raise not_ranked(task.name)
+        if task.rank.other_metrics:
+            raise UserError(
+                f"task {task.name} has the metric {task.rank.other_metrics[0]}, which the PyTorch "
+                "engine does not compute; t5_mesh_transformer without --engine=torch does"
+            )
+        if not task.cache_files:
+            raise _uncached_error(task.name, "mesh_eval_dataset_fn.use_cached")
+    return spec.rank
+
+
+def _uncached_error(task: str, parameter: str) -> UserError:
+    return UserError(
+        f"task {task} is not read from a cache, and the PyTorch engine reads caches only. Cache "
+        f"it: seqio_cache_tasks --tasks={task} --output_cache_dir=DIR, and pass "
+        f"--additional_task_cache_dirs=DIR and --gin_param='{parameter} = True'"
+    )
+
+
+def _open_records(task: TaskSpec, examples: int | None, sorter: RecordSorter) -> ReadRecords:
+    return cached_records(task.name, task.cache_files, sorter, examples=examples)

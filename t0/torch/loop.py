@@ -17,49 +17,33 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from t0.checkpoints import checkpoint_files
 from t0.checkpoints.adapter_folders import BaseModel
-from t0.config.specification import RunSpec, read_value
-from t0.errors import UserError, say
+from t0.config.specification import RunSpec, from_json, read_value
+from t0.errors import UserError, say, unknown_name
 from t0.feeding.training_data import TrainingData
-from t0.torch import (
-    adapters,
-    attention,
-    checkpointing,
-    configuration,
-    data_worker,
-    exporting,
-    gpus,
-    memory,
-    optimizers,
-    replayed,
-    sharding,
-    weights,
-)
+from t0.files import write_whole
+from t0.torch import adapters, checkpointing, data_worker, memory, optimizers, replayed, sharding
 from t0.torch.checkpointing import Checkpoints
 from t0.torch.data_worker import WorkerData
-from t0.torch.losses import LOSS, SUM_NAMES
-from t0.torch.model import move_to_device
-from t0.torch.optimizers import Squares
+from t0.torch.model import KERNELS, LOSS, SUM_NAMES, choose_kernel, move_to_device
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
-from t0.torch.world import World
+from t0.torch.world import World, check_local
 from t0.training import model_directory, resume_file, start_report
 from t0.training.loss_normalization import add_loss_weights, check_no_other_normalization
-from t0.training.model_directory import Keep
+from t0.training.model_directory import CONFIGURATION_FILE, PROMPTS_FILE, Keep
 from t0.training.recorder import step_fields
 from t0.training.start_report import RunSize
 from t0.training.stepping import NO_HELD_OUT, LoopOptions, Stepping
 from t0.training.stopping import TimeLimit
 
-# The maximum number of tokens in a batch, and in a window of examples that are packed together. A
-# larger number must be a mistake.
-_MOST_TOKENS = 2**26
+# The configuration files that a specification may contain, by their names in a model directory.
+_RECORDS = (CONFIGURATION_FILE, PROMPTS_FILE, "operative_config.gin", "operative_config.t0.gin")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +58,7 @@ class ComputeOptions:
         other processes are kept until the end of the step.
       compiled: whether PyTorch compiles the model's blocks, the loss, and Adafactor's passes over
         matrices.
-      attention: the attention kernels to try, in this order; see `t0.torch.attention`.
+      attention: the attention kernels to try, in this order; see `t0.torch.model`.
       replays: whether the steps are replayed as CUDA graphs if the run has a single process on a
         GPU.
       export_mtf: the folder to which the last checkpoint is exported for Mesh TensorFlow; None if
@@ -87,7 +71,7 @@ class ComputeOptions:
     recompute: str = "auto"
     keep_gathered: str = "auto"
     compiled: bool = False
-    attention: tuple[str, ...] = attention.KERNELS
+    attention: tuple[str, ...] = KERNELS
     replays: bool = True
     export_mtf: str | None = None
     export_hf: str | None = None
@@ -114,12 +98,14 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
             "--export_mtf is for whole models, and this run trains an adapter. Merge it later: "
             f"t0 convert {spec.model_dir} {compute.export_mtf} --to mtf"
         )
-    if compute.compiled:
-        _check_compiler()
+    compiler = os.environ.get("CXX", "g++")
+    if compute.compiled and not shutil.which(compiler):
+        raise UserError(
+            f"PyTorch could not compile the model: there is no C++ compiler {compiler}; install "
+            "one (g++), or leave out --compile"
+        )
     time_limit = TimeLimit(options.max_hours)
-    with contextlib.ExitStack() as stack:
-        if world.first:
-            stack.enter_context(model_directory.lock(spec.model_dir))
+    with model_directory.lock(spec.model_dir) if world.first else contextlib.nullcontext():
         world.wait()
         data = data_worker.open_data(spec.data, words)
         engine = TorchEngine(spec, options, data, world, compute, words)
@@ -134,27 +120,52 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
             prints=world.first,
         )
         if world.first:
-            configuration.check_same(spec, allowed=options.allow_config_change)
+            _check_configuration(spec, allowed=options.allow_config_change)
         for line in engine.fill(stepping, time_limit):
             if world.first:
                 say(line)
         if world.first:
-            configuration.write(spec)
-            engine.write_model_info()
+            _write_records(spec)
+            engine.checkpoints.write_model_info()
         if not stepping.finished:
             stepping.run(time_limit)
         if world.first:
             _export(spec, compute)
 
 
+def _check_configuration(spec: RunSpec, *, allowed: bool) -> None:
+    """Compares the configuration with that of an earlier start; prints the differences.
+
+    Raises:
+      UserError: if the configuration differs although that is not allowed, or if a file of the
+        specification has an unknown name.
+    """
+    for name in spec.records:
+        if name not in _RECORDS:
+            raise unknown_name("file in RunSpec.records", name, _RECORDS)
+    if CONFIGURATION_FILE in spec.records:
+        current = from_json(spec.records[CONFIGURATION_FILE], Mapping[str, str])
+        for change in model_directory.check_same(spec.model_dir, current, allowed=allowed):
+            say(f"changed:{change}")
+
+
+def _write_records(spec: RunSpec) -> None:
+    """Writes the configuration files of the specification to the model directory."""
+    for name, text in spec.records.items():
+        if name == PROMPTS_FILE:
+            model_directory.save_prompts(spec.model_dir, text, spec.inputs_vocabulary.file)
+        else:
+            write_whole(f"{spec.model_dir}/{name}", text)
+
+
 def _export(spec: RunSpec, compute: ComputeOptions) -> None:
-    last = max(checkpointing.steps(spec.model_dir), default=None)
-    for folder, write in (
-        (compute.export_mtf, functools.partial(exporting.to_mesh, dtype=spec.model.weights)),
-        (compute.export_hf, exporting.to_hugging_face),
-    ):
-        if folder and last is not None:
-            say(write(checkpointing.folder_of(spec.model_dir, last), folder))
+    last = max(checkpointing.steps(spec.model_dir), default=-1)
+    checkpoint = checkpointing.folder_of(spec.model_dir, last)
+    if compute.export_mtf and last >= 0:
+        dtype = spec.model.weights
+        say(checkpointing.export_to_mesh(checkpoint, compute.export_mtf, dtype=dtype))
+    if compute.export_hf and last >= 0:
+        say(checkpointing.export_to_hugging_face(checkpoint, compute.export_hf))
 
 
 def _read_options(spec: RunSpec, world: World) -> LoopOptions:
@@ -164,25 +175,18 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
             f"the specification's mode is {spec.mode!r:.40}; the PyTorch engine does 'train' and "
             "'score_eval' of a mixture"
         )
-    if "://" in spec.model_dir:
-        raise UserError(
-            f"--model_dir={spec.model_dir} is not on this machine; the PyTorch engine writes to "
-            "folders that all its processes see"
-        )
+    check_local(spec.model_dir, "--model_dir")
     tasks = [*spec.data.tasks, *(spec.validation.tasks if spec.validation else ())]
-    if any(task.choices != bool(spec.choice_losses) for task in tasks):
+    numbers = (spec.batch_sequences, spec.microbatches, *spec.data.lengths.values())
+    if (
+        any(task.choices != bool(spec.choice_losses) for task in tasks)
+        or not {"inputs", "targets"} <= spec.data.lengths.keys()
+        or min(numbers) < 1
+        or spec.optimizer is None
+    ):
         raise UserError(
-            "the specification's choice_losses and its tasks' choices contradict each other; write "
-            "it again with t5_mesh_transformer --save_spec"
-        )
-    lengths = spec.data.lengths
-    numbers = (spec.batch_sequences, spec.microbatches, *lengths.values())
-    if not {"inputs", "targets"} <= lengths.keys() or min(numbers) < 1 or spec.optimizer is None:
-        raise UserError(
-            f"the specification has batches of {spec.batch_sequences} sequences in "
-            f"{spec.microbatches} part(s), lengths {dict(lengths)!r:.80} and the optimizer "
-            f"{spec.optimizer and spec.optimizer.selector!r:.80}; wanted inputs, targets and an "
-            "optimizer, as t5_mesh_transformer --save_spec writes them"
+            "the specification has no optimizer, or its batch, lengths, choice_losses and tasks do "
+            "not fit together; write it again with t5_mesh_transformer --save_spec"
         )
     if spec.batch_sequences % world.size:
         raise UserError(
@@ -194,8 +198,6 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
             f"tpu_estimator_model_fn.init_variable_filter is {spec.init_variable_filter!r}; the "
             "PyTorch engine reads all variables of the initial checkpoint; wanted ''"
         )
-    _check_sizes(spec)
-    optimizers.read_parameters(spec.optimizer)
     values = {**spec.training, "train_steps": spec.train_steps, "seed": spec.seed}
     options = read_value(values, LoopOptions, "training")
     if options.evaluate_every_steps:
@@ -204,28 +206,6 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
             "loss only (train_loop.validate_every_steps); evaluate its checkpoints with t0 eval"
         )
     return options
-
-
-def _check_sizes(spec: RunSpec) -> None:
-    """Checks that the numbers of tokens in a batch and in a window of the data are plausible."""
-    for data in (spec.data, spec.validation or spec.data):
-        rows = max(spec.batch_sequences, data.window_rows)
-        if rows * sum(data.lengths.values()) > _MOST_TOKENS:
-            raise UserError(
-                f"the specification has batches of {spec.batch_sequences:,} sequences and windows "
-                f"of {data.window_rows:,} rows with lengths {dict(data.lengths)!r:.80}; wanted at "
-                f"most {_MOST_TOKENS:,} tokens of a batch, and of a window"
-            )
-
-
-def _check_compiler() -> None:
-    """Checks that PyTorch's compiler finds a C++ compiler."""
-    command = os.environ.get("CXX", "g++")
-    if not shutil.which(command):
-        raise UserError(
-            f"PyTorch could not compile the model: there is no C++ compiler {command}; install "
-            "one (g++), or leave out --compile"
-        )
 
 
 class TorchEngine:
@@ -244,6 +224,11 @@ class TorchEngine:
       kernel: the name of the attention kernel.
       switches: the options that save memory but need more time.
       needed: an estimate of the memory that this process needs.
+      size: the sizes of the run.
+      keep: the rule that decides which checkpoints are retained.
+      checkpoints: the checkpoints of the run.
+      save: a method of `checkpoints`.
+      max_over_processes: a method of the world.
     """
 
     def __init__(
@@ -263,30 +248,24 @@ class TorchEngine:
         self._microbatches = memory.count_microbatches(
             spec.batch_sequences, spec.microbatches, world.size
         )
-        self.kernel, self._kernel_lines = attention.choose_kernel(
+        self.kernel, self._kernel_lines = choose_kernel(
             world.device, compute.activations, compute.attention
         )
         self.switches, self.needed = self._choose_switches(shape)
+        model_options = {
+            "switches": self.switches,
+            "compiled": compute.compiled,
+            "kernel": self.kernel,
+            "adapter": spec.adapter,
+        }
         self.model = sharding.sharded(
-            shape,
-            world,
-            activations=compute.activations,
-            switches=self.switches,
-            compiled=compute.compiled,
-            kernel=self.kernel,
-            adapter=spec.adapter,
+            shape, world, activations=compute.activations, **model_options
         )
         self.model.choice_losses = spec.choice_losses
         trained = sharding.trained_weights(self.model, spec.variable_filter)
         local = None
         if self._replays(self.switches):
-            local = sharding.unsharded(
-                shape,
-                switches=self.switches,
-                compiled=compute.compiled,
-                kernel=self.kernel,
-                adapter=spec.adapter,
-            )
+            local = sharding.unsharded(shape, **model_options)
             local = local.to(compute.activations).to_empty(device=world.device)
             trained = replayed.use_gradients_of(
                 local, self.model, trained, microbatches=self._microbatches
@@ -299,7 +278,7 @@ class TorchEngine:
         self.keep = read_value(keep, Keep, "keep_checkpoints")
         count = sum(p.numel() for p in self.model.parameters())
         self.size = RunSize(spec.batch_sequences, self._lengths, count)
-        self._checkpoints = Checkpoints(
+        self.checkpoints = Checkpoints(
             spec.model_dir,
             self.model,
             self._optimizer,
@@ -307,7 +286,8 @@ class TorchEngine:
             self.keep,
             spec.targets_vocabulary.file,
         )
-        self._step, self._filled = 0, False
+        self.save, self.max_over_processes = self.checkpoints.save, world.max_over_processes
+        self._step = 0
         self._held_out: list[Mapping[str, np.ndarray]] = []
         positions = spec.batch_sequences if spec.choice_losses else shape.loss_denominator
         self._denominator = positions if positions is not None else self.size.target_positions
@@ -367,110 +347,89 @@ class TorchEngine:
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
         """Fills the weights and slots; yields lines that say where the values come from."""
-        spec, model_dir = self._spec, self._spec.model_dir
+        spec, model_dir, world = self._spec, self._spec.model_dir, self._world
+        base = None
         if spec.adapter:
-            yield from self._fill_with_adapter(stepping, time_limit)
-            return
+            base, lines = self._fill_base()
+            yield from lines
         own_step = max(checkpointing.steps(model_dir), default=-1)
         mesh_checkpoint = checkpoint_files.latest(model_dir) if Path(model_dir).is_dir() else None
-        if own_step >= 0 and own_step >= (
-            checkpoint_files.global_step(mesh_checkpoint) if mesh_checkpoint else -1
-        ):
-            record = self._checkpoints.restore(own_step)
+        mesh_step = checkpoint_files.global_step(mesh_checkpoint) if mesh_checkpoint else -1
+        if own_step >= max(mesh_step, 0):
+            folder = checkpointing.folder_of(model_dir, own_step)
+            if base:
+                adapters.check_resumed(folder, base)
+            record = self.checkpoints.restore(own_step)
             self._step = own_step
-            yield f"restored {checkpointing.folder_of(model_dir, own_step)}, step {own_step:,}"
+            yield f"restored {folder}, step {own_step:,}"
             stepping.resume(own_step, record, time_limit)
             return
-        start = mesh_checkpoint or spec.init_checkpoint
-        if start is None:
+        if mesh_checkpoint:
+            with resume_file.open_arrays(mesh_checkpoint) as content:
+                self._step, lines = checkpointing.load(
+                    self.model, self._optimizer, mesh_checkpoint, world, exact=content or {}
+                )
+            yield from lines
+            stepping.resume(self._step, resume_file.record(mesh_checkpoint), time_limit)
+            return
+        if base:
+            checkpointing.fill_adapter(self.model, spec.seed, world)
+        elif spec.init_checkpoint:
+            self._step, lines = checkpointing.warm_start(
+                self.model,
+                self._optimizer,
+                spec.init_checkpoint,
+                world,
+                unfilled=self._options.unfilled_variables,
+                seed=spec.seed,
+            )
+            yield from lines
+        else:
             self.fill_at_random()
             yield start_report.random_line(spec.seed)
-            stepping.begin(0)
-            return
-        arguments = (self.model, self._optimizer, start, self._world)
-        if mesh_checkpoint is None:
-            unfilled = self._options.unfilled_variables
-            self._step, lines = weights.warm_start(*arguments, unfilled=unfilled, seed=spec.seed)
-            yield from lines
-            stepping.begin(self._step)
-            return
-        with resume_file.open_arrays(mesh_checkpoint) as content:
-            self._step, lines = weights.load(*arguments, exact=content or {})
-        yield from lines
-        record = resume_file.record(mesh_checkpoint)
-        stepping.resume(self._step, record, time_limit)
+        stepping.begin(self._step)
 
-    def _fill_with_adapter(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
-        """Fills the frozen weights from the base, and the adapter from this run's checkpoint."""
-        spec, model_dir, hashes = self._spec, self._spec.model_dir, {}
+    def _fill_base(self) -> tuple[BaseModel, list[str]]:
+        """Fills the frozen weights of a run that trains an adapter; returns its base, and lines."""
+        spec, hashes = self._spec, {}
         base_path = adapters.check_base(spec)
-        _, lines = weights.load(self.model, None, base_path, self._world, hashes=hashes)
-        yield from lines
+        _, lines = checkpointing.load(self.model, None, base_path, self._world, hashes=hashes)
         base = BaseModel(base_path, hashes)
-        self._checkpoints.write_adapter = functools.partial(
+        self.checkpoints.write_adapter = functools.partial(
             adapters.write, model=self.model, spec=spec.adapter, base=base, writes=self._world.first
         )
-        own_step = max(checkpointing.steps(model_dir), default=None)
         trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-        line = f"adapter: {spec.adapter.method}, {trained:,} trained weights"
-        if own_step is None:
-            weights.fill_adapter(self.model, spec.seed, self._world)
-            yield f"{line}, new"
-            stepping.begin(self._step)
-            return
-        folder = checkpointing.folder_of(model_dir, own_step)
-        adapters.check_resumed(folder, base)
-        record = self._checkpoints.restore(own_step)
-        self._step = own_step
-        yield f"{line}, restored from {folder}, step {own_step:,}"
-        stepping.resume(own_step, record, time_limit)
+        return base, [*lines, f"adapter: {spec.adapter.method}, {trained:,} trained weights"]
 
     def fill_at_random(self) -> None:
         """Fills the weights with random initial values."""
-        weights.fill_at_random(self.model, self._spec.seed, self._world)
+        checkpointing.fill_at_random(self.model, self._spec.seed, self._world)
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Takes one training step; returns name -> value of its measurements, such as the loss."""
-        rate, microbatches = self._rate(self._step), self._microbatches
+        rate, count = self._rate(self._step), self._microbatches
+        microbatches = [self._own_rows(batch, number, count) for number in range(count)]
+        first = self._world.rank * count
+        seeds = [_seed(self._spec.seed, self._step, first + number) for number in range(count)]
         if self._replayed:
-            return self._take_replayed(batch, rate)
-        self.model.train()
-        sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
-        for number in range(microbatches):
-            last = number == microbatches - 1
-            sharding.prepare_pass(self.model, last=last, keep=self.switches.keep)
-            _seed(self._spec.seed, self._step, self._world.rank * microbatches + number)
-            microbatch_sums = self.model(self._own_rows(batch, number, microbatches))
-            (microbatch_sums[LOSS] / self._denominator).backward()
-            sums += microbatch_sums.detach()
-        squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
-        self.model.zero_grad(set_to_none=True)
-        return self._finish_step(sums, squares, rate)
-
-    def _take_replayed(self, batch: Mapping[str, np.ndarray], rate: float) -> dict[str, float]:
-        """Takes one training step by replaying CUDA graphs; returns the same values as `take`."""
-        step, microbatches = self._step, self._microbatches
-        if not self._filled:
-            self._replayed.refresh()
-            self._filled = True
-        sums, squares = self._replayed.take(
-            [
-                {n: x[number::microbatches] for n, x in batch.items()}
-                for number in range(microbatches)
-            ],
-            lambda number: _seed(self._spec.seed, step, number),
-            step=step,
-            rate=rate,
-        )
-        return self._finish_step(sums, squares, rate)
-
-    def _finish_step(self, sums: torch.Tensor, squares: Squares, rate: float) -> dict[str, float]:
+            sums, squares = self._replayed.take(microbatches, seeds, step=self._step, rate=rate)
+        else:
+            self.model.train()
+            sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
+            for number, (rows, seed) in enumerate(zip(microbatches, seeds, strict=True)):
+                sharding.prepare_pass(self.model, last=number == count - 1, keep=self.switches.keep)
+                torch.manual_seed(seed)
+                microbatch_sums = self.model(move_to_device(rows, self._world.device))
+                (microbatch_sums[LOSS] / self._denominator).backward()
+                sums += microbatch_sums.detach()
+            squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
+            self.model.zero_grad(set_to_none=True)
         self._step += 1
         return {
             **self._values(sums),
             "learning_rate": rate,
-            "gradient_square": squares.gradient,
-            "weight_square": squares.weight,
+            "gradient_square": squares[0],
+            "weight_square": squares[1],
         }
 
     def _values(self, sums: torch.Tensor) -> dict[str, float]:
@@ -479,8 +438,8 @@ class TorchEngine:
 
     def _own_rows(
         self, batch: Mapping[str, np.ndarray], number: int, microbatches: int
-    ) -> dict[str, torch.Tensor]:
-        """Returns this process's rows of a microbatch, on the device.
+    ) -> dict[str, np.ndarray]:
+        """Returns this process's rows of a microbatch.
 
         Microbatch i has the rows i, i + `microbatches`, i + 2 `microbatches` ... of the batch. The
         processes take these rows in turn.
@@ -490,10 +449,8 @@ class TorchEngine:
           number: the number of the microbatch, from 0.
           microbatches: the number of microbatches.
         """
-        rows = slice(
-            number + self._world.rank * microbatches, None, microbatches * self._world.size
-        )
-        return move_to_device({n: x[rows] for n, x in batch.items()}, self._world.device)
+        first, step = number + self._world.rank * microbatches, microbatches * self._world.size
+        return {name: values[first::step] for name, values in batch.items()}
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
         """Computes the held-out loss if it is due at this step; returns its fields, else {}."""
@@ -512,7 +469,8 @@ class TorchEngine:
         sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
         with torch.no_grad():
             for batch in self._held_out:
-                sums += self.model(self._own_rows(batch, 0, 1))
+                rows = self._own_rows(batch, 0, 1)
+                sums += self.model(move_to_device(rows, self._world.device))
         sharding.reshard(self.model)
         values = self._values(sums)
         values["loss"] /= count
@@ -524,39 +482,28 @@ class TorchEngine:
         """Returns whether `fields` contains the held-out loss."""
         return "validation_loss" in fields
 
-    def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
-        """Writes a checkpoint; see `Checkpoints.save`."""
-        self._checkpoints.save(step, record, best)
-
-    def write_model_info(self) -> None:
-        """Writes `model-info.txt`; see `Checkpoints.write_model_info`."""
-        self._checkpoints.write_model_info()
-
     def checkpoint(self, step: int) -> str:
         """Returns the path of the checkpoint of a step."""
         return str(checkpointing.folder_of(self._spec.model_dir, step))
 
     def start_lines(self, first: int, last: int) -> list[str]:
         """Returns lines about the size of the run, which trains from step `first` to `last`."""
-        world = self._world
-        devices = f"{world.size} process(es) on {world.device.type}"
+        world, switches = self._world, self.switches
         activations = str(self._compute.activations).removeprefix("torch.")
-        recompute_note = ", computed twice (--recompute)" if self.switches.recompute else ""
-        engine = f"  engine: PyTorch {torch.__version__}, {devices}, activations in {activations}"
-        gathered_note = (
-            ", gathered weights kept for a step" if self.switches.keep and world.size > 1 else ""
-        )
-        notes = [f"  {line}" for line in self._kernel_lines]
-        if self.kernel != "auto":
-            notes.append(f"  attention: {self.kernel} kernel")
+        notes = [
+            f"engine: PyTorch {torch.__version__}, {world.size} process(es) on "
+            f"{world.device.type}, activations in {activations}"
+            + (", computed twice (--recompute)" if switches.recompute else "")
+            + (", gathered weights kept for a step" if switches.keep and world.size > 1 else ""),
+            *self._kernel_lines,
+            *([f"attention: {self.kernel} kernel"] if self.kernel != "auto" else []),
+        ]
         return start_report.lines(
             first,
             last,
             self.size,
             microbatches=self._microbatches,
-            memory="\n".join(
-                [engine + recompute_note + gathered_note, *notes, self.needed.line(world.size)]
-            ),
+            memory="\n".join([*(f"  {note}" for note in notes), self.needed.line(world.size)]),
             data=self._data,
         )
 
@@ -565,7 +512,7 @@ class TorchEngine:
         world = self._world
         if world.device.type != "cuda" or self._compute.activations != torch.bfloat16:
             return None
-        gpu = gpus.find_by_device_name(torch.cuda.get_device_name(world.device))
+        gpu = memory.find_gpu_by_device_name(torch.cuda.get_device_name(world.device))
         if gpu is None or gpu.teraflops is None:
             return None
         filling = self._data.filling
@@ -583,20 +530,14 @@ class TorchEngine:
         device = self._world.device
         return [torch.cuda.max_memory_allocated(device)] if device.type == "cuda" else []
 
-    def max_over_processes(self, number: int) -> int:
-        """Returns the largest of the processes' numbers."""
-        return self._world.max_over_processes(int(number))
-
     def infinite_weights(self) -> list[str]:
         """Returns the names of weights that have NaN or infinity in this process's rows."""
-        parameters = {
-            **sharding.names_and_parameters(self.model),
-            **adapters.adapter_parameters(self.model),
-        }
+        parameters = sharding.names_and_parameters(self.model)
+        parameters |= adapters.adapter_parameters(self.model)
         return [n for n, x in parameters.items() if not sharding.local_rows(x).isfinite().all()]
 
 
-def _seed(seed: int, step: int, microbatch: int) -> None:
-    """Seeds PyTorch, so that dropout depends only on the seed, step, process and microbatch."""
+def _seed(seed: int, step: int, microbatch: int) -> int:
+    """Returns PyTorch's seed, with which dropout depends only on these three numbers."""
     mixed = np.random.SeedSequence([seed, step, microbatch]).generate_state(1, np.uint64)
-    torch.manual_seed(int(mixed[0] >> np.uint64(1)))
+    return int(mixed[0] >> np.uint64(1))

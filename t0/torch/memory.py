@@ -9,20 +9,25 @@ The formulas are those in `t0.mesh.formulas`. This module adds the weights and g
 sharding gathers. It also chooses the switches that save memory but need more time. `docs/gpu.md`
 has a table of all terms. Tests compare the estimated bytes of activations with the tensors that
 PyTorch stores for the backward pass.
+
+    find_gpu("a100-80")                                 # a name for `t0 plan --gpu=`
+    find_gpu_by_device_name("NVIDIA A100-SXM4-80GB")    # PyTorch's name; None if it is not listed
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from t0.checkpoints import adapter_folders
 from t0.checkpoints.shape import ModelShape, expected_shapes
 from t0.config.specification import AdapterSpec, ConfiguredSpec
+from t0.errors import unknown_name
 from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
 from t0.training import start_report
 
-KERNEL = "efficient"  # the attention kernel that `t0 plan` assumes; see `t0.torch.attention`
+KERNEL = "efficient"  # the attention kernel that `t0 plan` assumes; see `t0.torch.model`
 _ADAFACTOR = "mesh_tensorflow.optimize.AdafactorOptimizer"
 # The fraction of a GPU's memory that a run can use. The rest is for CUDA's context, NCCL's buffers
 # and fragmentation. This fraction is an assumption; we did not measure it.
@@ -32,12 +37,73 @@ CHOICES = ("auto", "on", "off")
 _ON = {"auto": (False, True), "on": (True,), "off": (False,)}
 
 
+class Gpu(NamedTuple):
+    """A type of GPU, with its memory and peak FLOP/s.
+
+    The FLOP/s are for dense matrix products of bfloat16 numbers, summed in float32. Data sheets
+    also have a number "with sparsity", which is twice as high, but T5's weights are not sparse.
+
+    Attributes:
+      name: the name of the GPU in the flag `--gpu`.
+      memory_gib: the memory in GiB.
+      teraflops: the peak TFLOP/s of dense bfloat16 products; None if the GPU does not compute
+        bfloat16 products.
+      devices: PyTorch's names for this GPU.
+      source: the NVIDIA document in which these numbers are published.
+    """
+
+    name: str
+    memory_gib: int
+    teraflops: float | None
+    devices: tuple[str, ...]
+    source: str
+
+    @property
+    def bytes(self) -> int:
+        """The memory in bytes."""
+        return self.memory_gib * 2**30
+
+
+_A100_40 = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB")
+_A100_80 = ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe")
+_V100_32 = ("Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB", "Tesla V100-PCIE-32GB")
+GPUS = (
+    Gpu("v100-32", 32, None, _V100_32, "V100 data sheet (2020)"),
+    Gpu("t4", 16, None, ("Tesla T4",), "T4 data sheet (2019)"),
+    Gpu("a100-40", 40, 312.0, _A100_40, "A100 data sheet (2021)"),
+    Gpu("a100-80", 80, 312.0, _A100_80, "A100 data sheet (2021)"),
+    Gpu("h100-80", 80, 989.0, ("NVIDIA H100 80GB HBM3",), "H100 data sheet (2023), SXM"),
+    Gpu("h200-141", 141, 989.0, ("NVIDIA H200",), "H200 data sheet (2023), SXM"),
+    Gpu("l4", 24, 121.0, ("NVIDIA L4",), "L4 data sheet (2023)"),
+    Gpu("a10", 24, 125.0, ("NVIDIA A10",), "A10 data sheet (2021)"),
+    Gpu("rtx-3090", 24, 71.0, ("NVIDIA GeForce RTX 3090",), "GA102 whitepaper (2020)"),
+    Gpu("rtx-4090", 24, 165.2, ("NVIDIA GeForce RTX 4090",), "Ada whitepaper (2022)"),
+)
+
+
+def find_gpu(name: str) -> Gpu:
+    """Returns the GPU with this name in the table, such as "a100-80".
+
+    Raises:
+      UserError: if the name is unknown. The message contains the most similar names.
+    """
+    by_name = {gpu.name: gpu for gpu in GPUS}
+    if name.lower() not in by_name:
+        raise unknown_name("GPU", name, list(by_name), "(--gpu)")
+    return by_name[name.lower()]
+
+
+def find_gpu_by_device_name(device: str) -> Gpu | None:
+    """Returns the GPU with this device name in PyTorch; None if it is not in the table."""
+    return next((gpu for gpu in GPUS if device in gpu.devices), None)
+
+
 @dataclasses.dataclass(frozen=True)
 class MicrobatchShare(Share):
     """The part of a microbatch that one process computes.
 
     Attributes:
-      kernel: the attention kernel: one of `t0.torch.attention.KERNELS`, or "auto" if PyTorch
+      kernel: the attention kernel: one of `t0.torch.model.KERNELS`, or "auto" if PyTorch
         chooses the kernel on a CPU. In this case, the kernel stores the attention probabilities,
         because the position bias has a gradient.
     """
@@ -148,7 +214,11 @@ def needed(
     weights = FLOAT32_BYTES * formulas.parameters(shape) // processes
     slots = FLOAT32_BYTES * _slots(shape, optimizer) // processes
     copies = 4 if replays else 2  # of the largest weight
-    update = FLOAT32_BYTES * _count_update(shape, optimizer, copies) // processes
+    # Adafactor computes and applies the update of one weight at a time. AdamW computes the updates
+    # of all weights before it applies the first.
+    largest = max(map(math.prod, expected_shapes(shape).values()))
+    at_once = 0 if optimizer.selector == _ADAFACTOR else formulas.parameters(shape)
+    update = FLOAT32_BYTES * (at_once + (2 if at_once else copies) * largest) // processes
     sums = microbatches > 1
     moments = (
         _replayed_moments(shape, share, update, sums=sums)
@@ -157,10 +227,20 @@ def needed(
     )
     needs = [Needed(weights, slots, **each) for each in moments]
     if adapter:
-        # Moments with neither activations nor an update are left out, because they are about the
-        # gradients of weights that are frozen here.
+        # Frozen weights have the type of activations, and no gradients, slots and updates. If steps
+        # are replayed, the model computes with the stored weights. Otherwise `gathered` is an upper
+        # bound. Moments with neither activations nor an update are left out, because they are about
+        # the gradients of frozen weights.
+        own = FLOAT32_BYTES * adapter_folders.count_weights(adapter, shape) // processes
         needs = [
-            _with_adapter(each, shape, adapter, share.bytes_each, processes, replays=replays)
+            dataclasses.replace(
+                each,
+                weights=share.bytes_each * formulas.parameters(shape) // processes + own,
+                slots=2 * own,
+                gradients=own * processes,
+                gathered=own if replays else each.gathered,
+                update=4 * own if each.update else 0,
+            )
             for each in needs
             if each.activations or each.update
         ]
@@ -252,50 +332,14 @@ def _count_weights(shape: ModelShape) -> tuple[int, int, int, int]:
     return sum(shapes.values()) - stacks[0] - stacks[1], *stacks
 
 
-def _count_update(shape: ModelShape, optimizer: ConfiguredSpec, copies: int) -> int:
-    """Returns the number of elements of the update's temporary tensors."""
-    # Adafactor computes and applies the update of one weight at a time. AdamW computes the updates
-    # of all weights before it applies the first.
-    largest = max(map(math.prod, expected_shapes(shape).values()))
-    adafactor = optimizer.selector == _ADAFACTOR
-    return copies * largest if adafactor else formulas.parameters(shape) + 2 * largest
-
-
-def _with_adapter(
-    needed: Needed,
-    shape: ModelShape,
-    adapter: AdapterSpec,
-    width: int,
-    processes: int,
-    *,
-    replays: bool,
-) -> Needed:
-    """Returns the memory at a moment of a step that trains only an adapter.
-
-    Frozen weights have the type of activations, of `width` bytes, and no gradients, slots and
-    updates. If steps are replayed, the model computes with the stored weights. Otherwise `gathered`
-    is an upper bound.
-    """
-    own = FLOAT32_BYTES * adapter_folders.count_weights(adapter, shape) // processes
-    return dataclasses.replace(
-        needed,
-        weights=width * formulas.parameters(shape) // processes + own,
-        slots=2 * own,
-        gradients=own * processes,
-        gathered=own if replays else needed.gathered,
-        update=4 * own if needed.update else 0,
-    )
-
-
 def _slots(shape: ModelShape, optimizer: ConfiguredSpec) -> int:
     """Returns the number of elements of the optimizer's state."""
-    if optimizer.selector != _ADAFACTOR:
-        return formulas.slots_on_device(shape, {}, factored_from=None, moments=1)
-    parameters = optimizer.parameters
-    factored_from = parameters["min_dim_size_to_factor"] if parameters["factored"] else None
-    return formulas.slots_on_device(
-        shape, {}, factored_from=factored_from, moments=1 if parameters["beta1"] else 0
-    )
+    factored_from, moments = None, 1
+    if optimizer.selector == _ADAFACTOR:
+        parameters = optimizer.parameters
+        factored_from = parameters["min_dim_size_to_factor"] if parameters["factored"] else None
+        moments = 1 if parameters["beta1"] else 0
+    return formulas.slots_on_device(shape, {}, factored_from=factored_from, moments=moments)
 
 
 def model_flops(

@@ -13,6 +13,20 @@ each row is one example.
 Dropout is applied as in Mesh TensorFlow, where all positions of a sequence share the same random
 factors. So the dropout factors of the attention weights have the shape [B, H, 1, M], and can
 multiply the values instead of the weights.
+
+The attention kernel "efficient" (memory-efficient attention) does not store the attention
+probabilities for the backward pass; the kernel "plain" does. Flash attention and cuDNN's attention
+accept no bias with a gradient. FlexAttention would not have to store a bias for every sequence. But
+on an H100 with PyTorch 2.11, it made the model slower, and its gradients of cross-attention were
+wrong.
+
+The module also computes the loss of a batch and other sums that a step records, in float32:
+
+    sums(logits, targets, z_loss=1e-4, label_smoothing=0.0)       # cross entropy
+    choice_sums(logits, choices, predicted, ChoiceLosses(1.0, 1.0, 1.0))      # T-Few's losses
+
+The formulas of the cross entropy and the z-loss are those of `t0.training.losses`, which computes
+them with Mesh TensorFlow.
 """
 
 import math
@@ -22,21 +36,81 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from t0.config.specification import ChoiceLosses
-from t0.torch import attention
-from t0.torch.attention import HIDDEN
-from t0.torch.losses import choice_sums, log_likelihoods, sums
+from t0.errors import short_reason
 from t0.torch.shape import T5Spec
 from t0.training.loss_normalization import LOSS_WEIGHTS
 
+HIDDEN = -1e9  # this is added to the logits of masked keys, as in Mesh TensorFlow
+_BACKENDS = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "plain": SDPBackend.MATH}
+KERNELS = tuple(_BACKENDS)
+_COST = "each layer keeps its attention probabilities, which takes about 1.4 times the memory"
 _MAX_DISTANCE = 128
 _ACTIVATIONS = {
     "relu": functional.relu,
     "gelu": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
 }
+
+
+def attend(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bias: torch.Tensor,
+    kernel: str = "auto",
+) -> torch.Tensor:
+    """Returns the attended values, [B, H, L, d_kv].
+
+    Args:
+      queries: the queries [B, H, L, d_kv] of B sequences, H heads and L tokens.
+      keys: the keys [B, H, M, d_kv] of M tokens.
+      values: the values [B, H, M, d_kv] of these M tokens.
+      bias: the bias that is added to the logits, [B or 1, H or 1, L, M].
+      kernel: the kernel to use if the bias has a gradient: one of `KERNELS`, or "auto" if PyTorch
+        chooses.
+    """
+    options = {"attn_mask": bias, "scale": 1.0}
+    if kernel == "auto" or not bias.requires_grad:
+        return functional.scaled_dot_product_attention(queries, keys, values, **options)
+    with sdpa_kernel(_BACKENDS[kernel]):
+        return functional.scaled_dot_product_attention(queries, keys, values, **options)
+
+
+def choose_kernel(
+    device: torch.device, dtype: torch.dtype, candidates: tuple[str, ...] = KERNELS
+) -> tuple[str, list[str]]:
+    """Returns the first kernel that works on a device, and a line about each that fails.
+
+    Args:
+      device: the device that computes.
+      dtype: the type of activations.
+      candidates: the kernels to try, in this order.
+
+    Returns:
+      (kernel, lines). The kernel is "auto" on a CPU, or if no candidate works. A line names a
+      candidate that was tried and failed, and the reason.
+    """
+    lines: list[str] = []
+    for kernel in candidates if device.type == "cuda" else ():
+        try:
+            _try_kernel(kernel, device, dtype)
+        except RuntimeError as error:  # from PyTorch, CUDA or the allocator
+            reason = short_reason(error)
+            lines.append(f"the attention kernel '{kernel}' is not used ({reason:.200}): {_COST}")
+        else:
+            return kernel, lines
+    return "auto", lines
+
+
+def _try_kernel(kernel: str, device: torch.device, dtype: torch.dtype) -> None:
+    """Computes a small attention and the gradients of its queries and its bias."""
+    queries = torch.zeros(2, 2, 128, 64, device=device, dtype=dtype, requires_grad=True)
+    bias = torch.zeros(2, 2, 128, 128, device=device, dtype=dtype, requires_grad=True)
+    attend(queries, queries, queries, bias, kernel).sum().backward()
 
 
 class Norm(nn.Module):
@@ -62,7 +136,7 @@ class Attention(nn.Module):
         None for a layer without position bias.
 
     Attributes:
-      kernel: the kernel to use if the bias has a gradient; see `t0.torch.attention`.
+      kernel: the kernel to use if the bias has a gradient; see `attend`.
     """
 
     kernel = "auto"
@@ -113,7 +187,7 @@ class Attention(nn.Module):
     ) -> torch.Tensor:
         """Attends from x [B, L, D] to keys and values [B, H, M, d_kv]; returns [B, L, D]."""
         q = self._split(x, self.q)
-        mixed = attention.attend(q, keys, values, bias, self.kernel)
+        mixed = attend(q, keys, values, bias, self.kernel)
         return self.o(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x: torch.Tensor, project: nn.Linear) -> torch.Tensor:
@@ -246,7 +320,7 @@ class T5(nn.Module):
       spec: the model.
 
     Attributes:
-      loss_sums: the function `losses.sums`, or its compiled form.
+      loss_sums: the function `sums`, or its compiled form.
       choice_losses: the factors of the losses over answer choices.
     """
 
@@ -263,15 +337,15 @@ class T5(nn.Module):
             self.lm_head = nn.Linear(sizes.d_model, sizes.vocabulary, bias=False)
 
     def set_attention_kernel(self, kernel: str) -> None:
-        """Sets the attention kernel for training: one of `attention.KERNELS`, or "auto"."""
+        """Sets the attention kernel for training: one of `KERNELS`, or "auto"."""
         for module in self.modules():
             if isinstance(module, Attention):
                 module.kernel = kernel
 
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Returns the sums of `losses.sums` over a batch, float32 [7].
+        """Returns the sums of `sums` over a batch, float32 [7].
 
-        If the targets are answer choices, [B, C, L], it returns the sums of `losses.choice_sums`.
+        If the targets are answer choices, [B, C, L], it returns the sums of `choice_sums`.
         But if all factors of `choice_losses` are 0, it returns the log-likelihoods of the choices
         in nats, [B, C]. If the batch has "predicted" (see `move_to_device`), logits are computed
         only at these positions, otherwise at all positions. If the batch has the feature
@@ -352,16 +426,18 @@ def move_to_device(
     """
     tensors = {}
     for name, values in {**batch, "predicted": np.flatnonzero(batch["targets"])}.items():
-        tensor = as_tensor(values)
-        if device.type == "cuda":
-            tensor = tensor.pin_memory()
-        tensors[name] = tensor.to(device, non_blocking=True)
+        tensors[name] = as_tensor(values, device).to(device, non_blocking=True)
     return tensors
 
 
-def as_tensor(values: np.ndarray) -> torch.Tensor:
-    """Converts a feature of a batch: integers to int64, loss weights to float32."""
-    return torch.from_numpy(values.astype(np.int64 if values.dtype.kind in "iub" else np.float32))
+def as_tensor(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Converts a feature of a batch: integers to int64, loss weights to float32.
+
+    The result is on the CPU. If the device is a GPU, it is in pinned memory.
+    """
+    whole = values.dtype.kind in "iub"
+    tensor = torch.from_numpy(values.astype(np.int64 if whole else np.float32))
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def _future_positions(length: int, device: torch.device) -> torch.Tensor:
@@ -430,3 +506,118 @@ def apply_dropout(x: torch.Tensor, rate: float, shape: tuple[int, ...]) -> torch
     """Multiplies x by random factors of `shape`: 0 with probability `rate`, else 1 / (1 - rate)."""
     keep = torch.rand(shape, device=x.device) >= rate
     return x * (keep / (1.0 - rate)).to(x.dtype)
+
+
+SUM_NAMES = (
+    "nll",
+    "z_loss",
+    "correct",
+    "tokens",
+    "correct_before_eos",
+    "tokens_before_eos",
+    "loss",
+)
+LOSS = SUM_NAMES.index("loss")
+_EOS = 1
+
+
+def sums(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    z_loss: float,
+    label_smoothing: float,
+    loss_weights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Returns the sums that `SUM_NAMES` names, float32 [7].
+
+    The sums are: cross entropy in nats, z-loss, number of correctly predicted tokens, number of
+    tokens, number of correctly predicted tokens without EOS, number of tokens without EOS, and the
+    sum of cross entropy and z-loss with a weight for each token.
+
+    Args:
+      logits: the logits [N, V] of N positions and V tokens, in any floating type. They are
+        converted to float32.
+      targets: the correct tokens, [N]. Positions with 0 are padding and do not count.
+      z_loss: the factor of the z-loss. The z-loss is the square of the logarithm of the softmax's
+        denominator.
+      label_smoothing: the part of the target's probability that is taken from the target and spread
+        evenly over all V tokens.
+      loss_weights: the weights of the last sum, [N]; None for a weight of 1 for each token.
+    """
+    wide = logits.float()
+    log_z = wide.logsumexp(-1)
+    target_logits = wide.gather(-1, targets[:, None]).squeeze(-1)
+    nll = log_z - target_logits
+    if label_smoothing:
+        # The label distribution is label_smoothing / V for every token, plus 1 - label_smoothing
+        # for the target.
+        nll = (1.0 - label_smoothing) * nll + label_smoothing * (log_z - wide.mean(-1))
+    predicted = targets > 0
+    nll, log_z = (torch.where(predicted, x, 0.0) for x in (nll, log_z))
+    squares = z_loss * log_z.square()
+    weighted = nll + squares if loss_weights is None else (nll + squares) * loss_weights
+    correct = ((target_logits >= wide.amax(-1)) & predicted).float()
+    before_eos = (predicted & (targets != _EOS)).float()
+    return torch.stack(
+        [
+            nll.sum(),
+            squares.sum(),
+            correct.sum(),
+            predicted.float().sum(),
+            (correct * before_eos).sum(),
+            before_eos.sum(),
+            weighted.sum(),
+        ]
+    )
+
+
+def choice_sums(
+    logits: torch.Tensor, choices: torch.Tensor, predicted: torch.Tensor, factors: ChoiceLosses
+) -> torch.Tensor:
+    """Returns the sums that `SUM_NAMES` names for examples with answer choices, float32 [7].
+
+    The loss is the sum of T-Few's losses over the examples. The other sums count the tokens of the
+    right choices. The z-loss is 0.
+
+    Args:
+      logits: the logits [P, V] of P positions and V tokens, in any floating type.
+      choices: the choices [B, C, L] of B examples. Choice 0 is the right one. A choice that
+        contains only zeros is padding and does not count.
+      predicted: the P positions in the flattened choices that are not padding, in ascending order.
+      factors: the factors of the losses.
+    """
+    expected = choices.flatten()[predicted]
+    wide = logits.float()
+    tokens = (choices > 0).sum(-1)
+    scores = log_likelihoods(wide, choices, predicted) / tokens.clamp(min=1)
+    # If the probability p is near 1, 1 - p loses its digits in float32. So log(1 - p) is computed
+    # from the logits of all other tokens.
+    others = wide.scatter(-1, expected[:, None], -torch.inf)
+    log_not_p = others.logsumexp(-1) - wide.logsumexp(-1)
+    wrong = _sum_of_choices(log_not_p, choices, predicted)[:, 1:].sum(1)
+    rivals = scores.masked_fill(tokens == 0, -torch.inf)
+    loss = (
+        -factors.likelihood * scores[:, 0]
+        - factors.unlikelihood * wrong / tokens[:, 1:].sum(1).clamp(min=1)
+        + factors.length_normalized * (rivals.logsumexp(1) - rivals[:, 0])
+    ).sum()
+    is_right = predicted // choices.shape[2] % choices.shape[1] == 0
+    right = sums(wide, torch.where(is_right, expected, 0), z_loss=0.0, label_smoothing=0.0)
+    return torch.cat([right[:-1], loss[None]])
+
+
+def log_likelihoods(
+    logits: torch.Tensor, choices: torch.Tensor, predicted: torch.Tensor
+) -> torch.Tensor:
+    """Returns the log-likelihoods of choices in nats, [B, C]; see `choice_sums`."""
+    expected = choices.flatten()[predicted]
+    nats = -functional.cross_entropy(logits, expected, reduction="none")
+    return _sum_of_choices(nats, choices, predicted)
+
+
+def _sum_of_choices(
+    values: torch.Tensor, choices: torch.Tensor, predicted: torch.Tensor
+) -> torch.Tensor:
+    """Returns the sums [B, C] of the values [P] of each choice's tokens."""
+    at_tokens = torch.zeros(choices.numel(), device=values.device)
+    return at_tokens.index_copy(0, predicted, values).view(choices.shape).sum(-1)

@@ -14,17 +14,16 @@ has the float32 weights that checkpoints contain, and `local` is a copy in the t
 which computes losses and gradients.
 """
 
+import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
-from t0.torch.losses import LOSS, SUM_NAMES
-from t0.torch.model import T5, as_tensor
-from t0.torch.optimizers import Adafactor, Optimizer, Squares, Weight
-from t0.torch.sharding import local_rows
+from t0.torch.model import LOSS, SUM_NAMES, T5, as_tensor
+from t0.torch.optimizers import Adafactor, Optimizer
+from t0.torch.sharding import Weight, local_rows
 
 DEVICES = ("cuda",)
 _EAGER = 2  # the number of steps before the recording, in which kernels are compiled and loaded
@@ -66,51 +65,51 @@ class ReplayedSteps:
         self._decay, self._rate = torch.zeros(2, device=self._device).unbind()
         self._batch: dict[str, torch.Tensor] = {}
         self._steps_taken, self._graphs = 0, None
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Copies the masters' values to the local model. Call it after the masters are filled."""
-        _copy(self._narrow, self._wide)
 
     def take(
         self,
         batches: Sequence[Mapping[str, np.ndarray]],
-        seed: Callable[[int], None],
+        seeds: Sequence[int],
         *,
         step: int,
         rate: float,
-    ) -> tuple[torch.Tensor, Squares]:
+    ) -> tuple[torch.Tensor, list[float]]:
         """Takes a training step; returns the sums of losses, [7], and the sums of squares.
 
         Args:
           batches: the microbatches of the step.
-          seed: a function of the number of a microbatch that seeds the dropout of this microbatch.
+          seeds: for each microbatch, PyTorch's seed for its dropout.
           step: the number of steps done.
           rate: the learning rate.
         """
-        if self._stream is None:
-            return self._take(batches, seed, step, rate)
         # CUDA cannot record on the default stream, because other streams wait for the default
         # stream.
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            return self._take(batches, seed, step, rate)  # waits for the stream at its end
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        stream = torch.cuda.stream(self._stream) if self._stream else contextlib.nullcontext()
+        with stream:
+            squares = self._take(batches, seeds, step, rate)
+        if self._stream is not None:
+            self._stream.synchronize()
+        return self._sums, squares
 
     def _take(
         self,
         batches: Sequence[Mapping[str, np.ndarray]],
-        seed: Callable[[int], None],
+        seeds: Sequence[int],
         step: int,
         rate: float,
-    ) -> tuple[torch.Tensor, Squares]:
+    ) -> list[float]:
+        if not self._steps_taken:  # the masters have been filled since they were made
+            _copy(self._narrow, self._wide)
         self._local.train()
         self._sums.zero_()
         if isinstance(self._optimizer, Adafactor):
             self._decay.fill_(self._optimizer.decay(step))
         self._rate.fill_(rate)
-        for number, batch in enumerate(batches):
+        for batch, seed in zip(batches, seeds, strict=True):
             self._fill_batch(batch)
-            seed(number)
+            torch.manual_seed(seed)
             if self._steps_taken >= _EAGER and self._device.type == "cuda":
                 self._record_graphs()[0].replay()
             else:
@@ -122,21 +121,17 @@ class ReplayedSteps:
                 self._graphs[1].replay()
             else:
                 self._update()
-            squares = Squares(*self._squares.tolist())
+            squares = self._squares.tolist()
         else:
             squares = self._optimizer.step(step, rate, self._clip_norm)
-            self.refresh()
+            _copy(self._narrow, self._wide)
         for total in self._gradient_sums:
             total.zero_()
-        if self._stream is not None:
-            self._stream.synchronize()
-        return self._sums, squares
+        return squares
 
     def _fill_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         for name, values in batch.items():
-            tensor = as_tensor(values)
-            if self._device.type == "cuda":
-                tensor = tensor.pin_memory()
+            tensor = as_tensor(values, self._device)
             if name not in self._batch:
                 self._batch[name] = torch.empty_like(tensor, device=self._device)
             self._batch[name].copy_(tensor, non_blocking=True)
@@ -154,18 +149,12 @@ class ReplayedSteps:
             microbatch_graph, update_graph = torch.cuda.CUDAGraph(), None
             # During the recording, CUDA must check only the calls of this thread, because NCCL's
             # thread queries its events at the same time.
-            with torch.cuda.graph(
-                microbatch_graph, stream=self._stream, capture_error_mode="thread_local"
-            ):
+            recording = {"stream": self._stream, "capture_error_mode": "thread_local"}
+            with torch.cuda.graph(microbatch_graph, **recording):
                 self._forward_and_backward()
             if isinstance(self._optimizer, Adafactor):
                 update_graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(
-                    update_graph,
-                    pool=microbatch_graph.pool(),
-                    stream=self._stream,
-                    capture_error_mode="thread_local",
-                ):
+                with torch.cuda.graph(update_graph, pool=microbatch_graph.pool(), **recording):
                     self._update()
             self._graphs = microbatch_graph, update_graph
         return self._graphs
@@ -199,7 +188,7 @@ def use_gradients_of(
       microbatches: the number of microbatches per step. If there are several, their gradients are
         summed in float32.
     """
-    parameter_by_address = {}
+    copies = {}
     for parameter, master in zip(local.parameters(), masters.parameters(), strict=True):
         parameter.requires_grad_(master.requires_grad)
         parameter.grad_sum = None
@@ -208,18 +197,8 @@ def use_gradients_of(
         if microbatches > 1 and master.requires_grad:
             parameter.grad_sum = torch.zeros_like(parameter, dtype=torch.float32)
             parameter.register_post_accumulate_grad_hook(_add_to_sum)
-        parameter_by_address[local_rows(master).data_ptr()] = parameter
-
-    def gradient(parameter: torch.nn.Parameter) -> torch.Tensor | None:
-        return parameter.grad if parameter.grad_sum is None else parameter.grad_sum
-
-    return [
-        dataclasses.replace(
-            each,
-            gradient=functools.partial(gradient, parameter_by_address[each.local().data_ptr()]),
-        )
-        for each in weights
-    ]
+        copies[master] = parameter
+    return [dataclasses.replace(each, copy=copies[each.parameter]) for each in weights]
 
 
 @torch.no_grad()

@@ -9,14 +9,15 @@ an error names the setting, so no parameter is silently ignored.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t0.checkpoints.shape import ModelShape
 from t0.config.specification import ModelSpec
 from t0.errors import UserError
 
-_ATTENTION = {
+# The parameters for which this engine supports only one value.
+_FIXED = {
     "num_memory_heads": 0,
     "shared_kv": False,
     "attention_kwargs": {},
@@ -28,8 +29,8 @@ _ATTENTION = {
     "use_hyperprompt": False,
     "hyperprompt_length_encoder": None,
     "hyperprompt_length_decoder": None,
-}
-_STACK = {
+    "use_bias": False,
+    "epsilon": 1e-6,
     "loss_fn": None,
     "positional_embedding": False,
     "sinusoid_positional_embedding": False,
@@ -38,12 +39,7 @@ _STACK = {
     "token_dropout_rate": 0.0,
     "ensemble": None,
 }
-# The parameters for which this engine supports only one value: layer -> parameter -> that value.
-_FIXED = {
-    "SelfAttention": _ATTENTION,
-    "EncDecAttention": {**_ATTENTION, "relative_attention_type": None},
-    "DenseReluDense": {"use_bias": False},
-}
+_POSITIONS = {"SelfAttention": "bias_shared", "EncDecAttention": None}  # of each attention layer
 _BLOCKS = {
     "encoder": ("SelfAttention", "DenseReluDense"),
     "decoder": ("SelfAttention", "EncDecAttention", "DenseReluDense"),
@@ -116,10 +112,7 @@ def t5(spec: ModelSpec) -> T5Spec:
         if any(type(x) not in (int, float) or not 0 <= x < 1 for x in numbers):
             raise ValueError(f"rates of {numbers!r:.80}")
         sizes = dataclasses.astuple(model.sizes)
-        if (
-            any(type(x) not in (int, bool) or not x <= _LARGEST for x in sizes)
-            or min(sizes[:8]) < 1
-        ):
+        if any(type(x) not in (int, bool) or x > _LARGEST for x in sizes) or min(sizes[:8]) < 1:
             raise ValueError(f"sizes of {model.sizes!r:.200}")
         if model.loss_denominator is not None and not float(model.loss_denominator) > 0:
             raise ValueError(f"a loss_denominator of {model.loss_denominator!r:.40}")
@@ -133,33 +126,33 @@ def t5(spec: ModelSpec) -> T5Spec:
 
 def _read_model(spec: ModelSpec) -> T5Spec:
     stacks = {"encoder": spec.encoder, "decoder": spec.decoder}
-    layers = {side: _read_layers(side, stack) for side, stack in stacks.items()}
-    all_layers = [*layers["encoder"], *layers["decoder"]]
-    attention_layers = [x for x in all_layers if "num_heads" in x]
-    biased_layers = [
-        x for x in all_layers if "relative_attention_num_buckets" in x and _has_bias(x)
-    ]
-    dense_layers = [x for x in all_layers if "hidden_size" in x]
-    heads, width = (
-        _common_value(attention_layers, "num_heads"),
-        _common_value(attention_layers, "key_value_size"),
-    )
-    activation = dense_layers[0]["activation"]
+    settings = [each for side, stack in stacks.items() for each in _read_stack(side, stack)]
+    for owner, name, value in settings:
+        if name in _FIXED and value != _FIXED[name]:
+            raise _refusal(f"{owner}.{name}", value, repr(_FIXED[name]))
+        if name == "relative_attention_type" and value != _POSITIONS[owner]:
+            raise _refusal(f"{owner}.{name}", value, repr(_POSITIONS[owner]))
+
+    def common(name: str, *owners: str) -> Any:
+        """Returns the value of a parameter, which must be the same in all layers with it."""
+        values = [x for owner, each, x in settings if each == name and owner in (owners or [owner])]
+        if any(value != values[0] for value in values):
+            raise _refusal(name, values, "one value for all layers")
+        return values[0]
+
+    activation = common("activation")
     activation = tuple(activation) if isinstance(activation, list) else (activation,)
-    if activation not in _ACTIVATIONS or any(
-        x["activation"] != dense_layers[0]["activation"] for x in dense_layers
-    ):
-        raise _refusal(
-            "DenseReluDense.activation", dense_layers[0]["activation"], "relu, or gelu * linear"
-        )
-    decoder = spec.decoder
+    if activation not in _ACTIVATIONS:
+        raise _refusal("DenseReluDense.activation", activation, "relu, or gelu * linear")
+    decoder, heads = spec.decoder, common("num_heads")
+    has_dropout = any(owner in _DROPOUTS for owner, *_ in settings)
     sizes = ModelShape(
-        vocabulary=_common_value(stacks.values(), "input_vocab"),
-        d_model=_common_value(stacks.values(), "d_model"),
-        d_ff=_common_value(dense_layers, "hidden_size"),
-        inner=heads * width,
+        vocabulary=common("input_vocab"),
+        d_model=common("d_model"),
+        d_ff=common("hidden_size"),
+        inner=heads * common("key_value_size"),
         heads=heads,
-        buckets=_common_value(biased_layers, "relative_attention_num_buckets"),
+        buckets=common("relative_attention_num_buckets", "SelfAttention"),
         encoder_layers=len(spec.encoder["layers"]) // len(_BLOCKS["encoder"]),
         decoder_layers=len(decoder["layers"]) // len(_BLOCKS["decoder"]),
         gated=len(activation) == 2,
@@ -170,9 +163,9 @@ def _read_model(spec: ModelSpec) -> T5Spec:
         sizes,
         activation=_ACTIVATIONS[activation],
         dropout=Dropout(
-            residual=_common_value(map(_residual_dropout, stacks.values()), "rate"),
-            attention=_common_value(attention_layers, "dropout_rate"),
-            hidden=_common_value(dense_layers, "dropout_rate"),
+            residual=common("dropout_rate", *_DROPOUTS) if has_dropout else 0.0,
+            attention=common("dropout_rate", *_POSITIONS),
+            hidden=common("dropout_rate", "DenseReluDense"),
         ),
         label_smoothing=decoder["label_smoothing"],
         z_loss=decoder["z_loss"],
@@ -181,68 +174,27 @@ def _read_model(spec: ModelSpec) -> T5Spec:
     )
 
 
-def _read_layers(side: str, stack: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Checks the kinds and fixed values of a stack's layers; returns the layers' parameters."""
-    _check_fixed(side, stack, _STACK)
-    _check_sublayers(side, stack["sublayers"])
-    kinds = [layer["selector"].rpartition(".")[2] for layer in stack["layers"]]
-    expected = _BLOCKS[side]
-    if not kinds or kinds != list(expected) * (len(kinds) // len(expected)):
-        raise _refusal(
-            f"the {side}'s layers", kinds[: len(expected)], f"blocks of {', '.join(expected)}"
-        )
-    for kind, layer in zip(kinds, stack["layers"], strict=True):
-        _check_fixed(kind, layer["parameters"], _FIXED[kind])
-        bias = layer["parameters"].get("relative_attention_type")
-        if kind == "SelfAttention" and bias != "bias_shared":
-            raise _refusal("SelfAttention.relative_attention_type", bias, "'bias_shared'")
-    return [layer["parameters"] for layer in stack["layers"]]
-
-
-def _has_bias(attention: Mapping[str, Any]) -> bool:
-    return attention.get("relative_attention_type") is not None
-
-
-def _check_fixed(owner: str, parameters: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    for name, value in fixed.items():
-        if name in parameters and parameters[name] != value:
-            raise _refusal(f"{owner}.{name}", parameters[name], repr(value))
-
-
-def _check_sublayers(side: str, sublayers: Mapping[str, Any]) -> None:
+def _read_stack(side: str, stack: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yields (owner, parameter, value) for a stack; checks the kinds and order of its layers."""
+    kinds, expected = [_kind(layer) for layer in stack["layers"]], list(_BLOCKS[side])
+    if not kinds or kinds != expected * (len(kinds) // len(expected)):
+        raise _refusal(f"the {side}'s layers", kinds, f"blocks of {', '.join(expected)}")
+    sublayers = stack["sublayers"]
     for group, expected in _SUBLAYERS.items():
-        selectors = [x["selector"].rpartition(".")[2] for x in sublayers[group]]
-        kinds = ["norm" if x in _NORMS else "dropout" if x in _DROPOUTS else x for x in selectors]
+        kinds = [_kind(x) for x in sublayers[group]]
+        kinds = ["norm" if x in _NORMS else "dropout" if x in _DROPOUTS else x for x in kinds]
         if kinds not in (list(expected), [x for x in expected if x != "dropout"]):
-            raise _refusal(f"{side}'s LayerStack.sublayers_{group}", selectors, ", ".join(expected))
-        for sublayer in sublayers[group]:
-            epsilon = sublayer["parameters"].get("epsilon", 1e-6)
-            if epsilon != 1e-6:
-                raise _refusal("sublayer_rms_norm.epsilon", epsilon, "1e-06")
+            raise _refusal(f"{side}'s LayerStack.sublayers_{group}", kinds, ", ".join(expected))
+    yield from ((side, name, value) for name, value in stack.items())
+    for layer in [*stack["layers"], *(x for group in _SUBLAYERS for x in sublayers[group])]:
+        defaults = {"dropout_rate": 0.0} if _kind(layer) in _DROPOUTS else {}
+        parameters = {**defaults, **layer["parameters"]}
+        yield from ((_kind(layer), name, value) for name, value in parameters.items())
 
 
-def _residual_dropout(stack: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the dropout rate that all sublayers of a stack share."""
-    rates = [
-        sublayer["parameters"].get("dropout_rate", 0.0)
-        for group in stack["sublayers"].values()
-        for sublayer in group
-        if sublayer["selector"].rpartition(".")[2] in _DROPOUTS
-    ]
-    return {
-        "rate": _common_value(
-            [{"rate": rate} for rate in rates] or [{"rate": 0.0}], "sublayers' rate"
-        )
-    }
-
-
-def _common_value(parameter_sets: Iterable[Mapping[str, Any]], name: str) -> Any:
-    """Returns the value of a parameter, which must be the same in all parameter sets."""
-    key = name.rpartition(" ")[2]
-    values = [x[key] for x in parameter_sets]
-    if any(value != values[0] for value in values):
-        raise _refusal(name, sorted(set(values)), "one value for all layers")
-    return values[0]
+def _kind(layer: Mapping[str, Any]) -> str:
+    """Returns the name of a layer's function in Mesh TensorFlow, such as "SelfAttention"."""
+    return layer["selector"].rpartition(".")[2]
 
 
 def _refusal(name: str, value: Any, expected: str) -> UserError:

@@ -10,9 +10,10 @@ gradients of a block are summed over the processes in float32. With one process,
 gathered.
 """
 
-import functools
+import dataclasses
+import math
 import re
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,34 +28,21 @@ from t0.errors import UserError
 from t0.torch import adapters
 from t0.torch.memory import NEITHER, MemorySwitches
 from t0.torch.model import T5, Block
-from t0.torch.optimizers import Weight
 from t0.torch.shape import T5Spec
 from t0.torch.world import World
 
 
-def sharded(
-    spec: T5Spec,
-    world: World,
-    *,
-    activations: torch.dtype,
-    switches: MemorySwitches = NEITHER,
-    compiled: bool = False,
-    kernel: str = "auto",
-    adapter: AdapterSpec | None = None,
-) -> T5:
+def sharded(spec: T5Spec, world: World, *, activations: torch.dtype, **options: Any) -> T5:
     """Returns a sharded model. This process's rows of the weights do not have values yet.
 
     Args:
       spec: the model.
       world: the processes of the run.
       activations: the type of activations, in which the model computes.
-      switches: the options that trade memory for time.
-      compiled: whether PyTorch compiles the blocks and the loss when the first step is computed.
-      kernel: the attention kernel in training; see `t0.torch.attention`.
-      adapter: the adapter of the model, or None.
+      options: the options of `unsharded`.
     """
-    model = unsharded(spec, switches=switches, compiled=compiled, kernel=kernel, adapter=adapter)
-    if adapter:
+    model, switches = unsharded(spec, **options), options.get("switches", NEITHER)
+    if options.get("adapter"):
         # Frozen weights have the type in which the model computes, because they are never updated.
         for parameter in names_and_parameters(model).values():
             parameter.data = parameter.data.to(activations)
@@ -85,7 +73,12 @@ def unsharded(
 ) -> T5:
     """Returns a model on the device "meta", where weights have no values and need no memory.
 
-    See `sharded` for the arguments.
+    Args:
+      spec: the model.
+      switches: the options that trade memory for time.
+      compiled: whether PyTorch compiles the blocks and the loss when the first step is computed.
+      kernel: the attention kernel in training; see `t0.torch.model`.
+      adapter: the adapter of the model, or None.
     """
     with torch.device("meta"):
         model = T5(spec)
@@ -109,6 +102,41 @@ def names_and_parameters(model: T5) -> dict[str, nn.Parameter]:
     return {name: parameters[names.hf_name(name)] for name in expected_shapes(model.spec.sizes)}
 
 
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """A weight that the optimizer trains.
+
+    Attributes:
+      name: the name in Mesh TensorFlow.
+      shape: the shape of the whole weight, in Mesh TensorFlow's orientation.
+      transposed: whether PyTorch stores the two dimensions in the opposite order.
+      parameter: the parameter of the sharded model.
+      copy: the parameter that gets the gradient; None if it is `parameter`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    transposed: bool
+    parameter: nn.Parameter
+    copy: nn.Parameter | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the whole weight."""
+        return math.prod(self.shape)
+
+    def local(self) -> torch.Tensor:
+        """Returns this process's rows, in PyTorch's orientation; see `local_rows`."""
+        return local_rows(self.parameter)
+
+    def gradient(self) -> torch.Tensor | None:
+        """Returns the gradient of these rows; None if the loss does not depend on the weight."""
+        owner = self.parameter if self.copy is None else self.copy
+        total = getattr(owner, "grad_sum", None)  # of several microbatches, if steps are replayed
+        value = owner.grad if total is None else total
+        return value.to_local() if isinstance(value, DTensor) else value
+
+
 def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
     """Returns the weights that are trained; all other weights keep their values.
 
@@ -122,13 +150,7 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
     Raises:
       UserError: if the filter is not a regular expression, or matches no weight.
     """
-    try:
-        pattern = re.compile(variable_filter or "")
-    except re.error as error:
-        raise UserError(
-            f"run.variable_filter is {variable_filter!r}, which the PyTorch engine cannot read: "
-            f"{error}; wanted a regular expression of variables' names"
-        ) from error
+    pattern = compile_pattern(variable_filter or "", "run.variable_filter")
     adapter = adapters.adapter_parameters(model)
     shapes, weights = expected_shapes(model.spec.sizes), []
     for name, parameter in names_and_parameters(model).items():
@@ -136,16 +158,25 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
         parameter.requires_grad_(not adapter and pattern.search(mesh_name) is not None)
         if parameter.requires_grad:
             transposed = names.row_of(name).transposed
-            weights.append(_weight(mesh_name, parameter, shapes[name], transposed))
-    weights += [_weight(name, each, tuple(each.shape), False) for name, each in adapter.items()]
+            weights.append(Weight(mesh_name, shapes[name], transposed, parameter))
+    weights += [Weight(name, tuple(each.shape), False, each) for name, each in adapter.items()]
     if not weights:
         raise UserError(f"run.variable_filter is {variable_filter!r}, which matches no variable")
     return weights
 
 
-def _weight(name: str, parameter: nn.Parameter, shape: tuple[int, ...], transposed: bool) -> Weight:
-    local = functools.partial(local_rows, parameter)
-    return Weight(name, shape, transposed, local, _gradient(parameter))
+def compile_pattern(pattern: str, name: str) -> re.Pattern[str]:
+    """Compiles a regular expression, which is the value of the setting `name`.
+
+    Raises:
+      UserError: if it is not a regular expression.
+    """
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UserError(
+            f"{name} has {pattern!r:.80}, which is not a regular expression: {error}"
+        ) from error
 
 
 def own_rows(rows: int, world: World) -> slice:
@@ -160,14 +191,6 @@ def own_rows(rows: int, world: World) -> slice:
 def local_rows(parameter: torch.Tensor) -> torch.Tensor:
     """Returns this process's rows of a weight. Writing to these rows changes the model."""
     return parameter.data.to_local() if isinstance(parameter.data, DTensor) else parameter.data
-
-
-def _gradient(parameter: nn.Parameter) -> Callable[[], torch.Tensor | None]:
-    def gradient() -> torch.Tensor | None:
-        value = parameter.grad
-        return value.to_local() if isinstance(value, DTensor) else value
-
-    return gradient
 
 
 def prepare_pass(model: T5, *, last: bool, keep: bool) -> None:

@@ -1,6 +1,8 @@
 """Ranks choices, decodes and measures perplexity with models of Hugging Face's transformers.
 
-    model = TransformersModel(PretrainedFolder("/models/bart"), world, torch.float32, 16384)
+    folder = PretrainedFolder("/models/bart")       # checks the files, and loads the tokenizer
+    folder.is_encoder_decoder, folder.positions     # True, 1024
+    model = TransformersModel(folder, world, torch.float32, 16384)
     inputs, targets = model.encode("It rains. Wet?", "yes")
     model.restore("/models/bart")
     model.log_likelihoods(inputs, targets)      # [B, L], [B, C, T] -> float32 [B, C]
@@ -10,28 +12,259 @@ T5 models do not use this module. The encoder of an encoder-decoder reads the in
 scores the choices. Each input is encoded once for all of its choices. A decoder-only model reads an
 input and a choice as one text. If the two parts are tokenized separately, the ids may differ from
 those of the whole text, so the score depends on how the parts are joined. `JOINS` contains the
-published ways to join them.
+published ways to join them. Arrays contain each token id plus 1, because 0 is padding in
+`t0.scoring` but a token in these models.
 
-Arrays contain each token id plus 1, because 0 is padding in `t0.scoring` but a token in these
-models.
+No file in a folder can run code: weights must be safetensors, Python files are ignored, and no
+value in config.json can choose code. Every weight of the model must be in the folder, so a missing
+or unexpected tensor is an error.
 """
 
+import contextlib
 import dataclasses
+import functools
+import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
-from t0.errors import UserError
+from t0.checkpoints import look_alikes, weight_files
+from t0.checkpoints.shape import shown
+from t0.errors import UserError, install_command, short_reason
 from t0.scoring.ranking import MAX_LOGITS
-from t0.torch.pretrained_folder import PretrainedFolder, as_user_error
 from t0.torch.world import World
+
+# A folder with a tokenizer has at least one of these files.
+TOKENIZERS = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model"),
+    "sentencepiece.bpe.model",  # mBART
+)
+_BESIDE = (*TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
+# The fields of config.json with which transformers chooses code or files. Two other fields,
+# attn_implementation and experts_implementation, can also choose code, because they can name a
+# kernel of the hub. They are not in this list, because `load_model` sets them itself.
+_CHOOSING = ("quantization_config", "fusion_config", "transformers_weights")
+# The ids that a model needs to generate texts. All other generation settings of the folder, such as
+# the number of beams, are ignored, because tasks are decoded greedily.
+_GENERATED_IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
+_SHOWN = 4  # the maximum number of tensors that a message names
+_SUPPORTED = (
+    "Give a T5, another encoder-decoder (such as BART, mBART, LongT5 or T5Gemma), or a "
+    "decoder-only model (such as GPT-2 or Llama)"
+)
+
+
+@functools.cache
+def import_transformers() -> Any:
+    """Returns the package transformers.
+
+    Raises:
+      UserError: if transformers is not installed.
+    """
+    try:
+        import transformers as package
+    except ImportError as error:
+        raise UserError(
+            f"{error.name or error} is not installed, and evaluating a model that is not a T5 "
+            f"needs PyTorch and transformers: {install_command('hf')}"
+        ) from error
+    package.logging.set_verbosity_error()
+    return package
+
+
+class PretrainedFolder:
+    """A folder with config.json, safetensors and a tokenizer, whose files have been checked.
+
+    Args:
+      path: the folder.
+
+    Attributes:
+      path: the folder.
+      config: the model's config, as transformers reads it.
+      is_encoder_decoder: whether the model is an encoder-decoder; otherwise it is a decoder-only
+        model.
+      positions: the context window of the encoder and the decoder, in tokens; None if unlimited.
+      embeddings: the number of token embeddings; None if the config does not have this number.
+      decoder_start: the first id that the decoder of an encoder-decoder reads.
+      tokenizer: the model's tokenizer.
+
+    Raises:
+      UserError: if a file is missing or cannot be read, or if the model is not supported.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        _check_files(self.path)
+        self.config = config = _read_config(self.path)
+        text_config = config.get_text_config(decoder=True)
+        self.is_encoder_decoder = bool(config.is_encoder_decoder)
+        self.positions: int | None = getattr(text_config, "max_position_embeddings", None)
+        self.embeddings: int | None = getattr(text_config, "vocab_size", None)
+        self.decoder_start: int | None = getattr(config, "decoder_start_token_id", None)
+        if self.decoder_start is None:
+            self.decoder_start = getattr(text_config, "bos_token_id", None)
+        tensors = weight_files.open_weights(self.path).tensors
+        self._weights = sorted({tensor.path for tensor in tensors.values()})
+        with as_user_error(self.path, "its tokenizer cannot be loaded"):
+            self.tokenizer = import_transformers().AutoTokenizer.from_pretrained(
+                self.path, trust_remote_code=False, local_files_only=True
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that changes if a file with weights or its modification time changes."""
+        return _hash(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in self._weights)
+
+    @property
+    def vocabulary(self) -> dict[str, Any]:
+        """The facts about the tokenizer for results files."""
+        files = [self.path / name for name in _BESIDE if (self.path / name).is_file()]
+        return {
+            "vocabulary": str(files[0]),
+            "vocabulary_sha256": _hash(hashlib.sha256(p.read_bytes()).hexdigest() for p in files),
+            "vocabulary_size": len(self.tokenizer),
+        }
+
+    def load_model(self, device: torch.device, dtype: torch.dtype) -> Any:
+        """Loads the model and its weights, with generation settings for greedy search.
+
+        Raises:
+          UserError: if a tensor of the model is missing in the folder, or if the folder has tensors
+            that the model does not have.
+        """
+        package = import_transformers()
+        auto_model = (
+            package.AutoModelForSeq2SeqLM
+            if self.is_encoder_decoder
+            else package.AutoModelForCausalLM
+        )
+        with as_user_error(self.path):
+            model, report = auto_model.from_pretrained(
+                self.path,
+                config=self.config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                # None selects the library's default, so that config.json cannot choose an
+                # implementation.
+                attn_implementation=None,
+                experts_implementation=None,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # the report names mismatches; see below
+            )
+        _check_report(self.path, report)
+        ids = {name: getattr(model.generation_config, name, None) for name in _GENERATED_IDS}
+        model.generation_config = package.GenerationConfig(
+            # After its end, a row of a batch is filled with this id, which is never read.
+            pad_token_id=self.tokenizer.pad_token_id or 0,
+            num_beams=1,
+            do_sample=False,
+            **ids,
+        )
+        return model.to(device).eval()
+
+
+def _hash(parts: Iterator[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _check_files(folder: Path) -> None:
+    """Checks that the folder has safetensors and a tokenizer, but no adapter."""
+    look_alikes.check(folder)
+    if not any((folder / name).is_file() for name in (weight_files.SINGLE, weight_files.INDEX)):
+        raise UserError(
+            f"{folder} has no safetensors ({weight_files.SINGLE}, or {weight_files.INDEX} and its "
+            "shards), and pickled weights are not read: save the model by transformers' "
+            "save_pretrained, which writes model.safetensors"
+        )
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise UserError(
+            f"{folder} has no tokeniser ({', '.join(TOKENIZERS)}): copy the files of the model's "
+            "tokeniser into it; without them its tokens have no texts"
+        )
+
+
+def _check_report(folder: Path, report: Mapping[str, Any]) -> None:
+    """Checks the report in which transformers lists the tensors that it has loaded.
+
+    Raises:
+      UserError: if a tensor of the model was not loaded, or if a tensor in the folder was not used.
+    """
+    kinds = {
+        "missing": report["missing_keys"],
+        "unexpected": report["unexpected_keys"],
+        "of another shape": [key for key, *_ in report["mismatched_keys"]],
+        "not read": report.get("error_msgs", ()),
+    }
+    faults = [
+        f"{len(names):,} {kind} ({', '.join(map(shown, sorted(names)[:_SHOWN]))})"
+        for kind, names in kinds.items()
+        if names
+    ]
+    if faults:
+        raise UserError(
+            f"{folder}: the tensors of its safetensors are not those of the model in config.json: "
+            f"{', '.join(faults)}. Copy the config.json that was saved with these weights, or save "
+            "the bare model (without the wrapper of torch.compile or DataParallel) by "
+            "save_pretrained"
+        )
+
+
+def _read_config(folder: Path) -> Any:
+    """Reads config.json; checks that the model reads and writes texts, and runs no other code."""
+    package = import_transformers()
+    with as_user_error(folder):
+        config = package.AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    for name in _CHOOSING:
+        if any(getattr(each, name, None) for each in (config, config.get_text_config())):
+            raise UserError(
+                f"{folder / 'config.json'} sets {name}, which would choose the code or the file "
+                "that is loaded. Wanted plain weights in float32, float16 or bfloat16: save the "
+                "model without it"
+            )
+    if config.is_encoder_decoder:
+        classes = package.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    else:
+        classes = package.MODEL_FOR_CAUSAL_LM_MAPPING
+    chosen = classes.get(type(config), None)  # noqa: SIM910 (this `get` requires it)
+    saved = next(iter(config.architectures or ()), None)
+    if chosen and chosen.main_input_name == "input_ids" and saved in (None, chosen.__name__):
+        return config
+    raise UserError(
+        f"{folder} has a {saved or config.model_type}, which is not trained to write texts. "
+        f"{_SUPPORTED}"
+    )
+
+
+@contextlib.contextmanager
+def as_user_error(folder: Path, fault: str = "cannot be read as a model") -> Iterator[None]:
+    """Turns errors and panics of transformers and its libraries into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:  # because these libraries raise errors of many classes
+        # A panic in Rust is raised as a BaseException, but not as an Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(
+            f"{folder}: {fault} (transformers {import_transformers().__version__}): "
+            f"{short_reason(error):.300}"
+        ) from error
+
 
 # The check of causality changes the last of `_PROBE_TOKENS` tokens. Then the logits of the first
 # token must not change. A change of at most `_PROBE_SHARE` standard deviations counts as rounding.
 _PROBE_TOKENS, _PROBE_SHARE = 4, 1e-3
+_Pair = tuple[list[int], list[int]]  # the ids that a model is given, and the ids that it scores
 _IGNORED = -100  # the label of positions that are not scored, as in transformers
 
 
@@ -47,13 +280,11 @@ class Join:
     """
 
     description: str
-    join: Callable[[PretrainedFolder, str, str], tuple[list[int], list[int]]]
+    join: Callable[[PretrainedFolder, str, str], _Pair]
     cut_left: bool = False
 
 
-def _join_as_lm_eval(
-    folder: PretrainedFolder, given: str, choice: str
-) -> tuple[list[int], list[int]]:
+def _join_as_lm_eval(folder: PretrainedFolder, given: str, choice: str) -> _Pair:
     """Joins an input and a choice like lm-evaluation-harness 0.4.13 (`TemplateLM._encode_pair`)."""
     tokenizer, text = folder.tokenizer, " " + choice
     if not given:
@@ -65,17 +296,13 @@ def _join_as_lm_eval(
     return context, whole[len(context) :]
 
 
-def _join_as_t_zero(
-    folder: PretrainedFolder, given: str, choice: str
-) -> tuple[list[int], list[int]]:
+def _join_as_t_zero(folder: PretrainedFolder, given: str, choice: str) -> _Pair:
     """Joins an input and a choice like bigscience-workshop/t-zero (evaluation/run_eval.py)."""
     tokenizer = folder.tokenizer
     return tokenizer.encode(given, add_special_tokens=False), tokenizer.encode(choice)
 
 
-def _encode_separately(
-    folder: PretrainedFolder, given: str, choice: str
-) -> tuple[list[int], list[int]]:
+def _encode_separately(folder: PretrainedFolder, given: str, choice: str) -> _Pair:
     """Encodes an input for the encoder, and a choice with EOS for the decoder."""
     tokenizer = folder.tokenizer
     scored = tokenizer(text_target=choice)["input_ids"]
@@ -135,16 +362,12 @@ class TransformersModel:
         join: Join = JOINS["lm-eval"],
     ) -> None:
         self.folder, self._world, self._activations = folder, world, activations
+        self.device_kind = world.device_kind
         self.join = _SEPARATE if folder.is_encoder_decoder else join
         self._batch_tokens = batch_tokens
         self._model: Any = None
 
-    @property
-    def device_kind(self) -> str:
-        """The kind of device that computes: "gpu" or "cpu"."""
-        return self._world.device_kind
-
-    def encode(self, given: str, choice: str) -> tuple[list[int], list[int]]:
+    def encode(self, given: str, choice: str) -> _Pair:
         """Returns the ids of an input and the ids of a choice.
 
         Raises:
@@ -156,7 +379,7 @@ class TransformersModel:
         self._check_ids((*context, *scored))
         return context, scored
 
-    def encode_windows(self, text: str, most: int) -> Iterator[tuple[list[int], list[int]]]:
+    def encode_windows(self, text: str, most: int) -> Iterator[_Pair]:
         """Yields windows of a text, each of at most `most` tokens, as (given ids, scored ids).
 
         Each token of the text is scored once. As in lm-evaluation-harness
@@ -172,20 +395,18 @@ class TransformersModel:
             yield whole[start : start + 1], ids[start : start + most]
 
     def _check_ids(self, ids: Sequence[int | None]) -> None:
-        folder, rows = self.folder, self.folder.embeddings
-        for token in ids:
-            if token is None:
-                raise UserError(
-                    f"{folder.path}: the input is empty, and the tokenizer has neither a BOS nor "
-                    "an EOS token to put in its place; name one in tokenizer_config.json"
-                )
-            if rows is not None and not 0 <= token < rows:
-                raise UserError(
-                    f"{folder.path}: its tokenizer makes the id {token:,} of "
-                    f"{folder.tokenizer.convert_ids_to_tokens(token)!r:.40}, and the model has "
-                    f"embeddings for the ids 0 to {rows - 1:,} (vocab_size in config.json): the "
-                    "tokenizer is of another model. Copy this model's own tokenizer into the folder"
-                )
+        path, rows = self.folder.path, self.folder.embeddings
+        if None in ids:
+            raise UserError(
+                f"{path}: the input is empty, and the tokenizer has neither a BOS nor an EOS token "
+                "to put in its place; name one in tokenizer_config.json"
+            )
+        if rows is not None and max(ids, default=0) >= rows:
+            raise UserError(
+                f"{path}: its tokenizer makes the id {max(ids):,}, and the model has embeddings "
+                f"for the ids 0 to {rows - 1:,} (vocab_size in config.json): the tokenizer is of "
+                "another model. Copy this model's own tokenizer into the folder"
+            )
 
     def truncate(self, context: list[int], most: int) -> list[int]:
         """Truncates an input to `most` ids; an encoder's input keeps the special ids at its end."""
@@ -318,21 +539,22 @@ class TransformersModel:
 
     def _score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """Returns the scores [N, 2] that a decoder-only model gives to (given ids, scored ids)."""
-        width = max(len(context) + len(scored) for context, scored in pairs) - 1
-        ids, seen = (torch.zeros(len(pairs), width, dtype=torch.int64) for _ in range(2))
-        labels = torch.full_like(ids, _IGNORED)
-        for row, (context, scored) in enumerate(pairs):
-            whole = torch.from_numpy(np.concatenate([context, scored]).astype(np.int64))
-            length = len(whole) - 1
-            ids[row, :length], seen[row, :length] = whole[:-1], 1
-            labels[row, len(context) - 1 : length] = whole[len(context) :]
+        wholes = [np.concatenate(pair)[:-1] for pair in pairs]
+        ids, seen = _pad(wholes, "right")
+        labels, _ = _pad(
+            [np.concatenate([np.full(len(c) - 1, _IGNORED), x]) for c, x in pairs],
+            "right",
+            _IGNORED,
+        )
+        width = ids.shape[1]
         # Logits are computed only for the first scored position and all positions after it.
         keep = width - (min(len(context) for context, _ in pairs) - 1)
-        some = {"logits_to_keep": keep} if _keeps_logits(self._model) else {}
-        batch = {"input_ids": ids, "attention_mask": seen}
-        batch = {name: values.to(self._world.device) for name, values in batch.items()}
+        accepted = inspect.signature(self._model.forward).parameters
+        some = {"logits_to_keep": keep} if "logits_to_keep" in accepted else {}
+        device = self._world.device
+        batch = {"input_ids": ids.to(device), "attention_mask": seen.to(device)}
         logits = self._model(**batch, use_cache=False, **some).logits[:, -keep:]
-        return _score_labels(logits, labels[:, -keep:].to(self._world.device))
+        return _score_labels(logits, labels[:, -keep:].to(device))
 
     def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterator[str]:
         """Decodes each input [L] greedily; yields texts of at most `most_tokens` tokens.
@@ -361,20 +583,24 @@ class TransformersModel:
     @torch.inference_mode()
     def _generate(self, rows: Sequence[np.ndarray], most_tokens: int) -> torch.Tensor:
         """Returns the ids that the model generates for rows of ids."""
-        width = max(map(len, rows))
-        ids = torch.zeros(len(rows), width, dtype=torch.int64)
-        seen = torch.zeros_like(ids)
         separate = self.folder.is_encoder_decoder
-        for number, row in enumerate(rows):
-            # A decoder-only model continues a row at its right end, so its padding is on the left.
-            columns = slice(0, len(row)) if separate else slice(width - len(row), width)
-            ids[number, columns], seen[number, columns] = torch.from_numpy(row.astype(np.int64)), 1
+        # A decoder-only model continues a row at its right end, so its padding is on the left.
+        ids, seen = _pad(rows, "right" if separate else "left")
         generated = self._model.generate(
             input_ids=ids.to(self._world.device),
             attention_mask=seen.to(self._world.device),
             max_new_tokens=most_tokens,
         )
-        return generated if separate else generated[:, width:]
+        return generated if separate else generated[:, ids.shape[1] :]
+
+
+def _pad(
+    rows: Sequence[np.ndarray], side: str, value: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns rows of ids, padded on one side with `value`, and 1 for ids and 0 for padding."""
+    tensors = [torch.from_numpy(row.astype(np.int64)) for row in rows]
+    pad = functools.partial(pad_sequence, batch_first=True, padding_side=side)
+    return pad(tensors, padding_value=value), pad([torch.ones_like(each) for each in tensors])
 
 
 def _score_labels(logits: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
@@ -392,7 +618,3 @@ def _score_labels(logits: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
 
 def _ids(row: np.ndarray) -> np.ndarray:
     return row[row > 0] - 1
-
-
-def _keeps_logits(model: Any) -> bool:
-    return "logits_to_keep" in inspect.signature(model.forward).parameters

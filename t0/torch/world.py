@@ -12,37 +12,27 @@ Without these variables there is only one process. GPUs communicate with NCCL, C
 import contextlib
 import dataclasses
 import datetime
-import functools
 import hashlib
 import io
 import os
+import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-from t0.errors import UserError, say
+from t0.errors import UserError, short_reason
 from t0.machine import available_memory_bytes, multiplies_bfloat16
 from t0.torch.memory import USABLE
 
 _T = TypeVar("_T")
 
 DEVICES = ("auto", "cuda", "cpu")
-TIMEOUT_MINUTES = 30.0  # after this time, a missing process is reported
 FAILED = 2  # the exit status after a UserError
-_VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 # Words that gloo's error messages contain if a process has ended or does not answer.
-_LOST = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Timed out waiting",
-    "timed out connecting",
-    "Socket",
-)
-_SETTLED_SECONDS = 3.0  # the time after which all processes have noticed that a process is lost
+_LOST = re.compile("Connection (closed|reset) by peer|[Tt]imed out (waiting|connecting)|Socket")
 # A key in torchrun's store. It is set if a UserError ended the run. Restarted processes then end.
 _MISTAKE = "t0/mistake"
 
@@ -130,10 +120,10 @@ class World:
     @contextlib.contextmanager
     def only_first_prints(self) -> Iterator[None]:
         """Discards what is printed in a `with` block, except in the first process."""
-        with contextlib.ExitStack() as stack:
-            if not self.first:
-                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-                stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        if self.first:
+            yield
+            return
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             yield
 
     def free_bytes(self) -> int:
@@ -145,7 +135,7 @@ class World:
 
 
 @contextlib.contextmanager
-def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
+def join_processes(device: str, minutes: float = 30.0) -> Iterator[World]:
     """Joins the processes of this run for the duration of a `with` block.
 
     If several processes fail, only one of them prints the reason. If the reason is a UserError,
@@ -161,105 +151,58 @@ def join_processes(device: str, minutes: float = TIMEOUT_MINUTES) -> Iterator[Wo
     """
     if not minutes > 0:
         raise UserError(f"--timeout_minutes is {minutes:g}; wanted a number above 0")
-    rank, size, local_rank = (int(os.environ.get(n, d)) for n, d in _VARIABLES.items())
-    torch_device = find_device(device, local_rank)
+    torch_device = find_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if torch_device.type == "cuda":
         torch.cuda.set_device(torch_device)
     timeout = datetime.timedelta(minutes=minutes)
-    all_starts = store = None
+    store = starts = dist.HashStore()
+    rank, size = 0, 1
     try:
-        all_starts = _open_store(rank, timeout)
-        # When torchrun restarts the processes, its store still has the entries of the earlier
-        # start. If all starts used the same keys, PyTorch would find the addresses of processes
-        # that have ended.
-        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"t0/start/{start}", all_starts)
+        if "RANK" in os.environ:
+            starts, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+        # The store of a launcher may outlive the processes of an earlier start.
+        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), starts)
         backend = "nccl" if torch_device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, store=store)
-        if all_starts.check([_MISTAKE]):
+        if starts.check([_MISTAKE]):
             raise SystemExit(FAILED)
         yield World(rank, size, torch_device)
     except (UserError, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code != FAILED:
             raise
         with contextlib.suppress(RuntimeError):
-            all_starts.set(_MISTAKE, "")
-        if isinstance(error, UserError) and not _is_first_to_fail(store, rank):
+            starts.set(_MISTAKE, "")
+        if isinstance(error, UserError) and not _is_first_to_fail(store):
             raise SystemExit(FAILED) from None
         raise
     except RuntimeError as error:
-        lost = any(words in str(error) for words in _LOST)  # gloo does not have its own error class
-        if not lost and not isinstance(error, dist.DistBackendError):
+        # Gloo does not have its own error class.
+        if not _LOST.search(str(error)) and not isinstance(error, dist.DistBackendError):
             raise
-        raise _lost_process(store, rank, size, error) from error
+        # Torchrun sends SIGTERM to this process because another process is lost. The signal is
+        # ignored, so that this process can still print the message.
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if not _is_first_to_fail(store):
+            raise SystemExit(FAILED) from error
+        raise UserError(
+            f"process {rank} waited for the others, and one does not answer "
+            f"({short_reason(error):.200}). See its last lines, and check on its machine whether "
+            "memory was full (dmesg), it hangs (py-spy dump), or the network is down; the same "
+            "command resumes from the last checkpoint"
+        ) from error
     finally:
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
 
 
-def _open_store(rank: int, timeout: datetime.timedelta) -> dist.Store:
-    """Returns the store through which processes find each other: torchrun's store, or a new one."""
-    if "RANK" not in os.environ:
-        return dist.HashStore()
-    by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return dist.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=not by_torchrun and rank == 0,
-        timeout=timeout,
-        wait_for_workers=False,
-    )
-
-
-def _is_first_to_fail(store: dist.Store | None, rank: int) -> bool:
-    """Records that this process has failed.
-
-    Returns:
-      whether this process is the first to fail. Only the first process to fail prints the reason.
-    """
-    if store is None:
-        return True
+def _is_first_to_fail(store: dist.Store) -> bool:
+    """Returns whether no other process has failed before. Only the first one prints its reason."""
     try:
-        store.set(f"t0/failed/{rank}", "")
         return store.add("t0/failed", 1) == 1
     except RuntimeError:  # the store is gone, because the process that failed first had it
         return False
-
-
-def _lost_process(
-    store: dist.Store | None, rank: int, size: int, error: Exception
-) -> BaseException:
-    """Returns the exception with which this process ends because another process is lost.
-
-    The first process that notices the loss gets a UserError that names the lost process. All others
-    get a SystemExit without a message.
-    """
-    # Torchrun sends SIGTERM to this process because another process is lost. The signal is ignored,
-    # so that this process can still print the message.
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if not _is_first_to_fail(store, rank):
-        return SystemExit(FAILED)
-    reason = (str(error).strip().splitlines() or [""])[-1]
-    silent = _find_silent(store, size) if store else []
-    who = f"process {', '.join(map(str, silent))}" if silent else "one"
-    return UserError(
-        f"process {rank} waited for the others, and {who} does not answer ({reason:.200}). See "
-        "its last lines, and check on its machine whether memory was full (dmesg), it hangs "
-        "(py-spy dump), or the network is down; the same command resumes from the last checkpoint"
-    )
-
-
-def _find_silent(store: dist.Store, size: int) -> list[int]:
-    """Waits a few seconds, and returns the processes that have reported no failure by then."""
-    deadline = time.monotonic() + _SETTLED_SECONDS
-    silent = list(range(size))
-    with contextlib.suppress(RuntimeError):
-        while len(silent) > 1 and time.monotonic() < deadline:
-            silent = [rank for rank in silent if not store.check([f"t0/failed/{rank}"])]
-            time.sleep(0.05)
-    return silent
 
 
 def find_device(name: str, local_rank: int = 0) -> torch.device:
@@ -278,7 +221,10 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
     if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu")
     if not count:
-        raise UserError(f"--device=cuda: PyTorch {torch.__version__} finds no GPU{_no_gpu()}")
+        raise UserError(
+            f"--device=cuda: PyTorch {torch.__version__} finds no GPU (see nvidia-smi), "
+            f"and was built for {torch.version.cuda or 'the CPU'}"
+        )
     if local_rank >= count:
         raise UserError(
             f"process {local_rank} of this machine has no GPU: there are {count}; start at most as "
@@ -287,48 +233,32 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
+def check_local(path: str, parameter: str) -> None:
+    """Raises a UserError if a folder to which a run writes, set by `parameter`, is remote."""
+    if "://" in path:
+        raise UserError(
+            f"{path} is not on this machine; the PyTorch engine writes to folders that all its "
+            f"processes see ({parameter})"
+        )
+
+
 def device_name(device: torch.device) -> str:
     """Returns the name of a GPU, or "the CPU"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
 
 
-def _no_gpu() -> str:
-    """Returns the end of an error message: the reason why PyTorch does not find a GPU."""
-    if torch.version.cuda is None:
-        return ": this build of PyTorch is for the CPU; install one for CUDA"
-    try:
-        torch.cuda.init()
-    except RuntimeError as error:
-        return f" ({str(error).splitlines()[0]}): nvidia-smi shows the driver"
-    return ""
-
-
 def choose_activation_type(name: str, device: torch.device) -> torch.dtype:
-    """Returns the type of activations. Warns if this is bfloat16 and the processor must emulate it.
+    """Returns the type of activations.
 
     Args:
       name: "float32", "bfloat16" or "auto". "auto" is bfloat16 if the device has instructions for
         it, otherwise float32.
       device: the device that computes.
     """
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
         fast = multiplies_bfloat16()
-        if name == "bfloat16" and not fast:
-            _warn_of_bfloat16()
-    if name != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
     return torch.bfloat16 if fast else torch.float32
-
-
-@functools.cache  # so that the warning is printed only once, even if several tasks are predicted
-def _warn_of_bfloat16() -> None:
-    # With PyTorch 2.13.0 on a processor without AVX-512, products of large matrices took 2 to 7
-    # times as long in bfloat16 as in float32 in a forward pass. If no operand is transposed, as in
-    # a backward pass, they took over 100 times as long.
-    say(
-        "warning: activations are bfloat16, and this processor has no instructions for it. PyTorch "
-        "takes several times as long as in float32, in training up to a hundred times. "
-        "--activation_dtype=auto chooses the faster type"
-    )

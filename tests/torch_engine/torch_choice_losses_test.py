@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from t0.checkpoints.shape import ModelShape  # noqa: E402
 from t0.config.specification import ChoiceLosses  # noqa: E402
-from t0.torch import losses as engine_losses  # noqa: E402
+from t0.torch import model as engine_losses  # noqa: E402
 from t0.torch.model import T5, move_to_device  # noqa: E402
 from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 

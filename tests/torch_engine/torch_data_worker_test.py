@@ -218,10 +218,10 @@ def test_data_worker_needs_flags_and_tensorflow(monkeypatch):
         json.dumps({"mixture": "own", "split": "train", "tasks": [task], "lengths": LENGTHS}),
         DataSpec,
     )
-    with pytest.raises(UserError, match="own is not cached.*file.*seqio_cache_tasks"):
+    with pytest.raises(UserError, match="own is not cached.*seqio_cache_tasks.*file"):
         data_worker.open_data(spec, ())
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(UserError, match="own is not cached.*TensorFlow.*seqio_cache_tasks"):
+    with pytest.raises(UserError, match="own is not cached.*seqio_cache_tasks.*TensorFlow"):
         data_worker.open_data(spec, ["--module_import=own"])
     with pytest.raises(UserError, match="no task"):
         data_worker.open_data(dataclasses.replace(spec, tasks=()), ())

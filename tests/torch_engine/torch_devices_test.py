@@ -22,9 +22,9 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import torch_runs  # noqa: E402
 
 from t0.inference.methods import DecodingMethod  # noqa: E402
-from t0.torch import attention, loop, rank_evaluation, world  # noqa: E402
+from t0.torch import evaluation, loop, world  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
-from t0.torch.model import T5, move_to_device  # noqa: E402
+from t0.torch.model import KERNELS, T5, move_to_device  # noqa: E402
 from t0.torch.shape import Dropout, t5  # noqa: E402
 from t0.training.stepping import LoopOptions  # noqa: E402
 
@@ -109,7 +109,7 @@ def test_device_losses_and_gradients_equal_cpu(place, name, exact):
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPUS, reason="no GPU here")
 @pytest.mark.parametrize("name", TOLERANCES)
-@pytest.mark.parametrize("kernel", attention.KERNELS)
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_attention_kernels_on_gpu_equal_cpu_gradients(kernel, name, exact):
     found = gradients("cuda", getattr(torch, name), kernel)
     apart = {w: float((found[1][w] - x).norm() / x.norm()) for w, x in exact[1].items()}
@@ -187,7 +187,7 @@ def test_resume_on_device_gives_the_same_next_loss(place, name, tmp_path):
     expected = saved(tmp_path, place, name)
     with world.join_processes(place) as joined:
         made = engine(joined, tmp_path, name)
-        made._checkpoints.restore(2)
+        made.checkpoints.restore(2)
         made._step = 2
         found = made.take(batch(2))
     # Bit for bit on a CPU; a GPU sums gradients of embeddings in any order.
@@ -207,7 +207,7 @@ def likelihoods(place, name, checkpoint):
     inputs, targets = draw.integers(2, 30000, (3, 90)), draw.integers(2, 30000, (3, 4, 11))
     targets[0, 1, 5:] = targets[2, 3] = 0
     with world.join_processes(place) as joined:
-        scorer = rank_evaluation.ShardedScorer(model_spec(), joined, getattr(torch, name))
+        scorer = evaluation.ShardedScorer(model_spec(), joined, getattr(torch, name))
         scorer.restore(checkpoint)
         return scorer.log_likelihoods(inputs.astype(np.int32), targets.astype(np.int32))
 

@@ -111,7 +111,7 @@ def test_fake_gpu_blocks_are_gathered_twice_if_they_are_not_kept(library):
 def test_fake_gpu_ranking_waits_once_for_each_batch(library):
     cases = ({"work": "rank", "size": "small", "processes": n} for n in (1, 8))
     for batch in run(library, *cases):
-        assert batch["waits"] == {"rank_evaluation.log_likelihoods": 1}
+        assert batch["waits"] == {"evaluation.log_likelihoods": 1}
 
 
 def test_fake_gpu_decoding_waits_once_for_each_token(library):

@@ -8,8 +8,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from t0.checkpoints.shape import ModelShape  # noqa: E402
-from t0.torch.losses import SUM_NAMES, sums  # noqa: E402
-from t0.torch.model import T5, apply_dropout, bucket, shift_right  # noqa: E402
+from t0.torch.model import SUM_NAMES, T5, apply_dropout, bucket, shift_right, sums  # noqa: E402  # noqa: E402
 from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 
 SIZES = ModelShape(

@@ -167,7 +167,7 @@ def test_infer_error_message_of_a_wrong_job_is_one_line(world, specified):
             "input file not found: /no/file",
         ),
         ({"path": "gs://b/predictions.jsonl"}, "gs://b/predictions.jsonl is not on this machine"),
-        ({"settings": {"beams": 3}}, "the specification's predictions cannot be read"),
+        ({"settings": {"beams": 3}}, "infer.jobs.settings has the unknown field 'beams'"),
     ]:
         spec.write_text(json.dumps(of_job(whole, change)))
         assert expected in message(world.torch(spec))

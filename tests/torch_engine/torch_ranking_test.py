@@ -208,7 +208,7 @@ def changed(spec, **changes):
 
 
 MISTAKES = {
-    "not cached": ({"data__tasks__0__cache_files": []}, "seqio_cache_tasks --tasks=weather_eval"),
+    "not cached": ({"data__tasks__0__cache_files": []}, "seqio_cache_tasks --tasks=weather_"),
     "no file": ({"data__tasks__0__cache_files": ["/no/file"]}, "/no/file cannot be read"),
     "not ranked": ({"data__tasks__0__rank": None}, "is not a rank-evaluation task"),
     "own metric": ({"data__tasks__0__rank__other_metrics": ["mine"]}, "has the metric mine"),

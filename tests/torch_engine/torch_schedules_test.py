@@ -62,23 +62,21 @@ def test_learning_rate_unknown_schedule_is_refused_with_list(selector):
 @pytest.mark.parametrize(
     ("selector", "parameters", "message"),
     [
-        ("t0.rsqrt", {"warmup": 3}, "'warmup' is unknown; wanted warmup_steps, multiplier"),
-        (f"{SELECTORS}.constant_learning_rate", {}, "'learning_rate' is missing"),
-        ("t0.rsqrt", {"warmup_steps": "3"}, "warmup_steps = '3'; wanted a finite number"),
-        ("t0.rsqrt", {"warmup_steps": True}, "warmup_steps = True"),
-        ("t0.rsqrt", {"warmup_steps": float("nan")}, "warmup_steps = nan"),
-        (f"{SELECTORS}.product_learning_rate", {"factors": ["x"]}, "factors = 'x'"),
-        (f"{SELECTORS}.product_learning_rate", {"factors": [{"selector": "x"}]}, "a factor of"),
+        ("t0.rsqrt", {"warmup": 3}, "unexpected keyword argument 'warmup'"),
+        (f"{SELECTORS}.constant_learning_rate", {}, "missing .* argument: 'learning_rate'"),
+        ("t0.rsqrt", {"warmup_steps": "x"}, "'warmup_steps': 'x'.* is ValueError"),
+        (f"{SELECTORS}.product_learning_rate", {"factors": ["x"]}, "is TypeError"),
+        (f"{SELECTORS}.product_learning_rate", {"factors": [{"selector": "x"}]}, "uses @x"),
         (
             f"{SELECTORS}.product_learning_rate",
             {"factors": [{"selector": f"{SELECTORS}.linear_warmup", "parameters": {"steps": 1}}]},
-            "'steps' is unknown",
+            "unexpected keyword argument 'steps'",
         ),
     ],
 )
-def test_learning_rate_unknown_parameters_are_refused(selector, parameters, message):
+def test_learning_rate_wrong_parameters_are_refused_at_first_step(selector, parameters, message):
     with pytest.raises(UserError, match=message):
-        schedule(ConfiguredSpec(selector, parameters), TOTAL)
+        schedule(ConfiguredSpec(selector, parameters), TOTAL)(10)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def sublayers(place, value):
         (layer(1, dropout_rate=0.2), "dropout_rate is .*one value for all layers"),
         (layer(3, num_heads=8), "num_heads is .*one value for all layers"),
         (layer(2, use_bias=True), "DenseReluDense.use_bias is True"),
-        (layer(2, activation="tanh"), "DenseReluDense.activation is"),
+        (layer(2, activation="tanh"), "activation is"),
         (of_decoder(ensemble=2), "decoder.ensemble is 2"),
         (of_decoder(loss_on_targets_only=True), "decoder.loss_on_targets_only is True"),
         (of_decoder(positional_embedding=True), "decoder.positional_embedding is True"),

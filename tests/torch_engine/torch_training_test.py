@@ -410,15 +410,14 @@ WRONG_FIELDS = {
     "optimizer__parameters__clipping_threshold": (0, "clipping_threshold is 0"),
     "optimizer__parameters__decay_rate": (
         {"selector": "mesh_tensorflow.optimize.adafactor_decay_rate_adam", "parameters": {}},
-        f"adafactor_decay_rate_adam, which the PyTorch engine does not compute; .* or @{POWER}",
+        f"optimizer.parameters.decay_rate.selector is .*; expected '{POWER}'",
     ),
     "optimizer__parameters__decay_rate__parameters": ({"offset": 9}, "has no field 'exponent'"),
     "optimizer__parameters__decay_rate__parameters__offset": (9, "offset is 9 at step 0"),
-    "schedule__parameters__learning_rate": ("0.1", "learning_rate = '0.1'"),
-    "schedule__parameters__peak": (0.1, "'peak' is unknown"),
-    "schedule__parameters": ({}, "'learning_rate' is missing"),
+    "schedule__parameters__learning_rate": ("0.1", "'learning_rate': '0.1'"),
+    "schedule__parameters__peak": (0.1, "unexpected keyword argument 'peak'"),
+    "schedule__parameters": ({}, "missing .* argument: 'learning_rate'"),
     "data__window_rows": (2**40, "window_rows is"),
-    "batch_sequences": (2**20, "wanted at most .* tokens of a batch"),
 }
 
 

@@ -11,8 +11,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "checkpoints"))
 from tiny_checkpoints import V11, weights, write_mtf  # noqa: E402
 
 from t0.errors import UserError  # noqa: E402
+from t0.torch import checkpointing as engine_weights  # noqa: E402
 from t0.torch import optimizers, sharding, world  # noqa: E402
-from t0.torch import weights as engine_weights  # noqa: E402
 from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 
 LACKING = "decoder/logits/kernel"
@@ -35,7 +35,7 @@ def start(model, tensors, tmp_path):
     write_mtf(tmp_path, {name: x for name, x in tensors.items() if name != LACKING}, step=7)
 
     def begin(**given):
-        optimizer = optimizers.AdamW([], model[1].all_reduce_sum)
+        optimizer = optimizers.AdamW([], model[1].all_reduce_sum, None)
         return engine_weights.warm_start(model[0], optimizer, str(tmp_path), model[1], **given)
 
     return begin

@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from t0.inference.methods import DecodingMethod  # noqa: E402
-from t0.torch import attention, decoding, loop, model, rank_evaluation, sharding  # noqa: E402
+from t0.torch import decoding, evaluation, loop, model, sharding  # noqa: E402
 from t0.torch.shape import t5  # noqa: E402
 from t0.torch.world import World  # noqa: E402
 from t0.training.stepping import LoopOptions  # noqa: E402
@@ -127,7 +127,7 @@ class Stub:
 
 
 def attend(queries, keys, values, bias, kernel="auto"):
-    """`attention.attend`; without a GPU, PyTorch would not choose the efficient kernel itself."""
+    """`model.attend`; without a GPU, PyTorch would not choose the efficient kernel itself."""
     if kernel != "efficient":
         return REAL_ATTEND(queries, keys, values, bias, "plain")
     bias = bias.expand(*queries.shape[:3], keys.shape[2])
@@ -142,7 +142,7 @@ def build_narrow(spec):
         return REAL_T5(spec).to(torch.bfloat16)
 
 
-REAL_ATTEND, REAL_T5 = attention.attend, model.T5
+REAL_ATTEND, REAL_T5 = model.attend, model.T5
 
 
 def replace_cuda(meter):
@@ -172,7 +172,7 @@ def replace_cuda(meter):
     FakeTensor.__bool__ = lambda tensor: meter[0].note_wait() or True
     FakeTensor.numpy = lambda tensor, **kwargs: np.ones(tuple(tensor.shape), np.float32)
     World.max_over_processes = lambda world, number: number
-    attention.attend = attend
+    model.attend = attend
 
 
 def inject(fault):
@@ -191,7 +191,7 @@ def train(case, world):
     spec = torch_runs.run(case.size, rows=rows, lengths=case.lengths, microbatches=parts)
     switches = {"recompute": case.recompute, "keep_gathered": case.keep}
     compute = loop.ComputeOptions(torch.bfloat16, **switches, replays=False)
-    attention.choose_kernel = lambda *args: (case.kernel, [])
+    loop.choose_kernel = lambda *args: (case.kernel, [])
     engine = loop.TorchEngine(spec, LoopOptions(train_steps=9), None, world, compute)
     batch = {name: np.ones((rows, length), np.int32) for name, length in case.lengths.items()}
     engine.take(batch)
@@ -205,7 +205,7 @@ def rank(case, world):
     spec = t5(torch_runs.run(case.size, rows=1, lengths=LENGTHS).model)
     if world.size == 1:
         sharding.T5 = build_narrow
-    scorer = rank_evaluation.ShardedScorer(spec, world, torch.bfloat16)
+    scorer = evaluation.ShardedScorer(spec, world, torch.bfloat16)
     inputs = np.ones((case.rows * world.size, 256), np.int32)
     targets = np.ones((len(inputs), 8, 16), np.int32)
     scorer.log_likelihoods(inputs, targets)
@@ -218,7 +218,7 @@ def decode(case, world):
     """Decodes 16 tokens for each input."""
     spec = t5(torch_runs.run(case.size, rows=1, lengths=LENGTHS).model)
     generator = decoding.TorchGenerator(spec, world.device, torch.bfloat16, DecodingMethod())
-    decoding.T5, decoding.weights.load = build_narrow, lambda *args: 0
+    decoding.T5, decoding.checkpointing.load = build_narrow, lambda *args: 0
     generator.restore("")
     yield
     draws, limits = np.zeros((case.rows, 16), np.float32), np.full(case.rows, 16)
