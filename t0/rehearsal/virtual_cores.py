@@ -48,14 +48,11 @@ class CopiedProgram:
       graph_def: the graph, with all copies and the operations of the hosts.
       cores: the number of cores.
       of_each_core: the names of the nodes that are copied for each core.
-      draws: the names of the copied nodes that draw random numbers. Each core draws its own
-        numbers.
     """
 
     graph_def: Any
     cores: int
     of_each_core: frozenset[str]
-    draws: tuple[str, ...]
 
     def name(self, name: str, core: int) -> str:
         """Returns the name that a core's copy of a node or tensor has in `graph_def`."""
@@ -105,8 +102,7 @@ class _ProgramCopy:
         host = [_copy_without_device(self._nodes[name]) for name in self._nodes if name in others]
         graph_def = tf.GraphDef(library=self._library, node=[*host, *step])
         copied = frozenset(self._core_nodes - set(self._slices))
-        draws = sorted(name for name in copied if _is_random(self._nodes[name].op))
-        return CopiedProgram(graph_def, self._cores, copied, tuple(draws))
+        return CopiedProgram(graph_def, self._cores, copied)
 
     def _find_core_nodes(self) -> set[str]:
         """Returns the nodes of the program whose values depend on the core."""
