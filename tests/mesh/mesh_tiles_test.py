@@ -7,7 +7,7 @@ from absl import flags
 from t0.config import parse
 from t0.mesh import formulas, lowering
 from t0.mesh.costs import costs_by_formulas, lowered_bias_and_mask_bytes, model_shape
-from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, PlanOptions, plan_configured_run
+from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, plan_configured_run
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_tile_bytes_of_lowered_program_equal_formula(score):
 def verdict_of(files, *params, exact=False):
     flags.FLAGS.mark_as_parsed()
     parse.parse(files, list(params))
-    plan = plan_configured_run(PlanOptions(exact=exact))
+    plan = plan_configured_run(exact=exact)
     return plan["verdict"]["word"], plan["per_core_bytes"]
 
 
