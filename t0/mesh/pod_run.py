@@ -177,9 +177,8 @@ def _mesh_shape(slice_: Topology) -> mtf.Shape:
         value = _run_parameter("mesh_shape")
     except (ValueError, ZeroDivisionError) as error:
         raise UserError(
-            f"tpu_mesh_shape.model_parallelism = {parallelism!r} does not divide the "
-            f"{slice_.cores} cores of {slice_.name}. These do: "
-            f"{divisors(slice_.cores)}"
+            f"tpu_mesh_shape.model_parallelism = {parallelism!r} does not multiply to the "
+            f"{slice_.cores} cores of {slice_.name}"
         ) from error
     if value is gin.REQUIRED:
         raise UserError("run.mesh_shape is not set; set run.mesh_shape = @tpu_mesh_shape()")
@@ -187,9 +186,10 @@ def _mesh_shape(slice_: Topology) -> mtf.Shape:
     if shape.size != slice_.cores:
         raise UserError(
             f"the mesh {describe_shape(shape)} has {shape.size} cores, but {slice_.name} has "
-            f"{slice_.cores}. run.mesh_shape belongs to another pod, as in an operative config. "
-            "Set run.mesh_shape = @mesh_tensorflow.transformer.utils.tpu_mesh_shape() after it, "
-            "and tpu_mesh_shape.tpu_topology and .model_parallelism"
+            f"{slice_.cores}. tpu_mesh_shape.model_parallelism = {parallelism!r} must be one of "
+            f"{divisors(slice_.cores)}. If run.mesh_shape belongs to another pod, as in an "
+            "operative config, set run.mesh_shape = "
+            "@mesh_tensorflow.transformer.utils.tpu_mesh_shape() after it"
         )
     return shape
 

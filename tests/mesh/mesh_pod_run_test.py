@@ -50,8 +50,8 @@ def test_model_parallelism_must_divide_the_vocabulary():
 
 def test_model_parallelism_must_divide_the_slice():
     text = message(*planning.on_slice("v3-8", 3))
-    assert "model_parallelism = 3 does not divide the 8 cores of v3-8" in text
-    assert "These do: [1, 2, 4, 8]" in text
+    assert "the mesh batch:2,model:3 has 6 cores, but v3-8 has 8" in text
+    assert "model_parallelism = 3 must be one of [1, 2, 4, 8]" in text
 
 
 def test_tpu_topology_unknown_error_lists_known_slices():
