@@ -8,6 +8,7 @@ import pytest
 
 from t0.compat import simd_mesh_impl
 from t0.compat import tf1 as tf
+from t0.errors import UserError
 from t0.rehearsal import comparing, one_device, virtual_cores, virtual_pod
 from t0.rehearsal.feeding import random_batches
 from t0.rehearsal.one_device import OneDevice
@@ -135,18 +136,25 @@ def faults(device, parallelism=1):
 
 
 def test_rehearsal_detects_a_missing_collective_sum(monkeypatch, on_one_device):
-    published = virtual_cores.COPY_FUNCTIONS["CrossReplicaSum"]
+    published = virtual_cores.ProgramCopy.copy_sum
     left_out = []
 
-    def sums_but_one(node, groups, core):
-        if not left_out:
-            left_out.append(node.name)
-        alone = [[member] for member in range(2)]
-        return published(node, np.array(alone) if node.name in left_out else groups, core)
+    def sums_but_one(self, node, core, name):
+        left_out.append(node.name)
+        copied = published(self, node, core, name)
+        if node.name == left_out[0]:
+            copied.input[:] = [self._input(node.input[0], core)]
+            copied.attr["N"].i = 1
+        return copied
 
-    monkeypatch.setitem(virtual_cores.COPY_FUNCTIONS, "CrossReplicaSum", sums_but_one)
+    monkeypatch.setattr(virtual_cores.ProgramCopy, "copy_sum", sums_but_one)
     assert "differs by" in faults(on_one_device)
-    assert len(left_out) == 1
+
+
+def test_rehearsal_of_other_collectives_than_sums_is_refused(monkeypatch):
+    monkeypatch.setattr(virtual_cores, "_OTHER_COLLECTIVES", ["Einsum"])
+    with pytest.raises(UserError, match="the program has Einsum, as a mixture of experts does"):
+        faults(None)
 
 
 @pytest.mark.slow
