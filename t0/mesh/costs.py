@@ -5,7 +5,7 @@
     run = read_pod_run(vocabulary_size=32100)     # after gin has been parsed
     costs = costs_by_formulas(run, model_shape(build_model(run)))
     costs.flops                                   # of one core, for each step
-    costs_by_lowering(run).collectives[0].wire_bytes    # t0 plan --exact
+    costs_by_lowering(run, heads=32).collectives[0].wire_bytes    # t0 plan --exact
 
 "Lowering" means building the program that each core would run. The docstrings give each formula
 with its unit. Times are estimates from a stated peak FLOP/s, utilization and link speed. No number
@@ -27,7 +27,7 @@ from t0.compat import simd_mesh_impl
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh import formulas
-from t0.mesh.formulas import BIAS_BYTES, LOGITS_BYTES, Share, bias_and_mask_bytes, padded_bytes
+from t0.mesh.formulas import Share, bias_and_mask_bytes
 from t0.mesh.lowering import COLLECTIVES, CoreProgram, lower, read_program
 from t0.mesh.memory import peak_memory
 from t0.mesh.pod_run import PodRun
@@ -36,7 +36,6 @@ from t0.mesh.pod_run import PodRun
 # to 0.5 (Chowdhery et al. 2022, table 3: Gopher on v3 0.325, PaLM on v4 0.462).
 DEFAULT_UTILISATION = 0.4
 _KINDS = dict(zip(COLLECTIVES, ("all-reduce", "all-to-all", "permute"), strict=True))
-_BIAS_SUMS = ("Cast", "Add", "AddV2")
 _BLOCK = re.compile(r"block_\d+")
 _LOOP = re.compile(r"^while_loop/while/")
 _COUNTED = re.compile(
@@ -262,12 +261,7 @@ def costs_by_formulas(run: PodRun, shape: ModelShape) -> StepCosts:
         recomputed_bytes=sum(temporary.values()) - temporary["activations"] + recomputed,
         flops=run.microbatches * (3 * products + 2 * lookups if train else products + lookups),
         collectives=_formula_collectives(run, shape, share, weights),
-        tile_bytes=bias_and_mask_bytes(
-            share.rows,
-            (share.inputs, share.targets),
-            share.on_device(shape.heads, "heads"),
-            train=train,
-        ),
+        tile_bytes=_tile_bytes(run, shape.heads),
     )
 
 
@@ -307,8 +301,20 @@ def _all_reduce(run: PodRun, axis: str, count: int, elements: int) -> Collective
     )
 
 
-def costs_by_lowering(run: PodRun) -> StepCosts:
-    """Computes the costs of a run from the lowered program of a core."""
+def _tile_bytes(run: PodRun, heads: int) -> int:
+    rows = run.batch_sequences // run.replicas // run.microbatches
+    lengths = tuple(run.sequence_length.values())
+    train = run.mode == "train"
+    return bias_and_mask_bytes(rows, lengths, heads // run.split("heads"), train=train)
+
+
+def costs_by_lowering(run: PodRun, heads: int) -> StepCosts:
+    """Computes the costs of a run from the lowered program of a core.
+
+    Args:
+      run: the run on a slice.
+      heads: the number of attention heads; 0 if the model has none.
+    """
     lowered = lower(run)
     program = read_program(lowered.graph, lowered.fetches)
     mesh_impl = lowered.mesh_impl
@@ -332,7 +338,7 @@ def costs_by_lowering(run: PodRun) -> StepCosts:
         recomputed_bytes=min(peak.bytes, recomputed.bytes),
         flops=sum(flops.values()),
         collectives=collectives,
-        tile_bytes=lowered_bias_and_mask_bytes(program, run),
+        tile_bytes=_tile_bytes(run, heads),
         largest={
             cost: [{"name": name, "amount": n} for name, n in amounts.most_common(_LARGEST)]
             for cost, amounts in zip(_LARGEST_COSTS, (activations, flops, sent), strict=True)
@@ -378,19 +384,3 @@ def _walk(
 
 def _common_name(name: str) -> str:
     return _BLOCK.sub("block_*", _COUNTED.sub(r"\1/", _LOOP.sub("", name)))
-
-
-def lowered_bias_and_mask_bytes(program: CoreProgram, run: PodRun) -> int:
-    """Returns the bytes of position bias and mask in a lowered program (`StepCosts.tile_bytes`)."""
-    sequences = run.batch_sequences // run.replicas // run.microbatches
-    lengths = set(run.sequence_length.values())
-    biases, sums = [0], [0]
-    for step in program.steps:
-        for shape in (program.values[value].shape for value in step.outputs):
-            if len(shape) != 4 or shape[1] != shape[2] or shape[1] not in lengths:
-                continue
-            if shape[0] == sequences and step.kind in _BIAS_SUMS:
-                sums.append(padded_bytes(shape, LOGITS_BYTES))
-            elif shape[0] == 1 and step.kind == "ExpandDims":
-                biases.append(padded_bytes(shape, BIAS_BYTES))
-    return max(biases) + max(sums)

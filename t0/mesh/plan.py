@@ -105,7 +105,7 @@ def plan_configured_run(
     check_model(run, dimensions)
     if exact:
         print("lowering the program of a core takes up to minutes", file=sys.stderr)
-        costs = costs_by_lowering(run)
+        costs = costs_by_lowering(run, dimensions.get("heads", 0))
     else:
         costs = costs_by_formulas(run, model_shape(model))
     memory = _memory(run, costs)
