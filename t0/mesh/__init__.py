@@ -14,8 +14,7 @@ For `t0 plan`, without a TPU:
     memory             peak_memory: the peak memory of a program
     formulas           parameters, memory and FLOPs of a T5 step; no TensorFlow
     costs              StepCosts: bytes, FLOPs, collectives, from formulas or a lowered program
-    plan               plan_configured_run: the plan as one JSON object, and as text; sweep: many
-                       plans, ranked
+    plan               plan_configured_run: the plan as one JSON object; sweep: many plans, ranked
 
 Importing this package imports none of its modules, because most of them need TensorFlow.
 """
