@@ -84,6 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints the report; returns 1 if it contains problems, else 0."""
+    if args.zone and not (args.tpu or args.model_dir or args.cache):
+        raise UserError("--zone needs --tpu=NAME")
+    if args.project and not args.tpu:
+        raise UserError("--project needs --tpu=NAME")
     report = examine()
     if args.tpu or args.model_dir or args.cache:
         report["cloud"] = examine_cloud(args, report["wrong"])

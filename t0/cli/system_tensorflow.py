@@ -28,9 +28,9 @@ def main() -> None:
     folders = {}
     for name, release in RELEASES.items():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found = importlib.metadata.distribution(name)
-            if found.version.startswith(release):
-                folders[name] = str(found.locate_file(""))
+            package = importlib.metadata.distribution(name)
+            if package.version.startswith(release):
+                folders[name] = str(package.locate_file(""))
     folder = folders.get("tensorflow")
     if not folder:
         sys.exit(f"{sys.executable} has no TensorFlow 2.15.1 that is installed for all users")
